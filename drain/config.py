@@ -1,0 +1,137 @@
+"""Settings: one frozen value, read from the environment or the command line, checked at the door."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from drain.errors import ConfigError
+
+VARIABLES = {
+    "database_url": "DRAIN_DATABASE_URL",
+    "redis_url": "DRAIN_REDIS_URL",
+    "jobs": "DRAIN_JOBS",
+    "namespace": "DRAIN_NAMESPACE",
+    "forward_queues": "DRAIN_FORWARD_QUEUES",
+    "batch_size": "DRAIN_BATCH_SIZE",
+    "poll_seconds": "DRAIN_POLL_SECONDS",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All that a process of ours has to be told; `VARIABLES` names where each comes from.
+
+    Attributes:
+        database_url: `postgresql://…`; SQLAlchemy's `postgresql+psycopg://…` means the same.
+        redis_url: `redis://…`, `rediss://…` or `unix://…`. Workers that RQ started do without it.
+        jobs: Modules that define jobs; workers import them.
+        namespace: First part of the RQ job ids, so that several databases can share one Redis. The
+            name of the database by default, with what RQ ids cannot carry replaced by `_`.
+        forward_queues: Queues whose jobs leave Postgres when they are pushed.
+        batch_size: The most rows that one transaction of the enqueuer takes.
+        poll_seconds: How long the enqueuer sleeps at most when nothing wakes it.
+
+    Raises:
+        ConfigError: A value is missing or cannot be used; the text says which, and what would do.
+    """
+
+    database_url: str = field(repr=False)
+    redis_url: str = field(default="", repr=False)
+    jobs: tuple[str, ...] = ()
+    namespace: str = ""
+    forward_queues: frozenset[str] = frozenset()
+    batch_size: int = 2000
+    poll_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "database_url", _libpq_url(self.database_url))
+        if not self.namespace:
+            object.__setattr__(self, "namespace", _namespace_of(self.database_url))
+        if self.redis_url and not re.match(r"(rediss?|unix)://", self.redis_url):
+            raise ConfigError(
+                "DRAIN_REDIS_URL must start with redis://, rediss:// or unix://, "
+                "such as redis://localhost:6379/0"
+            )
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", self.namespace):
+            raise ConfigError(
+                "DRAIN_NAMESPACE may hold letters, digits, _ and -, at most 63 of them: RQ ids carry it"
+            )
+        if not 1 <= self.batch_size <= 100_000:
+            raise ConfigError("DRAIN_BATCH_SIZE must lie between 1 and 100000")
+        if not 0.01 <= self.poll_seconds <= 60:
+            raise ConfigError("DRAIN_POLL_SECONDS must lie between 0.01 and 60")
+
+    @property
+    def required_redis_url(self) -> str:
+        """The Redis URL, for those who cannot do without.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        if not self.redis_url:
+            raise ConfigError(
+                "no Redis is named: set DRAIN_REDIS_URL (or pass --redis-url), "
+                "such as redis://localhost:6379/0"
+            )
+        return self.redis_url
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, str | None]) -> Settings:
+        """Read settings from texts, by the names of the fields; missing and empty ones are defaults.
+
+        Raises:
+            ConfigError: A text cannot be read, or no database is named.
+        """
+        given: dict[str, Any] = {name: text for name, text in texts.items() if text}
+        if "database_url" not in given:
+            raise ConfigError(
+                "no database is named: set DRAIN_DATABASE_URL (or pass --database-url), "
+                "such as postgresql://user@localhost/shop"
+            )
+        for name, read in (("batch_size", int), ("poll_seconds", float)):
+            if name in given:
+                given[name] = _number(VARIABLES[name], given[name], read)
+        for name, collect in (("jobs", tuple), ("forward_queues", frozenset)):
+            if name in given:
+                given[name] = collect(_names(given[name]))
+        return cls(**given)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """Read settings from the DRAIN_* variables alone, as a worker that RQ started does.
+
+        Raises:
+            ConfigError: As `from_texts`.
+        """
+        return cls.from_texts({name: environment.get(variable) for name, variable in VARIABLES.items()})
+
+
+def _libpq_url(url: str) -> str:
+    match = re.match(r"postgres(?:ql)?(?:\+psycopg)?://", url)
+    if not match:
+        raise ConfigError(
+            "DRAIN_DATABASE_URL must start with postgresql:// (or SQLAlchemy's postgresql+psycopg://), "
+            "such as postgresql://user@localhost/shop"
+        )
+    return "postgresql://" + url[match.end() :]
+
+
+def _namespace_of(database_url: str) -> str:
+    database = unquote(urlsplit(database_url).path.strip("/"))
+    return re.sub(r"[^A-Za-z0-9_-]", "_", database)[:63] or "drain"
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _number(variable: str, text: str, read: type[int] | type[float]) -> int | float:
+    try:
+        return read(text)
+    except ValueError:
+        raise ConfigError(f"{variable} must be a number, not {text!r}") from None

@@ -1,0 +1,230 @@
+"""`drain run`: stands by, leads, sleeps, and comes back by itself when PostgreSQL or Redis was away.
+
+The loop holds no truth. It may be killed between any two of its statements, and the next leader goes on
+from what the tables say.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+import psycopg
+
+from drain import http, inspection, leader, metrics, postgres, schema, systemd
+from drain.config import Settings
+from drain.enqueuer import Enqueuer
+from drain.errors import DrainError, UnavailableError
+from drain.postgres import Connection
+from drain.redelivery import Redelivery
+from drain.transitions import State
+from drain.wire import Wire
+
+log = logging.getLogger(__name__)
+
+# A standby asks this often, so it leads well within two seconds of the leader's death.
+_STANDBY_SECONDS = 0.5
+_REDELIVERY_SECONDS = 1.0
+_OBSERVE_SECONDS = 5.0
+_LONGEST_BACKOFF_SECONDS = 5.0
+_FIRST_NAP_SECONDS = 0.001
+_STATEMENT_SECONDS = 30
+_LOCK_SECONDS = 2
+# Stopping later than this is not worth waiting for: everything in hand is safe where it is.
+_STOP_SECONDS = 4.5
+_UNHEALTHY_SECONDS = 90.0
+_COUNT_UP_TO = 100_000
+
+
+class Daemon:
+    """One process that drains, or stands by for the one that does.
+
+    Args:
+        settings: Where, and how.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.redis = Wire(settings.required_redis_url, settings.namespace)
+        self._stop = threading.Event()
+        self._problem: str | None = "starting"
+        self._ticked = monotonic()
+        self._nap = _FIRST_NAP_SECONDS
+        self._redeliver_at = 0.0
+        self._observe_at = 0.0
+        self._queues: set[str] = set()
+
+    def stop(self) -> None:
+        """Make `run` return after the batch in hand; may be called from a signal handler."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Drain until `stop`. Outages are waited out; each is one line when it begins and one when it ends.
+
+        Raises:
+            SchemaError: The database has no schema, or one of another version.
+            ConfigError: A URL cannot be read.
+        """
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                self._stand_by_and_lead()
+            except (UnavailableError, psycopg.OperationalError, psycopg.InterfaceError) as error:
+                failures = 1 if self._problem is None else failures + 1
+                self._down(error)
+                self._tick()
+                self._stop.wait(_backoff(failures))
+        systemd.notify("STOPPING=1")
+        self.redis.close()
+
+    def run_once(self) -> int:
+        """Drain what is due, redeliver what is overdue, and return how many jobs went to Redis.
+
+        Raises:
+            DrainError: Another enqueuer leads; or as for `run`, but an outage is not waited out.
+        """
+        with postgres.reachable(self.settings.database_url), self._connect() as connection:
+            state = leader.try_to_lead(connection)
+            if state is None:
+                raise DrainError("another enqueuer is draining this database; what is due is in its hands")
+            with self._enqueuer(connection, state) as enqueuer:
+                redelivery = Redelivery(enqueuer)
+                return redelivery.recover() + enqueuer.drain() + redelivery.run_once()
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Let SIGTERM and SIGINT stop the daemon, within five seconds."""
+
+        def stop(_signal: int, _frame: object) -> None:
+            self.stop()
+            overdue = threading.Timer(_STOP_SECONDS, os._exit, (0,))
+            overdue.daemon = True
+            overdue.start()
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def answers(self) -> http.Answers:
+        """What `/healthz` and `/readyz` report."""
+
+        def unhealthy() -> str | None:
+            silent = monotonic() - self._ticked
+            return f"the loop has been silent for {silent:.0f} s" if silent > _UNHEALTHY_SECONDS else None
+
+        return http.Answers(unhealthy=unhealthy, unready=lambda: self._problem)
+
+    def _connect(self) -> Connection:
+        connection = postgres.connect(self.settings.database_url, leader.APPLICATION_NAME)
+        postgres.set_bounds(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
+        schema.check(connection)
+        return connection
+
+    def _enqueuer(self, connection: Connection, state: State) -> Enqueuer:
+        return Enqueuer(
+            connection,
+            self.redis,
+            state,
+            forward_queues=self.settings.forward_queues,
+            batch_size=self.settings.batch_size,
+        )
+
+    def _stand_by_and_lead(self) -> None:
+        with self._connect() as connection:
+            self.redis.ping()
+            state = leader.try_to_lead(connection)
+            self._up("standing by" if state is None else "leading")
+            while state is None and not self._stop.wait(_STANDBY_SECONDS):
+                self._tick()
+                state = leader.try_to_lead(connection)
+            if state is not None:
+                self._lead(connection, state)
+
+    def _lead(self, connection: Connection, state: State) -> None:
+        log.info("leading from now on", extra={"event": "leading"})
+        systemd.notify("STATUS=leading")
+        metrics.LEADER.set(1)
+        try:
+            with self._enqueuer(connection, state) as enqueuer:
+                redelivery = Redelivery(enqueuer)
+                redelivery.recover()
+                while not self._stop.is_set():
+                    self._round(enqueuer, redelivery)
+        finally:
+            metrics.LEADER.set(0)
+
+    def _round(self, enqueuer: Enqueuer, redelivery: Redelivery) -> None:
+        """Drain until nothing is due, or until something else is; then that, or sleep."""
+        self._tick()
+        drained = enqueuer.drain(keep_on=self._nothing_else_is_due)
+        if monotonic() >= self._redeliver_at:
+            drained += redelivery.run_once()
+            self._redeliver_at = monotonic() + _REDELIVERY_SECONDS
+        if monotonic() >= self._observe_at:
+            self._observe(enqueuer.connection)
+            self._observe_at = monotonic() + _OBSERVE_SECONDS
+        if drained:
+            self._nap = _FIRST_NAP_SECONDS
+        else:
+            self._sleep(enqueuer)
+
+    def _nothing_else_is_due(self) -> bool:
+        return not self._stop.is_set() and monotonic() < self._redeliver_at
+
+    def _sleep(self, enqueuer: Enqueuer) -> None:
+        with leader.asleep(enqueuer.connection) as everybody_will_notify:
+            if everybody_will_notify:
+                # Once more: what was committed between the last look and the lock has not notified.
+                if not enqueuer.run_once():
+                    leader.wait_for_notify(enqueuer.connection, self._sleep_seconds(enqueuer.connection))
+                self._nap = _FIRST_NAP_SECONDS
+                return
+        # Somebody has staged and not committed yet. The longer it takes, the longer the naps: a
+        # transaction of a millisecond is found after another one, one of an hour costs next to nothing.
+        self._stop.wait(self._nap)
+        self._nap = min(2 * self._nap, self.settings.poll_seconds)
+
+    def _sleep_seconds(self, connection: Connection) -> float:
+        next_scheduled = inspection.seconds_to_next_scheduled(connection)
+        longest = min(self.settings.poll_seconds, max(0.0, self._redeliver_at - monotonic()))
+        return longest if next_scheduled is None else max(0.0, min(longest, next_scheduled))
+
+    def _observe(self, connection: Connection) -> None:
+        metrics.LAG.set(inspection.oldest_due_seconds(connection))
+        metrics.STAGED.set(inspection.count_staged(connection, _COUNT_UP_TO))
+        self._queues.update(queue for queue, _ in inspection.oldest_deliveries(connection))
+        for queue in self._queues:
+            metrics.DEPTH.labels(queue).set(self.redis.depth(queue))
+
+    def _tick(self) -> None:
+        self._ticked = monotonic()
+        systemd.notify("WATCHDOG=1")
+
+    def _up(self, status: str) -> None:
+        if self._problem is not None:
+            log.info("PostgreSQL and Redis answer, %s", status, extra={"event": "up"})
+        self._problem = None
+        systemd.notify("READY=1", f"STATUS={status}")
+
+    def _down(self, error: Exception) -> None:
+        store = "redis" if str(error).startswith("Redis") else "postgres"
+        metrics.FAILURES.labels(store).inc()
+        problem = str(error).partition("\n")[0]
+        if self._problem is None or self._problem == "starting":
+            log.warning("%s; nothing is lost, trying again", problem, extra={"event": "down"})
+        self._problem = problem
+        systemd.notify(f"STATUS=waiting: {problem}")
+
+
+def _backoff(failures: int) -> float:
+    """Seconds to wait after this many failures in a row: up to five, never the same for two processes."""
+    return random.uniform(0.1, min(_LONGEST_BACKOFF_SECONDS, 0.2 * 2.0 ** min(failures, 10)))  # noqa: S311

@@ -1,0 +1,260 @@
+"""The enqueuer: takes committed rows out of `staged_jobs` in batches, and feeds them to Redis.
+
+A batch is one repeatable-read transaction. What becomes of its rows depends on their queue:
+
+    tracked    moved to `inflight_jobs`; committed first, then pushed. The other way round a worker could
+               look for the row before it is there. A crash between the two is found by redelivery.
+    forward    pushed first, then committed, as in the article that this pattern has its name from. A crash
+               between the two pushes the job twice; it is never lost before Redis has it.
+
+The next batch is moved while the last one is being pushed: the server works on the one while this
+process works on the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Self
+
+import psycopg
+
+from drain import metrics, transitions, wire
+from drain.errors import UndeliverableError
+from drain.postgres import Connection
+from drain.transitions import State, Taken
+from drain.wire import Delivery, Wire
+
+log = logging.getLogger(__name__)
+
+# Scheduled rows that mature in one statement.
+_MATURE_LIMIT = 10_000
+_EXPIRED = "its expires_at had passed before it was drained"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one transaction did.
+
+    Attributes:
+        moved: Deliveries that wait to be pushed now that the move has committed.
+        forwarded: How many left for Redis alone.
+        buried: How many went to `dead_jobs`.
+        last_delivery: The highest delivery number so far.
+    """
+
+    moved: Sequence[Delivery] = ()
+    forwarded: int = 0
+    buried: int = 0
+    last_delivery: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many rows left `staged_jobs`."""
+        return len(self.moved) + self.forwarded + self.buried
+
+
+class Enqueuer:
+    """Drains on a connection that holds the leader's lock; one at a time, by one thread.
+
+    Args:
+        connection: The one that holds the lock, in autocommit mode.
+        redis: Where to push.
+        state: Where the last leader got to.
+        forward_queues: Names of the queues in forward mode.
+        batch_size: The most rows of one transaction.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        redis: Wire,
+        state: State,
+        *,
+        forward_queues: frozenset[str] = frozenset(),
+        batch_size: int = 2000,
+    ) -> None:
+        # What one statement of a batch reads, the next one must find unchanged, or fail.
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        # Safe for a move: if the server crashes and forgets it, the row is in staged_jobs again. A worker's
+        # claim, which must not be forgotten, flushes the move before it.
+        connection.execute("SET synchronous_commit = off")
+        self.connection = connection
+        self.redis = redis
+        self.last_delivery = state.last_delivery
+        self.pushed_up_to = state.pushed_up_to
+        self._forward_queues = forward_queues
+        self._batch_size = batch_size
+        self._recorded = (state.last_delivery, state.pushed_up_to)
+        self._pusher = ThreadPoolExecutor(1, thread_name_prefix="push")
+        self._pushing: Future[int] | None = None
+        # Rows that cannot even be given up, by id: reported once, and passed over from then on.
+        self._stuck: list[int] = []
+        self._skip_locked = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pusher.shutdown(wait=True)
+
+    def drain(self, keep_on: Callable[[], bool] = lambda: True) -> int:
+        """Run batches until nothing is due, or until `keep_on()` is false; returns how many jobs left.
+
+        When this returns, everything that was moved has been pushed.
+
+        Raises:
+            UnavailableError: Redis. What was moved and not pushed is redelivered later.
+            psycopg.OperationalError: The database. The batch in hand is rolled back.
+        """
+        total = 0
+        while keep_on() and (size := self.run_once()):
+            total += size
+        self.flush()
+        return total
+
+    def run_once(self) -> int:
+        """Take one batch, and leave its push running; returns how many rows left `staged_jobs`.
+
+        Raises:
+            UnavailableError: Redis refused the push of the batch before, or a forwarded row of this one.
+            psycopg.OperationalError: The database; the batch is rolled back.
+        """
+        batch = self._take_or_isolate()
+        # One push at a time, begun in the order of the numbers: the watermark has no gaps below it.
+        self._wait_for_push()
+        if batch.moved:
+            self._pushing = self._pusher.submit(self._push, batch.moved, batch.last_delivery)
+        return batch.size
+
+    def flush(self) -> None:
+        """Wait until what was moved has been pushed, and write down how far that is.
+
+        Raises:
+            UnavailableError: Redis refused the push.
+        """
+        self._wait_for_push()
+        if self._recorded != (self.last_delivery, self.pushed_up_to):
+            transitions.record_progress(self.connection, self.last_delivery, self.pushed_up_to)
+            self._recorded = (self.last_delivery, self.pushed_up_to)
+
+    def _push(self, deliveries: Sequence[Delivery], last_delivery: int) -> int:
+        with metrics.PUSH_SECONDS.time():
+            self.redis.push(deliveries)
+        _count_pushed(deliveries)
+        return last_delivery
+
+    def _wait_for_push(self) -> None:
+        if self._pushing is not None:
+            pushing, self._pushing = self._pushing, None
+            self.pushed_up_to = pushing.result()
+
+    def _take_or_isolate(self) -> Batch:
+        """One batch. If some row spoils it, batches of one row, until that row is out of the way."""
+        try:
+            return self._transact(self._batch_size)
+        except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
+            # Somebody else is writing a row of the batch. Once more, without the rows that are locked.
+            self._skip_locked = True
+            try:
+                return self._transact(self._batch_size)
+            finally:
+                self._skip_locked = False
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            log.warning("a batch was refused, taking its rows one by one: %s", _line(error))
+            return self._isolate()
+
+    def _isolate(self) -> Batch:
+        try:
+            return self._transact(1)
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            return self._bury_first(_line(error))
+
+    def _bury_first(self, explanation: str) -> Batch:
+        (row,) = self._take(1)
+        try:
+            buried = transitions.bury_staged(self.connection, [row.id], "unreadable", explanation)
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            log.error("job %d can neither be moved nor given up, left staged: %s", row.id, _line(error))
+            self._stuck.append(row.id)
+            return Batch(buried=1, last_delivery=self.last_delivery)
+        metrics.DEAD.labels("unreadable").inc(buried)
+        return Batch(buried=buried, last_delivery=self.last_delivery)
+
+    def _transact(self, limit: int) -> Batch:
+        with metrics.MOVE_SECONDS.time(), self.connection.transaction():
+            while transitions.mature(self.connection, _MATURE_LIMIT) == _MATURE_LIMIT:
+                pass
+            rows = self._take(limit)
+            batch = self._settle(rows) if rows else Batch()
+        if batch.moved:
+            self.last_delivery = batch.last_delivery
+        if rows:
+            metrics.BATCH_SIZE.observe(len(rows))
+            metrics.MOVED.inc(len(batch.moved))
+        return batch
+
+    def _take(self, limit: int) -> list[Taken]:
+        return transitions.take(self.connection, limit, leave=self._stuck, skip_locked=self._skip_locked)
+
+    def _settle(self, rows: Sequence[Taken]) -> Batch:
+        """Send each row of the batch its way, within the transaction that took it."""
+        expired = [row.id for row in rows if row.expired]
+        forward = [row.id for row in rows if not row.expired and row.queue in self._forward_queues]
+        moved = [row for row in rows if not row.expired and row.queue not in self._forward_queues]
+        buried = self._bury(expired, "expired", _EXPIRED)
+        last_delivery = self.last_delivery + len(moved)
+        if moved:
+            transitions.move(self.connection, [row.id for row in moved], self.last_delivery)
+            transitions.record_progress(self.connection, last_delivery, self.pushed_up_to)
+            self._recorded = (last_delivery, self.pushed_up_to)
+        forwarded, undeliverable = self._forward(forward)
+        return Batch(
+            moved=self._deliveries(moved),
+            forwarded=forwarded,
+            buried=buried + undeliverable,
+            last_delivery=last_delivery,
+        )
+
+    def _deliveries(self, rows: Sequence[Taken]) -> list[Delivery]:
+        namespace = self.redis.namespace
+        return [
+            wire.tracked(namespace, row.id, row.queue, row.job_name, row.timeout_seconds, number)
+            for number, row in enumerate(rows, self.last_delivery + 1)
+        ]
+
+    def _bury(self, ids: Sequence[int], reason: str, explanation: str) -> int:
+        if not ids:
+            return 0
+        buried = transitions.bury_staged(self.connection, ids, reason, explanation)
+        metrics.DEAD.labels(reason).inc(buried)
+        return buried
+
+    def _forward(self, ids: Sequence[int]) -> tuple[int, int]:
+        """Push rows that leave Postgres; returns how many left, and how many could not and are dead."""
+        deliveries: dict[int, Delivery] = {}
+        buried = 0
+        for row in transitions.read_forwardable(self.connection, ids) if ids else ():
+            try:
+                deliveries[row.id] = wire.forwarded(self.redis.namespace, *row)
+            except UndeliverableError as error:
+                buried += self._bury([row.id], "unreadable", str(error))
+        if deliveries:
+            # Deleting before pushing, in the one transaction: should the row have changed under us, that
+            # fails here, and nothing has been pushed.
+            transitions.forward(self.connection, list(deliveries))
+            self.redis.push(list(deliveries.values()))
+            _count_pushed(list(deliveries.values()))
+        return len(deliveries), buried
+
+
+def _count_pushed(deliveries: Sequence[Delivery]) -> None:
+    for queue, count in Counter(delivery.queue for delivery in deliveries).items():
+        metrics.PUSHED.labels(queue).inc(count)
+
+
+def _line(error: psycopg.Error) -> str:
+    return error.diag.message_primary or str(error).partition("\n")[0]

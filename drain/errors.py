@@ -1,0 +1,41 @@
+"""Every error that this project raises on purpose, under one root.
+
+The text of each is one line that says what is wrong and what to do about it.
+No text ever holds a password.
+"""
+
+
+class DrainError(Exception):
+    """Root of all errors of job-drain; the command line prints its text and exits 1."""
+
+
+class ConfigError(DrainError):
+    """A setting is missing or cannot be used as it is."""
+
+
+class SchemaError(DrainError):
+    """The database has no schema of ours, or one of another version."""
+
+
+class StageError(DrainError, ValueError):
+    """A job cannot be staged as it was given; the caller's transaction is untouched."""
+
+
+class UnavailableError(DrainError):
+    """PostgreSQL or Redis cannot be reached, or did not answer in time."""
+
+
+class UnknownJobError(DrainError, LookupError):
+    """No job with this id is in any of the four tables."""
+
+
+class UndeliverableError(DrainError):
+    """A staged row cannot be written in RQ's format; it belongs into `dead_jobs`."""
+
+
+class JobModuleError(ConfigError):
+    """A module named in DRAIN_JOBS does not import."""
+
+
+class EmbeddedError(DrainError):
+    """An embedded PostgreSQL or Redis could not be found or started."""

@@ -1,0 +1,214 @@
+"""Every question that is asked of the tables, and changes nothing: counts, lists, one job whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from drain import postgres
+from drain.errors import UnknownJobError
+from drain.postgres import Connection
+
+TABLES = {
+    "staged": "staged_jobs",
+    "inflight": "inflight_jobs",
+    "finished": "finished_jobs",
+    "dead": "dead_jobs",
+}
+
+# Tables with more rows than this are counted by the planner's estimate: an exact count of a hundred
+# million finished jobs would take a minute.
+EXACT_UP_TO = 1_000_000
+
+_COUNT_STAGED = """
+SELECT queue, count(*), count(*) FILTER (WHERE scheduled_at > now()) FROM staged_jobs GROUP BY queue
+"""
+_COUNT_INFLIGHT = "SELECT queue, count(*) FROM inflight_jobs GROUP BY queue"
+_COUNT_DEAD = "SELECT queue, count(*) FROM dead_jobs GROUP BY queue"
+_ESTIMATE = """
+SELECT CASE WHEN reltuples > %s THEN reltuples::bigint END FROM pg_class WHERE oid = 'finished_jobs'::regclass
+"""
+# One index look-up for each priority that is in use, however many rows wait behind it.
+_OLDEST_DUE = """
+WITH RECURSIVE heads AS (
+    (SELECT priority, id FROM staged_jobs
+     WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL ORDER BY priority, id LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT priority, id FROM staged_jobs
+        WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND priority > heads.priority
+        ORDER BY priority, id LIMIT 1) AS following
+)
+SELECT greatest(0, extract(epoch FROM clock_timestamp() - min(greatest(staged_at, matured_at))))::float8
+FROM heads JOIN staged_jobs USING (id)
+"""
+# One index look-up for each queue that has unclaimed jobs.
+_OLDEST_DELIVERIES = """
+WITH RECURSIVE heads AS (
+    (SELECT queue, delivery FROM inflight_jobs
+     WHERE lease_expires_at IS NULL AND next_run_at IS NULL ORDER BY queue, delivery LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT queue, delivery FROM inflight_jobs
+        WHERE lease_expires_at IS NULL AND next_run_at IS NULL AND queue > heads.queue
+        ORDER BY queue, delivery LIMIT 1) AS following
+)
+SELECT queue, delivery FROM heads
+"""
+# The lock is the truth about who leads; the row only adds the name.
+_LEADER = """
+SELECT state.leader, state.leader_since FROM drain_state AS state
+WHERE EXISTS (
+    SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted
+        AND classid = 1785684580 AND objid = 1 AND objsubid = 2
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+"""
+_NEXT_SCHEDULED = """
+SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM staged_jobs
+WHERE scheduled_at > staged_at AND matured_at IS NULL
+"""
+
+
+@dataclass(slots=True)
+class QueueCounts:
+    """What one queue holds; `redis_depth` is None when Redis cannot be asked."""
+
+    staged: int = 0
+    scheduled: int = 0
+    inflight: int = 0
+    dead: int = 0
+    redis_depth: int | None = None
+
+
+@dataclass(slots=True)
+class Status:
+    """The whole system at a glance.
+
+    Attributes:
+        staged: Rows in `staged_jobs`, the scheduled ones among them.
+        scheduled: Those whose time has not come.
+        inflight: Drained, and not finished.
+        finished: Done; an estimate beyond a million, and then `finished_is_estimate`.
+        dead: Given up.
+        oldest_staged_age_seconds: How long the longest-waiting due row has been due; 0 if none waits.
+        leader: Who drains, and since when; None if nobody does.
+        queues: Counts by queue.
+    """
+
+    staged: int = 0
+    scheduled: int = 0
+    inflight: int = 0
+    finished: int = 0
+    finished_is_estimate: bool = False
+    dead: int = 0
+    oldest_staged_age_seconds: float = 0.0
+    leader: dict[str, str] | None = None
+    queues: dict[str, QueueCounts] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """As an object of JSON types."""
+        return asdict(self)
+
+
+def status(connection: Connection) -> Status:
+    """Count everything, in one snapshot. Redis is not asked; see `QueueCounts.redis_depth`."""
+    result = Status()
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        for queue, staged, scheduled in connection.execute(_COUNT_STAGED):
+            counts = result.queues.setdefault(queue, QueueCounts())
+            counts.staged, counts.scheduled = staged, scheduled
+        for queue, inflight in connection.execute(_COUNT_INFLIGHT):
+            result.queues.setdefault(queue, QueueCounts()).inflight = inflight
+        for queue, dead in connection.execute(_COUNT_DEAD):
+            result.queues.setdefault(queue, QueueCounts()).dead = dead
+        result.finished, result.finished_is_estimate = _count_finished(connection)
+        result.oldest_staged_age_seconds = oldest_due_seconds(connection)
+        result.leader = _leader(connection)
+    result.staged = sum(counts.staged for counts in result.queues.values())
+    result.scheduled = sum(counts.scheduled for counts in result.queues.values())
+    result.inflight = sum(counts.inflight for counts in result.queues.values())
+    result.dead = sum(counts.dead for counts in result.queues.values())
+    return result
+
+
+def oldest_due_seconds(connection: Connection) -> float:
+    """How long the longest-waiting due row has been due; 0 if none waits."""
+    (age,) = postgres.fetch_one(connection, _OLDEST_DUE)
+    return float(age or 0.0)
+
+
+def seconds_to_next_scheduled(connection: Connection) -> float | None:
+    """How long until the next scheduled row is due, by the database's clock; None if there is none."""
+    (seconds,) = postgres.fetch_one(connection, _NEXT_SCHEDULED)
+    return None if seconds is None else float(seconds)
+
+
+def count_staged(connection: Connection, up_to: int) -> int:
+    """Rows in `staged_jobs`; no more than `up_to` of them are looked at."""
+    statement = "SELECT count(*) FROM (SELECT FROM staged_jobs LIMIT %s) AS rows"
+    (count,) = postgres.fetch_one(connection, statement, up_to)
+    return int(count)
+
+
+def oldest_deliveries(connection: Connection) -> list[tuple[str, int]]:
+    """For each queue with delivered jobs that nobody has claimed: the lowest delivery number of them."""
+    return [(queue, delivery) for queue, delivery in connection.execute(_OLDEST_DELIVERIES)]
+
+
+def jobs(connection: Connection, state: str, *, queue: str | None, limit: int) -> list[dict[str, Any]]:
+    """Up to `limit` jobs of one table, the latest first.
+
+    Args:
+        connection: Any.
+        state: One of `TABLES`.
+        queue: Only of this queue.
+        limit: The most jobs to return.
+    """
+    statement = sql.SQL(
+        "SELECT * FROM {table} WHERE %(queue)s::text IS NULL OR queue = %(queue)s "
+        "ORDER BY id DESC LIMIT %(limit)s"
+    ).format(table=sql.Identifier(TABLES[state]))
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(statement, {"queue": queue, "limit": limit}).fetchall()
+
+
+def job(connection: Connection, job_id: int) -> dict[str, Any]:
+    """One job whole, with the name of its state as `state`.
+
+    Raises:
+        UnknownJobError: No table has this id.
+    """
+    for state, table in TABLES.items():
+        statement = sql.SQL("SELECT * FROM {table} WHERE id = %s").format(table=sql.Identifier(table))
+        with connection.cursor(row_factory=dict_row) as cursor:
+            row = cursor.execute(statement, (job_id,)).fetchone()
+        if row is not None:
+            return {"state": state, **row}
+    raise UnknownJobError(
+        f"no job has the id {job_id}: it was never staged, its transaction rolled back, "
+        "it left in forward mode, or it was discarded or archived"
+    )
+
+
+def queues(connection: Connection) -> set[str]:
+    """Names of all queues that have a job anywhere but in `finished_jobs`."""
+    statement = "SELECT queue FROM staged_jobs UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs"
+    return {queue for (queue,) in connection.execute(statement)}
+
+
+def _count_finished(connection: Connection) -> tuple[int, bool]:
+    (estimate,) = postgres.fetch_one(connection, _ESTIMATE, EXACT_UP_TO)
+    if estimate is not None:
+        return int(estimate), True
+    (count,) = postgres.fetch_one(connection, "SELECT count(*) FROM finished_jobs")
+    return int(count), False
+
+
+def _leader(connection: Connection) -> dict[str, str] | None:
+    row: tuple[str, datetime] | None = connection.execute(_LEADER).fetchone()
+    return None if row is None else {"name": row[0], "since": row[1].isoformat()}

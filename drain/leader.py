@@ -1,0 +1,72 @@
+"""Who drains: the one session that holds an advisory lock, and how that session sleeps.
+
+The lock belongs to the session, so it must be taken before BEGIN: under repeatable read the first
+statement of a transaction fixes what it sees, and a lock that is waited for inside of it would be granted
+on a picture in which the rows of the previous leader's last batch are still there. And it must be the
+session that drains: when the connection dies, the lock and the batch in hand go together.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from drain import postgres, transitions
+from drain.postgres import Connection
+from drain.transitions import State
+
+# The first number is "jobd" in ASCII; schema.sql spells the same for the trigger.
+_CLASS = 0x6A6F6264
+_LEADER = 1
+_ASLEEP = 2
+
+APPLICATION_NAME = "drain run"
+CHANNEL = "staged_jobs"
+
+
+def identity() -> str:
+    """This process, as people and `drain status` see it."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def try_to_lead(connection: Connection) -> State | None:
+    """Become the leader for as long as this connection lives, or return None: there is one.
+
+    Returns:
+        Where the last leader got to.
+    """
+    if not _try_lock(connection, _LEADER):
+        return None
+    connection.execute(f"LISTEN {CHANNEL}")
+    return transitions.lead(connection, identity())
+
+
+@contextmanager
+def asleep(connection: Connection) -> Iterator[bool]:
+    """Sleep in such a way that whoever stages knows it; see the trigger in `schema.sql`.
+
+    Yields:
+        True if every transaction that stages from now on will notify, and none is open that did not:
+        what is committed by now can be seen, what comes later will wake us. False if such a
+        transaction is open; then look again soon.
+    """
+    locked = _try_lock(connection, _ASLEEP)
+    try:
+        yield locked
+    finally:
+        # On a broken connection there is nothing to release: the lock went with it.
+        if locked and not connection.broken:
+            connection.execute("SELECT pg_advisory_unlock(%s, %s)", (_CLASS, _ASLEEP))
+
+
+def wait_for_notify(connection: Connection, seconds: float) -> None:
+    """Return when somebody has notified, or after `seconds`, or when a signal arrives."""
+    for _ in connection.notifies(timeout=seconds, stop_after=1):
+        pass
+
+
+def _try_lock(connection: Connection, key: int) -> bool:
+    (locked,) = postgres.fetch_one(connection, "SELECT pg_try_advisory_lock(%s, %s)", _CLASS, key)
+    return bool(locked)

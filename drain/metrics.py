@@ -1,0 +1,21 @@
+"""Every metric of the project, declared once. Times are in seconds."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_BATCH_SIZES = (1, 10, 100, 500, 1000, 2000, 5000, 10_000, 50_000, 100_000)
+_DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+LEADER = Gauge("drain_leader", "1 while this process is the leader, 0 while it stands by.")
+MOVED = Counter("drain_moved_jobs", "Jobs moved from staged_jobs to inflight_jobs.")
+PUSHED = Counter("drain_pushed_jobs", "Jobs pushed into Redis.", ["queue"])
+REDELIVERED = Counter("drain_redelivered_jobs", "Jobs pushed once more, by reason.", ["reason"])
+DEAD = Counter("drain_dead_jobs", "Jobs that the enqueuer gave up, by reason.", ["reason"])
+FAILURES = Counter("drain_failures", "Rounds that failed, by the store that failed.", ["store"])
+BATCH_SIZE = Histogram("drain_batch_jobs", "Rows of one batch.", buckets=_BATCH_SIZES)
+MOVE_SECONDS = Histogram("drain_move_seconds", "One batch's transaction.", buckets=_DURATIONS)
+PUSH_SECONDS = Histogram("drain_push_seconds", "One batch's push into Redis.", buckets=_DURATIONS)
+STAGED = Gauge("drain_staged_jobs", "Rows in staged_jobs; counted up to 100000, which means that or more.")
+LAG = Gauge("drain_lag_seconds", "How long the longest-waiting due row has been due.")
+DEPTH = Gauge("drain_redis_depth", "Ids in the queue's Redis list.", ["queue"])

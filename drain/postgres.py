@@ -1,0 +1,95 @@
+"""Connections to PostgreSQL in which every wait has a bound, and errors that never show a password."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from drain.errors import ConfigError, UnavailableError
+
+Connection = psycopg.Connection[Any]
+
+# libpq's own bounds. A server that accepts and then says nothing is given up by tcp_user_timeout for
+# what we send, and by the keepalives for what we wait for: after 10 + 3 x 5 seconds.
+_BOUNDS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+
+
+def connect(database_url: str, application_name: str) -> Connection:
+    """Open a connection in autocommit mode: transactions are begun where they are needed, in sight.
+
+    Raises:
+        ConfigError: The URL cannot be read.
+        UnavailableError: The server cannot be reached, or refuses.
+    """
+    try:
+        given = conninfo_to_dict(database_url)
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(f"DRAIN_DATABASE_URL cannot be read: {_safe(error, database_url)}") from None
+    bounds = {name: value for name, value in _BOUNDS.items() if name not in given}
+    with reachable(database_url):
+        return psycopg.connect(
+            make_conninfo(database_url, **bounds, application_name=application_name),
+            autocommit=True,
+        )
+
+
+@contextmanager
+def reachable(database_url: str) -> Iterator[None]:
+    """Turn what psycopg says of a lost, refused or timed-out connection into one line of ours.
+
+    Raises:
+        UnavailableError: In place of psycopg's OperationalError and InterfaceError.
+    """
+    try:
+        yield
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        text = f"PostgreSQL at {describe(database_url)} cannot be used: {_safe(error, database_url)}"
+        raise UnavailableError(text) from None
+
+
+def set_bounds(connection: Connection, *, statement_seconds: int, lock_seconds: int) -> None:
+    """Bound every statement of the session, and every wait for a lock."""
+    connection.execute(
+        "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false), "
+        "set_config('idle_in_transaction_session_timeout', %s, false)",
+        (f"{statement_seconds}s", f"{lock_seconds}s", f"{statement_seconds}s"),
+    )
+
+
+def describe(database_url: str) -> str:
+    """Host, port and database of the URL, for people to read."""
+    try:
+        parts = conninfo_to_dict(database_url)
+    except psycopg.ProgrammingError:
+        return "the given URL"
+    host, port = parts.get("host") or "localhost", parts.get("port") or 5432
+    return f"{host}:{port}/{parts.get('dbname') or parts.get('user') or ''}"
+
+
+def fetch_one(connection: Connection, statement: LiteralString, *parameters: Any) -> tuple[Any, ...]:
+    """The only row of a statement that always has one."""
+    row: tuple[Any, ...] | None = connection.execute(statement, parameters).fetchone()
+    if row is None:
+        raise psycopg.DataError("a row was expected and none came")
+    return row
+
+
+def _safe(error: BaseException, database_url: str) -> str:
+    """The error's text on one line, without the password of the URL."""
+    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    try:
+        password = conninfo_to_dict(database_url).get("password")
+    except psycopg.ProgrammingError:
+        # libpq quotes the part that it cannot read, and that part may be the password.
+        return "it is no valid PostgreSQL URL (is a character of the password not percent-encoded?)"
+    return text.replace(str(password), "***") if password else text

@@ -1,0 +1,172 @@
+"""Redelivery: pushes again what was delivered and did not come back. The leader runs it about once a second.
+
+Each reason is a cheap indexed look at `inflight_jobs`:
+
+    never pushed   delivered with a number above the watermark, by a leader that died in between
+    lost           unclaimed, though Redis has lost its memory, or serves later numbers of the queue
+    lease          the worker died or stalled: the lease is over, by the database's clock
+    retry          the next attempt is due
+
+Pushing too often is harmless: the claim of a job that is claimed or finished is refused. A job whose lease
+runs out on its last attempt is given up here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from drain import inspection, leader, metrics, transitions, wire
+from drain.enqueuer import Enqueuer
+from drain.transitions import Redelivered
+
+log = logging.getLogger(__name__)
+
+# Jobs that are numbered anew in one transaction.
+_LIMIT = 1000
+# How long a popped job may take to be claimed. An RQ worker forks and imports the application first.
+LOST_AFTER_SECONDS = 15.0
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """Deliveries of a queue, up to a number, that are in no list and not claimed yet."""
+
+    up_to: int
+    since: float
+
+
+@dataclass(slots=True)
+class Redelivery:
+    """Redelivers for one leader; it shares the leader's connection, numbers and Redis.
+
+    Attributes:
+        enqueuer: Whose numbers to go on with.
+        lost_after_seconds: How long a delivery may be in no list and not claimed.
+    """
+
+    enqueuer: Enqueuer
+    lost_after_seconds: float = LOST_AFTER_SECONDS
+    _suspicions: dict[str, Suspicion] = field(default_factory=dict)
+
+    def recover(self) -> int:
+        """Push what the last leader moved and did not push; returns how many.
+
+        To be called when a leader begins, and after a push has failed.
+        """
+        above, up_to = self.enqueuer.pushed_up_to, self.enqueuer.last_delivery
+        total = self._unclaimed("never pushed", above=above, up_to=up_to)
+        self.enqueuer.pushed_up_to = max(self.enqueuer.pushed_up_to, up_to)
+        self.enqueuer.flush()
+        self.enqueuer.redis.mark(leader.identity())
+        return total
+
+    def run_once(self) -> int:
+        """Look once for each reason; returns how many jobs were pushed again.
+
+        Raises:
+            UnavailableError: Redis; what was numbered anew and not pushed is found by `recover`.
+            psycopg.OperationalError: The database.
+        """
+        connection = self.enqueuer.connection
+        buried = transitions.bury_exhausted(connection, _LIMIT)
+        metrics.DEAD.labels("lease").inc(buried)
+        total = self._repeat("lease", lambda last: transitions.redeliver_leases(connection, last, _LIMIT))
+        total += self._repeat("retry", lambda last: transitions.redeliver_retries(connection, last, _LIMIT))
+        return total + self._lost()
+
+    def _lost(self) -> int:
+        redis = self.enqueuer.redis
+        if not redis.remembers(leader.identity()):
+            log.warning("Redis has lost its memory, pushing again what waits", extra={"event": "redis_lost"})
+            total = self._unclaimed("lost", above=0, up_to=self.enqueuer.last_delivery)
+            redis.mark(leader.identity())
+            return total
+        return sum(
+            self._unclaimed("lost", above=0, up_to=up_to, queue=queue) for queue, up_to in self._overdue()
+        )
+
+    def _overdue(self) -> list[tuple[str, int]]:
+        """Queues with deliveries that have been suspicious for too long, and up to which number."""
+        now = monotonic()
+        suspicions: dict[str, Suspicion] = {}
+        overdue: list[tuple[str, int]] = []
+        for queue, oldest in inspection.oldest_deliveries(self.enqueuer.connection):
+            gone = self._gone_up_to(queue)
+            known = self._suspicions.get(queue)
+            if oldest > gone:
+                continue
+            if known is None or oldest > known.up_to:
+                suspicions[queue] = Suspicion(gone, now)
+            elif now - known.since < self.lost_after_seconds:
+                suspicions[queue] = known
+            else:
+                overdue.append((queue, known.up_to))
+        self._suspicions = suspicions
+        return overdue
+
+    def _gone_up_to(self, queue: str) -> int:
+        """Deliveries with this number or a lower one are no longer in the queue's list."""
+        head = self.enqueuer.redis.head(queue)
+        if head is None:
+            return self.enqueuer.pushed_up_to
+        number = wire.delivery_number(head)
+        # A job of somebody else's at the head says nothing about ours behind it.
+        return 0 if number is None else number - 1
+
+    def _unclaimed(self, reason: str, *, above: int, up_to: int, queue: str | None = None) -> int:
+        connection = self.enqueuer.connection
+        if queue is None:
+            queues = [name for name, _ in inspection.oldest_deliveries(connection)]
+            return sum(self._unclaimed(reason, above=above, up_to=up_to, queue=name) for name in queues)
+        return self._repeat(
+            reason,
+            lambda last: transitions.redeliver_unclaimed(
+                connection, last, _LIMIT, queue=queue, above=above, up_to=up_to
+            ),
+        )
+
+    def _repeat(self, reason: str, renumber: Callable[[int], list[Redelivered]]) -> int:
+        """Number anew and push, a slice at a time, until a slice is not full."""
+        total = 0
+        while True:
+            jobs = self._renumber(renumber)
+            if jobs:
+                self._push(jobs)
+                metrics.REDELIVERED.labels(reason).inc(len(jobs))
+                log.info("pushed %d jobs again: %s", len(jobs), reason, extra={"event": "redelivered"})
+            total += len(jobs)
+            if len(jobs) < _LIMIT:
+                return total
+
+    def _renumber(self, renumber: Callable[[int], list[Redelivered]]) -> list[Redelivered]:
+        enqueuer = self.enqueuer
+        # What is in flight to Redis has lower numbers, and must be there before these.
+        enqueuer.flush()
+        with enqueuer.connection.transaction():
+            jobs = renumber(enqueuer.last_delivery)
+            if jobs:
+                transitions.record_progress(enqueuer.connection, jobs[-1].delivery, enqueuer.pushed_up_to)
+        if jobs:
+            enqueuer.last_delivery = jobs[-1].delivery
+        return jobs
+
+    def _push(self, jobs: Sequence[Redelivered]) -> None:
+        redis = self.enqueuer.redis
+        redis.push(
+            [
+                wire.tracked(
+                    redis.namespace,
+                    job.id,
+                    job.queue,
+                    job.job_name,
+                    job.timeout_seconds,
+                    job.delivery,
+                )
+                for job in jobs
+            ]
+        )
+        redis.forget(wire.tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs)
+        self.enqueuer.pushed_up_to = jobs[-1].delivery

@@ -1,0 +1,82 @@
+"""Applies `schema.sql`, and tells a database that has it from one that has not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from psycopg import errors
+
+from drain import postgres
+from drain.errors import SchemaError
+from drain.postgres import Connection
+
+VERSION = 1
+
+# Two who apply at the same time would collide on "IF NOT EXISTS", which looks before it locks.
+_LOCK = "SELECT pg_advisory_xact_lock(1785684580, 3)"
+_VERSION = "SELECT max(version) FROM drain_schema"
+
+
+def text() -> str:
+    """The DDL, as it stands in `schema.sql`."""
+    beside_the_module = Path(__file__).with_name("schema.sql")
+    in_the_checkout = Path(__file__).parents[1] / "schema.sql"
+    path = beside_the_module if beside_the_module.exists() else in_the_checkout
+    return path.read_text(encoding="utf-8")
+
+
+def install(database_url: str) -> int:
+    """Apply the schema in one transaction, or bring an older one up to date.
+
+    Returns:
+        The version that the database has now. What was already there is left as it is.
+
+    Raises:
+        UnavailableError: The database cannot be reached.
+        SchemaError: It has a newer schema, or the role may not create tables.
+    """
+    connection = postgres.connect(database_url, "drain init")
+    with connection, postgres.reachable(database_url), connection.transaction():
+        connection.execute(_LOCK)
+        found = version(connection)
+        if found is not None and found > VERSION:
+            raise _newer(found)
+        try:
+            connection.execute(text())
+        except errors.InsufficientPrivilege as error:
+            raise SchemaError(f"the role may not create the tables: {error.diag.message_primary}") from None
+    return VERSION
+
+
+def version(connection: Connection) -> int | None:
+    """Version of the schema in this database; None if it has none."""
+    (exists,) = postgres.fetch_one(connection, "SELECT to_regclass('drain_schema') IS NOT NULL")
+    if not exists:
+        return None
+    (found,) = postgres.fetch_one(connection, _VERSION)
+    return None if found is None else int(found)
+
+
+def check(connection: Connection) -> None:
+    """Raise unless the database has exactly the schema that this program knows.
+
+    Raises:
+        SchemaError: It has none, an older or a newer one.
+    """
+    found = version(connection)
+    if found is None:
+        raise SchemaError("the database has no job-drain schema; run `drain init` first")
+    if found > VERSION:
+        raise _newer(found)
+    if found < VERSION:
+        raise SchemaError(
+            f"the database has version {found} of the schema and this program needs {VERSION}; "
+            "run `drain init` to bring it up to date"
+        )
+
+
+def _newer(found: int) -> SchemaError:
+    return SchemaError(
+        f"the database has version {found} of the schema and this program knows only {VERSION}; "
+        "upgrade job-drain here"
+    )

@@ -1,0 +1,211 @@
+"""Staging: insert a job in the transaction that the application has open.
+
+If that transaction commits, the job will be worked, whatever crashes next. If it rolls back, the job
+never existed. Nothing here commits, rolls back, or waits for anything but the one INSERT.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import psycopg
+import sqlalchemy
+from sqlalchemy.orm import Session, scoped_session
+
+from drain import transitions
+from drain.errors import StageError
+from drain.job import RegisteredJob, name_and_options
+
+Connectable: TypeAlias = (
+    "Session | scoped_session[Any] | sqlalchemy.Connection | psycopg.Connection[Any] | psycopg.Cursor[Any]"
+)
+Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
+
+# Rows for one INSERT of stage_many: few round trips, and a parameter of some megabytes at most.
+_ROWS_PER_STATEMENT = 10_000
+
+
+def stage(
+    connection: Connectable,
+    job: Job,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    queue: str | None = None,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    expires_at: datetime | None = None,
+    tag: str | None = None,
+    max_attempts: int | None = None,
+    timeout_seconds: int | None = None,
+    context: Mapping[str, Any] | None = None,
+) -> int:
+    """Stage one job in the transaction that is open on `connection`; one round trip.
+
+    Options that are left out come from the job's registration (`workers.job`), if `job` is a
+    registered function, and from the schema's defaults otherwise.
+
+    Args:
+        connection: A SQLAlchemy Session or Connection, or a psycopg connection or cursor. Its
+            transaction is joined and never committed. On a connection in autocommit mode the INSERT
+            is a transaction of its own.
+        job: The job's name, such as `"shop.jobs.send_receipt"`, or the function itself.
+        args: Positional arguments; they travel as JSON.
+        kwargs: Keyword arguments; they travel as JSON.
+        queue: Which queue's workers run it.
+        priority: Lower runs first; 0 by default.
+        run_at: Not before this time; it must have a time zone.
+        expires_at: Not after this time; it must have a time zone.
+        tag: Where it was staged, for people: `"storage.create_annotation"`.
+        max_attempts: Attempts before it is dead; 0 for no limit.
+        timeout_seconds: How long one attempt may run.
+        context: Trace and log context, as JSON.
+
+    Returns:
+        The job's id.
+
+    Raises:
+        StageError: The job cannot be staged as given. Nothing was sent; the transaction is as it was.
+        The driver's own IntegrityError: A CHECK of the schema refused the row, by its name.
+    """
+    columns = _columns(job, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context)
+    columns["job_args"], columns["job_kwargs"] = _arguments(args, kwargs or {})
+    (job_id,) = _execute(connection, transitions.insert_statement, columns)
+    return job_id
+
+
+def stage_many(
+    connection: Connectable,
+    job: Job,
+    arguments: Iterable[Sequence[Any] | Mapping[str, Any]],
+    *,
+    queue: str | None = None,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    expires_at: datetime | None = None,
+    tag: str | None = None,
+    max_attempts: int | None = None,
+    timeout_seconds: int | None = None,
+    context: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """Stage the same job many times: once for each element of `arguments`, in one statement per 10,000.
+
+    Args:
+        connection: As for `stage`.
+        job: As for `stage`.
+        arguments: For each job its positional arguments (a sequence) or its keyword arguments (a
+            mapping): `[(1,), (2,)]` or `[{"user": 1}, {"user": 2}]`. May be a generator.
+        queue: As for `stage`; so are all the others.
+        priority: As for `stage`.
+        run_at: As for `stage`.
+        expires_at: As for `stage`.
+        tag: As for `stage`.
+        max_attempts: As for `stage`.
+        timeout_seconds: As for `stage`.
+        context: As for `stage`.
+
+    Returns:
+        The ids, in the order of `arguments`.
+
+    Raises:
+        StageError: As for `stage`. Elements before the one that is refused may have been sent: roll
+            back, or use a savepoint.
+    """
+    columns = _columns(job, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context)
+    ids: list[int] = []
+    waiting: list[str] = []
+
+    def send() -> None:
+        parameters = {**columns, "arguments": f"[{','.join(waiting)}]"}
+        ids.extend(_execute(connection, transitions.insert_many_statement, parameters))
+        waiting.clear()
+
+    for given in arguments:
+        args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
+        waiting.append("[{},{}]".format(*_arguments(args, kwargs)))
+        if len(waiting) == _ROWS_PER_STATEMENT:
+            send()
+    if waiting:
+        send()
+    return ids
+
+
+def _columns(
+    job: Job,
+    queue: str | None,
+    priority: int | None,
+    run_at: datetime | None,
+    expires_at: datetime | None,
+    tag: str | None,
+    max_attempts: int | None,
+    timeout_seconds: int | None,
+    context: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The given columns of the row; what is not given is left to the schema's defaults."""
+    name, options = name_and_options(job)
+    if options is not None:
+        queue = options.queue if queue is None else queue
+        max_attempts = options.max_attempts if max_attempts is None else max_attempts
+        timeout_seconds = options.timeout_seconds if timeout_seconds is None else timeout_seconds
+    columns = {
+        "job_name": name,
+        "queue": queue,
+        "priority": priority,
+        "scheduled_at": _aware("run_at", run_at),
+        "expires_at": _aware("expires_at", expires_at),
+        "tag": tag,
+        "max_attempts": max_attempts,
+        "timeout_seconds": timeout_seconds,
+        "context": None if context is None else _json("context", context),
+    }
+    return {column: value for column, value in columns.items() if value is not None}
+
+
+def _aware(name: str, time: datetime | None) -> datetime | None:
+    if time is not None and time.tzinfo is None:
+        raise StageError(f"{name} has no time zone; use datetime.now(UTC) + ... or add tzinfo")
+    return time
+
+
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise StageError(f"arguments are given as a list or tuple, such as ({args!r},)")
+    return _json("arguments", list(args)), _json("keyword arguments", dict(kwargs))
+
+
+def _json(what: str, value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StageError(
+            f"the {what} cannot be written as JSON ({error}); "
+            "pass numbers, texts, lists and objects, and ids rather than what they stand for"
+        ) from None
+
+
+def _execute(
+    connection: Connectable,
+    build: Callable[[Sequence[str], Callable[[str], str]], str],
+    parameters: Mapping[str, Any],
+) -> list[int]:
+    """Run the statement in the open transaction, in the parameter style of whoever holds it."""
+    columns = [name for name in parameters if name != "arguments"]
+    if isinstance(connection, Session | scoped_session):
+        connection = connection.connection()
+    if isinstance(connection, sqlalchemy.Connection):
+        statement = sqlalchemy.text(build(columns, ":{}".format))
+        return list(connection.execute(statement, parameters).scalars())
+    if isinstance(connection, psycopg.Cursor):
+        # A cursor of its own: the caller's may hold rows that are still to be fetched.
+        connection = connection.connection
+    if isinstance(connection, psycopg.Connection):
+        with psycopg.Cursor(connection) as cursor:
+            cursor.execute(build(columns, "%({})s".format), parameters)
+            return [row[0] for row in cursor.fetchall()]
+    raise StageError(
+        f"cannot stage on a {type(connection).__name__}; pass a SQLAlchemy Session or Connection, "
+        "or a psycopg connection or cursor"
+    )

@@ -1,0 +1,18 @@
+"""Tells systemd how we are, where a unit of `Type=notify` asks for it. Elsewhere it does nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+
+
+def notify(*lines: str) -> None:
+    """Send lines such as `READY=1` or `STATUS=…`; a systemd that does not listen is no error of ours."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto("\n".join(lines).encode(), address)

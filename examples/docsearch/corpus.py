@@ -1,0 +1,112 @@
+"""Where the documents come from: the documentation strings of the installed standard library.
+
+What is written in Python is parsed and never imported, since importing some of it opens a browser
+or prints a poem. What is compiled into the interpreter has no source, and is loaded anyway.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+import sysconfig
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_COMPILED_METHODS = (
+    types.BuiltinFunctionType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+)
+
+
+class Entry(NamedTuple):
+    """One documentation string, under the name by which `python -m pydoc` finds it."""
+
+    name: str
+    text: str
+
+
+def entries(limit: int) -> list[Entry]:
+    """The documentation strings, in the same order each time.
+
+    Args:
+        limit: The most to return; of more than that, a selection spread evenly over all of them.
+    """
+    found: dict[str, str] = {}
+    for name, text in (*_compiled(), *_written_in_python()):
+        found.setdefault(name, _storable(text))
+    everything = [Entry(name, text) for name, text in found.items() if text]
+    count = min(limit, len(everything))
+    return [everything[position * len(everything) // count] for position in range(count)]
+
+
+def _written_in_python() -> Iterator[Entry]:
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[0] not in sys.stdlib_module_names:
+            continue
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        tree = _parse(path)
+        if tree is not None:
+            yield from _documented(tree, name)
+
+
+def _parse(path: Path) -> ast.Module | None:
+    """The syntax tree; None for what is no Python 3, of which the library's own tests carry some."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            return None
+
+
+def _documented(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str
+) -> Iterator[Entry]:
+    text = ast.get_docstring(node)
+    if text:
+        yield Entry(name, text)
+    # Functions inside of functions have no name by which anybody could look them up.
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for child in node.body:
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from _documented(child, f"{name}.{child.name}")
+
+
+def _compiled() -> Iterator[Entry]:
+    for name in sorted(sys.builtin_module_names):
+        module = importlib.import_module(name)
+        yield Entry(name, _text_of(module))
+        for key, member in sorted(vars(module).items()):
+            if getattr(member, "__module__", None) != name:
+                continue
+            if isinstance(member, type):
+                yield from _compiled_class(member, f"{name}.{key}")
+            elif isinstance(member, types.BuiltinFunctionType):
+                yield Entry(f"{name}.{key}", _text_of(member))
+
+
+def _compiled_class(kind: type, name: str) -> Iterator[Entry]:
+    yield Entry(name, _text_of(kind))
+    for key, member in sorted(vars(kind).items()):
+        if isinstance(member, _COMPILED_METHODS):
+            yield Entry(f"{name}.{key}", _text_of(member))
+
+
+def _text_of(thing: object) -> str:
+    # Some classes keep the __doc__ of their instances where their own is expected.
+    text = thing.__doc__
+    return text if isinstance(text, str) else ""
+
+
+def _storable(text: str) -> str:
+    """The text without what PostgreSQL cannot store: NUL, and halves of surrogate pairs."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,162 @@
+"""Starts everything, watches it, ends it, and lets the verdict be computed: `drain demo`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+import psycopg
+
+from docsearch import index, store
+from docsearch.index import Index
+from docsearch.journal import JournalReader
+from docsearch.processes import Processes
+from docsearch.report import Report, Show
+from docsearch.verdict import compare
+from drain import inspection, schema
+from drain.embedded import Services, services
+from drain.errors import DrainError
+from drain.postgres import Connection
+
+DOCUMENTS = 10_000
+_SEARCH = "text file encoding"
+_HITS = 5
+_LONGEST_SECONDS = 300.0
+_LOOK_SECONDS = 0.25
+_SERVERS = ("enqueuer", "worker 1", "worker 2")
+_INTERRUPTED = 130
+
+
+def main(*, as_json: bool, limit: int = DOCUMENTS) -> int:
+    """Run the example.
+
+    Args:
+        as_json: Print one line of JSON instead of tables.
+        limit: How many documents to save at most.
+
+    Returns:
+        The exit code: 0; 1 if something was lost, ran without a commit, or could not be run at all;
+        130 after Ctrl-C.
+    """
+    report = Report(as_json=as_json)
+    try:
+        with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="docsearch-") as directory:
+            return _Demonstration(report, Path(directory)).run(limit)
+    except DrainError as error:
+        report.error(str(error))
+        return 1
+    except KeyboardInterrupt:
+        report.error("interrupted; all processes have ended")
+        return _INTERRUPTED
+
+
+class _Demonstration:
+    def __init__(self, report: Report, directory: Path) -> None:
+        self._report = report
+        self._directory = directory
+        self._index_path = directory / "index.sqlite3"
+        self._journal_path = directory / "journal.jsonl"
+        self._journal = JournalReader(self._journal_path)
+
+    def run(self, limit: int) -> int:
+        """From the first process to the verdict; returns the exit code."""
+        began = monotonic()
+        self._report.say("Starting PostgreSQL, Redis, an enqueuer, two workers and an application ...")
+        # What this shows has nothing to do with crashes of the machine, so PostgreSQL need not fsync.
+        with services(durable=False) as servers:
+            _create_stores(servers.database_url, self._index_path)
+            with psycopg.connect(servers.database_url, autocommit=True) as connection:
+                with Processes(self._directory, self._variables(servers)) as processes:
+                    _start(processes, limit)
+                    with self._report.progress() as show:
+                        self._watch(processes, connection, show)
+                # From here on nothing moves any more.
+                return self._conclude(connection, began)
+
+    def _variables(self, servers: Services) -> dict[str, str]:
+        return {
+            "DRAIN_DATABASE_URL": servers.database_url,
+            "DRAIN_REDIS_URL": servers.redis_url,
+            "DRAIN_JOBS": "docsearch.jobs",
+            "DOCSEARCH_INDEX": str(self._index_path),
+            "DOCSEARCH_JOURNAL": str(self._journal_path),
+        }
+
+    def _watch(self, processes: Processes, connection: Connection, show: Show) -> None:
+        """Return once the application has ended and every job has been worked.
+
+        Raises:
+            DrainError: A process died, or it takes too long.
+        """
+        deadline = monotonic() + _LONGEST_SECONDS
+        while True:
+            # Asked in this order: what is staged by then is all that there will be.
+            all_saved = processes.has_ended("application")
+            processes.check(*_SERVERS)
+            status = inspection.status(connection)
+            self._journal.read()
+            _show(show, self._journal, status)
+            if all_saved and not status.staged and not status.inflight:
+                return
+            if monotonic() > deadline:
+                raise _too_slow(status, processes)
+            sleep(_LOOK_SECONDS)
+
+    def _conclude(self, connection: Connection, began: float) -> int:
+        self._journal.read()
+        rolled_back = [each.name for each in self._journal.transactions if not each.committed]
+        with closing(Index(self._index_path)) as searched:
+            verdict = compare(connection, searched, self._journal.transactions)
+            hits = searched.search(_SEARCH, _HITS)
+        self._report.conclude(verdict, monotonic() - began, _SEARCH, hits, rolled_back[:3])
+        return verdict.exit_code
+
+
+def _create_stores(database_url: str, index_path: Path) -> None:
+    schema.install(database_url)
+    store.create(database_url)
+    index.create(index_path)
+
+
+def _start(processes: Processes, limit: int) -> None:
+    processes.module("application", "docsearch.application", str(limit))
+    processes.drain("enqueuer", "run", "--metrics-port", "0")
+    processes.drain("worker 1", "work", "index")
+    processes.drain("worker 2", "work", "index")
+
+
+def _show(show: Show, journal: JournalReader, status: inspection.Status) -> None:
+    show(
+        expected=journal.expected,
+        saved=len(journal.transactions),
+        committed=sum(each.committed for each in journal.transactions),
+        drained=status.inflight + status.finished + status.dead,
+        indexed=status.finished,
+    )
+
+
+def _too_slow(status: inspection.Status, processes: Processes) -> DrainError:
+    return DrainError(
+        f"not done after {_LONGEST_SECONDS:.0f} s: {status.staged} jobs are still staged, "
+        f"{status.inflight} in flight, {status.dead} dead; "
+        f"the enqueuer's log ends: {processes.last_lines('enqueuer')}"
+    )
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the block as an exception does, so that whatever it has started is ended too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,216 @@
+-- The whole schema of job-drain. `drain init` applies it in one transaction, as often as you like:
+-- every statement leaves alone what is already there. Nothing else in the project defines a table.
+--
+-- Which table a row is in is its state:
+--
+--     staged_jobs ──drain──► inflight_jobs ──finish──► finished_jobs
+--          └──────────────────────┴──give up──► dead_jobs ──retry──► staged_jobs
+
+
+-- staged_jobs: what applications write, each in its own transaction. A row here is a promise: once its
+-- transaction has committed, the job will be worked. Only the first two columns have to be given:
+--
+--     INSERT INTO staged_jobs (job_name, job_args) VALUES ('shop.jobs.send_receipt', '[42]');
+--
+-- The checks refuse in the application's own transaction what no worker could ever make sense of.
+CREATE TABLE IF NOT EXISTS staged_jobs (
+    -- ALWAYS: an id that was chosen by hand could be one that another job already had.
+    id              bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job_name        text        NOT NULL,
+    job_args        jsonb       NOT NULL DEFAULT '[]',
+    job_kwargs      jsonb       NOT NULL DEFAULT '{}',
+    queue           text        NOT NULL DEFAULT 'default',
+    -- Lower runs first.
+    priority        integer     NOT NULL DEFAULT 0,
+    -- Not before this time.
+    scheduled_at    timestamptz NOT NULL DEFAULT now(),
+    -- Not after this time: a job that has not been started by then is dead. NULL: never expires.
+    expires_at      timestamptz,
+    -- Where it was staged, for people: 'storage.create_annotation'.
+    tag             text,
+    -- NULL leaves both to the worker's registration of the job. 0 attempts: no limit.
+    max_attempts    integer,
+    timeout_seconds integer,
+    -- Trace and log context of the one who staged it.
+    context         jsonb,
+    staged_at       timestamptz NOT NULL DEFAULT now(),
+
+    -- Set by the enqueuer once scheduled_at has come; see staged_jobs_scheduled below.
+    matured_at      timestamptz,
+    -- A job that was dead and is retried brings along the highest token that any of its claims held,
+    -- so that a worker from its former life can finish nothing, and what it died of.
+    fencing_token   bigint      NOT NULL DEFAULT 0,
+    history         jsonb,
+
+    CONSTRAINT job_name_must_not_be_empty
+        CHECK (job_name <> '' AND job_name = btrim(job_name)),
+    CONSTRAINT job_name_must_not_exceed_255_characters
+        CHECK (char_length(job_name) <= 255),
+    CONSTRAINT job_args_must_be_a_json_array
+        CHECK (jsonb_typeof(job_args) = 'array'),
+    CONSTRAINT job_kwargs_must_be_a_json_object
+        CHECK (jsonb_typeof(job_kwargs) = 'object'),
+    CONSTRAINT job_arguments_must_not_exceed_1_mebibyte
+        CHECK (octet_length(job_args::text) + octet_length(job_kwargs::text) <= 1048576),
+    -- RQ carries the name inside of keys, on command lines and in comma-separated lists.
+    CONSTRAINT queue_must_be_a_name_that_rq_can_carry
+        CHECK (queue ~ '^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}$'),
+    CONSTRAINT tag_must_not_exceed_255_characters
+        CHECK (char_length(tag) <= 255),
+    CONSTRAINT max_attempts_must_not_be_negative
+        CHECK (max_attempts >= 0),
+    CONSTRAINT timeout_seconds_must_be_positive
+        CHECK (timeout_seconds > 0)
+);
+
+-- The order in which the enqueuer takes what is due. A row that was staged for the future is not in
+-- this index before its time, so a million jobs for tomorrow cost a batch nothing. (An index cannot
+-- ask now(), which changes; it can compare two columns of the row, which do not.)
+CREATE INDEX IF NOT EXISTS staged_jobs_ready ON staged_jobs (priority, id)
+    WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL;
+
+-- The rows that wait for their time. The enqueuer looks at the head of it and marks as matured what
+-- has come due, which moves the row over into the index above.
+CREATE INDEX IF NOT EXISTS staged_jobs_scheduled ON staged_jobs (scheduled_at)
+    WHERE scheduled_at > staged_at AND matured_at IS NULL;
+
+
+-- inflight_jobs: drained, and not finished yet. Everything that Redis holds can be rebuilt from here.
+-- A row is in one of three conditions, and each has its index:
+--
+--     delivered   waits in a Redis list          lease_expires_at and next_run_at are null
+--     claimed     a worker has it, for a while   lease_expires_at is set
+--     waiting     failed, to be tried again      next_run_at is set
+CREATE TABLE IF NOT EXISTS inflight_jobs (
+    id               bigint      PRIMARY KEY,
+    job_name         text        NOT NULL,
+    job_args         jsonb       NOT NULL,
+    job_kwargs       jsonb       NOT NULL,
+    queue            text        NOT NULL,
+    priority         integer     NOT NULL,
+    scheduled_at     timestamptz NOT NULL,
+    expires_at       timestamptz,
+    tag              text,
+    max_attempts     integer,
+    timeout_seconds  integer,
+    context          jsonb,
+    staged_at        timestamptz NOT NULL,
+    history          jsonb,
+
+    moved_at         timestamptz NOT NULL DEFAULT now(),
+    -- Number of its latest push. Only the leader hands these out, in the order of its commits, so a
+    -- delivered row with a lower number than the head of its Redis list is no longer in that list.
+    delivery         bigint      NOT NULL,
+    -- Claims so far that count, and the token of the latest claim, which is the only one that can finish.
+    attempts         integer     NOT NULL DEFAULT 0,
+    fencing_token    bigint      NOT NULL DEFAULT 0,
+    claimed_at       timestamptz,
+    claimed_by       text,
+    lease_expires_at timestamptz,
+    next_run_at      timestamptz,
+    -- {"type": …, "message": …, "traceback": …, "at": …} of the latest failure.
+    last_error       jsonb
+);
+
+CREATE INDEX IF NOT EXISTS inflight_jobs_delivered ON inflight_jobs (queue, delivery)
+    WHERE lease_expires_at IS NULL AND next_run_at IS NULL;
+CREATE INDEX IF NOT EXISTS inflight_jobs_claimed ON inflight_jobs (lease_expires_at)
+    WHERE lease_expires_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS inflight_jobs_waiting ON inflight_jobs (next_run_at)
+    WHERE next_run_at IS NOT NULL;
+
+
+-- finished_jobs: done. One row a job, appended and never changed; the primary key is the last wall
+-- against a job that would finish twice.
+CREATE TABLE IF NOT EXISTS finished_jobs (
+    id            bigint      PRIMARY KEY,
+    job_name      text        NOT NULL,
+    job_args      jsonb       NOT NULL,
+    job_kwargs    jsonb       NOT NULL,
+    queue         text        NOT NULL,
+    priority      integer     NOT NULL,
+    scheduled_at  timestamptz NOT NULL,
+    tag           text,
+    context       jsonb,
+    staged_at     timestamptz NOT NULL,
+    moved_at      timestamptz NOT NULL,
+    claimed_at    timestamptz NOT NULL,
+    finished_at   timestamptz NOT NULL,
+    finished_by   text,
+    attempts      integer     NOT NULL,
+    fencing_token bigint      NOT NULL,
+    last_error    jsonb,
+    history       jsonb
+);
+
+
+-- dead_jobs: given up, and kept until a person retries or discards it.
+CREATE TABLE IF NOT EXISTS dead_jobs (
+    id              bigint      PRIMARY KEY,
+    job_name        text        NOT NULL,
+    job_args        jsonb       NOT NULL,
+    job_kwargs      jsonb       NOT NULL,
+    queue           text        NOT NULL,
+    priority        integer     NOT NULL,
+    scheduled_at    timestamptz NOT NULL,
+    expires_at      timestamptz,
+    tag             text,
+    max_attempts    integer,
+    timeout_seconds integer,
+    context         jsonb,
+    staged_at       timestamptz NOT NULL,
+    history         jsonb,
+    attempts        integer     NOT NULL DEFAULT 0,
+    fencing_token   bigint      NOT NULL DEFAULT 0,
+    last_error      jsonb,
+    died_at         timestamptz NOT NULL DEFAULT now(),
+    -- 'failed', 'expired', 'unreadable', 'lease'; the sentence beside it says more.
+    reason          text        NOT NULL,
+    explanation     text        NOT NULL
+);
+
+
+-- drain_state: one row about the enqueuer itself. The leader writes it in the transactions of its
+-- batches, on the connection that holds its lock.
+CREATE TABLE IF NOT EXISTS drain_state (
+    only_row      boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
+    leader        text,
+    leader_since  timestamptz,
+    -- The last delivery number that was handed out, and the one up to which all have been pushed.
+    last_delivery bigint      NOT NULL DEFAULT 0,
+    pushed_up_to  bigint      NOT NULL DEFAULT 0
+);
+INSERT INTO drain_state DEFAULT VALUES ON CONFLICT DO NOTHING;
+
+
+-- Wakes a sleeping enqueuer, and costs the application nothing while the enqueuer is awake.
+--
+-- The enqueuer sleeps only while it holds the exclusive advisory lock (1785684580, 2). Each transaction
+-- that stages takes a share of that lock until it ends, or learns at once that the enqueuer sleeps, and
+-- then notifies. So the enqueuer cannot fall asleep while a transaction is open that did not notify,
+-- and NOTIFY, for whose lock all notifying commits queue up, is paid for only when it is needed.
+-- The application never waits: both paths only try.
+--
+-- Off, for a database, a role or a session: SET drain.notify = 'off'. The enqueuer then finds new rows by
+-- polling. Needed for whoever stages inside of PREPARE TRANSACTION, which does not go with NOTIFY.
+CREATE OR REPLACE FUNCTION drain_wake_enqueuer() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT pg_try_advisory_xact_lock_shared(1785684580, 2) THEN
+        PERFORM pg_notify('staged_jobs', '');
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER staged_jobs_wake_enqueuer AFTER INSERT ON staged_jobs
+    FOR EACH STATEMENT
+    WHEN (current_setting('drain.notify', true) IS DISTINCT FROM 'off')
+    EXECUTE FUNCTION drain_wake_enqueuer();
+
+
+-- The version of all of the above. A program that knows only an older one refuses to run.
+CREATE TABLE IF NOT EXISTS drain_schema (
+    version    integer     PRIMARY KEY,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
+INSERT INTO drain_schema (version) VALUES (1) ON CONFLICT DO NOTHING;

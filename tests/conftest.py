@@ -1,0 +1,97 @@
+"""One PostgreSQL and one Redis per test run; a database of its own for each test."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+from redis import Redis
+
+from drain.embedded import Services, services
+
+MEMORY = Path("/dev/shm")
+ROOM_IN_MEMORY = 2 * 1024**3
+
+
+@pytest.fixture(scope="session")
+def temporary_directory() -> str:
+    """Where servers put their data: in memory if there is room.
+
+    A new database is 300 new files, for which some disks take a quarter of a second.
+    """
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_IN_MEMORY
+    return str(MEMORY) if roomy else tempfile.gettempdir()
+
+
+@pytest.fixture(scope="session")
+def servers(temporary_directory: str) -> Iterator[Services]:
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", temporary_directory)
+            running = stack.enter_context(services(durable=False))
+        yield running
+
+
+@pytest.fixture(scope="session")
+def template(servers: Services) -> str:
+    from drain import schema
+
+    name = "template_drain"
+    with _administrator(servers) as connection:
+        connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
+    schema.install(servers.postgres.url_of(name))
+    return name
+
+
+@pytest.fixture
+def database_url(servers: Services, template: str) -> Iterator[str]:
+    with _database(servers, template) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(servers: Services) -> Iterator[str]:
+    with _database(servers, "template1") as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(servers: Services) -> str:
+    with Redis.from_url(servers.redis_url) as client:
+        client.flushall()
+    return servers.redis_url
+
+
+@contextmanager
+def _database(servers: Services, template: str) -> Iterator[str]:
+    name = f"test_{uuid4().hex}"
+    create = SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(template))
+    with _administrator(servers) as connection:
+        connection.execute(create)
+    try:
+        yield servers.postgres.url_of(name)
+    finally:
+        with _administrator(servers) as connection:
+            _let_backends_leave(connection, name)
+            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+def _let_backends_leave(connection: psycopg.Connection, database: str) -> None:
+    # DROP sleeps for 100 ms when it finds one, though they leave within 2 ms of the disconnect.
+    busy = "SELECT FROM pg_stat_activity WHERE datname = %s"
+    deadline = time.monotonic() + 0.05
+    while connection.execute(busy, [database]).rowcount and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+@contextmanager
+def _administrator(servers: Services) -> Iterator[psycopg.Connection]:
+    # Connected anew each time, since a test may have restarted the server in between.
+    with psycopg.connect(servers.postgres.url_of("postgres"), autocommit=True) as connection:
+        yield connection

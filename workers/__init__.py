@@ -1,0 +1,24 @@
+"""Workers: claim a job in Postgres, run the function that is registered under its name, finish it.
+
+    from workers import job
+
+    @job(queue="mail", max_attempts=5, timeout_seconds=30)
+    def send_receipt(order_id: int) -> None: ...
+
+    send_receipt.stage(session, 42)
+
+One job's way through these modules:
+
+    registry   which function belongs to which name; nothing else ever runs
+    entry      what RQ calls with the job's id: claim, run, finish
+    attempt    one attempt: look up, read the arguments, call within the time limit
+    outcome    what becomes of it: finished, tried again later, or dead
+    work       `drain work`: an RQ worker with all of this at hand
+
+What always holds: a job runs only while its claim holds, and is finished only by the latest claim. A claim
+that is refused does nothing. Whatever a job raises is recorded, and never stops the worker.
+"""
+
+from workers.registry import job
+
+__all__ = ["job"]

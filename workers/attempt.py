@@ -1,0 +1,94 @@
+"""One attempt at a claimed job: find its function, read its arguments, call it within its time."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from drain.transitions import Claim
+from workers import registry
+from workers.outcome import Failed, Finished, Outcome, Unreadable, describe
+
+
+class NotRegisteredError(Exception):
+    """Nobody has registered a function under the job's name."""
+
+
+class ArgumentsDoNotFitError(TypeError):
+    """The arguments that were staged are not those that the function takes."""
+
+
+class JobTimeoutError(Exception):
+    """The job ran for longer than its timeout_seconds."""
+
+
+def run(claim: Claim) -> Outcome:
+    """Call the function of a claimed job; whatever it raises becomes an outcome.
+
+    Raises:
+        KeyboardInterrupt: As it came; the claim is left to run out.
+    """
+    job = registry.find(claim.job_name)
+    if job is None:
+        return Failed(describe(_not_registered(claim.job_name)))
+    try:
+        args, kwargs = json.loads(claim.job_args), json.loads(claim.job_kwargs)
+    except (ValueError, RecursionError) as error:
+        return Unreadable(f"Python cannot read its arguments: {error}")
+    try:
+        _check_arguments(job, args, kwargs)
+        with time_limit(claim.timeout_seconds):
+            job.function(*args, **kwargs)
+    # SystemExit too: a job that calls sys.exit() has failed, and the worker goes on.
+    except (Exception, SystemExit) as error:
+        return Failed(describe(error), job.job_options)
+    return Finished()
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise JobTimeoutError inside of the block once `seconds` have passed.
+
+    Works in the main thread, where RQ runs jobs. An alarm that is set already goes on afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    running = True
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        if running:
+            raise JobTimeoutError(f"it ran for longer than its timeout of {seconds:g} s")
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    began = monotonic()
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        running = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if outer:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (monotonic() - began)))
+
+
+def _check_arguments(job: registry.Job[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
+    signature = inspect.signature(job.function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentsDoNotFitError(f"the arguments do not fit {job.job_name}{signature}: {error}") from None
+
+
+def _not_registered(name: str) -> NotRegisteredError:
+    known = ", ".join(registry.names()) or "nothing"
+    return NotRegisteredError(
+        f"no function is registered as {name!r}; registered here: {known}; is its module in DRAIN_JOBS?"
+    )

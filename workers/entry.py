@@ -1,0 +1,182 @@
+"""The one function that every pushed RQ job calls: claim in Postgres, run, finish.
+
+It needs nothing but DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic, sleep
+from typing import TypeVar
+
+from drain import postgres, schema, transitions
+from drain.config import Settings
+from drain.errors import UnavailableError
+from drain.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS
+from drain.postgres import Connection
+from drain.transitions import Claim
+from workers import attempt, outcome, registry
+from workers.outcome import Failed, Finished, Outcome
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# The lease outlasts the time limit by this much, which is what recording the outcome may take.
+_LEASE_MARGIN_SECONDS = 60
+# How long PostgreSQL may be away before a claim or an outcome is left to redelivery.
+_PATIENCE_SECONDS = 30.0
+_PAUSE_SECONDS = 0.25
+_STATEMENT_SECONDS = 10
+_EXPIRED = "its expires_at had passed before a worker could start it"
+
+
+def execute(job_id: int) -> str:
+    """Claim the job, run it, and record what became of it.
+
+    Returns:
+        One word for RQ's own books: finished, retrying, dead, stale, or refused.
+
+    Raises:
+        ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.
+        UnavailableError: PostgreSQL stayed away. The job is redelivered once it is back.
+    """
+    return _worker().execute(job_id)
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process that executes jobs, with a connection of its own.
+
+    Attributes:
+        settings: Where the database is.
+        connection: Opened when it is needed, and anew after it broke.
+    """
+
+    settings: Settings
+    connection: Connection | None = None
+
+    def execute(self, job_id: int) -> str:
+        """As the function of this name."""
+        claim = self._claim(job_id)
+        if claim is None:
+            log.info("job %d is not to be claimed: claimed, finished or not due", job_id)
+            return "refused"
+        if claim.expired:
+            return self._bury(claim, "expired", _EXPIRED)
+        return self._record(claim, attempt.run(claim))
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def _claim(self, job_id: int) -> Claim | None:
+        return self._patiently(
+            partial(
+                transitions.claim,
+                job_id=job_id,
+                worker=identity(),
+                options=registry.claim_options(),
+                max_attempts=DEFAULT_MAX_ATTEMPTS,
+                timeout_seconds=DEFAULT_TIMEOUT_SECONDS,
+                margin=_LEASE_MARGIN_SECONDS,
+            )
+        )
+
+    def _record(self, claim: Claim, result: Outcome) -> str:
+        if isinstance(result, Finished):
+            done = self._patiently(lambda c: transitions.finish(c, claim.id, claim.fencing_token))
+            return "finished" if done else self._stale(claim)
+        if isinstance(result, Failed):
+            return self._retry_or_bury(claim, result)
+        return self._bury(claim, "unreadable", result.explanation)
+
+    def _retry_or_bury(self, claim: Claim, failed: Failed) -> str:
+        if claim.max_attempts and claim.attempts >= claim.max_attempts:
+            explanation = f"failed {claim.attempts} times; last: {failed.line}"
+            return self._bury(claim, "failed", explanation, failed.error)
+        wait = outcome.wait_seconds(claim.attempts, failed.options)
+        log.warning(
+            "job %d (%s) failed on attempt %d, next one in %.1f s: %s",
+            *(claim.id, claim.job_name, claim.attempts, wait, failed.line),
+            extra={"event": "job_failed", "job_id": claim.id, "tag": claim.tag},
+        )
+        waits = self._patiently(
+            lambda c: transitions.retry_later(c, claim.id, claim.fencing_token, wait, failed.error)
+        )
+        return "retrying" if waits else self._stale(claim)
+
+    def _bury(self, claim: Claim, reason: str, explanation: str, error: dict[str, str] | None = None) -> str:
+        log.error(
+            "job %d (%s) is dead: %s",
+            *(claim.id, claim.job_name, explanation),
+            extra={"event": "job_dead", "job_id": claim.id, "tag": claim.tag},
+        )
+        buried = self._patiently(
+            partial(
+                transitions.bury_claimed,
+                job_id=claim.id,
+                token=claim.fencing_token,
+                reason=reason,
+                explanation=explanation,
+                error=error,
+            )
+        )
+        return "dead" if buried else self._stale(claim)
+
+    def _stale(self, claim: Claim) -> str:
+        log.warning(
+            "job %d: the outcome of attempt %d came too late and was not recorded",
+            *(claim.id, claim.attempts),
+            extra={"event": "stale_finish", "job_id": claim.id, "token": claim.fencing_token},
+        )
+        return "stale"
+
+    def _patiently(self, statement: Callable[[Connection], T]) -> T:
+        """Execute one statement, on a new connection if the old one broke, until patience ends."""
+        deadline = monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                with postgres.reachable(self.settings.database_url):
+                    return statement(self._connected())
+            except UnavailableError as error:
+                self.close()
+                if monotonic() > deadline:
+                    raise
+                log.warning("%s; trying again", error)
+                sleep(_PAUSE_SECONDS)
+
+    def _connected(self) -> Connection:
+        if self.connection is None or self.connection.closed:
+            connection = postgres.connect(self.settings.database_url, "drain work")
+            postgres.set_bounds(
+                connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_STATEMENT_SECONDS
+            )
+            schema.check(connection)
+            self.connection = connection
+        return self.connection
+
+
+def identity() -> str:
+    """This process, as people see it."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+_workers: dict[int, Worker] = {}
+
+
+def _worker() -> Worker:
+    """The worker of this process: a forked child must not share its parent's connection."""
+    worker = _workers.get(os.getpid())
+    if worker is None:
+        settings = Settings.from_environment()
+        registry.load(settings.jobs)
+        _workers.clear()
+        worker = _workers[os.getpid()] = Worker(settings)
+    return worker

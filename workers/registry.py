@@ -1,0 +1,154 @@
+"""Which function belongs to which name. In the tracked mode nothing else ever runs."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from drain import stage, stage_many
+from drain.errors import ConfigError, JobModuleError
+from drain.job import (
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_QUEUE,
+    DEFAULT_TIMEOUT_SECONDS,
+    JobOptions,
+    dotted_name,
+)
+from drain.stage import Connectable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Job(Generic[P, R]):
+    """A registered function: still callable as before, and able to stage itself.
+
+    Attributes:
+        function: The function as it was written.
+        job_name: The name that it is registered under.
+        job_options: What the registration says about its jobs.
+    """
+
+    def __init__(self, function: Callable[P, R], name: str, options: JobOptions) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.job_name = name
+        self.job_options = options
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now."""
+        return self.function(*args, **kwargs)
+
+    def stage(self, connection: Connectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Stage one job in the transaction that is open on `connection`; returns its id.
+
+        For a priority, a time or another option: `drain.stage(connection, this, args, kwargs, …)`.
+
+        Raises:
+            StageError: As `drain.stage`.
+        """
+        return stage(connection, self, args, kwargs)
+
+    def stage_many(
+        self, connection: Connectable, arguments: Iterable[Sequence[Any] | Mapping[str, Any]], /
+    ) -> list[int]:
+        """Stage one job for each element of `arguments`; returns the ids. See `drain.stage_many`."""
+        return stage_many(connection, self, arguments)
+
+
+_jobs: dict[str, Job[..., Any]] = {}
+
+
+def job(
+    *,
+    name: str | None = None,
+    queue: str = DEFAULT_QUEUE,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS,
+    retry_base_seconds: float = 2.0,
+    retry_cap_seconds: float = 3600.0,
+) -> Callable[[Callable[P, R]], Job[P, R]]:
+    """Register a function as a job.
+
+    Args:
+        name: Name of the job; the function's dotted path by default.
+        queue: Queue that `.stage` puts the job into.
+        max_attempts: Claims that may fail before it is dead; 0 for no limit.
+        timeout_seconds: How long one attempt may run.
+        retry_base_seconds: Wait after the first failure; doubles with each further one, with jitter.
+        retry_cap_seconds: The longest wait between two attempts.
+
+    Raises:
+        ValueError: An option makes no sense, or another function has this name already.
+    """
+    options = JobOptions(
+        queue=queue,
+        max_attempts=max_attempts,
+        timeout_seconds=timeout_seconds,
+        retry_base_seconds=retry_base_seconds,
+        retry_cap_seconds=retry_cap_seconds,
+    )
+
+    def register(function: Callable[P, R]) -> Job[P, R]:
+        registered = Job(function, name or dotted_name(function), options)
+        known = _jobs.get(registered.job_name)
+        if known is not None and _origin(known.function) != _origin(function):
+            raise ValueError(
+                f"two functions are registered as {registered.job_name!r}: "
+                f"{_origin(known.function)} and {_origin(function)}; give one of them another name"
+            )
+        _jobs[registered.job_name] = registered
+        return registered
+
+    return register
+
+
+def load(modules: Sequence[str]) -> None:
+    """Import the modules that define jobs, so that they register them.
+
+    Raises:
+        ConfigError: No module is named.
+        JobModuleError: One does not import; the text says which, and why.
+    """
+    if not modules:
+        raise ConfigError(
+            "no module with jobs is named: set DRAIN_JOBS (or pass --jobs), such as shop.jobs,shop.mail"
+        )
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        # Whatever the module's own code raises while it is imported, SystemExit included.
+        except (Exception, SystemExit) as error:
+            raise JobModuleError(
+                f"the job module {module!r} does not import: {type(error).__name__}: {error}; "
+                "check DRAIN_JOBS and PYTHONPATH"
+            ) from error
+
+
+def find(name: str) -> Job[..., Any] | None:
+    """The job registered under this name."""
+    return _jobs.get(name)
+
+
+def names() -> list[str]:
+    """All registered names, sorted."""
+    return sorted(_jobs)
+
+
+def queues() -> set[str]:
+    """All queues that registered jobs name."""
+    return {registered.job_options.queue for registered in _jobs.values()}
+
+
+def claim_options() -> dict[str, tuple[int, int]]:
+    """`(max_attempts, timeout_seconds)` of each name, as a claim wants to know them."""
+    return {
+        name: (registered.job_options.max_attempts, registered.job_options.timeout_seconds)
+        for name, registered in _jobs.items()
+    }
+
+
+def _origin(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
