@@ -19,11 +19,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drain import inspection, log, postgres, schema, transitions, wire
+from drain import inspection, log, postgres, schema, wire
 from drain.config import VARIABLES, Settings
 from drain.errors import DrainError, UnavailableError
 from drain.postgres import Connection
-from drain.transitions import Selection
+from drain.transitions import dead as dead_jobs
+from drain.transitions.dead import Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -275,7 +276,7 @@ def selection_options(command: F) -> F:
 @selection_options
 def retry(settings: Settings, selection: Selection, *, yes: bool) -> None:
     """Stage dead jobs anew, with fresh attempts. What they died of stays on record."""
-    _act_on_dead(settings, selection, "retry", transitions.revive, yes=yes)
+    _act_on_dead(settings, selection, "retry", dead_jobs.revive, yes=yes)
 
 
 @dead.command()
@@ -283,7 +284,7 @@ def retry(settings: Settings, selection: Selection, *, yes: bool) -> None:
 @selection_options
 def discard(settings: Settings, selection: Selection, *, yes: bool) -> None:
     """Delete dead jobs for good."""
-    _act_on_dead(settings, selection, "discard", transitions.discard, yes=yes)
+    _act_on_dead(settings, selection, "discard", dead_jobs.discard, yes=yes)
 
 
 @main.command()
@@ -369,7 +370,7 @@ def _act_on_dead(
     yes: bool,
 ) -> None:
     with _database(settings) as connection:
-        count = transitions.count_dead(connection, selection)
+        count = dead_jobs.count(connection, selection)
         if not count:
             raise DrainError("no dead job matches; `drain list dead` shows what there is")
         if not yes:

@@ -23,7 +23,7 @@ from drain.enqueuer import Enqueuer
 from drain.errors import DrainError, UnavailableError
 from drain.postgres import Connection
 from drain.redelivery import Redelivery
-from drain.transitions import State
+from drain.transitions.state import State
 from drain.wire import Wire
 
 log = logging.getLogger(__name__)

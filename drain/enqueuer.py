@@ -22,10 +22,13 @@ from typing import Self
 
 import psycopg
 
-from drain import metrics, transitions, wire
+from drain import metrics, wire
 from drain.errors import UndeliverableError
 from drain.postgres import Connection
-from drain.transitions import State, Taken
+from drain.transitions import staged
+from drain.transitions import state as notes
+from drain.transitions.staged import Taken
+from drain.transitions.state import State
 from drain.wire import Delivery, Wire
 
 log = logging.getLogger(__name__)
@@ -40,21 +43,23 @@ class Batch:
     """What one transaction did.
 
     Attributes:
-        moved: Deliveries that wait to be pushed now that the move has committed.
+        moved: Rows to be pushed now that their move has committed, the last under `last_delivery`.
         forwarded: How many left for Redis alone.
-        buried: How many went to `dead_jobs`.
+        expired: How many went to `dead_jobs` because it was too late for them.
+        unreadable: How many went to `dead_jobs` because they could not be delivered.
         last_delivery: The highest delivery number so far.
     """
 
-    moved: Sequence[Delivery] = ()
-    forwarded: int = 0
-    buried: int = 0
+    moved: Sequence[Taken] = ()
+    forwarded: Sequence[Delivery] = ()
+    expired: int = 0
+    unreadable: int = 0
     last_delivery: int = 0
 
     @property
     def size(self) -> int:
         """How many rows left `staged_jobs`."""
-        return len(self.moved) + self.forwarded + self.buried
+        return len(self.moved) + len(self.forwarded) + self.expired + self.unreadable
 
 
 class Enqueuer:
@@ -127,7 +132,7 @@ class Enqueuer:
         # One push at a time, begun in the order of the numbers: the watermark has no gaps below it.
         self._wait_for_push()
         if batch.moved:
-            self._pushing = self._pusher.submit(self._push, batch.moved, batch.last_delivery)
+            self._pushing = self._pusher.submit(self._push, batch)
         return batch.size
 
     def flush(self) -> None:
@@ -138,14 +143,19 @@ class Enqueuer:
         """
         self._wait_for_push()
         if self._recorded != (self.last_delivery, self.pushed_up_to):
-            transitions.record_progress(self.connection, self.last_delivery, self.pushed_up_to)
+            notes.record_progress(self.connection, self.last_delivery, self.pushed_up_to)
             self._recorded = (self.last_delivery, self.pushed_up_to)
 
-    def _push(self, deliveries: Sequence[Delivery], last_delivery: int) -> int:
+    def _push(self, batch: Batch) -> int:
+        first_delivery = batch.last_delivery - len(batch.moved) + 1
+        deliveries = [
+            wire.tracked(self.redis.namespace, row.id, row.queue, row.job_name, row.timeout_seconds, number)
+            for number, row in enumerate(batch.moved, first_delivery)
+        ]
         with metrics.PUSH_SECONDS.time():
             self.redis.push(deliveries)
         _count_pushed(deliveries)
-        return last_delivery
+        return batch.last_delivery
 
     def _wait_for_push(self) -> None:
         if self._pushing is not None:
@@ -176,79 +186,71 @@ class Enqueuer:
     def _bury_first(self, explanation: str) -> Batch:
         (row,) = self._take(1)
         try:
-            buried = transitions.bury_staged(self.connection, [row.id], "unreadable", explanation)
+            buried = staged.bury(self.connection, [row.id], "unreadable", explanation)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
             log.error("job %d can neither be moved nor given up, left staged: %s", row.id, _line(error))
             self._stuck.append(row.id)
-            return Batch(buried=1, last_delivery=self.last_delivery)
+            return Batch(unreadable=1, last_delivery=self.last_delivery)
         metrics.DEAD.labels("unreadable").inc(buried)
-        return Batch(buried=buried, last_delivery=self.last_delivery)
+        return Batch(unreadable=buried, last_delivery=self.last_delivery)
 
     def _transact(self, limit: int) -> Batch:
         with metrics.MOVE_SECONDS.time(), self.connection.transaction():
-            while transitions.mature(self.connection, _MATURE_LIMIT) == _MATURE_LIMIT:
+            while staged.mature(self.connection, _MATURE_LIMIT) == _MATURE_LIMIT:
                 pass
             rows = self._take(limit)
             batch = self._settle(rows) if rows else Batch()
-        if batch.moved:
-            self.last_delivery = batch.last_delivery
+        self.last_delivery = max(self.last_delivery, batch.last_delivery)
         if rows:
-            metrics.BATCH_SIZE.observe(len(rows))
-            metrics.MOVED.inc(len(batch.moved))
+            _count(batch)
         return batch
 
     def _take(self, limit: int) -> list[Taken]:
-        return transitions.take(self.connection, limit, leave=self._stuck, skip_locked=self._skip_locked)
+        return staged.take(self.connection, limit, leave=self._stuck, skip_locked=self._skip_locked)
 
     def _settle(self, rows: Sequence[Taken]) -> Batch:
         """Send each row of the batch its way, within the transaction that took it."""
         expired = [row.id for row in rows if row.expired]
         forward = [row.id for row in rows if not row.expired and row.queue in self._forward_queues]
         moved = [row for row in rows if not row.expired and row.queue not in self._forward_queues]
-        buried = self._bury(expired, "expired", _EXPIRED)
+        buried = staged.bury(self.connection, expired, "expired", _EXPIRED) if expired else 0
         last_delivery = self.last_delivery + len(moved)
         if moved:
-            transitions.move(self.connection, [row.id for row in moved], self.last_delivery)
-            transitions.record_progress(self.connection, last_delivery, self.pushed_up_to)
+            staged.move(self.connection, [row.id for row in moved], self.last_delivery)
+            notes.record_progress(self.connection, last_delivery, self.pushed_up_to)
             self._recorded = (last_delivery, self.pushed_up_to)
-        forwarded, undeliverable = self._forward(forward)
+        forwarded, unreadable = self._forward(forward)
         return Batch(
-            moved=self._deliveries(moved),
+            moved=moved,
             forwarded=forwarded,
-            buried=buried + undeliverable,
+            expired=buried,
+            unreadable=unreadable,
             last_delivery=last_delivery,
         )
 
-    def _deliveries(self, rows: Sequence[Taken]) -> list[Delivery]:
-        namespace = self.redis.namespace
-        return [
-            wire.tracked(namespace, row.id, row.queue, row.job_name, row.timeout_seconds, number)
-            for number, row in enumerate(rows, self.last_delivery + 1)
-        ]
-
-    def _bury(self, ids: Sequence[int], reason: str, explanation: str) -> int:
-        if not ids:
-            return 0
-        buried = transitions.bury_staged(self.connection, ids, reason, explanation)
-        metrics.DEAD.labels(reason).inc(buried)
-        return buried
-
-    def _forward(self, ids: Sequence[int]) -> tuple[int, int]:
-        """Push rows that leave Postgres; returns how many left, and how many could not and are dead."""
+    def _forward(self, ids: Sequence[int]) -> tuple[Sequence[Delivery], int]:
+        """Push rows that leave Postgres; returns those, and how many could not leave and are dead."""
         deliveries: dict[int, Delivery] = {}
-        buried = 0
-        for row in transitions.read_forwardable(self.connection, ids) if ids else ():
+        unreadable = 0
+        for row in staged.read_forwardable(self.connection, ids) if ids else ():
             try:
                 deliveries[row.id] = wire.forwarded(self.redis.namespace, *row)
             except UndeliverableError as error:
-                buried += self._bury([row.id], "unreadable", str(error))
+                unreadable += staged.bury(self.connection, [row.id], "unreadable", str(error))
         if deliveries:
-            # Deleting before pushing, in the one transaction: should the row have changed under us, that
+            # Deleting before pushing, in the one transaction: should a row have changed under us, that
             # fails here, and nothing has been pushed.
-            transitions.forward(self.connection, list(deliveries))
+            staged.forward(self.connection, list(deliveries))
             self.redis.push(list(deliveries.values()))
-            _count_pushed(list(deliveries.values()))
-        return len(deliveries), buried
+        return list(deliveries.values()), unreadable
+
+
+def _count(batch: Batch) -> None:
+    metrics.BATCH_SIZE.observe(batch.size)
+    metrics.MOVED.inc(len(batch.moved))
+    metrics.DEAD.labels("expired").inc(batch.expired)
+    metrics.DEAD.labels("unreadable").inc(batch.unreadable)
+    _count_pushed(batch.forwarded)
 
 
 def _count_pushed(deliveries: Sequence[Delivery]) -> None:

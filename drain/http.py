@@ -52,7 +52,8 @@ def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
         raise ConfigError(
-            f"cannot serve metrics on {host}:{port} ({error.strerror}); choose another --metrics-port, or 0 for none"
+            f"cannot serve metrics on {host}:{port} ({error.strerror}); "
+            "choose another --metrics-port, or 0 for none"
         ) from error
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="http", daemon=True).start()

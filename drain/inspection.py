@@ -67,6 +67,9 @@ WHERE EXISTS (
         AND classid = 1785684580 AND objid = 1 AND objsubid = 2
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
+_QUEUES = """
+SELECT queue FROM staged_jobs UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs
+"""
 _NEXT_SCHEDULED = """
 SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM staged_jobs
 WHERE scheduled_at > staged_at AND matured_at IS NULL
@@ -197,8 +200,7 @@ def job(connection: Connection, job_id: int) -> dict[str, Any]:
 
 def queues(connection: Connection) -> set[str]:
     """Names of all queues that have a job anywhere but in `finished_jobs`."""
-    statement = "SELECT queue FROM staged_jobs UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs"
-    return {queue for (queue,) in connection.execute(statement)}
+    return {queue for (queue,) in connection.execute(_QUEUES)}
 
 
 def _count_finished(connection: Connection) -> tuple[int, bool]:

@@ -13,9 +13,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from drain import postgres, transitions
+from drain import postgres
 from drain.postgres import Connection
-from drain.transitions import State
+from drain.transitions import state
+from drain.transitions.state import State
 
 # The first number is "jobd" in ASCII; schema.sql spells the same for the trigger.
 _CLASS = 0x6A6F6264
@@ -40,7 +41,7 @@ def try_to_lead(connection: Connection) -> State | None:
     if not _try_lock(connection, _LEADER):
         return None
     connection.execute(f"LISTEN {CHANNEL}")
-    return transitions.lead(connection, identity())
+    return state.lead(connection, identity())
 
 
 @contextmanager

@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
-from drain import inspection, leader, metrics, transitions, wire
+from drain import inspection, leader, metrics, wire
 from drain.enqueuer import Enqueuer
-from drain.transitions import Redelivered
+from drain.transitions import inflight, state
+from drain.transitions.inflight import Redelivered
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +72,10 @@ class Redelivery:
             psycopg.OperationalError: The database.
         """
         connection = self.enqueuer.connection
-        buried = transitions.bury_exhausted(connection, _LIMIT)
+        buried = inflight.bury_exhausted(connection, _LIMIT)
         metrics.DEAD.labels("lease").inc(buried)
-        total = self._repeat("lease", lambda last: transitions.redeliver_leases(connection, last, _LIMIT))
-        total += self._repeat("retry", lambda last: transitions.redeliver_retries(connection, last, _LIMIT))
+        total = self._repeat("lease", lambda last: inflight.redeliver_leases(connection, last, _LIMIT))
+        total += self._repeat("retry", lambda last: inflight.redeliver_retries(connection, last, _LIMIT))
         return total + self._lost()
 
     def _lost(self) -> int:
@@ -123,7 +124,7 @@ class Redelivery:
             return sum(self._unclaimed(reason, above=above, up_to=up_to, queue=name) for name in queues)
         return self._repeat(
             reason,
-            lambda last: transitions.redeliver_unclaimed(
+            lambda last: inflight.redeliver_unclaimed(
                 connection, last, _LIMIT, queue=queue, above=above, up_to=up_to
             ),
         )
@@ -148,7 +149,7 @@ class Redelivery:
         with enqueuer.connection.transaction():
             jobs = renumber(enqueuer.last_delivery)
             if jobs:
-                transitions.record_progress(enqueuer.connection, jobs[-1].delivery, enqueuer.pushed_up_to)
+                state.record_progress(enqueuer.connection, jobs[-1].delivery, enqueuer.pushed_up_to)
         if jobs:
             enqueuer.last_delivery = jobs[-1].delivery
         return jobs

@@ -15,9 +15,9 @@ import psycopg
 import sqlalchemy
 from sqlalchemy.orm import Session, scoped_session
 
-from drain import transitions
 from drain.errors import StageError
 from drain.job import RegisteredJob, name_and_options
+from drain.transitions import staged
 
 Connectable: TypeAlias = (
     "Session | scoped_session[Any] | sqlalchemy.Connection | psycopg.Connection[Any] | psycopg.Cursor[Any]"
@@ -73,7 +73,7 @@ def stage(
     """
     columns = _columns(job, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context)
     columns["job_args"], columns["job_kwargs"] = _arguments(args, kwargs or {})
-    (job_id,) = _execute(connection, transitions.insert_statement, columns)
+    (job_id,) = _execute(connection, staged.insert_statement, columns)
     return job_id
 
 
@@ -120,7 +120,7 @@ def stage_many(
 
     def send() -> None:
         parameters = {**columns, "arguments": f"[{','.join(waiting)}]"}
-        ids.extend(_execute(connection, transitions.insert_many_statement, parameters))
+        ids.extend(_execute(connection, staged.insert_many_statement, parameters))
         waiting.clear()
 
     for given in arguments:

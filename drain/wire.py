@@ -19,9 +19,8 @@ import pickle
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import redis
@@ -59,8 +58,7 @@ return redis.call('RPUSH', 'rq:queue:' .. queue, unpack(ids))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One RQ job, ready to be pushed.
 
     Attributes:

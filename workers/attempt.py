@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from drain.transitions import Claim
+from drain.transitions.inflight import Claim
 from workers import registry
 from workers.outcome import Failed, Finished, Outcome, Unreadable, describe
 
@@ -46,7 +46,7 @@ def run(claim: Claim) -> Outcome:
         with time_limit(claim.timeout_seconds):
             job.function(*args, **kwargs)
     # SystemExit too: a job that calls sys.exit() has failed, and the worker goes on.
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # noqa: BLE001
         return Failed(describe(error), job.job_options)
     return Finished()
 

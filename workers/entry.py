@@ -14,12 +14,13 @@ from functools import partial
 from time import monotonic, sleep
 from typing import TypeVar
 
-from drain import postgres, schema, transitions
+from drain import postgres, schema
 from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS
 from drain.postgres import Connection
-from drain.transitions import Claim
+from drain.transitions import inflight
+from drain.transitions.inflight import Claim
 from workers import attempt, outcome, registry
 from workers.outcome import Failed, Finished, Outcome
 
@@ -79,7 +80,7 @@ class Worker:
     def _claim(self, job_id: int) -> Claim | None:
         return self._patiently(
             partial(
-                transitions.claim,
+                inflight.claim,
                 job_id=job_id,
                 worker=identity(),
                 options=registry.claim_options(),
@@ -91,7 +92,7 @@ class Worker:
 
     def _record(self, claim: Claim, result: Outcome) -> str:
         if isinstance(result, Finished):
-            done = self._patiently(lambda c: transitions.finish(c, claim.id, claim.fencing_token))
+            done = self._patiently(lambda c: inflight.finish(c, claim.id, claim.fencing_token))
             return "finished" if done else self._stale(claim)
         if isinstance(result, Failed):
             return self._retry_or_bury(claim, result)
@@ -108,7 +109,7 @@ class Worker:
             extra={"event": "job_failed", "job_id": claim.id, "tag": claim.tag},
         )
         waits = self._patiently(
-            lambda c: transitions.retry_later(c, claim.id, claim.fencing_token, wait, failed.error)
+            lambda c: inflight.retry_later(c, claim.id, claim.fencing_token, wait, failed.error)
         )
         return "retrying" if waits else self._stale(claim)
 
@@ -120,7 +121,7 @@ class Worker:
         )
         buried = self._patiently(
             partial(
-                transitions.bury_claimed,
+                inflight.bury_claimed,
                 job_id=claim.id,
                 token=claim.fencing_token,
                 reason=reason,

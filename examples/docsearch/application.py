@@ -28,7 +28,7 @@ from docsearch.store import Document
 
 # So few documents may wait for their workers at a time that the time from commit to start is that
 # of the delivery, and not that of a queue which a fast application piles up before slow workers.
-UNDER_WAY = 12
+UNDER_WAY = 4
 _PATIENCE_SECONDS = 1.0
 _LOOK_SECONDS = 0.001
 _SEED = 20

@@ -1,0 +1,18 @@
+"""Every statement that moves a job from one table to the next. No other code writes to these tables.
+
+Which table a row is in is its state, and a statement stands in the module of the table that the row leaves:
+
+    staged     the application ──► staged_jobs; due, expired or unreadable rows leave it
+    inflight   claimed, extended, tried again, redelivered; finished or given up
+    dead       retried or discarded by a person
+    state      the enqueuer's own notes
+
+Each function is one statement on a psycopg connection. Whether that is in a transaction, and at which
+isolation level, is for the caller to say; the docstrings tell what they rely on.
+"""
+
+# What a job brings along from table to table.
+JOB_COLUMNS = (
+    "id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
+    "max_attempts, timeout_seconds, context, staged_at, fencing_token, history"
+)

@@ -1,0 +1,64 @@
+"""Out of `dead_jobs`: by the hand of a person, and no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from drain.postgres import Connection
+
+_SELECTED = """
+(%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
+    AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+    AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s)
+    AND (%(tag)s::text IS NULL OR tag = %(tag)s)
+"""
+# Fresh attempts, the same id, and a memory of what it died of. An expiry that has passed would only
+# kill it again, so it is dropped: a person has just said that the job is wanted.
+REVIVE = f"""
+WITH revived AS (DELETE FROM dead_jobs WHERE {_SELECTED} RETURNING *)
+INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, tag,
+    max_attempts, timeout_seconds, context, staged_at, scheduled_at, matured_at, expires_at,
+    fencing_token, history)
+OVERRIDING SYSTEM VALUE
+SELECT id, job_name, job_args, job_kwargs, queue, priority, tag,
+    max_attempts, timeout_seconds, context, staged_at, scheduled_at, now(),
+    CASE WHEN expires_at > now() THEN expires_at END, fencing_token,
+    coalesce(history, '[]') || jsonb_build_array(jsonb_build_object(
+        'died_at', died_at, 'reason', reason, 'explanation', explanation,
+        'attempts', attempts, 'last_error', last_error))
+FROM revived
+"""
+DISCARD = f"DELETE FROM dead_jobs WHERE {_SELECTED}"
+COUNT_DEAD = f"SELECT count(*) FROM dead_jobs WHERE {_SELECTED}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead jobs; all of the given criteria have to hold, and none given means all."""
+
+    ids: tuple[int, ...] | None = None
+    queue: str | None = None
+    job_name: str | None = None
+    tag: str | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        """As parameters of the statements on `dead_jobs`."""
+        ids = None if self.ids is None else list(self.ids)
+        return {"ids": ids, "queue": self.queue, "job_name": self.job_name, "tag": self.tag}
+
+
+def count(connection: Connection, selection: Selection) -> int:
+    """How many dead jobs the selection names."""
+    cursor = connection.execute(COUNT_DEAD, selection.parameters())
+    return int(cursor.fetchall()[0][0])
+
+
+def revive(connection: Connection, selection: Selection) -> int:
+    """Stage dead jobs anew, due at once, under their old ids; returns how many."""
+    return connection.execute(REVIVE, selection.parameters()).rowcount
+
+
+def discard(connection: Connection, selection: Selection) -> int:
+    """Delete dead jobs for good; returns how many."""
+    return connection.execute(DISCARD, selection.parameters()).rowcount

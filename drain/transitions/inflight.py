@@ -1,0 +1,262 @@
+"""Out of `inflight_jobs`: claimed, finished, tried again, redelivered, or given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from drain.postgres import Connection
+from drain.transitions import JOB_COLUMNS
+
+_DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job that is ours for as long as the lease holds.
+
+    Attributes:
+        job_args, job_kwargs: JSON texts, as they were staged.
+        attempts: Claims of this job so far, this one included.
+        max_attempts: The row's own limit, or else the registration's; 0 for none.
+        timeout_seconds: The row's own, or else the registration's.
+        fencing_token: Only this token can finish the job, until somebody claims it anew.
+        expired: The job's `expires_at` has passed: it is ours to bury, not to run.
+    """
+
+    id: int
+    job_name: str
+    job_args: str
+    job_kwargs: str
+    queue: str
+    tag: str | None
+    context: dict[str, Any] | None
+    attempts: int
+    max_attempts: int
+    timeout_seconds: int
+    fencing_token: int
+    lease_expires_at: datetime
+    expired: bool
+
+
+# One statement: a claim takes the lease, by the database's clock, and raises the token, or does nothing.
+# The registrations travel along as {name: [max_attempts, timeout_seconds]}, because which of them
+# applies is known only once the row has been found.
+CLAIM = """
+WITH found AS (
+    SELECT id,
+        coalesce(max_attempts, (%(options)s -> job_name ->> 0)::integer, %(max_attempts)s) AS max_attempts,
+        coalesce(timeout_seconds, (%(options)s -> job_name ->> 1)::integer, %(timeout_seconds)s)
+            AS timeout_seconds
+    FROM inflight_jobs WHERE id = %(id)s
+)
+UPDATE inflight_jobs AS job SET
+    fencing_token = job.fencing_token + 1,
+    attempts = job.attempts + 1,
+    max_attempts = found.max_attempts,
+    timeout_seconds = found.timeout_seconds,
+    claimed_at = clock_timestamp(),
+    claimed_by = %(worker)s,
+    lease_expires_at = clock_timestamp() + make_interval(secs => found.timeout_seconds + %(margin)s),
+    next_run_at = NULL
+FROM found
+WHERE job.id = found.id
+    AND (job.lease_expires_at IS NULL OR job.lease_expires_at < clock_timestamp())
+    AND (job.next_run_at IS NULL OR job.next_run_at <= clock_timestamp())
+    AND (found.max_attempts = 0 OR job.attempts < found.max_attempts)
+RETURNING job.id, job.job_name, job.job_args::text, job.job_kwargs::text, job.queue, job.tag, job.context,
+    job.attempts, job.max_attempts, job.timeout_seconds, job.fencing_token, job.lease_expires_at,
+    coalesce(job.expires_at <= clock_timestamp(), false) AS expired
+"""
+
+
+def claim(
+    connection: Connection,
+    job_id: int,
+    *,
+    worker: str,
+    options: Mapping[str, Sequence[int]],
+    max_attempts: int,
+    timeout_seconds: int,
+    margin: float,
+) -> Claim | None:
+    """Claim one job, or be refused: it is claimed already, not due, finished, dead or unknown.
+
+    Args:
+        connection: In autocommit mode: the claim must be durable before the job runs.
+        job_id: The job.
+        worker: Who claims, for people to read.
+        options: `(max_attempts, timeout_seconds)` of each registered name.
+        max_attempts: For names that are not in `options`.
+        timeout_seconds: For names that are not in `options`.
+        margin: Seconds by which the lease outlasts the timeout.
+    """
+    parameters = {
+        "id": job_id,
+        "worker": worker,
+        "options": Jsonb({name: list(values) for name, values in options.items()}),
+        "max_attempts": max_attempts,
+        "timeout_seconds": timeout_seconds,
+        "margin": margin,
+    }
+    with connection.cursor(row_factory=class_row(Claim)) as cursor:
+        return cursor.execute(CLAIM, parameters).fetchone()
+
+
+FINISH = """
+WITH finished AS (
+    DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *
+)
+INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+    staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
+SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+    staged_at, moved_at, claimed_at, clock_timestamp(), claimed_by, attempts, fencing_token, last_error,
+    history
+FROM finished
+"""
+
+
+def finish(connection: Connection, job_id: int, token: int) -> bool:
+    """Record the job as finished, if `token` is still the current one; False if it is not."""
+    return connection.execute(FINISH, {"id": job_id, "token": token}).rowcount == 1
+
+
+RETRY_LATER = """
+UPDATE inflight_jobs SET
+    lease_expires_at = NULL,
+    next_run_at = clock_timestamp() + make_interval(secs => %(wait)s),
+    last_error = %(error)s::jsonb || jsonb_build_object('at', clock_timestamp())
+WHERE id = %(id)s AND fencing_token = %(token)s
+"""
+
+
+def retry_later(
+    connection: Connection, job_id: int, token: int, wait_seconds: float, error: Mapping[str, str]
+) -> bool:
+    """Give the claim back and let the job wait for its next attempt; False if the token is stale."""
+    parameters = {"id": job_id, "token": token, "wait": wait_seconds, "error": Jsonb(dict(error))}
+    return connection.execute(RETRY_LATER, parameters).rowcount == 1
+
+
+_BURY_INFLIGHT = f"""
+INSERT INTO dead_jobs ({JOB_COLUMNS}, attempts, last_error, reason, explanation)
+SELECT {JOB_COLUMNS}, attempts,
+    coalesce(%(error)s::jsonb || jsonb_build_object('at', clock_timestamp()), last_error),
+    %(reason)s, %(explanation)s
+FROM given_up
+"""
+BURY_CLAIMED = f"""
+WITH given_up AS (
+    DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *
+) {_BURY_INFLIGHT}
+"""
+
+
+def bury_claimed(
+    connection: Connection,
+    job_id: int,
+    token: int,
+    *,
+    reason: str,
+    explanation: str,
+    error: Mapping[str, str] | None = None,
+) -> bool:
+    """Give a claimed job up; False if the token is stale."""
+    parameters = {
+        "id": job_id,
+        "token": token,
+        "reason": reason,
+        "explanation": explanation,
+        "error": None if error is None else Jsonb(dict(error)),
+    }
+    return connection.execute(BURY_CLAIMED, parameters).rowcount == 1
+
+
+BURY_EXHAUSTED = f"""
+WITH given_up AS (
+    DELETE FROM inflight_jobs WHERE id = ANY (ARRAY (
+        SELECT id FROM inflight_jobs
+        WHERE lease_expires_at < clock_timestamp() AND max_attempts > 0 AND attempts >= max_attempts
+        ORDER BY lease_expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
+    RETURNING *
+) {_BURY_INFLIGHT}
+"""
+
+
+def bury_exhausted(connection: Connection, limit: int) -> int:
+    """Give up jobs whose lease ran out on their last attempt; returns how many."""
+    parameters = {
+        "limit": limit,
+        "error": None,
+        "reason": "lease",
+        "explanation": "its worker died or stalled on the last attempt, and the lease ran out",
+    }
+    return connection.execute(BURY_EXHAUSTED, parameters).rowcount
+
+
+class Redelivered(NamedTuple):
+    """A job that has been given a new delivery number, and is to be pushed under it."""
+
+    id: int
+    queue: str
+    job_name: str
+    timeout_seconds: int | None
+    delivery: int
+    previous_delivery: int
+
+
+# The condition decides which rows; the order, the numbering and the new state are the same for all.
+# Locked rows are passed over: a worker is just writing them, so they are in good hands.
+_REDELIVER = """
+WITH due AS (
+    SELECT id, delivery AS previous_delivery FROM inflight_jobs
+    WHERE {condition} ORDER BY {order} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), numbered AS (
+    SELECT *, %(last_delivery)s + row_number() OVER (ORDER BY previous_delivery) AS number FROM due
+)
+UPDATE inflight_jobs AS job
+SET delivery = number, lease_expires_at = NULL, next_run_at = NULL
+FROM numbered WHERE job.id = numbered.id
+RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, numbered.previous_delivery
+"""
+REDELIVER_RETRIES = _REDELIVER.format(condition="next_run_at <= clock_timestamp()", order="next_run_at")
+REDELIVER_LEASES = _REDELIVER.format(
+    condition=("lease_expires_at < clock_timestamp() AND (max_attempts = 0 OR attempts < max_attempts)"),
+    order="lease_expires_at",
+)
+REDELIVER_UNCLAIMED = _REDELIVER.format(
+    condition=f"{_DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",
+    order="delivery",
+)
+
+
+def redeliver_retries(connection: Connection, last_delivery: int, limit: int) -> list[Redelivered]:
+    """Number anew up to `limit` jobs whose next attempt is due, from `last_delivery + 1`."""
+    return _redeliver(connection, REDELIVER_RETRIES, last_delivery, limit)
+
+
+def redeliver_leases(connection: Connection, last_delivery: int, limit: int) -> list[Redelivered]:
+    """Number anew up to `limit` jobs whose lease ran out, from `last_delivery + 1`."""
+    return _redeliver(connection, REDELIVER_LEASES, last_delivery, limit)
+
+
+def redeliver_unclaimed(
+    connection: Connection, last_delivery: int, limit: int, *, queue: str, above: int, up_to: int
+) -> list[Redelivered]:
+    """Number anew up to `limit` unclaimed jobs of a queue, delivered as `above < number <= up_to`."""
+    return _redeliver(
+        connection, REDELIVER_UNCLAIMED, last_delivery, limit, queue=queue, above=above, up_to=up_to
+    )
+
+
+def _redeliver(
+    connection: Connection, statement: str, last_delivery: int, limit: int, **condition: Any
+) -> list[Redelivered]:
+    parameters = {"last_delivery": last_delivery, "limit": limit, **condition}
+    rows = connection.execute(statement, parameters).fetchall()
+    return sorted((Redelivered._make(row) for row in rows), key=lambda job: job.delivery)

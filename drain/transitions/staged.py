@@ -1,0 +1,167 @@
+"""Into `staged_jobs`, and out of it: what applications promise, and what the enqueuer does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from drain.postgres import Connection
+from drain.transitions import JOB_COLUMNS
+
+_READY = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"
+
+
+def insert_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
+    """INSERT of one row into `staged_jobs`; columns that are left out get the schema's defaults.
+
+    Args:
+        columns: Names of the columns that are given; never the caller's input.
+        placeholder: Spells the placeholder of a column in the parameter style of the driver.
+    """
+    values = ", ".join(_value(column, placeholder) for column in columns)
+    return f"INSERT INTO staged_jobs ({', '.join(columns)}) VALUES ({values}) RETURNING id"
+
+
+def insert_many_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
+    """INSERT of one row for each element of the JSON array `arguments`, as `[args, kwargs]`.
+
+    All rows share the given columns. The ids come back in the order of the elements.
+    """
+    shared = "".join(f", {column}" for column in columns)
+    values = "".join(f", {_value(column, placeholder)}" for column in columns)
+    elements = f"jsonb_array_elements(CAST({placeholder('arguments')} AS jsonb))"
+    return (
+        f"INSERT INTO staged_jobs (job_args, job_kwargs{shared}) "
+        f"SELECT item -> 0, item -> 1{values} "
+        f"FROM {elements} WITH ORDINALITY AS given (item, position) ORDER BY position RETURNING id"
+    )
+
+
+def _value(column: str, placeholder: Callable[[str], str]) -> str:
+    types = {
+        "job_args": "jsonb",
+        "job_kwargs": "jsonb",
+        "context": "jsonb",
+        "scheduled_at": "timestamptz",
+        "expires_at": "timestamptz",
+        "priority": "integer",
+        "max_attempts": "integer",
+        "timeout_seconds": "integer",
+    }
+    return f"CAST({placeholder(column)} AS {types.get(column, 'text')})"
+
+
+MATURE = """
+UPDATE staged_jobs SET matured_at = now()
+WHERE id = ANY (ARRAY (
+    SELECT id FROM staged_jobs
+    WHERE scheduled_at > staged_at AND matured_at IS NULL AND scheduled_at <= now()
+    ORDER BY scheduled_at LIMIT %s FOR UPDATE SKIP LOCKED))
+"""
+
+
+def mature(connection: Connection, limit: int) -> int:
+    """Let up to `limit` scheduled rows whose time has come take part in `take`; returns how many."""
+    return connection.execute(MATURE, (limit,)).rowcount
+
+
+class Taken(NamedTuple):
+    """What the enqueuer has to know of a row that is due, to move and push it."""
+
+    id: int
+    queue: str
+    job_name: str
+    timeout_seconds: int | None
+    expired: bool
+
+
+# A batch is a list of ids, and each statement after this one names exactly these. Never `id <= last`:
+# a lower id whose transaction commits later would be deleted without ever having been seen.
+TAKE = f"""
+SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false)
+FROM staged_jobs
+WHERE {_READY} AND id <> ALL (%s)
+ORDER BY priority, id LIMIT %s
+"""
+
+
+def take(
+    connection: Connection, limit: int, *, leave: Sequence[int] = (), skip_locked: bool = False
+) -> list[Taken]:
+    """Read up to `limit` due rows in the order of `priority, id`.
+
+    To be called in a repeatable-read transaction, so that the statements which follow see the same
+    rows, and fail rather than wait for news when one of them has been changed by somebody else.
+
+    Args:
+        connection: The leader's, with a transaction open.
+        limit: The most rows to take.
+        leave: Ids to pass over.
+        skip_locked: Lock the rows, passing over those that another session has locked. Costs a write
+            for each row, so it is for the case that a batch ran into such a lock.
+    """
+    lock = "FOR UPDATE SKIP LOCKED" if skip_locked else ""
+    rows = connection.execute(TAKE + lock, (list(leave), limit), binary=True)
+    return [Taken._make(row) for row in rows.fetchall()]
+
+
+MOVE = f"""
+WITH taken AS (
+    DELETE FROM staged_jobs WHERE id = ANY (%(ids)s) RETURNING {JOB_COLUMNS}
+), numbered AS (
+    SELECT * FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS batch (id, position)
+)
+INSERT INTO inflight_jobs ({JOB_COLUMNS}, delivery)
+SELECT {JOB_COLUMNS}, %(last_delivery)s + position FROM taken JOIN numbered USING (id)
+"""
+
+
+def move(connection: Connection, ids: Sequence[int], last_delivery: int) -> None:
+    """Move exactly these rows to `inflight_jobs`, numbered from `last_delivery + 1` in the given order."""
+    connection.execute(MOVE, {"ids": ids, "last_delivery": last_delivery})
+
+
+class Forwardable(NamedTuple):
+    """All of a row that is to leave for Redis in forward mode; the arguments as JSON texts."""
+
+    id: int
+    queue: str
+    job_name: str
+    job_args: str
+    job_kwargs: str
+    timeout_seconds: int | None
+
+
+READ_FORWARDABLE = """
+SELECT id, queue, job_name, job_args::text, job_kwargs::text, timeout_seconds
+FROM staged_jobs WHERE id = ANY (%s)
+"""
+FORWARD = "DELETE FROM staged_jobs WHERE id = ANY (%s)"
+
+
+def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forwardable]:
+    """Read exactly these staged rows whole, in the given order."""
+    cursor = connection.execute(READ_FORWARDABLE, (list(ids),))
+    rows = {row[0]: Forwardable._make(row) for row in cursor.fetchall()}
+    return [rows[id_] for id_ in ids]
+
+
+def forward(connection: Connection, ids: Sequence[int]) -> None:
+    """Delete exactly these staged rows.
+
+    The caller pushes them before it commits: a crash in between leaves them where they were.
+    """
+    connection.execute(FORWARD, (list(ids),))
+
+
+BURY = f"""
+WITH given_up AS (DELETE FROM staged_jobs WHERE id = ANY (%(ids)s) RETURNING {JOB_COLUMNS})
+INSERT INTO dead_jobs ({JOB_COLUMNS}, reason, explanation)
+SELECT {JOB_COLUMNS}, %(reason)s, %(explanation)s FROM given_up
+"""
+
+
+def bury(connection: Connection, ids: Sequence[int], reason: str, explanation: str) -> int:
+    """Move exactly these staged rows to `dead_jobs`; returns how many there were."""
+    parameters = {"ids": list(ids), "reason": reason, "explanation": explanation}
+    return connection.execute(BURY, parameters).rowcount
