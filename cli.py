@@ -79,7 +79,7 @@ verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log every s
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="job-drain", prog_name="drain")
 def main() -> None:
-    r"""Jobs that commit with your data: staged in Postgres, drained into Redis, run by RQ workers.
+    """Jobs that commit with your data: staged in Postgres, drained into Redis, run by RQ workers.
 
     \b
     Try it:        drain demo
@@ -91,7 +91,7 @@ def main() -> None:
     Clean up:      drain dead retry, drain dead discard
 
     Exit codes: 0 done, 1 it could not be done (one line says why), 2 wrong usage.
-    """
+    """  # noqa: D301  (click wants the backspace character itself)
 
 
 @main.command()
@@ -210,7 +210,8 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
         for job in jobs:
             click.echo(json.dumps(job, default=_plain))
     elif jobs:
-        Console().print(_job_table(state, jobs))
+        console = Console()
+        console.print(_job_table(state, jobs, console.width))
     else:
         click.echo(f"no job is {state}", err=True)
 
@@ -305,7 +306,9 @@ def dev(directory: Path | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     click.echo("starting PostgreSQL and Redis ...", err=True)
-    with services(directory) as started:
+    # What is kept on purpose is kept whole: Redis too.
+    durable = {"appendonly": "yes"} if directory else {}
+    with services(directory, redis_settings=durable) as started:
         schema.install(started.database_url)
         click.echo(f"export DRAIN_DATABASE_URL='{started.database_url}'")
         click.echo(f"export DRAIN_REDIS_URL='{started.redis_url}'")
@@ -391,22 +394,35 @@ def _queue_table(result: inspection.Status) -> Table:
     return table
 
 
-_LAST_COLUMNS = {
+_COLUMNS = {
     "staged": ("priority", "scheduled_at"),
     "inflight": ("attempts", "moved_at"),
     "finished": ("attempts", "finished_at"),
     "dead": ("died_at", "explanation"),
 }
+# Terminals with less room than this do without the arguments and the tag; `drain show` has them.
+_WIDE = 120
 
 
-def _job_table(state: str, jobs: Sequence[dict[str, Any]]) -> Table:
+def _job_table(state: str, jobs: Sequence[dict[str, Any]], width: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("id", "job_name", "queue", "tag", "job_args", *_LAST_COLUMNS[state])
+    columns = ("id", "job_name", "queue", *_COLUMNS[state])
+    if width >= _WIDE:
+        columns = (*columns, "tag", "job_args")
     for column in columns:
-        table.add_column(column, overflow="ellipsis", no_wrap=True)
+        whole = column in {"id", "attempts", "priority"} or column.endswith("_at")
+        shortest = max(len(_cell(job[column])) for job in jobs) if whole else 8
+        table.add_column(column, overflow="ellipsis", no_wrap=True, min_width=shortest)
     for job in jobs:
-        table.add_row(*(Text(_text(job[column])) for column in columns))
+        table.add_row(*(Text(_cell(job[column])) for column in columns))
     return table
+
+
+def _cell(value: Any) -> str:
+    """A value short enough for a table: times to the second, texts on one line."""
+    if isinstance(value, datetime):
+        return value.strftime("%m-%d %H:%M:%S")
+    return " ".join(_text(value).split())
 
 
 def _text(value: Any) -> str:

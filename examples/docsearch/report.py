@@ -8,32 +8,57 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from time import monotonic
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from docsearch import progress
 from docsearch.application import UNDER_WAY
 from docsearch.index import Hit
+from docsearch.progress import Show
 from docsearch.verdict import Verdict
 
-_SECONDS_BETWEEN_LINES = 10.0
 _IDS_SHOWN = 5
 _MARKED = re.compile("\x02(.*?)\x03", re.DOTALL)
 
 
-class Show(Protocol):
-    """Shows how far it has come."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All that there is to report.
 
-    def __call__(
-        self, *, expected: int | None, saved: int, committed: int, drained: int, indexed: int
-    ) -> None:
-        """Take the latest figures; `expected` transactions is None while nobody knows yet."""
+    Attributes:
+        verdict: What the comparison found.
+        seconds: How long everything took.
+        words: What was searched for.
+        hits: What was found, the best first.
+        absent: Names of some documents that were rolled back, and are not in the index.
+    """
+
+    verdict: Verdict
+    seconds: float
+    words: str
+    hits: Sequence[Hit]
+    absent: Sequence[str]
+
+    def as_json(self) -> dict[str, object]:
+        """For programs."""
+        verdict = self.verdict
+        return {
+            "committed": verdict.committed,
+            "executed": verdict.executed,
+            "rolled_back": verdict.rolled_back,
+            "lost": len(verdict.lost),
+            "ran_without_commit": len(verdict.ran_without_commit),
+            "ran_twice": verdict.ran_twice,
+            "commit_to_start_p50_ms": _rounded(verdict.commit_to_start_ms(50)),
+            "commit_to_start_p99_ms": _rounded(verdict.commit_to_start_ms(99)),
+            "seconds": round(self.seconds, 1),
+            "search": {"words": self.words, "hits": [hit.name for hit in self.hits]},
+        }
 
 
 class Report:
@@ -45,91 +70,56 @@ class Report:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._console = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        self._console = Console(stderr=as_json, highlight=False)
 
     def say(self, line: str) -> None:
         """One line for people."""
         if not self._as_json or self._console.is_terminal:
-            self._console.print(line, markup=False)
+            self._console.print(line, markup=False, soft_wrap=True)
 
     def error(self, line: str) -> None:
         """One line that says why there is no result."""
         print(f"Error: {line}", file=sys.stderr)
 
-    @contextmanager
-    def progress(self) -> Iterator[Show]:
-        """Bars on a terminal, a line now and then elsewhere, nothing between program and program."""
+    def progress(self) -> AbstractContextManager[Show]:
+        """Show how far it has come, for as long as the block runs."""
         if self._console.is_terminal:
-            with _bars(self._console) as bars:
-                yield _Bars(bars)
-        else:
-            yield _Lines(self)
+            return progress.bars(self._console)
+        return progress.lines(self.say)
 
-    def conclude(
-        self,
-        verdict: Verdict,
-        seconds: float,
-        words: str,
-        hits: Sequence[Hit],
-        examples: Sequence[str],
-    ) -> None:
-        """Show the result.
-
-        Args:
-            verdict: What the comparison found.
-            seconds: How long everything took.
-            words: What was searched for.
-            hits: What was found.
-            examples: Names of some documents that were rolled back.
-        """
+    def conclude(self, result: Result) -> None:
+        """Show the result."""
         if self._as_json:
-            print(json.dumps(as_json(verdict, seconds, words, hits)))
+            print(json.dumps(result.as_json()))
             return
-        self._console.print(_figures(verdict, seconds))
-        self._console.print(_findings(words, hits))
-        if hits:
-            self.say(f"Check a hit:          python -m pydoc {hits[0].name}")
-        if examples:
-            self.say(f"Rolled back, say:     {', '.join(examples)}")
-        self._console.print(Text(sentence(verdict), style="green" if verdict.holds else "bold red"))
-
-
-def as_json(verdict: Verdict, seconds: float, words: str, hits: Sequence[Hit]) -> dict[str, object]:
-    """The result as an object for programs."""
-    return {
-        "committed": verdict.committed,
-        "executed": verdict.executed,
-        "rolled_back": verdict.rolled_back,
-        "lost": len(verdict.lost),
-        "ran_without_commit": len(verdict.ran_without_commit),
-        "ran_twice": verdict.ran_twice,
-        "commit_to_start_ms": {
-            f"p{percent}": _rounded(verdict.commit_to_start_ms(percent)) for percent in (50, 99)
-        },
-        "seconds": round(seconds, 1),
-        "search": {"words": words, "hits": [hit.name for hit in hits]},
-    }
+        for part in (_figures(result), _findings(result), _sentence(result.verdict)):
+            self._console.print()
+            self._console.print(part)
 
 
 def sentence(verdict: Verdict) -> str:
-    """The verdict in words; each number in it has been computed."""
+    """The verdict in words; every number in it has been computed."""
     if verdict.holds:
         return (
             f"Nothing was lost: all {verdict.committed:,} committed documents are in the index, "
-            f"word for word. Nothing ran for any of the {verdict.rolled_back:,} rolled-back transactions."
+            f"word for word. Nothing ran for any of the {verdict.rolled_back:,} transactions "
+            "that were rolled back."
         )
     faults = []
     if verdict.lost:
         faults.append(
-            f"{len(verdict.lost):,} committed documents are not in the index as they were saved "
-            f"(ids {_some(verdict.lost)})"
+            f"{len(verdict.lost):,} committed, yet not in the index as saved (ids {_some(verdict.lost)})"
         )
     if verdict.ran_without_commit:
         faults.append(
-            f"something ran for {len(verdict.ran_without_commit):,} documents that were never committed "
+            f"{len(verdict.ran_without_commit):,} never committed, yet something ran for them "
             f"(ids {_some(verdict.ran_without_commit)})"
         )
-    return f"The promise was broken: {'; '.join(faults)}."
+    return f"The promise was broken. Documents: {'; '.join(faults)}."
+
+
+def _sentence(verdict: Verdict) -> Text:
+    return Text(sentence(verdict), style="bold green" if verdict.holds else "bold red")
 
 
 def _some(ids: Sequence[int]) -> str:
@@ -141,33 +131,25 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 1)
 
 
-def _figures(verdict: Verdict, seconds: float) -> Table:
+def _figures(result: Result) -> Table:
+    verdict = result.verdict
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")
-    rows = [
-        ("committed", f"{verdict.committed:,}", "documents in PostgreSQL"),
-        ("rolled back", f"{verdict.rolled_back:,}", "on purpose, after their job was staged"),
-        ("executed", f"{verdict.executed:,}", "jobs finished by two RQ workers"),
-        ("ran twice", f"{verdict.ran_twice:,}", "allowed where a worker died"),
-        ("lost", f"{len(verdict.lost):,}", "committed, and not in the index with the same text"),
-        ("ran without commit", f"{len(verdict.ran_without_commit):,}", "of whatever trace it left"),
-        *(
-            (f"commit to start, p{percent}", _milliseconds(verdict, percent), _MEANING[percent])
-            for percent in (50, 99)
-        ),
-        ("everything", f"{seconds:.1f} s", "servers and processes started, worked, and ended"),
-    ]
-    for row in rows:
+    for row in (
+        ("committed", f"{verdict.committed:,}", "documents, each with its job"),
+        ("executed", f"{verdict.executed:,}", "jobs, by two RQ workers"),
+        ("rolled back", f"{verdict.rolled_back:,}", "on purpose, with the job already staged"),
+        ("lost", f"{len(verdict.lost):,}", "committed, but not so in the index"),
+        ("ran without commit", f"{len(verdict.ran_without_commit):,}", "rolled back, but left a trace"),
+        ("ran twice", f"{verdict.ran_twice:,}", "allowed, should a worker die"),
+        ("commit to start, p50", _milliseconds(verdict, 50), "COMMIT sent → job's first line"),
+        ("commit to start, p99", _milliseconds(verdict, 99), f"at most {UNDER_WAY} under way, no fsync"),
+        ("everything", f"{result.seconds:.1f} s", "from the first process to the last"),
+    ):
         table.add_row(*row)
     return table
-
-
-_MEANING = {
-    50: "from asking for the commit to the job's first line,",
-    99: f"with at most {UNDER_WAY} documents under way at a time",
-}
 
 
 def _milliseconds(verdict: Verdict, percent: int) -> str:
@@ -175,62 +157,21 @@ def _milliseconds(verdict: Verdict, percent: int) -> str:
     return "-" if number is None else f"{number:.1f} ms"
 
 
-def _findings(words: str, hits: Sequence[Hit]) -> Table:
-    table = Table(box=None, pad_edge=False, title=f"Search: {words}", title_justify="left")
-    table.add_column("found", no_wrap=True)
-    table.add_column("its first line", no_wrap=True, overflow="ellipsis")
-    for hit in hits:
-        table.add_row(Text(hit.name, style="cyan"), _first_line(hit))
-    return table
-
-
-def _first_line(hit: Hit) -> Text:
-    line = next((line for line in hit.marked.splitlines() if line.strip()), "").strip()
-    text = Text()
-    for position, part in enumerate(_MARKED.split(line)):
-        text.append(part, style="bold yellow" if position % 2 else "")
+def _findings(result: Result) -> Text:
+    text = Text.assemble("A search in the index for ", (result.words, "bold"), ":")
+    for hit in result.hits:
+        text.append(f"\n  {hit.name}\n      ", style="cyan").append_text(_best_line(hit))
+    if result.hits:
+        text.append(f"\nTo check a hit:            python -m pydoc {result.hits[0].name}")
+    if result.absent:
+        text.append(f"\nRolled back, so not there: {', '.join(result.absent)}")
     return text
 
 
-@contextmanager
-def _bars(console: Console) -> Iterator[Progress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, refresh_per_second=5) as bars:
-        yield bars
-
-
-class _Bars:
-    """Three bars on a terminal."""
-
-    def __init__(self, bars: Progress) -> None:
-        self._bars = bars
-        self._saved = bars.add_task("saved   ", total=None)
-        self._drained = bars.add_task("drained ", total=None)
-        self._indexed = bars.add_task("indexed ", total=None)
-
-    def __call__(
-        self, *, expected: int | None, saved: int, committed: int, drained: int, indexed: int
-    ) -> None:
-        # Nine in ten will be committed. How many exactly is known once all transactions have ended.
-        to_come = None if expected is None else committed + (expected - saved) * 9 // 10
-        self._bars.update(self._saved, completed=saved, total=expected)
-        self._bars.update(self._drained, completed=drained, total=to_come)
-        self._bars.update(self._indexed, completed=indexed, total=to_come)
-
-
-class _Lines:
-    """A line every few seconds, for logs."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._next = monotonic() + _SECONDS_BETWEEN_LINES
-
-    def __call__(
-        self, *, expected: int | None, saved: int, committed: int, drained: int, indexed: int
-    ) -> None:
-        if monotonic() >= self._next:
-            of = "" if expected is None else f" of {expected:,}"
-            self._report.say(
-                f"saved {saved:,}{of}, committed {committed:,}, drained {drained:,}, indexed {indexed:,}"
-            )
-            self._next = monotonic() + _SECONDS_BETWEEN_LINES
+def _best_line(hit: Hit) -> Text:
+    """The line of the document that has the most matches, with these in bold."""
+    line = max(hit.marked.splitlines(), key=lambda line: line.count("\x02"), default="")
+    text = Text()
+    for position, part in enumerate(_MARKED.split(line.strip())):
+        text.append(part, style="bold yellow" if position % 2 else "default")
+    return text

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from redis import Redis
 
-from drain.binaries import find_postgres
 from drain.embedded import CARELESS, EmbeddedPostgres, EmbeddedRedis, Services, services
+from drain.embedded.binaries import find_postgres
 from drain.errors import EmbeddedError
 
 INSTALLATIONS = [find_postgres(None), *Path("/usr/lib/postgresql").glob("*/bin")]

@@ -22,9 +22,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from drain.binaries import find_postgres, find_redis, path_for, reachable, unprivileged_account
+from drain.embedded.binaries import find_postgres, find_redis, path_for, reachable, unprivileged_account
+from drain.embedded.guarded import START_SECONDS, Credentials, GuardedServer
 from drain.errors import EmbeddedError
-from drain.guarded import START_SECONDS, Credentials, GuardedServer
 
 CONNECT_SECONDS = 5
 

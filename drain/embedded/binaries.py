@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+from drain.embedded.guarded import Credentials
 from drain.errors import EmbeddedError
-from drain.guarded import Credentials
 
 
 def find_postgres(bin_directory: Path | None) -> Path:

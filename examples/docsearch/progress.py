@@ -1,0 +1,77 @@
+"""How far it has come, while it runs: bars on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import TypeAlias
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What has been done so far.
+
+    Attributes:
+        expected: How many transactions there will be; None while the application counts them.
+        saved: Transactions that have ended, one way or the other.
+        committed: Those that were committed.
+        drained: Jobs that the enqueuer has taken.
+        indexed: Jobs that workers have finished.
+    """
+
+    expected: int | None
+    saved: int
+    committed: int
+    drained: int
+    indexed: int
+
+    @property
+    def expected_jobs(self) -> int | None:
+        """How many jobs there will be; a guess until all transactions have ended."""
+        if self.expected is None:
+            return None
+        return self.committed + round((self.expected - self.saved) * 0.9)
+
+
+Show: TypeAlias = Callable[[Figures], None]
+
+
+@contextmanager
+def bars(console: Console) -> Iterator[Show]:
+    """Three bars, which stand still at the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, refresh_per_second=5) as progress:
+        saved, drained, indexed = (
+            progress.add_task(title, total=None) for title in ("saved", "drained", "indexed")
+        )
+
+        def show(figures: Figures) -> None:
+            progress.update(saved, completed=figures.saved, total=figures.expected)
+            progress.update(drained, completed=figures.drained, total=figures.expected_jobs)
+            progress.update(indexed, completed=figures.indexed, total=figures.expected_jobs)
+
+        yield show
+
+
+@contextmanager
+def lines(say: Callable[[str], None]) -> Iterator[Show]:
+    """A line every few seconds, for logs."""
+    due = monotonic() + _SECONDS_BETWEEN_LINES
+
+    def show(figures: Figures) -> None:
+        nonlocal due
+        if monotonic() >= due:
+            due = monotonic() + _SECONDS_BETWEEN_LINES
+            say(
+                f"saved {figures.saved:,} of {'?' if figures.expected is None else format(figures.expected, ',')}, "
+                f"drained {figures.drained:,}, indexed {figures.indexed:,}"
+            )
+
+    yield show
