@@ -36,7 +36,7 @@ _HELP = {
     "jobs": "Modules that define jobs, separated by commas.",
     "namespace": "First part of the RQ job ids; the database's name by default.",
     "forward_queues": "Queues whose jobs leave Postgres as they are pushed, separated by commas.",
-    "batch_size": "The most rows of one transaction; 2000 by default.",
+    "batch_size": "The most rows of one transaction; 5000 by default.",
     "poll_seconds": "How long to sleep at most when nothing wakes the enqueuer; 1 by default.",
 }
 
@@ -161,6 +161,8 @@ def work(settings: Settings, queues: Sequence[str], *, burst: bool, verbose: boo
     for queue in queues:
         if not _QUEUE_NAME.fullmatch(queue):
             raise click.UsageError(f"{queue!r} is no name of a queue: letters, digits, _ . : - only")
+    # As RQ's own command does: modules beside the one who calls are found.
+    sys.path.insert(0, str(Path.cwd()))
     log.configure("INFO")
     logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
     registry.load(settings.jobs)
@@ -406,13 +408,18 @@ _WIDE = 120
 
 def _job_table(state: str, jobs: Sequence[dict[str, Any]], width: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("id", "job_name", "queue", *_COLUMNS[state])
-    if width >= _WIDE:
-        columns = (*columns, "tag", "job_args")
+    wide = ("tag", "job_args") if width >= _WIDE else ()
+    columns: Sequence[str] = ("id", "job_name", "queue", *wide, *_COLUMNS[state])
     for column in columns:
+        # Numbers and times keep their room; of texts only the explanation may take a second line.
         whole = column in {"id", "attempts", "priority"} or column.endswith("_at")
-        shortest = max(len(_cell(job[column])) for job in jobs) if whole else 8
-        table.add_column(column, overflow="ellipsis", no_wrap=True, min_width=shortest)
+        longest = max(len(column), *(len(_cell(job[column])) for job in jobs))
+        table.add_column(
+            column,
+            overflow="ellipsis",
+            no_wrap=column != "explanation",
+            min_width=longest if whole else min(longest, 12),
+        )
     for job in jobs:
         table.add_row(*(Text(_cell(job[column])) for column in columns))
     return table

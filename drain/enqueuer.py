@@ -80,7 +80,7 @@ class Enqueuer:
         state: State,
         *,
         forward_queues: frozenset[str] = frozenset(),
-        batch_size: int = 2000,
+        batch_size: int = 5000,
     ) -> None:
         # What one statement of a batch reads, the next one must find unchanged, or fail.
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

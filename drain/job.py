@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -59,9 +60,13 @@ def dotted_name(function: Callable[..., Any]) -> str:
     """
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
-    if not module or not name or "<" in name:
+    if not name or not module or "<" in name:
         raise StageError(f"{function!r} has no name that a worker could import; use a function of a module")
     if module == "__main__":
+        # `python -m shop.jobs` runs shop.jobs under another name, but remembers the real one.
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        module = spec.name if spec is not None else None
+    if module is None:
         raise StageError(
             f"{name} is defined in the script that is being run; "
             "move it into a module that workers can import, or give it a name: @job(name=...)"

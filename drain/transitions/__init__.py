@@ -11,8 +11,15 @@ Each function is one statement on a psycopg connection. Whether that is in a tra
 isolation level, is for the caller to say; the docstrings tell what they rely on.
 """
 
+from collections.abc import Iterable
+
 # What a job brings along from table to table.
 JOB_COLUMNS = (
     "id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
     "max_attempts, timeout_seconds, context, staged_at, fencing_token, history"
 )
+
+
+def id_array(ids: Iterable[int]) -> str:
+    """Ids as the text of a PostgreSQL array; measured: a quarter of what a list costs psycopg."""
+    return "{" + ",".join(map(str, ids)) + "}"

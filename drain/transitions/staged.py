@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from drain.postgres import Connection
-from drain.transitions import JOB_COLUMNS
+from drain.transitions import JOB_COLUMNS, id_array
 
 _READY = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"
 
@@ -80,7 +80,7 @@ class Taken(NamedTuple):
 TAKE = f"""
 SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false)
 FROM staged_jobs
-WHERE {_READY} AND id <> ALL (%s)
+WHERE {_READY} AND id <> ALL (%s::bigint[])
 ORDER BY priority, id LIMIT %s
 """
 
@@ -101,13 +101,13 @@ def take(
             for each row, so it is for the case that a batch ran into such a lock.
     """
     lock = "FOR UPDATE SKIP LOCKED" if skip_locked else ""
-    rows = connection.execute(TAKE + lock, (list(leave), limit), binary=True)
+    rows = connection.execute(TAKE + lock, (id_array(leave), limit), binary=True)
     return [Taken._make(row) for row in rows.fetchall()]
 
 
 MOVE = f"""
 WITH taken AS (
-    DELETE FROM staged_jobs WHERE id = ANY (%(ids)s) RETURNING {JOB_COLUMNS}
+    DELETE FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
 ), numbered AS (
     SELECT * FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS batch (id, position)
 )
@@ -118,7 +118,7 @@ SELECT {JOB_COLUMNS}, %(last_delivery)s + position FROM taken JOIN numbered USIN
 
 def move(connection: Connection, ids: Sequence[int], last_delivery: int) -> None:
     """Move exactly these rows to `inflight_jobs`, numbered from `last_delivery + 1` in the given order."""
-    connection.execute(MOVE, {"ids": ids, "last_delivery": last_delivery})
+    connection.execute(MOVE, {"ids": id_array(ids), "last_delivery": last_delivery})
 
 
 class Forwardable(NamedTuple):
@@ -134,14 +134,14 @@ class Forwardable(NamedTuple):
 
 READ_FORWARDABLE = """
 SELECT id, queue, job_name, job_args::text, job_kwargs::text, timeout_seconds
-FROM staged_jobs WHERE id = ANY (%s)
+FROM staged_jobs WHERE id = ANY (%s::bigint[])
 """
-FORWARD = "DELETE FROM staged_jobs WHERE id = ANY (%s)"
+FORWARD = "DELETE FROM staged_jobs WHERE id = ANY (%s::bigint[])"
 
 
 def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forwardable]:
     """Read exactly these staged rows whole, in the given order."""
-    cursor = connection.execute(READ_FORWARDABLE, (list(ids),))
+    cursor = connection.execute(READ_FORWARDABLE, (id_array(ids),))
     rows = {row[0]: Forwardable._make(row) for row in cursor.fetchall()}
     return [rows[id_] for id_ in ids]
 
@@ -151,11 +151,11 @@ def forward(connection: Connection, ids: Sequence[int]) -> None:
 
     The caller pushes them before it commits: a crash in between leaves them where they were.
     """
-    connection.execute(FORWARD, (list(ids),))
+    connection.execute(FORWARD, (id_array(ids),))
 
 
 BURY = f"""
-WITH given_up AS (DELETE FROM staged_jobs WHERE id = ANY (%(ids)s) RETURNING {JOB_COLUMNS})
+WITH given_up AS (DELETE FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS})
 INSERT INTO dead_jobs ({JOB_COLUMNS}, reason, explanation)
 SELECT {JOB_COLUMNS}, %(reason)s, %(explanation)s FROM given_up
 """
@@ -163,5 +163,5 @@ SELECT {JOB_COLUMNS}, %(reason)s, %(explanation)s FROM given_up
 
 def bury(connection: Connection, ids: Sequence[int], reason: str, explanation: str) -> int:
     """Move exactly these staged rows to `dead_jobs`; returns how many there were."""
-    parameters = {"ids": list(ids), "reason": reason, "explanation": explanation}
+    parameters = {"ids": id_array(ids), "reason": reason, "explanation": explanation}
     return connection.execute(BURY, parameters).rowcount

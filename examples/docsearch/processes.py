@@ -43,7 +43,12 @@ class Processes:
 
     def __enter__(self) -> Self:
         self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD], stdin=subprocess.PIPE, bufsize=0, start_new_session=True
+            ["/bin/sh", "-c", _GUARD],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         return self
 

@@ -69,9 +69,7 @@ def lines(say: Callable[[str], None]) -> Iterator[Show]:
         nonlocal due
         if monotonic() >= due:
             due = monotonic() + _SECONDS_BETWEEN_LINES
-            say(
-                f"saved {figures.saved:,} of {'?' if figures.expected is None else format(figures.expected, ',')}, "
-                f"drained {figures.drained:,}, indexed {figures.indexed:,}"
-            )
+            of = "" if figures.expected is None else f" of {figures.expected:,}"
+            say(f"saved {figures.saved:,}{of}, drained {figures.drained:,}, indexed {figures.indexed:,}")
 
     yield show

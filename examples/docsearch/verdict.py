@@ -79,7 +79,7 @@ def compare(store: Connection, index: Index, journal: Iterable[Transaction]) -> 
         executed=len(executed),
         ran_twice=sum(times > 1 for times in times_run.values()),
         lost=tuple(sorted(id_ for id_ in expected if id_ not in saved or indexed.get(id_) != saved[id_])),
-        ran_without_commit=tuple(sorted({*indexed, *times_run, *executed} - saved.keys())),
+        ran_without_commit=tuple(sorted({*indexed, *times_run, *executed} - expected)),
         commit_to_start=_commit_to_start(transactions, runs),
     )
 

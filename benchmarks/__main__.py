@@ -1,0 +1,203 @@
+"""`make bench`: all figures in one run, written to RESULTS.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+import psycopg
+import redis
+
+from benchmarks import latency, rates
+from benchmarks.processes import command, peak_megabytes
+from drain import schema
+from drain.embedded import Services, services
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def main() -> None:
+    """Measure, print as it goes, and write the table."""
+    arguments = _arguments()
+    sections = [_heading()]
+    with services() as started:
+        schema.install(started.database_url)
+        sections += [
+            _versions(started),
+            _rates(started, arguments.jobs, arguments.rounds),
+            _backlog(started, arguments.jobs, arguments.backlog, arguments.rounds),
+            _memory(started, arguments.backlog),
+            _latency(started, arguments.seconds),
+        ]
+    text = "\n\n".join(sections) + "\n"
+    arguments.output.write_text(text, encoding="utf-8")
+    print(f"\nwritten to {arguments.output}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=100_000, help="jobs of one round")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each figure")
+    parser.add_argument("--backlog", type=int, default=3_000_000, help="rows of the large backlog")
+    parser.add_argument("--seconds", type=float, default=30, help="how long to measure latency")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="where to write")
+    return parser.parse_args()
+
+
+def _heading() -> str:
+    return (
+        "# Results\n\n"
+        "Written by `make bench`, all in one run on one machine. Each figure is the median of its rounds, with "
+        "the lowest and the highest beside it; the rounds of all rows take turns, so that what else the machine "
+        "does meets them alike. Ratios are taken round by round."
+    )
+
+
+def _versions(started: Services) -> str:
+    with psycopg.connect(started.database_url) as connection:
+        postgres = connection.info.parameter_status("server_version")
+    with redis.Redis.from_url(started.redis_url) as client:
+        redis_version = client.info("server")["redis_version"]
+    packages = ", ".join(f"{name} {version(name)}" for name in ("rq", "redis", "hiredis", "psycopg"))
+    return (
+        f"Machine: {os.cpu_count()} cores, {_processor()}, {platform.system()} {platform.release()}. "
+        f"Python {platform.python_version()}, PostgreSQL {postgres} (fsync on), Redis {redis_version}, {packages}. "
+        f"{datetime.now(UTC):%Y-%m-%d}."
+    )
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _rates(started: Services, jobs: int, rounds: int) -> str:
+    _say(f"rates, {rounds} rounds of {jobs:,} jobs")
+    ways: dict[str, Callable[[], float]] = {
+        "drained: moved and pushed, tracked": lambda: rates.moved_and_pushed(started, jobs),
+        "moving alone": lambda: rates.moved_alone(started, jobs),
+        "pushing alone": lambda: rates.pushed_alone(started, jobs),
+        "`Queue.enqueue`, one by one": lambda: rates.enqueued_one_by_one(started, jobs // 10),
+        "`Queue.enqueue_many`, in thousands": lambda: rates.enqueued_in_thousands(started, jobs // 5),
+    }
+    measured: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, measure in ways.items():
+            rates.refill(started, jobs)
+            measured[name].append(measure())
+        _say("  " + ", ".join(f"{values[-1]:,.0f}" for values in measured.values()))
+    drained, moving, pushing, one_by_one, many = measured.values()
+    slower = [min(pair) for pair in zip(moving, pushing, strict=True)]
+    table = _table(
+        ("way", "jobs a second", "lowest – highest"),
+        [
+            (name, f"{statistics.median(v):,.0f}", f"{min(v):,.0f} – {max(v):,.0f}")
+            for name, v in measured.items()
+        ],
+    )
+    ratios = _table(
+        ("the drain's rate is", "measured", "to reach"),
+        [
+            ("… times `Queue.enqueue`", _ratio(drained, one_by_one), "20"),
+            ("… times `Queue.enqueue_many`", _ratio(drained, many), "10"),
+            ("… of the slower of moving alone and pushing alone", _ratio(drained, slower, 2), "0.6"),
+        ],
+    )
+    return f"## {jobs:,} jobs from committed rows to Redis\n\n{table}\n\n{ratios}"
+
+
+def _backlog(started: Services, jobs: int, backlog: int, rounds: int) -> str:
+    _say(f"a backlog of {backlog:,} rows")
+    small: list[float] = []
+    large: list[float] = []
+    for _ in range(min(rounds, 3)):
+        rates.refill(started, jobs)
+        small.append(rates.moved_and_pushed(started, jobs))
+        rates.refill(started, backlog)
+        large.append(rates.moved_and_pushed(started, jobs))
+        _say(f"  {small[-1]:,.0f} beside {large[-1]:,.0f}")
+    table = _table(
+        ("rows that wait", "jobs a second, the first of them", "lowest – highest"),
+        [
+            (f"{rows:,}", f"{statistics.median(v):,.0f}", f"{min(v):,.0f} – {max(v):,.0f}")
+            for rows, v in ((jobs, small), (backlog, large))
+        ],
+    )
+    return f"## With a large backlog\n\n{table}\n\nRatio: {_ratio(large, small, 2)}; to reach: 0.9."
+
+
+def _memory(started: Services, backlog: int) -> str:
+    _say("memory of the enqueuer")
+    rates.refill(started, backlog)
+    with command(started, "run", "--metrics-port", "0") as process:
+        began = monotonic()
+        with psycopg.connect(started.database_url, autocommit=True) as connection:
+            while connection.execute("SELECT FROM staged_jobs LIMIT 1").rowcount:
+                sleep(0.2)
+        seconds = monotonic() - began
+        peak = peak_megabytes(process)
+    _say(f"  {peak:.0f} MB, {backlog / seconds:,.0f} jobs a second")
+    return (
+        f"## Memory\n\nPeak of the `drain run` process while it drained {backlog:,} rows: **{peak:.0f} MB**; "
+        f"to reach: under 120 MB. The whole backlog took {seconds:.0f} s, {backlog / seconds:,.0f} jobs a second, "
+        "start of the process included."
+    )
+
+
+def _latency(started: Services, seconds: float) -> str:
+    _say(f"latency, {seconds:.0f} s at {latency.PER_SECOND} transactions a second")
+    rates.refill(started, 0)
+    to_redis, to_start = latency.measure(started, seconds)
+    rows = [
+        (name, f"{len(values):,}", *(_milliseconds(values, percent) for percent in (50, 99, 99.9)), goal)
+        for name, values, goal in (
+            ("commit to Redis", to_redis, "p50 under 5, p99 under 25"),
+            ("commit to start of the job", to_start, ""),
+        )
+    ]
+    table = _table(("from … to", "jobs", "p50 ms", "p99 ms", "p99.9 ms", "to reach"), rows)
+    _say(table)
+    return (
+        f"## Latency at {latency.PER_SECOND} transactions a second\n\n{table}\n\n"
+        f"Each transaction stages one job, on {latency.THREADS} connections. The clock starts when COMMIT has "
+        f"returned to the application. One job in {latency.WORKED_ONE_IN} goes to a queue with one `drain work`, "
+        "and its start is its claim; the arrival of the others is read off the Redis list. Application, enqueuer, "
+        "worker, PostgreSQL and Redis share the machine's cores."
+    )
+
+
+def _milliseconds(values: Sequence[float], percent: float) -> str:
+    ordered = sorted(values)
+    index = min(len(ordered) - 1, round(percent / 100 * (len(ordered) - 1)))
+    return f"{ordered[index] * 1000:.1f}"
+
+
+def _ratio(values: Sequence[float], to: Sequence[float], digits: int = 1) -> str:
+    ratios = [value / other for value, other in zip(values, to, strict=True)]
+    return f"{statistics.median(ratios):.{digits}f} ({min(ratios):.{digits}f} – {max(ratios):.{digits}f})"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

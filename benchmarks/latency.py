@@ -1,0 +1,116 @@
+"""From commit to Redis, and from commit to the start of the job, under a steady load of small transactions."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from contextlib import closing
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+import psycopg
+import redis
+
+from benchmarks.processes import command
+from drain import stage
+from workers import job
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import SimpleQueue
+
+    from drain.embedded import Services
+
+PER_SECOND = 500
+THREADS = 4
+# One in so many goes to a queue with a worker. RQ's own workers execute some 200 jobs a second on two
+# cores, so the rest goes to a queue from which the arrival itself is read.
+WORKED_ONE_IN = 10
+
+Times = dict[int, float]
+
+
+@job(name="benchmark.started", queue="worked")
+def started() -> None:
+    """Its start is what `finished_jobs.claimed_at` says."""
+
+
+def measure(services: Services, seconds: float) -> tuple[list[float], list[float]]:
+    """Latencies in seconds: from commit to Redis, and from commit to the start of the job."""
+    with (
+        command(services, "run", "--metrics-port", "0"),
+        command(services, "work", "worked", jobs="benchmarks.latency"),
+    ):
+        _wait_until_worked(services)
+        committed: SimpleQueue[tuple[Times, Times]] = multiprocessing.SimpleQueue()
+        application = multiprocessing.Process(
+            target=_application, args=(services.database_url, seconds, committed)
+        )
+        application.start()
+        arrived = _arrivals(services, int(PER_SECOND * seconds * (1 - 1 / WORKED_ONE_IN)))
+        popped, worked = committed.get()
+        application.join()
+        starts = _starts(services, set(worked))
+    return (
+        [arrived[id_] - popped[id_] for id_ in popped],
+        [starts[id_] - worked[id_] for id_ in worked],
+    )
+
+
+def _application(database_url: str, seconds: float, committed: SimpleQueue[tuple[Times, Times]]) -> None:
+    """Commit PER_SECOND transactions a second, each with one staged job, on a few connections."""
+    popped: Times = {}
+    worked: Times = {}
+    until = int(PER_SECOND * seconds)
+    began = monotonic() + 0.1
+
+    def run(thread: int) -> None:
+        with psycopg.connect(database_url) as connection:
+            for number in range(thread, until, THREADS):
+                sleep(max(0.0, began + number / PER_SECOND - monotonic()))
+                is_worked = number % WORKED_ONE_IN == 0
+                id_ = stage(connection, started, queue="worked" if is_worked else "popped")
+                connection.commit()
+                (worked if is_worked else popped)[id_] = monotonic()
+
+    threads = [threading.Thread(target=run, args=(thread,)) for thread in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    committed.put((popped, worked))
+
+
+def _arrivals(services: Services, count: int) -> Times:
+    arrived: Times = {}
+    with closing(redis.Redis.from_url(services.redis_url)) as client:
+        while len(arrived) < count:
+            popped = client.blpop(["rq:queue:popped"], timeout=30)
+            if popped is None:
+                raise TimeoutError(f"only {len(arrived)} of {count} jobs arrived")
+            arrived[int(popped[1].split(b"-")[-2])] = monotonic()
+    return arrived
+
+
+def _starts(services: Services, ids: set[int]) -> Times:
+    """When each job was claimed, on this process' clock."""
+    deadline = monotonic() + 60
+    with psycopg.connect(services.database_url, autocommit=True) as connection:
+        while monotonic() < deadline:
+            now = monotonic()
+            ages = dict(
+                connection.execute(
+                    "SELECT id, extract(epoch FROM clock_timestamp() - claimed_at)::float8 FROM finished_jobs"
+                ).fetchall()
+            )
+            if ids <= ages.keys():
+                return {id_: now - ages[id_] for id_ in ids}
+            sleep(0.2)
+    raise TimeoutError("the worker did not finish its jobs")
+
+
+def _wait_until_worked(services: Services) -> None:
+    """Until a job has come through, both processes are not ready."""
+    with psycopg.connect(services.database_url) as connection:
+        first = stage(connection, started)
+        connection.commit()
+    _starts(services, {first})

@@ -1,0 +1,42 @@
+"""Our own commands as real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from drain.embedded import Services
+
+
+@contextmanager
+def command(services: Services, *words: str, jobs: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """Run `drain …` for as long as the block runs, then end it by SIGTERM."""
+    environment = os.environ | {
+        "DRAIN_DATABASE_URL": services.database_url,
+        "DRAIN_REDIS_URL": services.redis_url,
+        "DRAIN_NAMESPACE": "bench",
+        "DRAIN_JOBS": jobs,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    program = [sys.executable, "-c", "from cli import main; main()", *words]
+    process = subprocess.Popen(program, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def peak_megabytes(process: subprocess.Popen[bytes]) -> float:
+    """The most memory that the process has had so far."""
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("this system does not tell a process' peak memory")

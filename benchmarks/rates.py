@@ -1,0 +1,120 @@
+"""How many jobs a second reach Redis: by the drain, by its two halves alone, and by RQ's own ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import psycopg
+import redis
+from rq import Queue
+
+from drain import leader, postgres, wire
+from drain.enqueuer import Enqueuer
+from drain.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from drain.embedded import Services
+
+BATCH_SIZE = 5000
+NAMESPACE = "bench"
+FILL = """
+INSERT INTO staged_jobs (job_name, job_args)
+SELECT 'shop.jobs.send_receipt', jsonb_build_array(n, 'user' || n) FROM generate_series(1, %s) AS n
+"""
+
+
+class DiscardingWire(Wire):
+    """Encodes, and sends nothing: what is left of the drain is the move."""
+
+    def push(self, deliveries: object) -> None:
+        """Take the jobs and forget them."""
+
+
+def refill(services: Services, rows: int) -> None:
+    """Exactly this many staged rows, nothing else, and no work left over for the server."""
+    with psycopg.connect(services.database_url, autocommit=True) as connection:
+        connection.execute("TRUNCATE staged_jobs, inflight_jobs, finished_jobs, dead_jobs")
+        connection.execute(FILL, (rows,))
+        connection.execute("VACUUM ANALYZE staged_jobs")
+        connection.execute("CHECKPOINT")
+    with redis.Redis.from_url(services.redis_url) as client:
+        client.flushall()
+
+
+def moved_and_pushed(services: Services, jobs: int) -> float:
+    """The drain: tracked jobs a second, from committed rows to Redis lists."""
+    return _drained(services, Wire(services.redis_url, NAMESPACE), jobs)
+
+
+def moved_alone(services: Services, jobs: int) -> float:
+    """The same without Redis."""
+    return _drained(services, DiscardingWire(services.redis_url, NAMESPACE), jobs)
+
+
+def pushed_alone(services: Services, jobs: int) -> float:
+    """The same without Postgres: batches that are already encoded."""
+    batches = [
+        [
+            wire.tracked(NAMESPACE, n, "default", "shop.jobs.send_receipt", None, n)
+            for n in range(first, min(first + BATCH_SIZE, jobs))
+        ]
+        for first in range(0, jobs, BATCH_SIZE)
+    ]
+    redis_ = Wire(services.redis_url, NAMESPACE)
+    return _rate(jobs, lambda: [redis_.push(batch) for batch in batches])
+
+
+def enqueued_one_by_one(services: Services, jobs: int) -> float:
+    """`Queue.enqueue` in a loop, as in the article that the pattern has its name from."""
+    with _queue(services) as queue:
+        return _rate(
+            jobs, lambda: [queue.enqueue("shop.jobs.send_receipt", n, f"user{n}") for n in range(jobs)]
+        )
+
+
+def enqueued_in_thousands(services: Services, jobs: int) -> float:
+    """`Queue.enqueue_many`, a thousand jobs a call."""
+    with _queue(services) as queue:
+
+        def enqueue(first: int) -> None:
+            queue.enqueue_many(
+                [
+                    Queue.prepare_data("shop.jobs.send_receipt", (n, f"user{n}"))
+                    for n in range(first, first + 1000)
+                ]
+            )
+
+        return _rate(jobs, lambda: [enqueue(first) for first in range(0, jobs, 1000)])
+
+
+def _drained(services: Services, redis_: Wire, jobs: int) -> float:
+    with postgres.connect(services.database_url, "benchmark") as connection:
+        state = leader.try_to_lead(connection)
+        assert state is not None
+        with Enqueuer(connection, redis_, state, batch_size=BATCH_SIZE) as enqueuer:
+
+            def drain() -> None:
+                drained = 0
+                while drained < jobs:
+                    drained += enqueuer.run_once()
+                enqueuer.flush()
+
+            return _rate(jobs, drain)
+
+
+@contextmanager
+def _queue(services: Services) -> Iterator[Queue]:
+    with redis.Redis.from_url(services.redis_url) as client:
+        client.flushall()
+        yield Queue("default", connection=client)
+
+
+def _rate(jobs: int, act: Callable[[], object]) -> float:
+    began = perf_counter()
+    act()
+    return jobs / (perf_counter() - began)

@@ -1,0 +1,23 @@
+"""A first job: `python -m examples.hello World You` stages two greetings, and a worker says them.
+
+The README's tour runs it.
+"""
+
+import os
+import sys
+
+import psycopg
+
+from workers import job
+
+
+@job(max_attempts=3)
+def greet(name: str) -> None:
+    """Say hello."""
+    print(f"hello, {name}", flush=True)
+
+
+if __name__ == "__main__":
+    with psycopg.connect(os.environ["DRAIN_DATABASE_URL"]) as connection:
+        for name in sys.argv[1:] or ["World"]:
+            greet.stage(connection, name)

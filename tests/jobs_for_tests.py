@@ -1,0 +1,140 @@
+"""Jobs that worker processes of the tests import through DRAIN_JOBS, and the effects they leave behind."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+
+import psycopg
+
+from workers import job
+
+MODULE = "tests.jobs_for_tests"
+# Far beyond the patience of any test: only a worker that dies or is interrupted leaves the job earlier.
+FOREVER_SECONDS = 600
+MEGABYTE = 1_000_000
+SOON = 0.01
+
+
+class UnprintableError(Exception):
+    """Raises when somebody wants to see its text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+
+@job(max_attempts=3, timeout_seconds=60)
+def record(label: str, *, even_if: bool = True) -> None:
+    _leave(label)
+
+
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def fail_times(label: str, times: int) -> None:
+    """Fail for the first `times` attempts, counted over the whole life of the job."""
+    if _leave(label) <= times:
+        raise ValueError(f"not yet, says {label}")
+
+
+@job(max_attempts=1)
+def exit_the_process(code: int) -> None:
+    sys.exit(code)
+
+
+@job(max_attempts=1)
+def raise_text(text: str, repeated: int = 1) -> None:
+    """Texts that JSON carries only as escapes, such as NUL and lone surrogates, come as JSON in JSON."""
+    raise ValueError(json.loads(text) * repeated)
+
+
+@job(max_attempts=1)
+def raise_unprintable() -> None:
+    raise UnprintableError
+
+
+@job(max_attempts=1)
+def raise_cancelled() -> None:
+    raise asyncio.CancelledError("somebody cancelled the task")
+
+
+@job(max_attempts=1)
+def raise_nested_groups(depth: int) -> None:
+    error: Exception = ValueError("the innermost")
+    for _ in range(depth):
+        error = ExceptionGroup("a group", [error])
+    raise error
+
+
+@job(max_attempts=1)
+def sleep(label: str) -> None:
+    _leave(label)
+    time.sleep(FOREVER_SECONDS)
+
+
+@job(max_attempts=3)
+def hang_once(label: str) -> None:
+    """The first attempt never returns; the next one does at once."""
+    if _leave(label) == 1:
+        time.sleep(FOREVER_SECONDS)
+
+
+@job(max_attempts=3)
+def kill_the_process_once(label: str) -> None:
+    if _leave(label) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(max_attempts=3)
+def wait_for_leave(label: str) -> None:
+    """Return once somebody else has left `label` too."""
+    _leave(label)
+    deadline = time.monotonic() + 30
+    while _count(label) < 2:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody has left {label}")
+        time.sleep(0.01)
+
+
+@job(queue="orders", max_attempts=3)
+def ship(order_id: int) -> None:
+    """Leave an effect that tells whether the order could be seen as the job ran."""
+    with _connection() as connection:
+        seen = connection.execute("SELECT FROM orders WHERE id = %s", [order_id]).rowcount
+        connection.execute(
+            "INSERT INTO effects (label, worker) VALUES (%s, %s)",
+            [f"{order_id} {'seen' if seen else 'unseen'}", os.getpid()],
+        )
+
+
+def create_effects(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE effects (id bigint GENERATED ALWAYS AS IDENTITY, label text, worker integer)"
+        )
+
+
+def effects(database_url: str) -> list[str]:
+    """Labels in the order in which jobs left them."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        return [label for (label,) in connection.execute("SELECT label FROM effects ORDER BY id")]
+
+
+def leave_effect(database_url: str, label: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("INSERT INTO effects (label, worker) VALUES (%s, %s)", [label, os.getpid()])
+
+
+def _leave(label: str) -> int:
+    """Leave an effect; returns how many this label has by now."""
+    leave_effect(os.environ["DRAIN_DATABASE_URL"], label)
+    return _count(label)
+
+
+def _count(label: str) -> int:
+    with _connection() as connection:
+        return connection.execute("SELECT FROM effects WHERE label = %s", [label]).rowcount
+
+
+def _connection() -> psycopg.Connection:
+    return psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True)

@@ -1,0 +1,129 @@
+"""What the tests share: waiting with a bound, real processes, and an enqueuer that leads."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import psycopg
+from redis import Redis
+
+from drain import leader, postgres
+from drain.enqueuer import Enqueuer
+from drain.wire import Wire
+
+ROOT = Path(__file__).parents[1]
+NAMESPACE = "test"
+# Far beyond what any of them takes: it only ends what would hang for ever.
+PATIENCE_SECONDS = 30
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], seconds: float = 10) -> T:
+    """Return the first true value of `condition()`; fail when none has come within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"still {value!r} after {seconds} s")
+        time.sleep(0.01)
+    return value
+
+
+def environment(database_url: str, redis_url: str, **more: str) -> dict[str, str]:
+    """Environment of a process of ours: these two servers, and no setting of whoever runs the tests."""
+    inherited = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith("DRAIN_") and name not in ("NOTIFY_SOCKET", "FORCE_COLOR", "COLUMNS")
+    }
+    ours = {"DRAIN_DATABASE_URL": database_url, "DRAIN_REDIS_URL": redis_url, "DRAIN_NAMESPACE": NAMESPACE}
+    return inherited | ours | more
+
+
+class Command(subprocess.Popen[bytes]):
+    """A `drain` process, and what it has written so far on both of its streams."""
+
+    def __init__(self, args: tuple[str, ...], env: Mapping[str, str], written: IO[bytes]) -> None:
+        program = [sys.executable, "-c", "from cli import main; main()"]
+        super().__init__(
+            [*program, *args],
+            env=dict(env),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+        )
+        self._written = Path(written.name)
+
+    @property
+    def output(self) -> str:
+        return self._written.read_text(errors="replace")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Its log lines of one event, so far."""
+        lines = [json.loads(line) for line in self.output.splitlines() if line.startswith("{")]
+        return [line for line in lines if line.get("event") == name]
+
+
+@contextmanager
+def drain_command(*args: str, env: Mapping[str, str]) -> Iterator[Command]:
+    """Run `drain` with these words for as long as the block runs; a failure shows what it wrote."""
+    with tempfile.NamedTemporaryFile() as written:
+        command = Command(args, env, written)
+        try:
+            yield command
+        except BaseException as error:
+            error.add_note(f"output of `drain {' '.join(args)}`:\n{command.output}")
+            raise
+        finally:
+            command.kill()
+            command.wait(PATIENCE_SECONDS)
+
+
+@contextmanager
+def new_enqueuer(
+    database_url: str, redis_url: str, *, namespace: str = NAMESPACE, **options: Any
+) -> Iterator[Enqueuer]:
+    """An enqueuer that leads for as long as the block runs; the options are those of its class."""
+    with postgres.connect(database_url, leader.APPLICATION_NAME) as connection:
+        postgres.set_bounds(connection, statement_seconds=30, lock_seconds=1)
+        state = leader.try_to_lead(connection)
+        assert state is not None, "another enqueuer leads"
+        with (
+            closing(Wire(redis_url, namespace)) as redis,
+            Enqueuer(connection, redis, state, **options) as enqueuer,
+        ):
+            yield enqueuer
+
+
+def query(database_url: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """Execute one statement in a transaction of its own; returns its rows, if it has any."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode(), parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def ids_in(database_url: str, table: str) -> list[int]:
+    """Ids of all rows of one table, sorted."""
+    return [id_ for (id_,) in query(database_url, f"SELECT id FROM {table} ORDER BY id")]
+
+
+def pushed(redis_url: str, queue: str = "default") -> list[str]:
+    """RQ ids in the Redis list of a queue, the next one to be popped first."""
+    with Redis.from_url(redis_url) as client:
+        ids: Any = client.lrange(f"rq:queue:{queue}", 0, -1)
+    return [rq_id.decode() for rq_id in ids]
+
+
+def pushed_jobs(redis_url: str, queue: str = "default", *, namespace: str = NAMESPACE) -> list[int]:
+    """Ids of our jobs in the Redis list of a queue, in the same order."""
+    ours = (re.match(rf"{namespace}-(\d+)", rq_id) for rq_id in pushed(redis_url, queue))
+    return [int(match[1]) for match in ours if match]

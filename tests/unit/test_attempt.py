@@ -1,0 +1,283 @@
+"""One attempt: what the function does within its time becomes an outcome."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from drain.transitions.inflight import Claim
+from tests.support import wait_until
+from workers import attempt, job, registry
+from workers.attempt import JobTimeoutError, time_limit
+from workers.outcome import Failed, Finished, Unreadable
+
+NAME = "tests.act"
+FOREVER_SECONDS = 60
+
+
+@pytest.fixture(autouse=True)
+def an_empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_jobs", {})
+
+
+@pytest.fixture(autouse=True)
+def no_alarm_is_left() -> Iterator[None]:
+    handler = signal.getsignal(signal.SIGALRM)
+    yield
+    left = signal.setitimer(signal.ITIMER_REAL, 0)
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert left == (0, 0)
+
+
+def claim(args: str = "[]", kwargs: str = "{}", *, name: str = NAME, timeout_seconds: int = 30) -> Claim:
+    return Claim(
+        id=1,
+        job_name=name,
+        job_args=args,
+        job_kwargs=kwargs,
+        queue="default",
+        tag=None,
+        context=None,
+        attempts=1,
+        max_attempts=3,
+        timeout_seconds=timeout_seconds,
+        fencing_token=1,
+        lease_expires_at=datetime.now(UTC),
+        expired=False,
+    )
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def failed(outcome: object) -> Failed:
+    assert isinstance(outcome, Failed)
+    return outcome
+
+
+def test_the_function_is_called_with_the_arguments_that_were_staged() -> None:
+    calls: list[Any] = []
+
+    @job(name=NAME)
+    def act(*args: Any, **kwargs: Any) -> None:
+        calls.append((args, kwargs))
+
+    assert attempt.run(claim('[1, null, {"a": [true]}]', '{"b": "ż"}')) == Finished()
+    assert calls == [((1, None, {"a": [True]}), {"b": "ż"})]
+
+
+def test_what_the_function_returns_is_of_no_interest() -> None:
+    job(name=NAME)(lambda: object())
+    assert attempt.run(claim()) == Finished()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no such order"),
+        SystemExit(0),
+        asyncio.CancelledError("cancelled"),
+        GeneratorExit("gone"),
+        ExceptionGroup("two", [ValueError("one")]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_the_function_raises_is_a_failed_attempt(error: BaseException) -> None:
+    registered = job(name=NAME)(raising(error))
+    outcome = failed(attempt.run(claim()))
+    assert outcome.error["type"].endswith(type(error).__name__)
+    assert outcome.error["message"] == str(error)
+    assert "in act" in outcome.error["traceback"]
+    assert outcome.options is registered.job_options
+
+
+def test_ctrl_c_is_no_failure_of_the_job() -> None:
+    job(name=NAME)(raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        attempt.run(claim())
+
+
+def test_a_name_that_nobody_registered_fails_with_the_list_of_what_is_registered() -> None:
+    job(name="sums.add")(lambda: None)
+    job(name="mail.send")(lambda: None)
+    outcome = failed(attempt.run(claim(name="mail.sned")))
+    assert outcome.error["type"] == "workers.attempt.NotRegisteredError"
+    assert "'mail.sned'; registered here: mail.send, sums.add; " in outcome.error["message"]
+    assert "DRAIN_JOBS" in outcome.error["message"]
+    assert outcome.options is None
+
+
+def test_where_nothing_is_registered_the_error_says_so() -> None:
+    assert "registered here: nothing;" in failed(attempt.run(claim())).error["message"]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "complaint"),
+    [
+        ("[]", "{}", "missing a required argument: 'left'"),
+        ("[1, 2, 3]", "{}", "too many positional arguments"),
+        ("[1]", '{"middle": 2}', "'middle'"),
+        ("[1]", '{"left": 1}', "multiple values for argument 'left'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_told_with_the_signature_and_nothing_is_called(
+    args: str, kwargs: str, complaint: str
+) -> None:
+    calls: list[int] = []
+
+    @job(name=NAME)
+    def act(left: int, *, right: int = 0) -> None:
+        calls.append(left)
+
+    outcome = failed(attempt.run(claim(args, kwargs)))
+    assert outcome.error["type"] == "workers.attempt.ArgumentsDoNotFitError"
+    assert f"{NAME}(left: int, *, right: int = 0) -> None: " in outcome.error["message"]
+    assert complaint in outcome.error["message"]
+    assert outcome.options is not None
+    assert calls == []
+
+
+def test_a_function_whose_signature_nobody_knows_is_called_all_the_same() -> None:
+    counts: dict[str, int] = {}
+    job(name=NAME)(counts.update)
+    assert attempt.run(claim('[{"a": 1}]')) == Finished()
+    assert counts == {"a": 1}
+
+
+def test_a_type_error_within_the_function_is_its_own() -> None:
+    job(name=NAME)(raising(TypeError("unsupported operand")))
+    assert failed(attempt.run(claim())).error["type"] == "TypeError"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        f"[{'7' * (sys.get_int_max_str_digits() + 1)}]",
+        f"[{'[' * 200_000}{']' * 200_000}]",
+    ],
+    ids=["a number with too many digits", "lists nested too deeply"],
+)
+def test_arguments_that_python_cannot_read_are_unreadable_at_once(args: str) -> None:
+    calls: list[object] = []
+    job(name=NAME)(calls.append)
+    outcome = attempt.run(claim(args))
+    assert isinstance(outcome, Unreadable)
+    assert outcome.explanation.startswith("Python cannot read its arguments: ")
+    assert len(outcome.explanation) < 1_000
+    assert calls == []
+
+
+def test_a_value_error_of_the_function_is_not_taken_for_unreadable_arguments() -> None:
+    job(name=NAME)(raising(json.JSONDecodeError("bad", "{", 1)))
+    assert isinstance(attempt.run(claim()), Failed)
+
+
+def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> None:
+    interrupted: list[bool] = []
+
+    @job(name=NAME)
+    def act() -> None:
+        try:
+            time.sleep(FOREVER_SECONDS)
+        finally:
+            interrupted.append(True)
+
+    outcome = failed(attempt.run(claim(timeout_seconds=1)))
+    assert outcome.error["type"] == "workers.attempt.JobTimeoutError"
+    assert outcome.error["message"] == "it ran for longer than its timeout of 1 s"
+    assert "in act" in outcome.error["traceback"]
+    assert interrupted == [True]
+
+
+def test_a_block_that_ends_in_time_leaves_no_alarm() -> None:
+    with time_limit(FOREVER_SECONDS):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_a_block_that_raises_leaves_no_alarm_either() -> None:
+    with pytest.raises(KeyError), time_limit(FOREVER_SECONDS):
+        raise KeyError
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_the_longest_timeout_of_the_schema_can_be_set() -> None:
+    with time_limit(2**31 - 1):
+        remaining, _ = signal.getitimer(signal.ITIMER_REAL)
+    assert remaining > 2**30
+
+
+@contextlib.contextmanager
+def alarm(seconds: float) -> Iterator[list[float]]:
+    """An alarm such as RQ sets, and when it rang."""
+    rang: list[float] = []
+    handler = signal.signal(signal.SIGALRM, lambda *_: rang.append(time.monotonic()))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield rang
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def test_an_alarm_that_was_set_before_goes_on_afterwards_with_what_is_left_of_it() -> None:
+    with alarm(1000) as rang:
+        outer = signal.getsignal(signal.SIGALRM)
+        before, _ = signal.getitimer(signal.ITIMER_REAL)
+        with time_limit(FOREVER_SECONDS):
+            within, _ = signal.getitimer(signal.ITIMER_REAL)
+            began = time.monotonic()
+            while time.monotonic() == began:
+                pass
+        after, _ = signal.getitimer(signal.ITIMER_REAL)
+        assert signal.getsignal(signal.SIGALRM) is outer
+        assert within <= FOREVER_SECONDS
+        assert FOREVER_SECONDS < after < before
+        assert rang == []
+
+
+def test_an_alarm_that_came_due_in_the_meantime_rings_afterwards() -> None:
+    with alarm(0.01) as rang:
+        due = time.monotonic() + 0.05
+        with time_limit(FOREVER_SECONDS):
+            wait_until(lambda: time.monotonic() > due)
+            assert rang == []
+        assert wait_until(lambda: rang)
+
+
+def test_an_alarm_that_was_set_before_goes_on_after_a_timeout() -> None:
+    with alarm(1000):
+        outer = signal.getsignal(signal.SIGALRM)
+        with pytest.raises(JobTimeoutError), time_limit(0.01):
+            time.sleep(FOREVER_SECONDS)
+        remaining, _ = signal.getitimer(signal.ITIMER_REAL)
+        assert signal.getsignal(signal.SIGALRM) is outer
+        assert remaining > FOREVER_SECONDS
+
+
+def test_in_a_thread_the_time_limit_does_nothing_and_harms_nobody() -> None:
+    calls: list[str] = []
+    job(name=NAME)(lambda: calls.append(threading.current_thread().name))
+    with alarm(1000) as rang:
+        outer = signal.getsignal(signal.SIGALRM)
+        outcomes: list[object] = []
+        thread = threading.Thread(target=lambda: outcomes.append(attempt.run(claim())), name="a thread")
+        thread.start()
+        thread.join(10)
+        assert outcomes == [Finished()]
+        assert signal.getsignal(signal.SIGALRM) is outer
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > FOREVER_SECONDS
+        assert rang == []
+    assert calls == ["a thread"]

@@ -1,0 +1,153 @@
+import re
+
+import pytest
+
+from drain import postgres, wire
+from drain.config import VARIABLES, Settings
+from drain.errors import ConfigError, DrainError
+
+URL = "postgresql://user:s3cret@localhost/shop"
+
+# Passwords that somebody forgot to percent-encode. Each holds the two parts that must not be shown.
+SPECIAL_PASSWORDS = [f"hush{character}quiet" for character in "@/?#[]:% \u2100"]
+
+
+def test_every_setting_is_read_from_its_variable() -> None:
+    settings = Settings.from_environment(
+        {
+            "DRAIN_DATABASE_URL": URL,
+            "DRAIN_REDIS_URL": "redis://localhost:6379/0",
+            "DRAIN_JOBS": "shop.jobs, shop.mail,",
+            "DRAIN_NAMESPACE": "shop-1",
+            "DRAIN_FORWARD_QUEUES": "mail,sms",
+            "DRAIN_BATCH_SIZE": "7",
+            "DRAIN_POLL_SECONDS": "0.5",
+        }
+    )
+
+    assert settings.jobs == ("shop.jobs", "shop.mail")
+    assert settings.namespace == "shop-1"
+    assert settings.forward_queues == {"mail", "sms"}
+    assert (settings.batch_size, settings.poll_seconds) == (7, 0.5)
+    assert settings.required_redis_url == "redis://localhost:6379/0"
+
+
+def test_every_setting_but_the_database_has_a_default() -> None:
+    settings = Settings.from_environment({"DRAIN_DATABASE_URL": URL})
+
+    assert (settings.jobs, settings.forward_queues) == ((), frozenset())
+    assert (settings.batch_size, settings.poll_seconds) == (2000, 1.0)
+
+
+def test_an_empty_variable_is_one_that_is_not_set() -> None:
+    empty = dict.fromkeys(VARIABLES.values(), "")
+
+    assert Settings.from_environment(empty | {"DRAIN_DATABASE_URL": URL}) == Settings(database_url=URL)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_the_database_url_may_have_any_of_the_usual_schemes(scheme: str) -> None:
+    assert Settings(database_url=f"{scheme}://localhost/shop").database_url == "postgresql://localhost/shop"
+
+
+@pytest.mark.parametrize(
+    ("url", "namespace"),
+    [
+        ("postgresql://localhost/shop", "shop"),
+        ("postgresql://user:pw@localhost:5433/my_shop?sslmode=require", "my_shop"),
+        ("postgresql:///my%20shop%C3%A9.eu?host=/tmp", "my_shop__eu"),
+        ("postgresql://localhost", "drain"),
+        (f"postgresql://localhost/{'x' * 63}", "x" * 63),
+    ],
+)
+def test_the_namespace_is_the_name_of_the_database_as_rq_can_carry_it(url: str, namespace: str) -> None:
+    assert Settings(database_url=url).namespace == namespace
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"DRAIN_DATABASE_URL": ""}, "DRAIN_DATABASE_URL"),
+        ({"DRAIN_DATABASE_URL": "mysql://user:s3cret@localhost/shop"}, "postgresql://"),
+        ({"DRAIN_DATABASE_URL": "user:s3cret@localhost/shop"}, "postgresql://"),
+        ({"DRAIN_REDIS_URL": "http://:s3cret@localhost"}, "redis://"),
+        ({"DRAIN_NAMESPACE": "a b"}, "DRAIN_NAMESPACE"),
+        ({"DRAIN_NAMESPACE": "x" * 64}, "DRAIN_NAMESPACE"),
+        ({"DRAIN_BATCH_SIZE": "0"}, "DRAIN_BATCH_SIZE"),
+        ({"DRAIN_BATCH_SIZE": "100001"}, "DRAIN_BATCH_SIZE"),
+        ({"DRAIN_BATCH_SIZE": "many"}, "DRAIN_BATCH_SIZE"),
+        ({"DRAIN_POLL_SECONDS": "0"}, "DRAIN_POLL_SECONDS"),
+        ({"DRAIN_POLL_SECONDS": "nan"}, "DRAIN_POLL_SECONDS"),
+        ({"DRAIN_POLL_SECONDS": "61"}, "DRAIN_POLL_SECONDS"),
+        ({"DRAIN_POLL_SECONDS": "soon"}, "DRAIN_POLL_SECONDS"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named_on_one_line(changes: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)) as caught:
+        Settings.from_environment({"DRAIN_DATABASE_URL": URL} | changes)
+
+    assert "\n" not in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_redis_that_is_needed_and_not_named_is_asked_for_by_its_variable() -> None:
+    with pytest.raises(ConfigError, match="DRAIN_REDIS_URL"):
+        _ = Settings(database_url=URL).required_redis_url
+
+
+def test_settings_do_not_show_passwords() -> None:
+    settings = Settings(database_url=URL, redis_url="redis://:hush@localhost/0")
+
+    assert "s3cret" not in repr(settings)
+    assert "hush" not in repr(settings)
+
+
+@pytest.mark.parametrize("password", SPECIAL_PASSWORDS)
+def test_no_error_about_a_database_url_shows_a_part_of_its_password(password: str) -> None:
+    def connect() -> None:
+        settings = Settings(database_url=f"postgresql://user:{password}@127.0.0.1:1/shop")
+        postgres.connect(settings.database_url, "test").close()
+
+    with pytest.raises(DrainError) as caught:
+        connect()
+
+    assert "hush" not in str(caught.value)
+    assert "quiet" not in str(caught.value)
+
+
+@pytest.mark.parametrize("password", [*SPECIAL_PASSWORDS, "12/quiet"])
+def test_no_error_about_a_redis_url_shows_a_part_of_its_password(password: str) -> None:
+    def connect() -> None:
+        settings = Settings(database_url=URL, redis_url=f"redis://:{password}@127.0.0.1:1/0")
+        wire.Wire(settings.redis_url, settings.namespace).ping()
+
+    with pytest.raises(DrainError) as caught:
+        connect()
+
+    assert "hush" not in str(caught.value)
+    assert "quiet" not in str(caught.value)
+
+
+@pytest.mark.parametrize("part", ["?frobnicate=1", "?socket_timeout=soon", ":99999/0"])
+def test_a_redis_url_that_redis_does_not_understand_is_a_wrong_setting(part: str) -> None:
+    with pytest.raises(ConfigError, match="DRAIN_REDIS_URL"):
+        wire.connect(f"redis://localhost{part}")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:hush@cache.example:6380/2?password=hush", "cache.example:6380/2"),
+        ("rediss://:hush@cache.example/0", "cache.example/0"),
+        ("unix:///run/redis.sock?password=hush", "/run/redis.sock"),
+        ("redis://", "localhost"),
+    ],
+)
+def test_a_redis_is_described_without_its_password(url: str, shown: str) -> None:
+    assert wire.describe(url) == shown
+
+
+def test_a_database_is_described_by_host_port_and_name() -> None:
+    described = postgres.describe("postgresql://user:s3cret@db.example:5433/shop?sslmode=require")
+
+    assert described == "db.example:5433/shop"

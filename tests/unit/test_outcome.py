@@ -1,0 +1,143 @@
+"""What becomes of an attempt: how an error is told, and how long the next attempt waits."""
+
+import random
+import sys
+from typing import TypeVar
+
+import pytest
+
+from drain.job import JobOptions
+from workers.outcome import Failed, describe, wait_seconds
+
+OPTIONS = JobOptions(retry_base_seconds=2, retry_cap_seconds=3600)
+E = TypeVar("E", bound=BaseException)
+BOUNDS = {1: (1, 2), 2: (2, 4), 3: (4, 8), 10: (512, 1024), 12: (1800, 3600), 13: (1800, 3600)}
+HUGE = [64, 65, 1_000, 1_100, 10**9, 10**18]
+
+
+@pytest.fixture
+def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+
+
+@pytest.mark.parametrize(("attempts", "bounds"), BOUNDS.items())
+def test_the_wait_lies_between_half_of_the_step_and_all_of_it(attempts: int, bounds: tuple[int, int]) -> None:
+    waits = [wait_seconds(attempts, OPTIONS) for _ in range(500)]
+    lowest, highest = bounds
+    assert lowest <= min(waits) <= max(waits) <= highest
+
+
+def test_jobs_that_failed_together_do_not_come_back_together() -> None:
+    waits = {wait_seconds(5, OPTIONS) for _ in range(100)}
+    assert len(waits) > 90
+    assert max(waits) - min(waits) > 0.25 * 32
+
+
+@pytest.mark.usefixtures("no_jitter")
+def test_the_wait_doubles_with_each_failure_until_it_reaches_the_cap() -> None:
+    waits = [wait_seconds(attempts, JobOptions(retry_cap_seconds=30)) for attempts in range(1, 8)]
+    assert waits == [2, 4, 8, 16, 30, 30, 30]
+
+
+@pytest.mark.usefixtures("no_jitter")
+@pytest.mark.parametrize("attempts", HUGE)
+def test_the_wait_is_the_cap_however_often_the_job_failed(attempts: int) -> None:
+    assert wait_seconds(attempts, OPTIONS) == 3600
+
+
+@pytest.mark.usefixtures("no_jitter")
+def test_a_name_that_nobody_registered_waits_as_the_defaults_say() -> None:
+    assert [wait_seconds(attempts, None) for attempts in (1, 2, 100)] == [2, 4, 3600]
+
+
+def test_an_error_is_told_by_type_message_and_traceback() -> None:
+    described = describe(raised(ValueError("no such order")))
+    assert described.keys() == {"type", "message", "traceback"}
+    assert (described["type"], described["message"]) == ("ValueError", "no such order")
+    assert described["traceback"].startswith("Traceback (most recent call last):\n")
+    assert "in raised\n" in described["traceback"]
+    assert described["traceback"].endswith("ValueError: no such order\n")
+
+
+def test_the_type_of_an_error_names_its_module_unless_that_is_builtins() -> None:
+    assert describe(Outer.InnerError())["type"] == f"{__name__}.Outer.InnerError"
+    assert describe(SystemExit(3))["type"] == "SystemExit"
+
+
+def test_the_cause_of_an_error_is_told_too() -> None:
+    try:
+        raise raised(KeyError("root")) from raised(OSError("no disk"))
+    except KeyError as error:
+        assert "OSError: no disk" in describe(error)["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("before\x00after", "before\ufffdafter"),
+        ("\ud800 alone", "? alone"),
+        ("alone \udfff\x00", "alone ?\ufffd"),
+        ("żółw 🐢 \t\n", "żółw 🐢 \t\n"),
+    ],
+)
+def test_what_postgresql_cannot_store_is_replaced_and_nothing_else(text: str, told: str) -> None:
+    described = describe(raised(ValueError(text)))
+    assert described["message"] == told
+    assert told in described["traceback"]
+    storable(described)
+
+
+def test_a_message_of_megabytes_keeps_its_beginning_and_its_end() -> None:
+    described = describe(raised(ValueError("begin" + "x" * 3_000_000 + "end")))
+    assert len(described["message"]) < 5_000
+    assert len(described["traceback"]) < 40_000
+    assert described["message"].startswith("begin")
+    assert described["message"].endswith("end")
+    assert f"{3_000_008 - 4_000} characters left out" in described["message"]
+    assert described["traceback"].startswith("Traceback")
+    storable(described)
+
+
+@pytest.mark.parametrize("inner", [RuntimeError("no text"), RecursionError(), SystemExit(1)], ids=repr)
+def test_an_error_that_cannot_be_printed_is_told_all_the_same(inner: BaseException) -> None:
+    class UnprintableError(Exception):
+        def __str__(self) -> str:
+            raise inner
+
+    described = describe(raised(UnprintableError()))
+    assert described["type"].endswith("UnprintableError")
+    assert type(inner).__name__ in described["message"]
+    assert "in raised" in described["traceback"]
+
+
+def test_an_error_that_python_cannot_format_is_told_all_the_same() -> None:
+    error: Exception = ValueError("the innermost")
+    for _ in range(sys.getrecursionlimit()):
+        error = ExceptionGroup("a group", [error])
+    described = describe(error)
+    assert described["type"] == "ExceptionGroup"
+    storable(described)
+
+
+def test_an_error_on_one_line_is_its_type_and_the_first_line_of_its_message() -> None:
+    assert Failed(describe(ValueError("first\nsecond"))).line == "ValueError: first"
+    assert Failed(describe(ValueError())).line == "ValueError"
+
+
+class Outer:
+    class InnerError(Exception):
+        pass
+
+
+def raised(error: E) -> E:
+    """The same error, with a traceback."""
+    try:
+        raise error
+    except type(error):
+        return error
+
+
+def storable(described: dict[str, str]) -> None:
+    for text in described.values():
+        assert "\x00" not in text
+        text.encode("utf-8")

@@ -1,0 +1,191 @@
+"""Which function belongs to which name, and which options a registration takes."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, assert_type
+
+import pytest
+
+from drain.errors import ConfigError, JobModuleError, StageError
+from drain.job import JobOptions, RegisteredJob
+from workers import job, registry
+from workers.registry import Job
+
+
+@pytest.fixture(autouse=True)
+def an_empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_jobs", {})
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose modules can be imported, and are forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def add(left: int, right: int = 1) -> int:
+    """Add two numbers."""
+    return left + right
+
+
+def subtract(left: int, right: int) -> int:
+    return left - right
+
+
+def test_a_function_is_registered_under_its_dotted_path() -> None:
+    registered = job()(add)
+    assert registered.job_name == f"{__name__}.add"
+    assert registry.find(registered.job_name) is registered
+    assert registry.find("add") is None
+
+
+def test_a_function_is_registered_under_the_name_that_is_given() -> None:
+    assert job(name="sums.add")(add).job_name == "sums.add"
+    assert registry.names() == ["sums.add"]
+
+
+def test_a_name_that_no_worker_could_import_has_to_be_given() -> None:
+    with pytest.raises(StageError, match="no name that a worker could import"):
+        job()(lambda: None)
+    registered = job(name="sums.nothing")(lambda: None)
+    assert registry.find("sums.nothing") is registered
+
+
+def test_a_registered_function_is_still_called_as_before() -> None:
+    registered = job()(add)
+    assert_type(registered(2, right=3), int)
+    assert registered(2, right=3) == 5
+    assert registered(2) == 3
+    assert (registered.__name__, registered.__doc__) == ("add", "Add two numbers.")
+    assert registered.function is add
+
+
+def test_stage_takes_the_arguments_of_the_function_and_the_options_of_the_registration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    staged: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(registry, "stage", lambda *given: staged.append(given) or 7)  # type: ignore[func-returns-value]
+    registered = job(queue="sums", max_attempts=2, timeout_seconds=3)(add)
+    connection: Any = object()
+    assert_type(registered.stage(connection, 2, right=3), int)
+    assert registered.stage(connection, 2, right=3) == 7
+    assert staged[-1] == (connection, registered, (2,), {"right": 3})
+    assert isinstance(registered, RegisteredJob)
+    options = registered.job_options
+    assert (options.queue, options.max_attempts, options.timeout_seconds) == ("sums", 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"queue": ""}, "queue"),
+        ({"max_attempts": -1}, "max_attempts"),
+        ({"max_attempts": 2**31}, "max_attempts"),
+        ({"timeout_seconds": 0}, "timeout_seconds"),
+        ({"timeout_seconds": -5}, "timeout_seconds"),
+        ({"timeout_seconds": 2**31}, "timeout_seconds"),
+        ({"timeout_seconds": 1.5}, "timeout_seconds"),
+        ({"retry_base_seconds": 0}, "retry_base_seconds"),
+        ({"retry_base_seconds": -1}, "retry_base_seconds"),
+        ({"retry_base_seconds": float("nan")}, "retry_base_seconds"),
+        ({"retry_base_seconds": 10, "retry_cap_seconds": 9}, "retry_cap_seconds"),
+        ({"retry_cap_seconds": float("nan")}, "retry_cap_seconds"),
+        ({"retry_cap_seconds": float("inf")}, "retry_cap_seconds"),
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_refused_as_the_module_is_imported(
+    options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        job(**options)
+    with pytest.raises(ValueError, match=complaint):
+        JobOptions(**options)
+
+
+@pytest.mark.parametrize("options", [{"max_attempts": 0}, {"retry_base_seconds": 9, "retry_cap_seconds": 9}])
+def test_options_at_the_edge_of_sense_are_taken(options: dict[str, Any]) -> None:
+    assert job(**options)(add).job_options == JobOptions(**options)
+
+
+def test_two_functions_under_one_name_are_refused_and_both_are_named() -> None:
+    first = job(name="sums.compute")(add)
+    with pytest.raises(ValueError, match="'sums.compute'") as refused:
+        job(name="sums.compute")(subtract)
+    assert f"{__name__}.add" in str(refused.value)
+    assert f"{__name__}.subtract" in str(refused.value)
+    assert registry.find("sums.compute") is first
+
+
+def test_the_same_function_may_be_registered_again_as_its_module_is_reloaded(modules: Path) -> None:
+    source = "from workers import job\n@job(max_attempts={})\ndef send(): pass\n"
+    (modules / "reloaded.py").write_text(source.format(3))
+    registry.load(["reloaded"])
+    assert registry.claim_options() == {"reloaded.send": (3, 180)}
+    (modules / "reloaded.py").write_text(source.format(44))
+    importlib.reload(sys.modules["reloaded"])
+    assert registry.claim_options() == {"reloaded.send": (44, 180)}
+
+
+def test_loading_imports_all_modules_and_knows_their_names_and_queues(modules: Path) -> None:
+    for name, queue in (("mail", "slow"), ("receipts", "fast")):
+        source = f"from workers import job\n@job(queue={queue!r}, timeout_seconds=9)\ndef send(): pass\n"
+        (modules / f"{name}.py").write_text(source)
+    registry.load(["receipts", "mail"])
+    assert registry.names() == ["mail.send", "receipts.send"]
+    assert registry.queues() == {"slow", "fast"}
+    assert registry.claim_options() == {"mail.send": (10, 9), "receipts.send": (10, 9)}
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def (", "SyntaxError"),
+        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("from json import nonsense", "ImportError: cannot import name 'nonsense'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise ValueError('first line\\nsecond line')", "ValueError: first line"),
+        ("from workers import job\n@job(max_attempts=-1)\ndef f(): pass", "ValueError: max_attempts"),
+    ],
+)
+def test_a_module_that_does_not_import_is_named_on_one_line_with_the_reason(
+    modules: Path, source: str, reason: str
+) -> None:
+    (modules / "broken.py").write_text(source)
+    with pytest.raises(JobModuleError) as refused:
+        registry.load(["json", "broken"])
+    text = str(refused.value)
+    assert text.startswith("the job module 'broken' does not import: ")
+    assert reason in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("name", ["no.such.module", "", ".relative", "json.", "shop jobs", "json\x00"])
+def test_a_name_that_is_no_module_is_told_on_one_line(name: str) -> None:
+    with pytest.raises(JobModuleError, match="DRAIN_JOBS") as refused:
+        registry.load([name])
+    assert repr(name) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_ctrl_c_while_a_module_is_imported_is_no_fault_of_the_module(modules: Path) -> None:
+    (modules / "slow.py").write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        registry.load(["slow"])
+
+
+def test_without_any_module_the_error_says_what_to_set() -> None:
+    with pytest.raises(ConfigError, match=r"set DRAIN_JOBS .* such as shop\.jobs,shop\.mail"):
+        registry.load([])
+
+
+def test_a_job_is_generic_in_the_arguments_of_its_function() -> None:
+    assert_type(job()(subtract), Job[[int, int], int])  # type: ignore[assert-type]

@@ -1,0 +1,149 @@
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.pq import TransactionStatus
+
+from drain import DrainError, StageError, stage, stage_many
+
+
+def nested(depth: int) -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
+def importable() -> None:
+    pass
+
+
+def of_the_script() -> None:
+    pass
+
+
+of_the_script.__module__ = "__main__"
+
+
+class WithMethod:
+    def method(self) -> None:
+        pass
+
+    def __call__(self) -> None:
+        pass
+
+
+@pytest.fixture
+def transaction(database_url: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("CREATE TEMPORARY TABLE of_the_application (id integer)")
+        yield connection
+
+
+def refuses(connection: psycopg.Connection, call: Callable[[], object]) -> str:
+    """Text with which `call` is refused; the transaction goes on as if it had not been made."""
+    with pytest.raises(StageError) as caught:
+        call()
+    assert connection.info.transaction_status == TransactionStatus.INTRANS
+    connection.execute("INSERT INTO of_the_application VALUES (1)")
+    staged = connection.execute("SELECT FROM staged_jobs")
+    assert staged.rowcount == 0
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+BAD_ARGUMENTS = [
+    pytest.param((object(),), id="an object"),
+    pytest.param((Decimal("1.5"),), id="a decimal"),
+    pytest.param(({1, 2},), id="a set"),
+    pytest.param((b"bytes",), id="bytes"),
+    pytest.param((float("nan"),), id="not a number"),
+    pytest.param((float("inf"),), id="infinity"),
+    pytest.param(({(1, 2): 3},), id="an object whose key is a tuple"),
+    pytest.param(nested(100_000), id="nesting that has no end"),
+    pytest.param(("nul \x00",), id="a NUL, which PostgreSQL cannot store"),
+    pytest.param(("lone \ud800",), id="half a character, which PostgreSQL cannot store"),
+    pytest.param(({"key \x00": 1},), id="a NUL in a key"),
+]
+
+
+@pytest.mark.parametrize("args", BAD_ARGUMENTS)
+def test_arguments_that_are_no_json_are_refused(transaction: psycopg.Connection, args: Any) -> None:
+    assert "JSON" in refuses(transaction, lambda: stage(transaction, "m.f", args))
+    assert "JSON" in refuses(transaction, lambda: stage(transaction, "m.f", kwargs={"a": args}))
+    assert "JSON" in refuses(transaction, lambda: stage(transaction, "m.f", context={"a": args}))
+    assert "JSON" in refuses(transaction, lambda: stage_many(transaction, "m.f", [args]))
+    assert "JSON" in refuses(transaction, lambda: stage_many(transaction, "m.f", [{"a": args}]))
+
+
+@pytest.mark.parametrize("args", ["text", b"bytes", 5, {1: 2}, {1, 2}, None], ids=repr)
+def test_arguments_that_are_no_list_are_refused(transaction: psycopg.Connection, args: Any) -> None:
+    assert "list or tuple" in refuses(transaction, lambda: stage(transaction, "m.f", args))
+
+
+@pytest.mark.parametrize("arguments", ["text", [5], ["text"], {"a": 1}], ids=repr)
+def test_many_arguments_that_are_no_lists_or_objects_are_refused(
+    transaction: psycopg.Connection, arguments: Any
+) -> None:
+    assert "list or tuple" in refuses(transaction, lambda: stage_many(transaction, "m.f", arguments))
+
+
+@pytest.mark.parametrize("kwargs", [[1], "text", 5], ids=repr)
+def test_keyword_arguments_that_are_no_mapping_are_refused(
+    transaction: psycopg.Connection, kwargs: Any
+) -> None:
+    refuses(transaction, lambda: stage(transaction, "m.f", (), kwargs))
+
+
+def test_a_time_without_a_zone_is_refused(transaction: psycopg.Connection) -> None:
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001  (the point of the test)
+
+    assert "run_at" in refuses(transaction, lambda: stage(transaction, "m.f", run_at=naive))
+    assert "expires_at" in refuses(transaction, lambda: stage(transaction, "m.f", expires_at=naive))
+    assert "run_at" in refuses(transaction, lambda: stage_many(transaction, "m.f", [()], run_at=naive))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param(lambda: None, id="a lambda"),
+        pytest.param(partial(importable), id="a partial function"),
+        pytest.param(of_the_script, id="a function of the script"),
+        pytest.param(WithMethod(), id="a callable object"),
+        pytest.param(42, id="a number"),
+        pytest.param(None, id="nothing"),
+        pytest.param(b"m.f", id="bytes"),
+    ],
+)
+def test_a_job_that_no_worker_could_import_is_refused(transaction: psycopg.Connection, job: Any) -> None:
+    refuses(transaction, lambda: stage(transaction, job))
+    refuses(transaction, lambda: stage_many(transaction, job, [()]))
+
+
+def test_a_function_inside_of_a_function_is_refused(transaction: psycopg.Connection) -> None:
+    def inner() -> None:
+        pass
+
+    refuses(transaction, lambda: stage(transaction, inner))
+
+
+def test_a_function_of_a_module_is_staged_under_its_dotted_name(transaction: psycopg.Connection) -> None:
+    stage(transaction, importable)
+
+    rows = transaction.execute("SELECT job_name FROM staged_jobs").fetchall()
+    assert rows == [(f"{__name__}.importable",)]
+
+
+@pytest.mark.parametrize("connection", [None, object(), "postgresql://localhost/shop"], ids=repr)
+def test_what_is_no_connection_is_refused(connection: Any) -> None:
+    with pytest.raises(StageError, match="cannot stage on a"):
+        stage(connection, "m.f")
+
+
+def test_a_refusal_is_a_value_error_and_an_error_of_ours() -> None:
+    assert issubclass(StageError, ValueError)
+    assert issubclass(StageError, DrainError)

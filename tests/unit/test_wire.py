@@ -1,0 +1,207 @@
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import fakeredis
+import pytest
+from redis import Redis
+from rq import Queue
+from rq.job import Job, JobStatus
+
+from drain import wire
+from drain.errors import UnavailableError, UndeliverableError
+from drain.wire import Delivery, Wire
+from tests.support import pushed
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Wire]:
+    with closing(Wire(redis_url, "shop")) as connected:
+        yield connected
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    shared = fakeredis.FakeRedis()
+    monkeypatch.setattr(wire, "connect", lambda _url: shared)
+    return Wire("redis://", "shop")
+
+
+def tracked(job_id: int, queue: str = "default") -> Delivery:
+    return wire.tracked("shop", job_id, queue, "shop.jobs.send", None, delivery=100 + job_id)
+
+
+def test_rq_reads_a_tracked_job_as_a_call_of_the_entry_point_with_its_id(redis: Wire, client: Redis) -> None:
+    redis.push([wire.tracked("shop", 7, "mail", "shop.jobs.send", 30, delivery=12)])
+
+    job = Job.fetch("shop-7-12", connection=client)
+
+    assert (job.func_name, job.args, job.kwargs) == ("workers.entry.execute", (7,), {})
+    assert (job.origin, job.get_status(), job.description) == ("mail", JobStatus.QUEUED, "shop.jobs.send #7")
+    assert job.created_at is not None
+    assert job.enqueued_at is not None
+    assert [queue.name for queue in Queue.all(connection=client)] == ["mail"]
+
+
+def test_an_id_of_any_size_is_read_back_exactly(redis: Wire, client: Redis) -> None:
+    redis.push([tracked(2**63 - 1)])
+
+    (rq_id,) = Queue("default", connection=client).job_ids
+    assert Job.fetch(rq_id, connection=client).args == (2**63 - 1,)
+
+
+def test_rq_gives_a_tracked_job_up_only_after_its_own_time_limit_has_failed(
+    redis: Wire, client: Redis
+) -> None:
+    redis.push([wire.tracked("shop", 1, "default", "a.b", 30, delivery=1)])
+    redis.push([wire.tracked("shop", 2, "default", "a.b", None, delivery=2)])
+
+    limited, unlimited = (Job.fetch(rq_id, connection=client) for rq_id in ("shop-1-1", "shop-2-2"))
+
+    assert float(str(limited.timeout)) > 30
+    assert unlimited.timeout == -1
+
+
+def test_the_hash_of_a_tracked_job_leaves_redis_soon_after_it_has_run(redis: Wire, client: Redis) -> None:
+    redis.push([tracked(1)])
+
+    # Not 0, for which RQ takes nine more round trips a job.
+    assert 0 < (Job.fetch("shop-1-101", connection=client).result_ttl or 0) <= 3600
+
+
+def test_no_argument_and_no_function_of_a_tracked_job_reaches_redis(redis: Wire, client: Redis) -> None:
+    redis.push([tracked(1)])
+
+    fields: Any = client.hgetall("rq:job:shop-1-101")
+
+    assert fields.pop(b"description") == b"shop.jobs.send #1"
+    assert b"shop.jobs" not in b"".join(fields.values())
+
+
+def test_a_forwarded_job_is_what_rq_itself_would_have_enqueued(redis: Wire, client: Redis) -> None:
+    args, kwargs = [1, "two", [3.5, None]], {"four": {"five": True}}
+    redis.push(
+        [wire.forwarded("shop", 7, "mail", "shop.jobs.send", json.dumps(args), json.dumps(kwargs), None)]
+    )
+    own = Queue("mail", connection=client).enqueue("shop.jobs.send", *args, **kwargs)
+
+    ours = Job.fetch("shop-7", connection=client)
+
+    assert (ours.func_name, ours.args, ours.kwargs) == (own.func_name, own.args, own.kwargs)
+    assert (ours.origin, ours.timeout, ours.get_status()) == (own.origin, own.timeout, own.get_status())
+    assert ours.result_ttl is None
+
+
+def test_the_time_limit_of_a_forwarded_job_is_the_one_that_was_staged(redis: Wire, client: Redis) -> None:
+    redis.push([wire.forwarded("shop", 1, "default", "a.b", "[]", "{}", 5)])
+
+    assert float(str(Job.fetch("shop-1", connection=client).timeout)) == 5
+
+
+def test_arguments_that_python_cannot_read_are_undeliverable() -> None:
+    with pytest.raises(UndeliverableError, match="cannot be encoded"):
+        wire.forwarded("shop", 1, "default", "a.b", f"[{'9' * 5_000}]", "{}", None)
+
+
+def test_arguments_that_are_nested_too_deep_are_undeliverable() -> None:
+    with pytest.raises(UndeliverableError, match="cannot be encoded"):
+        wire.forwarded("shop", 1, "default", "a.b", "[" * 200_000 + "]" * 200_000, "{}", None)
+
+
+def test_the_order_within_each_queue_is_kept(redis: Wire, redis_url: str) -> None:
+    redis.push([tracked(3, "a"), tracked(9, "b"), tracked(1, "a"), tracked(2, "b"), tracked(2, "a")])
+    redis.push([tracked(0, "a")])
+
+    assert pushed(redis_url, "a") == ["shop-3-103", "shop-1-101", "shop-2-102", "shop-0-100"]
+    assert pushed(redis_url, "b") == ["shop-9-109", "shop-2-102"]
+
+
+def test_a_push_of_thousands_arrives_whole_and_in_order(redis: Wire, redis_url: str, client: Redis) -> None:
+    ids = list(range(2_501, 0, -1))
+    redis.push([tracked(id_) for id_ in ids])
+
+    assert pushed(redis_url) == [f"shop-{id_}-{100 + id_}" for id_ in ids]
+    assert client.exists(*(f"rq:job:{rq_id}" for rq_id in pushed(redis_url))) == len(ids)
+
+
+def test_tracked_and_forwarded_jobs_may_share_a_push(redis: Wire, client: Redis) -> None:
+    redis.push([tracked(1), wire.forwarded("shop", 2, "default", "a.b", "[]", "{}", None), tracked(3)])
+
+    assert Job.fetch("shop-1-101", connection=client).result_ttl is not None
+    assert Job.fetch("shop-2", connection=client).result_ttl is None
+
+
+def test_a_push_of_nothing_is_nothing(redis: Wire, client: Redis) -> None:
+    redis.push([])
+
+    assert client.dbsize() == 0
+
+
+def test_a_delivery_that_was_replaced_leaves_no_hash(redis: Wire, client: Redis) -> None:
+    redis.push([tracked(1), tracked(2)])
+    redis.forget(["shop-1-101"])
+    redis.forget([])
+
+    assert not client.exists("rq:job:shop-1-101")
+    assert client.exists("rq:job:shop-2-102")
+
+
+def test_ids_hold_only_what_rq_allows(redis: Wire, client: Redis) -> None:
+    delivery = wire.tracked("a_b-C", 5, "default", "a.b", None, delivery=6)
+
+    assert delivery.rq_id == wire.tracked_id("a_b-C", 5, 6) == "a_b-C-5-6"
+    Job.create("a.b", id=delivery.rq_id, connection=client)
+
+
+@pytest.mark.parametrize(
+    ("rq_id", "number"),
+    [
+        ("shop-17-900", 900),
+        ("my-shop_1-17-900", 900),
+        ("17", None),
+        ("somebody-else", None),
+        ("0b9fb1f4-92e3-4b1a-8bd4-7a6d8a9f2c11", None),
+    ],
+)
+def test_the_delivery_number_is_read_from_our_ids_alone(rq_id: str, number: int | None) -> None:
+    assert wire.delivery_number(rq_id) == number
+
+
+def test_the_head_is_the_id_that_the_next_worker_pops(fake: Wire) -> None:
+    assert (fake.head("default"), fake.depth("default")) == (None, 0)
+
+    fake._redis.rpush("rq:queue:default", "shop-1-1", "shop-2-2")
+
+    assert (fake.head("default"), fake.depth("default")) == ("shop-1-1", 2)
+
+
+def test_the_mark_of_a_leader_is_its_own_and_goes_with_the_memory(fake: Wire) -> None:
+    assert not fake.remembers("host:1")
+    fake.mark("host:1")
+
+    assert fake.remembers("host:1")
+    assert not fake.remembers("host:2")
+    fake._redis.flushall()
+    assert not fake.remembers("host:1")
+
+
+def test_a_redis_that_refuses_is_unavailable(redis: Wire, client: Redis) -> None:
+    client.set("rq:queue:default", "no list")
+
+    with pytest.raises(UnavailableError, match="does not take commands"):
+        redis.depth("default")
+
+
+def test_a_redis_that_nobody_serves_is_unavailable() -> None:
+    with (
+        closing(Wire("redis://127.0.0.1:1/0", "shop")) as away,
+        pytest.raises(UnavailableError, match=":1/0"),
+    ):
+        away.ping()
