@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import psycopg
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -50,6 +51,9 @@ class Group(click.Group):
             return super().invoke(ctx)
         except DrainError as error:
             raise click.ClickException(str(error)) from error
+        except psycopg.Error as error:
+            reason = error.diag.message_primary or str(error).partition("\n")[0]
+            raise click.ClickException(f"PostgreSQL refused: {reason}") from error
 
 
 def settings_options(*names: str) -> Callable[[F], F]:

@@ -6,7 +6,6 @@ import argparse
 import os
 import platform
 import statistics
-import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -200,4 +199,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

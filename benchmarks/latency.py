@@ -27,6 +27,7 @@ THREADS = 4
 WORKED_ONE_IN = 10
 
 Times = dict[int, float]
+_AGES = "SELECT id, extract(epoch FROM clock_timestamp() - claimed_at)::float8 FROM finished_jobs"
 
 
 @job(name="benchmark.started", queue="worked")
@@ -87,7 +88,7 @@ def _arrivals(services: Services, count: int) -> Times:
             popped = client.blpop(["rq:queue:popped"], timeout=30)
             if popped is None:
                 raise TimeoutError(f"only {len(arrived)} of {count} jobs arrived")
-            arrived[int(popped[1].split(b"-")[-2])] = monotonic()
+            arrived[int(popped[1].decode().split("-")[-2])] = monotonic()
     return arrived
 
 
@@ -97,11 +98,7 @@ def _starts(services: Services, ids: set[int]) -> Times:
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         while monotonic() < deadline:
             now = monotonic()
-            ages = dict(
-                connection.execute(
-                    "SELECT id, extract(epoch FROM clock_timestamp() - claimed_at)::float8 FROM finished_jobs"
-                ).fetchall()
-            )
+            ages: Times = dict(connection.execute(_AGES).fetchall())
             if ids <= ages.keys():
                 return {id_: now - ages[id_] for id_ in ids}
             sleep(0.2)

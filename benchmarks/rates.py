@@ -81,8 +81,8 @@ def enqueued_in_thousands(services: Services, jobs: int) -> float:
     """`Queue.enqueue_many`, a thousand jobs a call."""
     with _queue(services) as queue:
 
-        def enqueue(first: int) -> None:
-            queue.enqueue_many(
+        def enqueue(first: int) -> object:
+            return queue.enqueue_many(
                 [
                     Queue.prepare_data("shop.jobs.send_receipt", (n, f"user{n}"))
                     for n in range(first, first + 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,13 +51,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "database_url", _libpq_url(self.database_url))
-        if not self.namespace:
-            object.__setattr__(self, "namespace", _namespace_of(self.database_url))
+        _refuse_bare_characters("DRAIN_DATABASE_URL", self.database_url)
+        _refuse_bare_characters("DRAIN_REDIS_URL", self.redis_url)
         if self.redis_url and not re.match(r"(rediss?|unix)://", self.redis_url):
             raise ConfigError(
                 "DRAIN_REDIS_URL must start with redis://, rediss:// or unix://, "
                 "such as redis://localhost:6379/0"
             )
+        if not self.namespace:
+            object.__setattr__(self, "namespace", _namespace_of(self.database_url))
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", self.namespace):
             raise ConfigError(
                 "DRAIN_NAMESPACE may hold letters, digits, _ and -, at most 63 of them: RQ ids carry it"
@@ -111,6 +114,11 @@ class Settings:
         return cls.from_texts({name: environment.get(variable) for name, variable in VARIABLES.items()})
 
 
+def process_name() -> str:
+    """This process, as people see it in `drain status` and in the tables."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
 def _libpq_url(url: str) -> str:
     match = re.match(r"postgres(?:ql)?(?:\+psycopg)?://", url)
     if not match:
@@ -119,6 +127,16 @@ def _libpq_url(url: str) -> str:
             "such as postgresql://user@localhost/shop"
         )
     return "postgresql://" + url[match.end() :]
+
+
+def _refuse_bare_characters(variable: str, url: str) -> None:
+    """Refuse a password with bare special characters: a part of it would be taken for the host, and shown."""
+    user_and_password, at, _ = url.partition("://")[2].partition("?")[0].rpartition("@")
+    if at and (not user_and_password.isascii() or re.search(r"[/@\[\]]", user_and_password)):
+        raise ConfigError(
+            f"{variable} cannot be read: percent-encode the special characters of user and password, "
+            "such as %40 for @ and %2F for /"
+        )
 
 
 def _namespace_of(database_url: str) -> str:

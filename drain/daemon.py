@@ -38,6 +38,8 @@ _STATEMENT_SECONDS = 30
 _LOCK_SECONDS = 2
 # Stopping later than this is not worth waiting for: everything in hand is safe where it is.
 _STOP_SECONDS = 4.5
+# Longer than any statement may take: the server, or what stands between, has stopped answering.
+_STALLED_SECONDS = 35.0
 _UNHEALTHY_SECONDS = 90.0
 _COUNT_UP_TO = 100_000
 
@@ -125,8 +127,9 @@ class Daemon:
 
     def _connect(self) -> Connection:
         connection = postgres.connect(self.settings.database_url, leader.APPLICATION_NAME)
-        postgres.set_bounds(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
-        schema.check(connection)
+        with postgres.time_limit(connection, _STALLED_SECONDS):
+            postgres.set_bounds(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
+            schema.check(connection)
         return connection
 
     def _enqueuer(self, connection: Connection, state: State) -> Enqueuer:
@@ -139,7 +142,7 @@ class Daemon:
         )
 
     def _stand_by_and_lead(self) -> None:
-        with self._connect() as connection:
+        with self._connect() as connection, self._guarded(connection):
             self.redis.ping()
             state = leader.try_to_lead(connection)
             self._up("standing by" if state is None else "leading")
@@ -149,13 +152,31 @@ class Daemon:
             if state is not None:
                 self._lead(connection, state)
 
+    @contextmanager
+    def _guarded(self, connection: Connection) -> Iterator[None]:
+        """Break the connection off when the loop has been silent for too long."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(min(1.0, _STALLED_SECONDS / 4)):
+                if monotonic() - self._ticked > _STALLED_SECONDS:
+                    postgres.break_off(connection)
+                    return
+
+        self._tick()
+        threading.Thread(target=watch, name="guard", daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
     def _lead(self, connection: Connection, state: State) -> None:
         log.info("leading from now on", extra={"event": "leading"})
         systemd.notify("STATUS=leading")
         metrics.LEADER.set(1)
         try:
             with self._enqueuer(connection, state) as enqueuer:
-                redelivery = Redelivery(enqueuer)
+                redelivery = Redelivery(enqueuer, alive=self._tick)
                 redelivery.recover()
                 while not self._stop.is_set():
                     self._round(enqueuer, redelivery)

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from time import monotonic
 from typing import Self
 
 import psycopg
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 # Scheduled rows that mature in one statement.
 _MATURE_LIMIT = 10_000
+# How long to pass over locked rows, which costs a write for each row, after having met one.
+_SKIP_LOCKED_SECONDS = 30.0
 _EXPIRED = "its expires_at had passed before it was drained"
 
 
@@ -98,7 +101,9 @@ class Enqueuer:
         self._pushing: Future[int] | None = None
         # Rows that cannot even be given up, by id: reported once, and passed over from then on.
         self._stuck: list[int] = []
-        self._skip_locked = False
+        self._in_hand: Sequence[Taken] = ()
+        self._limit = batch_size
+        self._skip_locked_until = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -163,50 +168,53 @@ class Enqueuer:
             self.pushed_up_to = pushing.result()
 
     def _take_or_isolate(self) -> Batch:
-        """One batch. If some row spoils it, batches of one row, until that row is out of the way."""
-        try:
-            return self._transact(self._batch_size)
-        except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
-            # Somebody else is writing a row of the batch. Once more, without the rows that are locked.
-            self._skip_locked = True
+        """One batch. If some row spoils it, smaller ones, until that row is out of the way."""
+        while True:
             try:
-                return self._transact(self._batch_size)
-            finally:
-                self._skip_locked = False
-        except (psycopg.DataError, psycopg.IntegrityError) as error:
-            log.warning("a batch was refused, taking its rows one by one: %s", _line(error))
-            return self._isolate()
+                batch = self._transact()
+            except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
+                if self._skips_locked():
+                    raise
+                # Somebody else is writing a row of the batch. For a while, pass over what is locked.
+                self._skip_locked_until = monotonic() + _SKIP_LOCKED_SECONDS
+            except (psycopg.DataError, psycopg.IntegrityError) as error:
+                if len(self._in_hand) <= 1:
+                    return self._give_up(_line(error))
+                # Some row of it cannot be moved. Half of the batch, and half of that, finds which.
+                self._limit = len(self._in_hand) // 2
+            else:
+                self._limit = min(self._batch_size, 2 * self._limit)
+                return batch
 
-    def _isolate(self) -> Batch:
-        try:
-            return self._transact(1)
-        except (psycopg.DataError, psycopg.IntegrityError) as error:
-            return self._bury_first(_line(error))
-
-    def _bury_first(self, explanation: str) -> Batch:
-        (row,) = self._take(1)
+    def _give_up(self, explanation: str) -> Batch:
+        (row,) = self._in_hand
+        log.error("job %d cannot be moved: %s", row.id, explanation, extra={"event": "unreadable"})
         try:
             buried = staged.bury(self.connection, [row.id], "unreadable", explanation)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
-            log.error("job %d can neither be moved nor given up, left staged: %s", row.id, _line(error))
+            log.error("job %d cannot be given up either, it stays staged: %s", row.id, _line(error))
             self._stuck.append(row.id)
-            return Batch(unreadable=1, last_delivery=self.last_delivery)
+            return Batch(unreadable=1)
         metrics.DEAD.labels("unreadable").inc(buried)
-        return Batch(unreadable=buried, last_delivery=self.last_delivery)
+        return Batch(unreadable=1)
 
-    def _transact(self, limit: int) -> Batch:
+    def _skips_locked(self) -> bool:
+        return monotonic() < self._skip_locked_until
+
+    def _transact(self) -> Batch:
         with metrics.MOVE_SECONDS.time(), self.connection.transaction():
             while staged.mature(self.connection, _MATURE_LIMIT) == _MATURE_LIMIT:
                 pass
-            rows = self._take(limit)
-            batch = self._settle(rows) if rows else Batch()
-        self.last_delivery = max(self.last_delivery, batch.last_delivery)
-        if rows:
+            self._in_hand = staged.take(
+                self.connection, self._limit, leave=self._stuck, skip_locked=self._skips_locked()
+            )
+            batch = self._settle(self._in_hand) if self._in_hand else Batch()
+        if batch.moved:
+            self.last_delivery = batch.last_delivery
+            self._recorded = (batch.last_delivery, self.pushed_up_to)
+        if batch.size:
             _count(batch)
         return batch
-
-    def _take(self, limit: int) -> list[Taken]:
-        return staged.take(self.connection, limit, leave=self._stuck, skip_locked=self._skip_locked)
 
     def _settle(self, rows: Sequence[Taken]) -> Batch:
         """Send each row of the batch its way, within the transaction that took it."""
@@ -218,7 +226,6 @@ class Enqueuer:
         if moved:
             staged.move(self.connection, [row.id for row in moved], self.last_delivery)
             notes.record_progress(self.connection, last_delivery, self.pushed_up_to)
-            self._recorded = (last_delivery, self.pushed_up_to)
         forwarded, unreadable = self._forward(forward)
         return Batch(
             moved=moved,

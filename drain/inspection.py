@@ -154,7 +154,7 @@ def seconds_to_next_scheduled(connection: Connection) -> float | None:
 def count_staged(connection: Connection, up_to: int) -> int:
     """Rows in `staged_jobs`; no more than `up_to` of them are looked at."""
     statement = "SELECT count(*) FROM (SELECT FROM staged_jobs LIMIT %s) AS rows"
-    (count,) = postgres.fetch_one(connection, statement, up_to)
+    (count,) = postgres.fetch_one(connection, statement, (up_to,))
     return int(count)
 
 
@@ -204,7 +204,7 @@ def queues(connection: Connection) -> set[str]:
 
 
 def _count_finished(connection: Connection) -> tuple[int, bool]:
-    (estimate,) = postgres.fetch_one(connection, _ESTIMATE, EXACT_UP_TO)
+    (estimate,) = postgres.fetch_one(connection, _ESTIMATE, (EXACT_UP_TO,))
     if estimate is not None:
         return int(estimate), True
     (count,) = postgres.fetch_one(connection, "SELECT count(*) FROM finished_jobs")

@@ -12,6 +12,9 @@ from drain.errors import StageError
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_ATTEMPTS = 10
 DEFAULT_TIMEOUT_SECONDS = 180
+# What the integer columns of the schema can hold.
+_LARGEST_INTEGER = 2**31 - 1
+_LONGEST_WAIT_SECONDS = 365 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,14 @@ class JobOptions:
     def __post_init__(self) -> None:
         if not self.queue:
             raise ValueError("queue must not be empty")
-        if self.max_attempts < 0:
-            raise ValueError("max_attempts must be 0 (no limit) or more")
-        if self.timeout_seconds <= 0:
-            raise ValueError("timeout_seconds must be more than 0")
-        if not 0 < self.retry_base_seconds <= self.retry_cap_seconds:
-            raise ValueError("retry_base_seconds must be more than 0 and at most retry_cap_seconds")
+        if not isinstance(self.max_attempts, int) or not 0 <= self.max_attempts <= _LARGEST_INTEGER:
+            raise ValueError("max_attempts must be a whole number, 0 for no limit")
+        if not isinstance(self.timeout_seconds, int) or not 0 < self.timeout_seconds <= _LARGEST_INTEGER:
+            raise ValueError("timeout_seconds must be a whole number above 0")
+        if not 0 < self.retry_base_seconds <= self.retry_cap_seconds <= _LONGEST_WAIT_SECONDS:
+            raise ValueError(
+                "retry_base_seconds must be above 0 and at most retry_cap_seconds, and that at most a year"
+            )
 
 
 @runtime_checkable

@@ -8,12 +8,11 @@ session that drains: when the connection dies, the lock and the batch in hand go
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from drain import postgres
+from drain.config import process_name
 from drain.postgres import Connection
 from drain.transitions import state
 from drain.transitions.state import State
@@ -27,11 +26,6 @@ APPLICATION_NAME = "drain run"
 CHANNEL = "staged_jobs"
 
 
-def identity() -> str:
-    """This process, as people and `drain status` see it."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
 def try_to_lead(connection: Connection) -> State | None:
     """Become the leader for as long as this connection lives, or return None: there is one.
 
@@ -41,7 +35,7 @@ def try_to_lead(connection: Connection) -> State | None:
     if not _try_lock(connection, _LEADER):
         return None
     connection.execute(f"LISTEN {CHANNEL}")
-    return state.lead(connection, identity())
+    return state.lead(connection, process_name())
 
 
 @contextmanager
@@ -66,8 +60,11 @@ def wait_for_notify(connection: Connection, seconds: float) -> None:
     """Return when somebody has notified, or after `seconds`, or when a signal arrives."""
     for _ in connection.notifies(timeout=seconds, stop_after=1):
         pass
+    # All that came together is answered by one look at the table.
+    for _ in connection.notifies(timeout=0):
+        pass
 
 
 def _try_lock(connection: Connection, key: int) -> bool:
-    (locked,) = postgres.fetch_one(connection, "SELECT pg_try_advisory_lock(%s, %s)", _CLASS, key)
+    (locked,) = postgres.fetch_one(connection, "SELECT pg_try_advisory_lock(%s, %s)", (_CLASS, key))
     return bool(locked)

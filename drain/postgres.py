@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, LiteralString
 
 import psycopg
@@ -57,6 +60,31 @@ def reachable(database_url: str) -> Iterator[None]:
         raise UnavailableError(text) from None
 
 
+@contextmanager
+def time_limit(connection: Connection, seconds: float) -> Iterator[None]:
+    """Break the connection if the block takes longer: for a server that accepts and never answers.
+
+    The server's own timeouts cannot help there, and TCP sees nothing wrong.
+
+    Raises:
+        psycopg.OperationalError: From within the block, as for any lost connection.
+    """
+    timer = threading.Timer(seconds, break_off, (connection,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def break_off(connection: Connection) -> None:
+    """End a connection from another thread: whoever waits on it gets an OperationalError."""
+    # The descriptor is libpq's: a copy of it is shut down, and libpq closes its own.
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
+        copy.shutdown(socket.SHUT_RDWR)
+
+
 def set_bounds(connection: Connection, *, statement_seconds: int, lock_seconds: int) -> None:
     """Bound every statement of the session, and every wait for a lock."""
     connection.execute(
@@ -76,7 +104,9 @@ def describe(database_url: str) -> str:
     return f"{host}:{port}/{parts.get('dbname') or parts.get('user') or ''}"
 
 
-def fetch_one(connection: Connection, statement: LiteralString, *parameters: Any) -> tuple[Any, ...]:
+def fetch_one(
+    connection: Connection, statement: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] = ()
+) -> tuple[Any, ...]:
     """The only row of a statement that always has one."""
     row: tuple[Any, ...] | None = connection.execute(statement, parameters).fetchone()
     if row is None:

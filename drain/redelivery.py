@@ -8,7 +8,7 @@ Each reason is a cheap indexed look at `inflight_jobs`:
     retry          the next attempt is due
 
 Pushing too often is harmless: the claim of a job that is claimed or finished is refused. A job whose lease
-runs out on its last attempt is given up here.
+ran out on its last attempt is pushed as well, and the worker that claims it gives it up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
-from drain import inspection, leader, metrics, wire
+from drain import inspection, metrics, wire
+from drain.config import process_name
 from drain.enqueuer import Enqueuer
 from drain.transitions import inflight, state
 from drain.transitions.inflight import Redelivered
@@ -46,10 +47,12 @@ class Redelivery:
     Attributes:
         enqueuer: Whose numbers to go on with.
         lost_after_seconds: How long a delivery may be in no list and not claimed.
+        alive: Called after each slice, so that a long recovery is not taken for a standstill.
     """
 
     enqueuer: Enqueuer
     lost_after_seconds: float = LOST_AFTER_SECONDS
+    alive: Callable[[], None] = lambda: None
     _suspicions: dict[str, Suspicion] = field(default_factory=dict)
 
     def recover(self) -> int:
@@ -61,7 +64,7 @@ class Redelivery:
         total = self._unclaimed("never pushed", above=above, up_to=up_to)
         self.enqueuer.pushed_up_to = max(self.enqueuer.pushed_up_to, up_to)
         self.enqueuer.flush()
-        self.enqueuer.redis.mark(leader.identity())
+        self.enqueuer.redis.mark(process_name())
         return total
 
     def run_once(self) -> int:
@@ -72,18 +75,16 @@ class Redelivery:
             psycopg.OperationalError: The database.
         """
         connection = self.enqueuer.connection
-        buried = inflight.bury_exhausted(connection, _LIMIT)
-        metrics.DEAD.labels("lease").inc(buried)
         total = self._repeat("lease", lambda last: inflight.redeliver_leases(connection, last, _LIMIT))
         total += self._repeat("retry", lambda last: inflight.redeliver_retries(connection, last, _LIMIT))
         return total + self._lost()
 
     def _lost(self) -> int:
         redis = self.enqueuer.redis
-        if not redis.remembers(leader.identity()):
+        if not redis.remembers(process_name()):
             log.warning("Redis has lost its memory, pushing again what waits", extra={"event": "redis_lost"})
             total = self._unclaimed("lost", above=0, up_to=self.enqueuer.last_delivery)
-            redis.mark(leader.identity())
+            redis.mark(process_name())
             return total
         return sum(
             self._unclaimed("lost", above=0, up_to=up_to, queue=queue) for queue, up_to in self._overdue()
@@ -139,6 +140,7 @@ class Redelivery:
                 metrics.REDELIVERED.labels(reason).inc(len(jobs))
                 log.info("pushed %d jobs again: %s", len(jobs), reason, extra={"event": "redelivered"})
             total += len(jobs)
+            self.alive()
             if len(jobs) < _LIMIT:
                 return total
 

@@ -7,12 +7,14 @@ never existed. Nothing here commits, rolls back, or waits for anything but the o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
 import psycopg
 import sqlalchemy
+from psycopg.rows import tuple_row
 from sqlalchemy.orm import Session, scoped_session
 
 from drain.errors import StageError
@@ -26,6 +28,8 @@ Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
 
 # Rows for one INSERT of stage_many: few round trips, and a parameter of some megabytes at most.
 _ROWS_PER_STATEMENT = 10_000
+# The escape for NUL, and not a backslash that happens to be followed by u0000.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def stage(
@@ -173,12 +177,19 @@ def _aware(name: str, time: datetime | None) -> datetime | None:
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
         raise StageError(f"arguments are given as a list or tuple, such as ({args!r},)")
+    if not isinstance(kwargs, Mapping):
+        raise StageError(f"keyword arguments are given as a mapping, not as a {type(kwargs).__name__}")
     return _json("arguments", list(args)), _json("keyword arguments", dict(kwargs))
 
 
 def _json(what: str, value: Any) -> str:
     try:
-        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        # PostgreSQL would refuse both as well, and the application's transaction would be lost with it.
+        text.encode()
+        if _NUL.search(text):
+            raise ValueError("a text holds a NUL character")
+        return text
     except (TypeError, ValueError, RecursionError) as error:
         raise StageError(
             f"the {what} cannot be written as JSON ({error}); "
@@ -202,7 +213,7 @@ def _execute(
         # A cursor of its own: the caller's may hold rows that are still to be fetched.
         connection = connection.connection
     if isinstance(connection, psycopg.Connection):
-        with psycopg.Cursor(connection) as cursor:
+        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
             cursor.execute(build(columns, "%({})s".format), parameters)
             return [row[0] for row in cursor.fetchall()]
     raise StageError(

@@ -230,11 +230,14 @@ def connect(redis_url: str) -> redis.Redis:
     if not redis_url.startswith("unix:"):
         options["socket_keepalive"] = True
     try:
-        return redis.Redis.from_url(redis_url, **options)
-    except ValueError as error:
+        client = redis.Redis.from_url(redis_url, **options)
+        # Parameters of the URL that nobody knows come to light only here.
+        client.connection_pool.make_connection()
+    except (ValueError, TypeError):
         raise ConfigError(
             "DRAIN_REDIS_URL cannot be read; it has the form redis://host:6379/0 or unix:///path/redis.sock"
-        ) from error
+        ) from None
+    return client
 
 
 def describe(redis_url: str) -> str:

@@ -14,7 +14,6 @@ from workers import job
 MODULE = "tests.jobs_for_tests"
 # Far beyond the patience of any test: only a worker that dies or is interrupted leaves the job earlier.
 FOREVER_SECONDS = 600
-MEGABYTE = 1_000_000
 SOON = 0.01
 
 
@@ -26,7 +25,12 @@ class UnprintableError(Exception):
 
 
 @job(max_attempts=3, timeout_seconds=60)
-def record(label: str, *, even_if: bool = True) -> None:
+def record(label: str) -> None:
+    _leave(label)
+
+
+def leave_unregistered(label: str) -> None:
+    """For forward mode, in which RQ calls any function that it can import."""
     _leave(label)
 
 
@@ -44,7 +48,7 @@ def exit_the_process(code: int) -> None:
 
 @job(max_attempts=1)
 def raise_text(text: str, repeated: int = 1) -> None:
-    """Texts that JSON carries only as escapes, such as NUL and lone surrogates, come as JSON in JSON."""
+    """Raise a text that is given as JSON, since jsonb itself takes neither NUL nor lone surrogates."""
     raise ValueError(json.loads(text) * repeated)
 
 
@@ -56,14 +60,6 @@ def raise_unprintable() -> None:
 @job(max_attempts=1)
 def raise_cancelled() -> None:
     raise asyncio.CancelledError("somebody cancelled the task")
-
-
-@job(max_attempts=1)
-def raise_nested_groups(depth: int) -> None:
-    error: Exception = ValueError("the innermost")
-    for _ in range(depth):
-        error = ExceptionGroup("a group", [error])
-    raise error
 
 
 @job(max_attempts=1)

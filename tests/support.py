@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 import psycopg
 from redis import Redis
 
-from drain import leader, postgres
+from drain import leader, postgres, stage_many
 from drain.enqueuer import Enqueuer
 from drain.wire import Wire
 
@@ -109,6 +109,12 @@ def query(database_url: str, statement: str, *parameters: Any) -> list[tuple[Any
     with psycopg.connect(database_url, autocommit=True) as connection:
         cursor = connection.execute(statement.encode(), parameters)
         return cursor.fetchall() if cursor.description else []
+
+
+def stage_jobs(database_url: str, count: int = 1, *, job: str = "m.f", **options: Any) -> list[int]:
+    """Stage and commit so many jobs, whose only argument counts from 0; returns their ids."""
+    with psycopg.connect(database_url) as connection:
+        return stage_many(connection, job, [(number,) for number in range(count)], **options)
 
 
 def ids_in(database_url: str, table: str) -> list[int]:

@@ -45,8 +45,10 @@ def run(claim: Claim) -> Outcome:
         _check_arguments(job, args, kwargs)
         with time_limit(claim.timeout_seconds):
             job.function(*args, **kwargs)
-    # SystemExit too: a job that calls sys.exit() has failed, and the worker goes on.
-    except (Exception, SystemExit) as error:  # noqa: BLE001
+    except KeyboardInterrupt:
+        raise
+    # SystemExit and CancelledError too: the job has failed, and the worker goes on.
+    except BaseException as error:  # noqa: BLE001
         return Failed(describe(error), job.job_options)
     return Finished()
 
@@ -80,7 +82,11 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def _check_arguments(job: registry.Job[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
-    signature = inspect.signature(job.function)
+    try:
+        signature = inspect.signature(job.function)
+    except ValueError:
+        # Some functions that are written in C do not tell; calling them will.
+        return
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,7 @@ from time import monotonic, sleep
 from typing import TypeVar
 
 from drain import postgres, schema
-from drain.config import Settings
+from drain.config import Settings, process_name
 from drain.errors import UnavailableError
 from drain.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS
 from drain.postgres import Connection
@@ -33,6 +32,9 @@ _LEASE_MARGIN_SECONDS = 60
 _PATIENCE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.25
 _STATEMENT_SECONDS = 10
+# Longer than any statement may take: the server, or what stands between, has stopped answering.
+_STALLED_SECONDS = 15.0
+_LEASE_RAN_OUT = "its worker died or stalled on the last attempt, and the lease ran out"
 _EXPIRED = "its expires_at had passed before a worker could start it"
 
 
@@ -69,6 +71,8 @@ class Worker:
             return "refused"
         if claim.expired:
             return self._bury(claim, "expired", _EXPIRED)
+        if claim.max_attempts and claim.attempts > claim.max_attempts:
+            return self._bury(claim, "lease", _LEASE_RAN_OUT)
         return self._record(claim, attempt.run(claim))
 
     def close(self) -> None:
@@ -82,7 +86,7 @@ class Worker:
             partial(
                 inflight.claim,
                 job_id=job_id,
-                worker=identity(),
+                worker=process_name(),
                 options=registry.claim_options(),
                 max_attempts=DEFAULT_MAX_ATTEMPTS,
                 timeout_seconds=DEFAULT_TIMEOUT_SECONDS,
@@ -145,7 +149,9 @@ class Worker:
         while True:
             try:
                 with postgres.reachable(self.settings.database_url):
-                    return statement(self._connected())
+                    connection = self._connected()
+                    with postgres.time_limit(connection, _STALLED_SECONDS):
+                        return statement(connection)
             except UnavailableError as error:
                 self.close()
                 if monotonic() > deadline:
@@ -156,17 +162,13 @@ class Worker:
     def _connected(self) -> Connection:
         if self.connection is None or self.connection.closed:
             connection = postgres.connect(self.settings.database_url, "drain work")
-            postgres.set_bounds(
-                connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_STATEMENT_SECONDS
-            )
-            schema.check(connection)
+            with postgres.time_limit(connection, _STALLED_SECONDS):
+                postgres.set_bounds(
+                    connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_STATEMENT_SECONDS
+                )
+                schema.check(connection)
             self.connection = connection
         return self.connection
-
-
-def identity() -> str:
-    """This process, as people see it."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 _workers: dict[int, Worker] = {}

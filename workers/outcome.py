@@ -53,7 +53,7 @@ def describe(error: BaseException) -> dict[str, str]:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         message = str(error)
-    except Exception as unprintable:  # noqa: BLE001  (the job's own __str__ may raise anything)
+    except BaseException as unprintable:  # noqa: BLE001  (the error's own __str__ may raise anything)
         message = f"(its text cannot be shown: {type(unprintable).__name__})"
     lines = "".join(traceback.format_exception(error))
     return {

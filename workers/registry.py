@@ -121,8 +121,9 @@ def load(modules: Sequence[str]) -> None:
             importlib.import_module(module)
         # Whatever the module's own code raises while it is imported, SystemExit included.
         except (Exception, SystemExit) as error:
+            reason = " ".join(str(error).split())
             raise JobModuleError(
-                f"the job module {module!r} does not import: {type(error).__name__}: {error}; "
+                f"the job module {module!r} does not import: {type(error).__name__}: {reason}; "
                 "check DRAIN_JOBS and PYTHONPATH"
             ) from error
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from drain.postgres import Connection
+from drain.postgres import Connection, fetch_one
 from drain.transitions import JOB_COLUMNS
 
 _DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
@@ -21,8 +21,9 @@ class Claim:
     """A job that is ours for as long as the lease holds.
 
     Attributes:
-        job_args, job_kwargs: JSON texts, as they were staged.
-        attempts: Claims of this job so far, this one included.
+        job_args, job_kwargs, context: JSON texts, as they were staged.
+        attempts: Claims of this job so far, this one included. More than `max_attempts` if the last one
+            ended with its worker: then it is ours to bury, not to run.
         max_attempts: The row's own limit, or else the registration's; 0 for none.
         timeout_seconds: The row's own, or else the registration's.
         fencing_token: Only this token can finish the job, until somebody claims it anew.
@@ -35,7 +36,7 @@ class Claim:
     job_kwargs: str
     queue: str
     tag: str | None
-    context: dict[str, Any] | None
+    context: str | None
     attempts: int
     max_attempts: int
     timeout_seconds: int
@@ -58,19 +59,16 @@ WITH found AS (
 UPDATE inflight_jobs AS job SET
     fencing_token = job.fencing_token + 1,
     attempts = job.attempts + 1,
-    max_attempts = found.max_attempts,
-    timeout_seconds = found.timeout_seconds,
     claimed_at = clock_timestamp(),
     claimed_by = %(worker)s,
-    lease_expires_at = clock_timestamp() + make_interval(secs => found.timeout_seconds + %(margin)s),
+    lease_expires_at = clock_timestamp() + make_interval(secs => found.timeout_seconds + %(margin)s::float8),
     next_run_at = NULL
 FROM found
 WHERE job.id = found.id
     AND (job.lease_expires_at IS NULL OR job.lease_expires_at < clock_timestamp())
     AND (job.next_run_at IS NULL OR job.next_run_at <= clock_timestamp())
-    AND (found.max_attempts = 0 OR job.attempts < found.max_attempts)
-RETURNING job.id, job.job_name, job.job_args::text, job.job_kwargs::text, job.queue, job.tag, job.context,
-    job.attempts, job.max_attempts, job.timeout_seconds, job.fencing_token, job.lease_expires_at,
+RETURNING job.id, job.job_name, job.job_args::text, job.job_kwargs::text, job.queue, job.tag, job.context::text,
+    job.attempts, found.max_attempts, found.timeout_seconds, job.fencing_token, job.lease_expires_at,
     coalesce(job.expires_at <= clock_timestamp(), false) AS expired
 """
 
@@ -109,21 +107,29 @@ def claim(
 
 
 FINISH = """
-WITH finished AS (
+WITH done AS (
     DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *
+), recorded AS (
+    INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
+    SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+        staged_at, moved_at, claimed_at, clock_timestamp(), claimed_by, attempts, fencing_token, last_error, history
+    FROM done RETURNING id
 )
-INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
-    staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
-SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
-    staged_at, moved_at, claimed_at, clock_timestamp(), claimed_by, attempts, fencing_token, last_error,
-    history
-FROM finished
+SELECT EXISTS (SELECT FROM recorded)
+    OR EXISTS (SELECT FROM finished_jobs WHERE id = %(id)s AND fencing_token = %(token)s)
 """
 
 
 def finish(connection: Connection, job_id: int, token: int) -> bool:
-    """Record the job as finished, if `token` is still the current one; False if it is not."""
-    return connection.execute(FINISH, {"id": job_id, "token": token}).rowcount == 1
+    """Record the job as finished, if `token` is still the current one.
+
+    Returns:
+        Whether the job is finished under this token. So it may be asked again when the connection broke
+        before the answer came.
+    """
+    (finished,) = fetch_one(connection, FINISH, {"id": job_id, "token": token})
+    return bool(finished)
 
 
 RETRY_LATER = """
@@ -177,28 +183,6 @@ def bury_claimed(
     return connection.execute(BURY_CLAIMED, parameters).rowcount == 1
 
 
-BURY_EXHAUSTED = f"""
-WITH given_up AS (
-    DELETE FROM inflight_jobs WHERE id = ANY (ARRAY (
-        SELECT id FROM inflight_jobs
-        WHERE lease_expires_at < clock_timestamp() AND max_attempts > 0 AND attempts >= max_attempts
-        ORDER BY lease_expires_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED))
-    RETURNING *
-) {_BURY_INFLIGHT}
-"""
-
-
-def bury_exhausted(connection: Connection, limit: int) -> int:
-    """Give up jobs whose lease ran out on their last attempt; returns how many."""
-    parameters = {
-        "limit": limit,
-        "error": None,
-        "reason": "lease",
-        "explanation": "its worker died or stalled on the last attempt, and the lease ran out",
-    }
-    return connection.execute(BURY_EXHAUSTED, parameters).rowcount
-
-
 class Redelivered(NamedTuple):
     """A job that has been given a new delivery number, and is to be pushed under it."""
 
@@ -226,8 +210,7 @@ RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, nu
 """
 REDELIVER_RETRIES = _REDELIVER.format(condition="next_run_at <= clock_timestamp()", order="next_run_at")
 REDELIVER_LEASES = _REDELIVER.format(
-    condition=("lease_expires_at < clock_timestamp() AND (max_attempts = 0 OR attempts < max_attempts)"),
-    order="lease_expires_at",
+    condition="lease_expires_at < clock_timestamp()", order="lease_expires_at"
 )
 REDELIVER_UNCLAIMED = _REDELIVER.format(
     condition=f"{_DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",

@@ -26,7 +26,7 @@ from drain.postgres import Connection
 DOCUMENTS = 10_000
 _SEARCH = "open file encoding"
 _HITS = 5
-_LONGEST_SECONDS = 300.0
+_STANDSTILL_SECONDS = 60.0
 _LOOK_SECONDS = 0.25
 _SERVERS = ("enqueuer", "worker 1", "worker 2")
 _INTERRUPTED = 130
@@ -94,9 +94,9 @@ class _Demonstration:
         """Return once the application has ended and every job has been worked.
 
         Raises:
-            DrainError: A process died, or it takes too long.
+            DrainError: A process died, or nothing moves any more.
         """
-        deadline = monotonic() + _LONGEST_SECONDS
+        indexed, deadline = 0, monotonic() + _STANDSTILL_SECONDS
         while True:
             # Asked first: what is staged and written down by then is all that there will be.
             all_saved = processes.has_ended("application")
@@ -106,8 +106,10 @@ class _Demonstration:
             show(_figures(self._journal, status))
             if all_saved and not status.staged and not status.inflight:
                 return
-            if monotonic() > deadline:
-                raise _too_slow(status, processes)
+            if status.finished > indexed:
+                indexed, deadline = status.finished, monotonic() + _STANDSTILL_SECONDS
+            elif monotonic() > deadline:
+                raise _standstill(status, processes)
             sleep(_LOOK_SECONDS)
 
     def _conclude(self, connection: Connection, began: float) -> int:
@@ -151,11 +153,12 @@ def _some_absent(transactions: Sequence[Transaction], searched: Index) -> list[s
     return names[:: max(1, len(names) // 2)][:2]
 
 
-def _too_slow(status: inspection.Status, processes: Processes) -> DrainError:
+def _standstill(status: inspection.Status, processes: Processes) -> DrainError:
+    suspect = "enqueuer" if status.staged else "worker 1"
     return DrainError(
-        f"not done after {_LONGEST_SECONDS:.0f} s: {status.staged} jobs are still staged, "
+        f"no job has finished for {_STANDSTILL_SECONDS:g} s: {status.staged} are staged, "
         f"{status.inflight} in flight, {status.dead} dead; "
-        f"the enqueuer's log ends: {processes.last_lines('enqueuer')}"
+        f"the log of the {suspect} ends: {processes.last_lines(suspect)}"
     )
 
 

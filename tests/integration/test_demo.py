@@ -3,6 +3,7 @@
 import json
 import os
 import pydoc
+import shutil
 import signal
 import subprocess
 import sys
@@ -220,6 +221,23 @@ def test_the_death_of_a_process_is_told_with_its_last_words(tmp_path: Path) -> N
             _eventually(lambda: children.has_ended("scribe"))
 
 
+def test_a_standstill_ends_the_run_and_says_where_the_jobs_are(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_on_the_wrong_queue(children: processes.Processes, limit: int) -> None:
+        children.module("application", "docsearch.application", str(limit))
+        children.drain("enqueuer", "run", "--metrics-port", "0")
+        children.drain("worker 1", "work", "elsewhere")
+
+    monkeypatch.setattr(demo, "_start", start_on_the_wrong_queue)
+    monkeypatch.setattr(demo, "_SERVERS", ("enqueuer", "worker 1"))
+    monkeypatch.setattr(demo, "_STANDSTILL_SECONDS", 0.5)
+    assert demo.main(as_json=True, limit=20) == 1
+    output, error = capfd.readouterr()
+    assert output == ""
+    assert error.startswith("Error: no job has finished for 0.5 s: ")
+
+
 @on_linux
 def test_ctrl_c_ends_every_process() -> None:
     with _running_demo() as (process, marked):
@@ -252,19 +270,30 @@ def _running_demo() -> Iterator[tuple[subprocess.Popen[str], Callable[[], list[s
     ) as process:
         try:
             _eventually(lambda: sum(" work index" in line for line in _marked(marker)) == 2)
+            files = _files_of_the_demo(marker)
             yield process, lambda: _marked(marker)
         finally:
             process.kill()
+    # A demo that is killed cannot remove them itself.
+    shutil.rmtree(files, ignore_errors=True)
 
 
 def _marked(marker: str) -> list[str]:
     """Command lines of the processes that have this variable in their environment."""
-    found = []
+    return [command for command, variables in _processes() if marker in variables]
+
+
+def _files_of_the_demo(marker: str) -> Path:
+    variables = next(found for command, found in _processes() if marker in found and " work index" in command)
+    return next(Path(each.partition("=")[2]) for each in variables if "DOCSEARCH_INDEX" in each).parent
+
+
+def _processes() -> Iterator[tuple[str, list[str]]]:
+    """Command line and environment of each process; a zombie has none."""
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if marker.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_text().replace("\0", " "))
-    return found
+        with suppress(OSError, UnicodeDecodeError):
+            command = (folder / "cmdline").read_text().replace("\0", " ")
+            yield command, (folder / "environ").read_text().split("\0")
 
 
 def _eventually(condition: Callable[[], bool]) -> None:

@@ -1,7 +1,6 @@
 """What becomes of an attempt: how an error is told, and how long the next attempt waits."""
 
 import random
-import sys
 from typing import TypeVar
 
 import pytest
@@ -108,15 +107,6 @@ def test_an_error_that_cannot_be_printed_is_told_all_the_same(inner: BaseExcepti
     assert described["type"].endswith("UnprintableError")
     assert type(inner).__name__ in described["message"]
     assert "in raised" in described["traceback"]
-
-
-def test_an_error_that_python_cannot_format_is_told_all_the_same() -> None:
-    error: Exception = ValueError("the innermost")
-    for _ in range(sys.getrecursionlimit()):
-        error = ExceptionGroup("a group", [error])
-    described = describe(error)
-    assert described["type"] == "ExceptionGroup"
-    storable(described)
 
 
 def test_an_error_on_one_line_is_its_type_and_the_first_line_of_its_message() -> None:

@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from decimal import Decimal
@@ -112,7 +113,6 @@ def test_a_time_without_a_zone_is_refused(transaction: psycopg.Connection) -> No
     [
         pytest.param(lambda: None, id="a lambda"),
         pytest.param(partial(importable), id="a partial function"),
-        pytest.param(of_the_script, id="a function of the script"),
         pytest.param(WithMethod(), id="a callable object"),
         pytest.param(42, id="a number"),
         pytest.param(None, id="nothing"),
@@ -129,6 +129,14 @@ def test_a_function_inside_of_a_function_is_refused(transaction: psycopg.Connect
         pass
 
     refuses(transaction, lambda: stage(transaction, inner))
+
+
+def test_a_function_of_the_script_that_is_run_is_refused(
+    transaction: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+
+    assert "the script" in refuses(transaction, lambda: stage(transaction, of_the_script))
 
 
 def test_a_function_of_a_module_is_staged_under_its_dotted_name(transaction: psycopg.Connection) -> None:

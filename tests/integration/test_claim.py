@@ -1,0 +1,474 @@
+"""Claims: who may run a job, for how long, and whose outcome counts."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+import pytest
+
+from drain import postgres, stage
+from drain.config import Settings
+from drain.postgres import Connection
+from drain.transitions import dead, inflight, staged
+from drain.transitions.dead import Selection
+from drain.transitions.inflight import Claim
+from workers import entry, job, registry
+from workers.entry import Worker
+
+NAME = "tests.act"
+NOTHING: Mapping[str, tuple[int, int]] = {}
+MARGIN_SECONDS = 60
+ERROR = {"type": "ValueError", "message": "late", "traceback": "Traceback"}
+ROUNDS = 50
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[Connection]:
+    with postgres.connect(database_url, "tests") as opened:
+        yield opened
+
+
+@pytest.fixture
+def worker(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    """A worker in this process, to whom no job is registered yet."""
+    monkeypatch.setattr(registry, "_jobs", {})
+    worker = Worker(Settings(database_url=database_url))
+    yield worker
+    worker.close()
+
+
+def delivered(connection: Connection, name: str = NAME, **options: Any) -> int:
+    """A job that the enqueuer has moved."""
+    job_id = stage(connection, name, **options)
+    staged.move(connection, [job_id], last_delivery=0)
+    return job_id
+
+
+def claim(
+    connection: Connection,
+    job_id: int,
+    *,
+    worker: str = "somebody",
+    registered: Mapping[str, tuple[int, int]] = NOTHING,
+) -> Claim | None:
+    return inflight.claim(
+        connection,
+        job_id,
+        worker=worker,
+        options=registered,
+        max_attempts=10,
+        timeout_seconds=180,
+        margin=MARGIN_SECONDS,
+    )
+
+
+def claimed(connection: Connection, job_id: int, **options: Any) -> Claim:
+    result = claim(connection, job_id, **options)
+    assert result is not None
+    return result
+
+
+def row(connection: Connection, table: str, job_id: int) -> dict[str, Any] | None:
+    (found,) = postgres.fetch_one(
+        connection,
+        f"SELECT (SELECT to_jsonb(job) FROM {table} AS job WHERE id = %s)",  # type: ignore[arg-type]
+        job_id,
+    )
+    assert found is None or isinstance(found, dict)
+    return found
+
+
+def whereabouts(connection: Connection, job_id: int) -> dict[str, Any]:
+    tables = ("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs")
+    return {table: found for table in tables if (found := row(connection, table, job_id))}
+
+
+def end_lease(connection: Connection, job_id: int) -> None:
+    connection.execute(
+        "UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() - interval '1 ms' WHERE id = %s",
+        [job_id],
+    )
+
+
+def end_wait(connection: Connection, job_id: int) -> None:
+    connection.execute(
+        "UPDATE inflight_jobs SET next_run_at = clock_timestamp() - interval '1 ms' WHERE id = %s", [job_id]
+    )
+
+
+def test_a_claim_gives_the_job_as_it_was_staged(connection: Connection) -> None:
+    job_id = delivered(connection, args=[1, "ż"], kwargs={"a": None}, tag="tests", context={"trace": "abc"})
+    result = claimed(connection, job_id)
+    assert (result.id, result.job_name, result.queue, result.tag) == (job_id, NAME, "default", "tests")
+    assert (result.job_args, result.job_kwargs) == ('[1, "ż"]', '{"a": null}')
+    assert (result.attempts, result.fencing_token, result.expired) == (1, 1, False)
+
+
+def test_a_claim_says_who_has_the_job(connection: Connection) -> None:
+    job_id = delivered(connection)
+    claimed(connection, job_id, worker="host:42")
+    found = row(connection, "inflight_jobs", job_id)
+    assert found is not None
+    assert found["claimed_by"] == "host:42"
+    assert found["claimed_at"] is not None
+
+
+def test_each_claim_raises_the_token_and_the_attempts_by_one(connection: Connection) -> None:
+    job_id = delivered(connection)
+    for number in range(1, 6):
+        result = claimed(connection, job_id)
+        assert (result.fencing_token, result.attempts) == (number, number)
+        if number % 2:
+            end_lease(connection, job_id)
+        else:
+            inflight.retry_later(connection, job_id, number, 0, ERROR)
+
+
+def test_a_claimed_job_is_refused_until_its_lease_is_over(connection: Connection) -> None:
+    job_id = delivered(connection)
+    first = claimed(connection, job_id)
+    assert claim(connection, job_id) is None
+    found = row(connection, "inflight_jobs", job_id)
+    assert found is not None
+    assert (found["fencing_token"], found["attempts"]) == (first.fencing_token, 1)
+    end_lease(connection, job_id)
+    assert claimed(connection, job_id).fencing_token == first.fencing_token + 1
+
+
+def test_a_job_whose_next_attempt_is_not_due_is_refused(connection: Connection) -> None:
+    job_id = delivered(connection)
+    token = claimed(connection, job_id).fencing_token
+    assert inflight.retry_later(connection, job_id, token, 3600, ERROR)
+    assert claim(connection, job_id) is None
+    end_wait(connection, job_id)
+    assert claimed(connection, job_id).attempts == 2
+    found = row(connection, "inflight_jobs", job_id)
+    assert found is not None
+    assert found["next_run_at"] is None
+
+
+def test_a_finished_job_is_refused(connection: Connection) -> None:
+    job_id = delivered(connection)
+    assert inflight.finish(connection, job_id, claimed(connection, job_id).fencing_token)
+    before = whereabouts(connection, job_id)
+    assert claim(connection, job_id) is None
+    assert whereabouts(connection, job_id) == before
+    assert before.keys() == {"finished_jobs"}
+
+
+def test_a_dead_job_is_refused(connection: Connection) -> None:
+    job_id = delivered(connection)
+    token = claimed(connection, job_id).fencing_token
+    assert inflight.bury_claimed(connection, job_id, token, reason="failed", explanation="why")
+    before = whereabouts(connection, job_id)
+    assert claim(connection, job_id) is None
+    assert whereabouts(connection, job_id) == before
+    assert before.keys() == {"dead_jobs"}
+
+
+def test_a_job_that_nobody_knows_is_refused(connection: Connection) -> None:
+    assert claim(connection, 4242) is None
+    assert whereabouts(connection, 4242) == {}
+
+
+def test_a_job_that_is_staged_and_not_drained_yet_is_refused(connection: Connection) -> None:
+    job_id = stage(connection, NAME)
+    assert claim(connection, job_id) is None
+    assert whereabouts(connection, job_id).keys() == {"staged_jobs"}
+
+
+def test_a_job_without_attempts_left_is_refused(connection: Connection) -> None:
+    job_id = delivered(connection, max_attempts=2)
+    for _ in range(2):
+        claimed(connection, job_id)
+        end_lease(connection, job_id)
+    assert claim(connection, job_id) is None
+
+
+def test_a_job_with_a_limit_of_zero_attempts_is_never_out_of_them(connection: Connection) -> None:
+    job_id = delivered(connection, max_attempts=0)
+    for number in range(1, 21):
+        assert claimed(connection, job_id, registered={NAME: (3, 9)}).attempts == number
+        end_lease(connection, job_id)
+
+
+def test_an_expired_job_is_claimed_so_that_it_can_be_buried(connection: Connection) -> None:
+    expires_at = datetime.now(UTC) + timedelta(hours=1)
+    job_id = delivered(connection, expires_at=expires_at)
+    connection.execute("UPDATE inflight_jobs SET expires_at = clock_timestamp() - interval '1 ms'")
+    assert claimed(connection, job_id).expired
+
+
+def test_of_two_claims_at_the_same_moment_exactly_one_wins(database_url: str) -> None:
+    barrier = threading.Barrier(2)
+    with (
+        postgres.connect(database_url, "tests") as one,
+        postgres.connect(database_url, "tests") as other,
+        ThreadPoolExecutor(2) as threads,
+    ):
+
+        def race(connection: Connection, job_id: int) -> Claim | None:
+            barrier.wait(10)
+            return claim(connection, job_id)
+
+        for turn in range(ROUNDS):
+            job_id = delivered(one)
+            if turn % 2:
+                claimed(one, job_id)
+                end_lease(one, job_id)
+            winners = [won for won in threads.map(race, (one, other), (job_id, job_id)) if won]
+            assert len(winners) == 1
+            assert winners[0].fencing_token == 1 + turn % 2
+
+
+class BrokenClock(datetime):
+    """What a process sees whose clock is off by decades."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "BrokenClock":
+        return cls(2001, 2, 3, tzinfo=tz)
+
+    @classmethod
+    def utcnow(cls) -> "BrokenClock":
+        return cls(2001, 2, 3)
+
+
+def test_the_databases_clock_decides_and_not_that_of_the_process(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    monkeypatch.setattr(inflight, "datetime", BrokenClock)
+    job_id = delivered(connection, timeout_seconds=100)
+    (before,) = postgres.fetch_one(connection, "SELECT clock_timestamp()")
+    lease = claimed(connection, job_id).lease_expires_at
+    (after,) = postgres.fetch_one(connection, "SELECT clock_timestamp()")
+    length = timedelta(seconds=100 + MARGIN_SECONDS)
+    assert before + length <= lease <= after + length
+    assert claim(connection, job_id) is None
+    inflight.retry_later(connection, job_id, 1, 50, ERROR)
+    (wait,) = postgres.fetch_one(connection, "SELECT next_run_at - clock_timestamp() FROM inflight_jobs")
+    assert timedelta(seconds=0) < wait <= timedelta(seconds=50)
+    end_wait(connection, job_id)
+    assert claimed(connection, job_id).attempts == 2
+
+
+def test_a_claim_within_a_long_transaction_still_starts_its_lease_now(connection: Connection) -> None:
+    job_id = delivered(connection, timeout_seconds=100)
+    with connection.transaction():
+        connection.execute("SELECT pg_sleep(0.05)")
+        lease = claimed(connection, job_id).lease_expires_at
+        (began,) = postgres.fetch_one(connection, "SELECT now()")
+    assert lease >= began + timedelta(seconds=100 + MARGIN_SECONDS + 0.05)
+
+
+@pytest.mark.parametrize(
+    ("own", "registered", "limits"),
+    [
+        ((7, 70), (5, 50), (7, 70)),
+        ((7, None), (5, 50), (7, 50)),
+        ((None, 70), (5, 50), (5, 70)),
+        ((None, None), (5, 50), (5, 50)),
+        ((None, None), (0, 50), (0, 50)),
+        ((0, None), (5, 50), (0, 50)),
+        ((None, None), None, (10, 180)),
+        ((7, 70), None, (7, 70)),
+    ],
+    ids=str,
+)
+def test_the_rows_own_limits_beat_the_registrations_and_those_beat_the_default(
+    connection: Connection,
+    own: tuple[int | None, int | None],
+    registered: tuple[int, int] | None,
+    limits: tuple[int, int],
+) -> None:
+    max_attempts, timeout_seconds = own
+    job_id = delivered(connection, max_attempts=max_attempts, timeout_seconds=timeout_seconds)
+    registrations = {"tests.other": (1, 1)} | ({NAME: registered} if registered else {})
+    result = claimed(connection, job_id, registered=registrations)
+    assert (result.max_attempts, result.timeout_seconds) == limits
+    (lease,) = postgres.fetch_one(
+        connection, "SELECT round(extract(epoch FROM lease_expires_at - claimed_at)) FROM inflight_jobs"
+    )
+    assert lease == limits[1] + MARGIN_SECONDS
+
+
+def test_a_worker_that_does_not_know_the_job_pins_no_limits_on_it(connection: Connection) -> None:
+    job_id = delivered(connection)
+    before_the_deploy = claimed(connection, job_id)
+    inflight.retry_later(connection, job_id, before_the_deploy.fencing_token, 0, ERROR)
+    after_the_deploy = claimed(connection, job_id, registered={NAME: (25, 3600)})
+    assert (after_the_deploy.max_attempts, after_the_deploy.timeout_seconds) == (25, 3600)
+
+
+@pytest.mark.parametrize("column", ["timeout_seconds", "max_attempts"])
+def test_a_job_with_the_largest_limits_that_the_schema_takes_is_claimed(
+    connection: Connection, column: str
+) -> None:
+    job_id = delivered(connection, **{column: 2**31 - 1})
+    assert getattr(claimed(connection, job_id), column) == 2**31 - 1
+
+
+def test_a_context_that_python_cannot_read_does_not_spoil_the_claim(connection: Connection) -> None:
+    job_id = delivered(connection)
+    connection.execute(
+        "UPDATE inflight_jobs SET context = format('{\"n\": %%s}', repeat('7', 5000))::jsonb WHERE id = %s",
+        [job_id],
+    )
+    assert claimed(connection, job_id).id == job_id
+
+
+OUTCOMES: dict[str, Callable[[Connection, int, int], bool]] = {
+    "finish": inflight.finish,
+    "retry": lambda connection, job_id, token: inflight.retry_later(connection, job_id, token, 0, ERROR),
+    "bury": lambda connection, job_id, token: inflight.bury_claimed(
+        connection, job_id, token, reason="failed", explanation="why", error=ERROR
+    ),
+}
+with_each_outcome = pytest.mark.parametrize("record", OUTCOMES.values(), ids=OUTCOMES)
+
+
+@with_each_outcome
+def test_an_outcome_under_an_old_token_changes_nothing(
+    connection: Connection, record: Callable[[Connection, int, int], bool]
+) -> None:
+    job_id = delivered(connection)
+    old = claimed(connection, job_id).fencing_token
+    end_lease(connection, job_id)
+    current = claimed(connection, job_id).fencing_token
+    before = whereabouts(connection, job_id)
+    for wrong in (old, current + 1, 0):
+        assert record(connection, job_id, wrong) is False
+        assert whereabouts(connection, job_id) == before
+    assert record(connection, job_id, current) is True
+    assert whereabouts(connection, job_id) != before
+
+
+@with_each_outcome
+def test_an_outcome_counts_only_once(
+    connection: Connection, record: Callable[[Connection, int, int], bool]
+) -> None:
+    job_id = delivered(connection)
+    token = claimed(connection, job_id).fencing_token
+    assert inflight.finish(connection, job_id, token)
+    before = whereabouts(connection, job_id)
+    assert record(connection, job_id, token) is False
+    assert whereabouts(connection, job_id) == before
+
+
+@with_each_outcome
+def test_a_worker_from_the_former_life_of_a_revived_job_can_record_nothing(
+    connection: Connection, record: Callable[[Connection, int, int], bool]
+) -> None:
+    job_id = delivered(connection)
+    former = claimed(connection, job_id).fencing_token
+    inflight.bury_claimed(connection, job_id, former, reason="failed", explanation="why")
+    assert dead.revive(connection, Selection((job_id,))) == 1
+    staged.move(connection, [job_id], last_delivery=1)
+    current = claimed(connection, job_id)
+    assert current.attempts == 1
+    assert record(connection, job_id, former) is False
+    assert inflight.finish(connection, job_id, current.fencing_token)
+
+
+def test_a_finished_row_keeps_what_the_claim_knew(connection: Connection) -> None:
+    job_id = delivered(connection, args=[1], tag="tests", context={"trace": "abc"}, priority=3)
+    token = claimed(connection, job_id, worker="host:42").fencing_token
+    inflight.finish(connection, job_id, token)
+    found = row(connection, "finished_jobs", job_id)
+    assert found is not None
+    assert (found["job_args"], found["tag"], found["context"]) == ([1], "tests", {"trace": "abc"})
+    assert (found["finished_by"], found["attempts"], found["fencing_token"]) == ("host:42", 1, token)
+    assert found["staged_at"] <= found["moved_at"] <= found["claimed_at"] <= found["finished_at"]
+
+
+def test_a_worker_refuses_what_is_not_to_be_claimed(connection: Connection, worker: Worker) -> None:
+    job(name=NAME)(lambda: None)
+    job_id = delivered(connection)
+    assert worker.execute(4242) == "refused"
+    assert worker.execute(job_id) == "finished"
+    assert worker.execute(job_id) == "refused"
+
+
+def test_a_worker_tells_the_database_who_it_is(connection: Connection, worker: Worker) -> None:
+    job(name=NAME)(lambda: None)
+    job_id = delivered(connection)
+    worker.execute(job_id)
+    found = row(connection, "finished_jobs", job_id)
+    assert found is not None
+    assert found["finished_by"] == entry.process_name()
+
+
+def test_the_lease_of_a_worker_outlasts_the_time_limit(connection: Connection, worker: Worker) -> None:
+    leases: list[float] = []
+
+    @job(name=NAME, timeout_seconds=100)
+    def act() -> None:
+        (lease,) = postgres.fetch_one(
+            connection, "SELECT extract(epoch FROM lease_expires_at - claimed_at) FROM inflight_jobs"
+        )
+        leases.append(float(lease))
+
+    assert worker.execute(delivered(connection)) == "finished"
+    assert leases[0] >= 100 + 30
+
+
+@pytest.mark.parametrize("error", [None, ValueError("too late")], ids=["finish", "retry"])
+@pytest.mark.parametrize("max_attempts", [1, 3], ids=["last attempt", "not the last"])
+def test_a_worker_whose_lease_was_taken_over_records_nothing(
+    connection: Connection, worker: Worker, error: Exception | None, max_attempts: int
+) -> None:
+    taken_over: list[dict[str, Any]] = []
+
+    @job(name=NAME, max_attempts=max_attempts)
+    def act() -> None:
+        end_lease(connection, job_id)
+        connection.execute("UPDATE inflight_jobs SET max_attempts = 9 WHERE id = %s", [job_id])
+        claimed(connection, job_id, worker="the other")
+        taken_over.append(whereabouts(connection, job_id))
+        if error:
+            raise error
+
+    job_id = delivered(connection)
+    assert worker.execute(job_id) == "stale"
+    assert whereabouts(connection, job_id) == taken_over[0]
+    assert inflight.finish(connection, job_id, 2)
+
+
+def test_a_failed_attempt_is_recorded_and_waits_for_the_next_one(
+    connection: Connection, worker: Worker
+) -> None:
+    @job(name=NAME, max_attempts=2, retry_base_seconds=100)
+    def act() -> None:
+        raise ValueError("no such order")
+
+    job_id = delivered(connection)
+    assert worker.execute(job_id) == "retrying"
+    found = row(connection, "inflight_jobs", job_id)
+    assert found is not None
+    assert found["lease_expires_at"] is None
+    assert (found["last_error"]["type"], found["last_error"]["message"]) == ("ValueError", "no such order")
+    assert found["last_error"].keys() == {"type", "message", "traceback", "at"}
+    (wait,) = postgres.fetch_one(
+        connection, "SELECT extract(epoch FROM next_run_at - claimed_at) FROM inflight_jobs"
+    )
+    assert 50 <= wait <= 110
+    assert worker.execute(job_id) == "refused"
+    end_wait(connection, job_id)
+    assert worker.execute(job_id) == "dead"
+    found = row(connection, "dead_jobs", job_id)
+    assert found is not None
+    assert (found["reason"], found["attempts"]) == ("failed", 2)
+    assert found["explanation"] == "failed 2 times; last: ValueError: no such order"
+
+
+def test_a_worker_connects_anew_when_its_connection_broke(connection: Connection, worker: Worker) -> None:
+    job(name=NAME)(lambda: None)
+    assert worker.execute(delivered(connection)) == "finished"
+    assert worker.connection is not None
+    connection.execute("SELECT pg_terminate_backend(%s, 10000)", [worker.connection.info.backend_pid])
+    job_id = delivered(connection)
+    assert worker.execute(job_id) == "finished"
+    assert whereabouts(connection, job_id).keys() == {"finished_jobs"}

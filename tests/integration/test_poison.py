@@ -1,0 +1,149 @@
+"""A row that cannot be moved is out of the way, and stops nobody."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from drain.enqueuer import Enqueuer
+from drain.transitions import staged
+from tests.support import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
+
+
+@pytest.fixture
+def unmovable(database_url: str) -> str:
+    """Name of a job that inflight_jobs refuses."""
+    query(database_url, "ALTER TABLE inflight_jobs ADD CONSTRAINT no_poison CHECK (job_name <> 'poison')")
+    return "poison"
+
+
+@pytest.fixture
+def unmovable_and_unburiable(database_url: str, unmovable: str) -> str:
+    query(database_url, "ALTER TABLE dead_jobs ADD CONSTRAINT no_poison CHECK (job_name <> 'poison')")
+    return unmovable
+
+
+def locked(somebody: psycopg.Connection, job_id: int) -> None:
+    somebody.execute("SELECT FROM staged_jobs WHERE id = %s FOR UPDATE", [job_id])
+
+
+def hurry(enqueuer: Enqueuer) -> None:
+    """Do not wait long for the locks of others."""
+    enqueuer.connection.execute("SET lock_timeout = '10ms'")
+
+
+def test_a_row_that_cannot_be_moved_is_dead_with_the_reason_and_the_rest_is_pushed(
+    database_url: str, redis_url: str, unmovable: str
+) -> None:
+    before = stage_jobs(database_url, 3)
+    (poison,) = stage_jobs(database_url, job=unmovable)
+    behind = stage_jobs(database_url, 3)
+
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+
+    assert pushed_jobs(redis_url) == before + behind
+    ((dead, reason, explanation),) = query(database_url, "SELECT id, reason, explanation FROM dead_jobs")
+    assert (dead, reason) == (poison, "unreadable")
+    assert "no_poison" in explanation
+    assert ids_in(database_url, "staged_jobs") == []
+
+
+def test_an_id_that_is_in_flight_already_does_not_stop_the_rest(database_url: str, redis_url: str) -> None:
+    (first,) = stage_jobs(database_url)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+        query(
+            database_url,
+            "INSERT INTO staged_jobs (id, job_name) OVERRIDING SYSTEM VALUE VALUES (%s, 'again')",
+            first,
+        )
+        (second,) = stage_jobs(database_url)
+        enqueuer.drain()
+
+    assert pushed_jobs(redis_url) == [first, second]
+    assert query(database_url, "SELECT job_name FROM inflight_jobs ORDER BY id") == [("m.f",), ("m.f",)]
+    assert query(database_url, "SELECT job_name FROM dead_jobs") == [("again",)]
+
+
+def test_a_row_that_can_neither_be_moved_nor_given_up_stays_and_stops_nobody(
+    database_url: str, redis_url: str, unmovable_and_unburiable: str
+) -> None:
+    (stuck,) = stage_jobs(database_url, job=unmovable_and_unburiable)
+    others = stage_jobs(database_url, 3)
+
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+        others += stage_jobs(database_url, 3)
+        enqueuer.drain()
+        assert enqueuer.drain() == 0
+
+    assert pushed_jobs(redis_url) == others
+    assert ids_in(database_url, "staged_jobs") == [stuck]
+
+
+def test_a_poisoned_batch_takes_fewer_transactions_than_it_has_rows(
+    database_url: str, redis_url: str, unmovable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = stage_jobs(database_url, 200)
+    stage_jobs(database_url, job=unmovable)
+    taken: list[None] = []
+    take = staged.take
+
+    def count(*given: Any, **options: Any) -> Any:
+        taken.append(None)
+        return take(*given, **options)
+
+    monkeypatch.setattr(staged, "take", count)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+
+    assert pushed_jobs(redis_url) == rows
+    assert len(taken) < 50
+
+
+def test_a_batch_with_a_locked_row_and_a_poisoned_one_loses_neither(
+    database_url: str, redis_url: str, unmovable: str
+) -> None:
+    (held,) = stage_jobs(database_url)
+    (poison,) = stage_jobs(database_url, job=unmovable)
+    others = stage_jobs(database_url, 2)
+
+    with new_enqueuer(database_url, redis_url) as enqueuer, psycopg.connect(database_url) as somebody:
+        hurry(enqueuer)
+        locked(somebody, held)
+        enqueuer.drain()
+        assert pushed_jobs(redis_url) == others
+        assert ids_in(database_url, "dead_jobs") == [poison]
+
+        somebody.rollback()
+        enqueuer.drain()
+        assert pushed_jobs(redis_url) == [*others, held]
+
+
+def test_a_better_row_that_commits_meanwhile_is_not_taken_for_the_poisoned_one(
+    database_url: str, redis_url: str, unmovable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (poison,) = stage_jobs(database_url, job=unmovable)
+    innocent: list[int] = []
+
+    def stage_a_better_one() -> None:
+        if len(innocent) < 5:
+            innocent.extend(stage_jobs(database_url, priority=-1))
+
+    for step in ("take", "bury"):
+        monkeypatch.setattr(staged, step, after(stage_a_better_one, getattr(staged, step)))
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+
+    assert pushed_jobs(redis_url) == innocent
+    assert ids_in(database_url, "dead_jobs") == [poison]
+
+
+def after(first: Callable[[], None], then: Callable[..., Any]) -> Callable[..., Any]:
+    def both(*given: Any, **options: Any) -> Any:
+        first()
+        return then(*given, **options)
+
+    return both

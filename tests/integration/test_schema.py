@@ -1,0 +1,124 @@
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from drain import postgres, schema
+from drain.errors import SchemaError, UnavailableError
+from tests.support import ids_in, query
+
+DESCRIPTION = """
+SELECT table_name, column_name, data_type, is_nullable, column_default, NULL
+FROM information_schema.columns WHERE table_schema = 'public'
+UNION ALL SELECT tablename, indexname, indexdef, NULL, NULL, NULL FROM pg_indexes WHERE schemaname = 'public'
+UNION ALL SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid), NULL, NULL, NULL
+    FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+UNION ALL SELECT tgrelid::regclass::text, tgname, pg_get_triggerdef(oid), NULL, NULL, NULL
+    FROM pg_trigger WHERE NOT tgisinternal
+UNION ALL SELECT proname, prosrc, NULL, NULL, NULL, NULL FROM pg_proc
+    WHERE pronamespace = 'public'::regnamespace
+ORDER BY 1, 2, 3
+"""
+
+
+def check(database_url: str) -> None:
+    with closing(postgres.connect(database_url, "test")) as connection:
+        schema.check(connection)
+
+
+def test_init_makes_a_database_that_passes_the_check(empty_database_url: str) -> None:
+    assert schema.install(empty_database_url) == schema.VERSION
+
+    check(empty_database_url)
+    assert query(empty_database_url, "SELECT version FROM drain_schema") == [(schema.VERSION,)]
+
+
+def test_a_second_init_changes_nothing(empty_database_url: str) -> None:
+    schema.install(empty_database_url)
+    query(empty_database_url, "INSERT INTO staged_jobs (job_name) VALUES ('m.f')")
+    query(empty_database_url, "UPDATE drain_state SET last_delivery = 7")
+    before = query(empty_database_url, DESCRIPTION)
+
+    schema.install(empty_database_url)
+
+    assert query(empty_database_url, DESCRIPTION) == before
+    assert ids_in(empty_database_url, "staged_jobs") == [1]
+    assert query(empty_database_url, "SELECT last_delivery FROM drain_state") == [(7,)]
+
+
+def test_many_who_init_at_once_all_succeed(empty_database_url: str) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        versions = list(pool.map(schema.install, [empty_database_url] * 6))
+
+    assert versions == [schema.VERSION] * 6
+    check(empty_database_url)
+
+
+def test_an_init_that_fails_half_way_leaves_nothing_behind(empty_database_url: str) -> None:
+    # A function of this name that is not ours cannot be replaced; the tables come before it.
+    function = "CREATE FUNCTION drain_wake_enqueuer() RETURNS integer LANGUAGE sql AS 'SELECT 1'"
+    query(empty_database_url, function)
+
+    with pytest.raises((SchemaError, psycopg.Error)):
+        schema.install(empty_database_url)
+
+    assert query(empty_database_url, "SELECT to_regclass('staged_jobs')") == [(None,)]
+
+
+def test_a_database_without_the_schema_is_refused_with_the_command_that_helps(
+    empty_database_url: str,
+) -> None:
+    with pytest.raises(SchemaError, match="drain init"):
+        check(empty_database_url)
+
+
+def test_a_newer_schema_is_refused_and_left_alone(database_url: str) -> None:
+    query(database_url, "INSERT INTO drain_schema (version) VALUES (%s)", schema.VERSION + 1)
+    before = query(database_url, DESCRIPTION)
+
+    with pytest.raises(SchemaError, match="upgrade job-drain"):
+        check(database_url)
+    with pytest.raises(SchemaError, match="upgrade job-drain"):
+        schema.install(database_url)
+
+    assert query(database_url, DESCRIPTION) == before
+
+
+def test_an_older_schema_is_refused_until_init_has_run(database_url: str) -> None:
+    query(database_url, "UPDATE drain_schema SET version = %s", schema.VERSION - 1)
+    with pytest.raises(SchemaError, match="drain init"):
+        check(database_url)
+
+    schema.install(database_url)
+
+    check(database_url)
+
+
+def test_a_server_that_nobody_runs_is_unavailable() -> None:
+    with pytest.raises(UnavailableError, match="cannot be used"):
+        schema.install("postgresql://127.0.0.1:1/nothing")
+
+
+@contextmanager
+def a_role_without_rights(database_url: str) -> Iterator[str]:
+    role = sql.Identifier("drain_test_reader")
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
+        connection.execute("REVOKE CREATE ON SCHEMA public FROM public")
+        try:
+            yield database_url.replace("postgres@", "drain_test_reader@", 1)
+        finally:
+            connection.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+def test_a_role_that_may_not_create_tables_is_told_so_on_one_line(empty_database_url: str) -> None:
+    with (
+        a_role_without_rights(empty_database_url) as url,
+        pytest.raises(SchemaError, match="may not create the tables") as caught,
+    ):
+        schema.install(url)
+
+    assert "\n" not in str(caught.value)

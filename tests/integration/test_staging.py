@@ -1,0 +1,376 @@
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+import psycopg
+import pytest
+import sqlalchemy
+from psycopg.rows import dict_row
+from sqlalchemy import event
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from drain import leader, postgres, stage, stage_many
+from drain.stage import Connectable
+from drain.transitions import staged
+from tests.support import ids_in, new_enqueuer, query
+from workers import job
+
+Opened: TypeAlias = Iterator[tuple[Connectable, Callable[[], None], Callable[[], None]]]
+
+
+@job(name="staging.greet", queue="mail", max_attempts=3, timeout_seconds=7)
+def greet(name: str) -> None:
+    """A registered job that these tests stage and never run."""
+
+
+@contextmanager
+def engine_of(url: str) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1))
+    yield engine
+    engine.dispose()
+
+
+@contextmanager
+def a_session(url: str) -> Opened:
+    with engine_of(url) as engine, Session(engine) as session:
+        yield session, session.commit, session.rollback
+
+
+@contextmanager
+def a_scoped_session(url: str) -> Opened:
+    with engine_of(url) as engine:
+        session = scoped_session(sessionmaker(engine))
+        yield session, session.commit, session.rollback
+        session.remove()
+
+
+@contextmanager
+def a_sqlalchemy_connection(url: str) -> Opened:
+    with engine_of(url) as engine, engine.connect() as connection:
+        yield connection, connection.commit, connection.rollback
+
+
+@contextmanager
+def a_psycopg_connection(url: str) -> Opened:
+    with psycopg.connect(url) as connection:
+        yield connection, connection.commit, connection.rollback
+
+
+@contextmanager
+def a_psycopg_cursor(url: str) -> Opened:
+    with psycopg.connect(url) as connection, connection.cursor() as cursor:
+        yield cursor, connection.commit, connection.rollback
+
+
+@contextmanager
+def a_connection_with_dictionaries_for_rows(url: str) -> Opened:
+    with psycopg.connect(url, row_factory=dict_row) as connection:
+        yield connection, connection.commit, connection.rollback
+
+
+@contextmanager
+def a_server_side_cursor(url: str) -> Opened:
+    with psycopg.connect(url) as connection, connection.cursor("name") as cursor:
+        yield cursor, connection.commit, connection.rollback
+
+
+KINDS = [
+    a_session,
+    a_scoped_session,
+    a_sqlalchemy_connection,
+    a_psycopg_connection,
+    a_psycopg_cursor,
+    a_connection_with_dictionaries_for_rows,
+    a_server_side_cursor,
+]
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__.replace("_", " "))
+
+
+@every_kind
+def test_a_job_joins_the_open_transaction_and_is_committed_by_the_application_alone(
+    database_url: str, kind: Callable[[str], Any]
+) -> None:
+    with kind(database_url) as (connection, commit, _):
+        first = stage(connection, "m.f", [1])
+        second, third = stage_many(connection, "m.f", [(2,), {"b": 3}])
+        assert ids_in(database_url, "staged_jobs") == []
+        commit()
+
+    assert ids_in(database_url, "staged_jobs") == [first, second, third]
+
+
+@every_kind
+def test_a_job_goes_with_the_transaction_that_is_rolled_back(
+    database_url: str, kind: Callable[[str], Any]
+) -> None:
+    with kind(database_url) as (connection, commit, roll_back):
+        stage(connection, "m.f", [1])
+        stage_many(connection, "m.f", [(2,), (3,)])
+        roll_back()
+        kept = stage(connection, "m.f", [4])
+        commit()
+
+    assert ids_in(database_url, "staged_jobs") == [kept]
+
+
+def test_a_job_goes_with_the_savepoint_that_is_rolled_back(database_url: str) -> None:
+    with engine_of(database_url) as engine, Session(engine) as session, session.begin():
+        kept = stage(session, "m.f", [1])
+        inner = session.begin_nested()
+        stage(session, "m.f", [2])
+        inner.rollback()
+
+    assert ids_in(database_url, "staged_jobs") == [kept]
+
+
+def test_a_cursor_keeps_the_rows_that_it_has_still_to_fetch(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        cursor = connection.execute("SELECT generate_series(1, 3)")
+        stage(cursor, "m.f")
+
+        assert cursor.fetchall() == [(1,), (2,), (3,)]
+
+
+def test_what_is_given_is_what_is_staged(database_url: str) -> None:
+    at = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    with psycopg.connect(database_url) as connection:
+        stage(
+            connection,
+            "shop.jobs.send",
+            [1, "zwei", None, {"drei": [3.5, True]}],
+            {"größe": "☃", "%s": ":x", "a'b": '"'},
+            queue="mail",
+            priority=-5,
+            run_at=at,
+            expires_at=at + timedelta(hours=1),
+            tag="shop.order",
+            max_attempts=0,
+            timeout_seconds=9,
+            context={"trace": "abc"},
+        )
+
+    (row,) = query(
+        database_url,
+        "SELECT job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
+        "max_attempts, timeout_seconds, context, matured_at, fencing_token, history FROM staged_jobs",
+    )
+    assert row == (
+        "shop.jobs.send",
+        [1, "zwei", None, {"drei": [3.5, True]}],
+        {"größe": "☃", "%s": ":x", "a'b": '"'},
+        "mail",
+        -5,
+        at,
+        at + timedelta(hours=1),
+        "shop.order",
+        0,
+        9,
+        {"trace": "abc"},
+        None,
+        0,
+        None,
+    )
+
+
+def test_two_columns_of_plain_sql_are_enough(database_url: str) -> None:
+    query(database_url, "INSERT INTO staged_jobs (job_name, job_args) VALUES ('m.f', '[1]')")
+    with psycopg.connect(database_url) as connection:
+        stage(connection, "m.f", [1])
+
+    by_hand, by_stage = query(database_url, "SELECT to_jsonb(staged_jobs) FROM staged_jobs ORDER BY id")
+    for (row,) in (by_hand, by_stage):
+        del row["id"], row["staged_at"], row["scheduled_at"]
+    assert by_hand == by_stage
+    assert (by_hand[0]["queue"], by_hand[0]["priority"], by_hand[0]["job_kwargs"]) == ("default", 0, {})
+
+
+def test_what_a_registration_says_holds_unless_the_call_says_otherwise(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        greet.stage(connection, "Ada")
+        greet.stage_many(connection, [("Bob",), {"name": "Cy"}])
+        stage(connection, greet, ["Dan"], queue="slow", max_attempts=0, timeout_seconds=1)
+
+    rows = query(
+        database_url,
+        "SELECT job_name, job_args || jsonb_build_array(job_kwargs), queue, max_attempts, timeout_seconds "
+        "FROM staged_jobs ORDER BY id",
+    )
+    assert rows == [
+        ("staging.greet", ["Ada", {}], "mail", 3, 7),
+        ("staging.greet", ["Bob", {}], "mail", 3, 7),
+        ("staging.greet", [{"name": "Cy"}], "mail", 3, 7),
+        ("staging.greet", ["Dan", {}], "slow", 0, 1),
+    ]
+
+
+def test_ids_come_back_in_the_order_of_the_arguments_however_many_there_are(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        ids = stage_many(connection, "m.f", ((number,) for number in range(25_001)))
+
+    assert len(ids) == 25_001
+    assert ids == sorted(ids)
+    numbers = query(database_url, "SELECT id, (job_args ->> 0)::integer FROM staged_jobs ORDER BY id")
+    assert numbers == list(zip(ids, range(25_001), strict=True))
+
+
+def test_nothing_to_stage_is_nothing(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        assert stage_many(connection, "m.f", []) == []
+        assert stage_many(connection, "m.f", iter(())) == []
+
+
+def test_staging_is_one_statement(database_url: str) -> None:
+    sent: list[str] = []
+    with engine_of(database_url) as engine, engine.connect() as connection:
+        event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+        stage(connection, "m.f", [1], tag="t")
+        assert len(sent) == 1
+        stage_many(connection, "m.f", [(number,) for number in range(500)])
+        assert len(sent) == 2
+
+
+CHECKS: list[tuple[str, str, dict[str, Any]]] = [
+    ("job_name_must_not_be_empty", "", {}),
+    ("job_name_must_not_be_empty", " m.f", {}),
+    ("job_name_must_not_exceed_255_characters", "x" * 256, {}),
+    ("job_arguments_must_not_exceed_1_mebibyte", "m.f", {"args": ["x" * 1_048_576]}),
+    (
+        "job_arguments_must_not_exceed_1_mebibyte",
+        "m.f",
+        {"args": ["ü" * 300_000], "kwargs": {"a": "ü" * 300_000}},
+    ),
+    ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": ""}),
+    ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": "a,b"}),
+    ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": "a b"}),
+    ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": "a\n"}),
+    ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": "x" * 101}),
+    ("tag_must_not_exceed_255_characters", "m.f", {"tag": "x" * 256}),
+    ("max_attempts_must_not_be_negative", "m.f", {"max_attempts": -1}),
+    ("timeout_seconds_must_be_positive", "m.f", {"timeout_seconds": 0}),
+]
+
+
+@pytest.mark.parametrize(("constraint", "name", "options"), CHECKS)
+def test_what_no_worker_could_make_sense_of_is_refused_by_the_name_of_its_check(
+    database_url: str, constraint: str, name: str, options: dict[str, Any]
+) -> None:
+    with psycopg.connect(database_url) as connection:
+        with pytest.raises(psycopg.errors.CheckViolation) as caught:
+            stage(connection, name, **options)
+        assert caught.value.diag.constraint_name == constraint
+        connection.rollback()
+
+    assert ids_in(database_url, "staged_jobs") == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "constraint"),
+    [
+        ("job_args", "{}", "job_args_must_be_a_json_array"),
+        ("job_args", "null", "job_args_must_be_a_json_array"),
+        ("job_kwargs", "[]", "job_kwargs_must_be_a_json_object"),
+        ("job_kwargs", '"a"', "job_kwargs_must_be_a_json_object"),
+    ],
+)
+def test_plain_sql_is_checked_like_everything_else(
+    database_url: str, column: str, value: str, constraint: str
+) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation) as caught:
+        query(database_url, f"INSERT INTO staged_jobs (job_name, {column}) VALUES ('m.f', %s)", value)
+
+    assert caught.value.diag.constraint_name == constraint
+
+
+def test_every_check_of_staged_jobs_has_been_tried(database_url: str) -> None:
+    tried = {constraint for constraint, _, _ in CHECKS} | {
+        "job_args_must_be_a_json_array",
+        "job_kwargs_must_be_a_json_object",
+    }
+    checks = query(
+        database_url,
+        "SELECT conname FROM pg_constraint WHERE conrelid = 'staged_jobs'::regclass AND contype = 'c'",
+    )
+
+    assert {name for (name,) in checks} == tried
+
+
+def test_an_id_cannot_be_chosen(database_url: str) -> None:
+    with pytest.raises(psycopg.errors.GeneratedAlways):
+        query(database_url, "INSERT INTO staged_jobs (id, job_name) VALUES (1, 'm.f')")
+
+
+def impatient(database_url: str) -> psycopg.Connection:
+    """A connection on which a wait for any lock is an error, not a wait."""
+    return psycopg.connect(database_url, options="-c lock_timeout=1ms")
+
+
+def test_staging_does_not_wait_for_a_batch_that_is_open(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query(database_url, "INSERT INTO staged_jobs (job_name) VALUES ('m.f'), ('m.f')")
+    move = staged.move
+    meanwhile: list[int] = []
+
+    def stage_after_the_move(*given: Any) -> None:
+        move(*given)
+        if not meanwhile:
+            with impatient(database_url) as connection:
+                meanwhile.append(stage(connection, "m.f"))
+
+    monkeypatch.setattr(staged, "move", stage_after_the_move)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        assert enqueuer.run_once() == 2
+        assert ids_in(database_url, "staged_jobs") == meanwhile
+        enqueuer.flush()
+
+
+def test_staging_does_not_wait_for_somebody_who_reads_the_table(database_url: str) -> None:
+    with psycopg.connect(database_url) as reader, impatient(database_url) as connection:
+        reader.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
+        reader.execute("SELECT * FROM staged_jobs FOR UPDATE")
+        stage(connection, "m.f")
+
+
+def test_staging_does_not_wait_for_an_enqueuer_that_falls_asleep_or_wakes(database_url: str) -> None:
+    with postgres.connect(database_url, "test") as connection, impatient(database_url) as application:
+        with leader.asleep(connection) as everybody_will_notify:
+            assert everybody_will_notify
+            stage(application, "m.f")
+        with leader.asleep(connection) as everybody_will_notify:
+            # That transaction has found out that somebody slept; it did not go on to share the lock.
+            assert everybody_will_notify
+            application.commit()
+        stage(application, "m.f")
+        with leader.asleep(connection) as everybody_will_notify:
+            assert not everybody_will_notify
+
+
+def listener(database_url: str) -> psycopg.Connection:
+    connection = psycopg.connect(database_url, autocommit=True)
+    connection.execute("LISTEN staged_jobs")
+    return connection
+
+
+def test_a_transaction_notifies_a_sleeping_enqueuer_and_no_other(database_url: str) -> None:
+    with listener(database_url) as listening, postgres.connect(database_url, "test") as connection:
+        query(database_url, "INSERT INTO staged_jobs (job_name) VALUES ('m.f')")
+        with leader.asleep(connection):
+            query(database_url, "INSERT INTO staged_jobs (job_name) SELECT 'm.f' FROM generate_series(1, 9)")
+            query(database_url, "SET drain.notify = 'off'; INSERT INTO staged_jobs (job_name) VALUES ('m.f')")
+        query(database_url, "INSERT INTO staged_jobs (job_name) VALUES ('m.f')")
+
+        # Notifications come in the order of the commits, so after this one no other is on its way.
+        query(database_url, "NOTIFY staged_jobs, 'the last one'")
+        heard = [notice.payload for notice in listening.notifies(timeout=10, stop_after=2)]
+        assert heard == ["", "the last one"]
+
+
+def test_with_notify_off_staging_takes_no_lock_that_sessions_share(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("SET drain.notify = 'off'")
+        stage(connection, "m.f")
+        locks = connection.execute(
+            "SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        )
+        assert locks.rowcount == 0

@@ -1,0 +1,595 @@
+"""Workers as processes: RQ's own and ours, on jobs that succeed, fail, hang, lie and die."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from redis import Redis
+
+from drain import schema, stage
+from drain.config import Settings
+from drain.embedded import CARELESS, EmbeddedPostgres
+from drain.redelivery import Redelivery
+from drain.wire import Wire, tracked
+from tests import jobs_for_tests as jobs
+from tests.support import (
+    NAMESPACE,
+    PATIENCE_SECONDS,
+    ROOT,
+    drain_command,
+    environment,
+    new_enqueuer,
+    wait_until,
+)
+from workers import job, registry
+from workers.entry import Worker
+
+TABLES = ("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs")
+MARKER = "an-argument-that-nobody-but-postgres-may-see"
+NUL, LONE_SURROGATE, MEGABYTE = '"a\\u0000b"', '"\\ud800"', 1_000_000
+
+
+@dataclass(frozen=True)
+class System:
+    """A database with a table for effects, and a Redis; the enqueuer's part is done in this process."""
+
+    database_url: str
+    redis_url: str
+
+    def environment(self, **more: str) -> dict[str, str]:
+        given = {"DRAIN_JOBS": jobs.MODULE, "PYTHONPATH": str(ROOT)} | more
+        return environment(self.database_url, self.redis_url, **given)
+
+    def execute(self, statement: str, *parameters: Any) -> list[dict[str, Any]]:
+        with psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row) as connection:
+            cursor = connection.execute(statement.encode(), parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def stage(self, job: Any, *args: Any, **options: Any) -> int:
+        with psycopg.connect(self.database_url) as connection:
+            return stage(connection, job, args, **options)
+
+    def drain(self, **options: Any) -> None:
+        with new_enqueuer(self.database_url, self.redis_url, **options) as enqueuer:
+            enqueuer.drain()
+
+    def staged_and_drained(self, job: Any, *args: Any, **options: Any) -> int:
+        job_id = self.stage(job, *args, **options)
+        self.drain()
+        return job_id
+
+    def redeliver(self) -> int:
+        """Push again what is overdue, without grace for what is in no list: no worker is underway."""
+        with new_enqueuer(self.database_url, self.redis_url) as enqueuer:
+            redelivery = Redelivery(enqueuer, lost_after_seconds=0)
+            redelivery.recover()
+            return redelivery.run_once() + redelivery.run_once()
+
+    def end_lease(self, job_id: int) -> None:
+        self.execute(
+            "UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() - interval '1 ms' WHERE id = %s",
+            job_id,
+        )
+
+    def whereabouts(self, job_id: int) -> str:
+        """Name of the one table that has the job."""
+        (table,) = [name for name in TABLES if self.execute(f"SELECT FROM {name} WHERE id = %s", job_id)]
+        return table
+
+    def row(self, table: str, job_id: int) -> dict[str, Any]:
+        (found,) = self.execute(f"SELECT * FROM {table} WHERE id = %s", job_id)
+        return found
+
+    def effects(self) -> list[str]:
+        return jobs.effects(self.database_url)
+
+    def rq_worker(self, *queues: str, **more: str) -> str:
+        """Let an unmodified `rq worker` empty the queues, told nothing but what it needs; its output."""
+        told = {
+            "DRAIN_DATABASE_URL": self.database_url,
+            "DRAIN_JOBS": jobs.MODULE,
+            "PYTHONPATH": str(ROOT),
+        }
+        return run([*RQ_WORKER, self.redis_url, "--burst", *(queues or ["default"])], told | more)
+
+    def drain_work(self, *queues: str, **more: str) -> str:
+        """Let `drain work --burst` empty the queues; its output."""
+        with drain_command("work", "--burst", *queues, env=self.environment(**more)) as command:
+            assert command.wait(PATIENCE_SECONDS) == 0
+            return command.output
+
+
+RQ_WORKER = [str(Path(sys.executable).with_name("rq")), "worker", "-u"]
+
+
+def run(program: Sequence[str], env: dict[str, str]) -> str:
+    result = subprocess.run(
+        program,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+@pytest.fixture
+def system(database_url: str, redis_url: str) -> System:
+    jobs.create_effects(database_url)
+    return System(database_url, redis_url)
+
+
+@pytest.fixture
+def worker(system: System, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    """A worker in this process."""
+    monkeypatch.setenv("DRAIN_DATABASE_URL", system.database_url)
+    worker = Worker(Settings(database_url=system.database_url))
+    yield worker
+    worker.close()
+
+
+# --- workers that run jobs
+
+
+def test_an_unmodified_rq_worker_executes_tracked_jobs(system: System) -> None:
+    ids = [system.stage(jobs.record, label) for label in ("one", "two")]
+    system.drain()
+    system.rq_worker()
+    assert system.effects() == ["one", "two"]
+    for job_id in ids:
+        assert system.whereabouts(job_id) == "finished_jobs"
+        finished = system.row("finished_jobs", job_id)
+        assert (finished["attempts"], finished["fencing_token"], finished["last_error"]) == (1, 1, None)
+
+
+def test_drain_work_executes_the_jobs_of_its_queues_in_their_order_and_of_no_other(system: System) -> None:
+    for queue in ("slow", "other", "fast", "slow", "fast"):
+        system.stage(jobs.record, queue, queue=queue)
+    system.drain()
+    system.drain_work("fast", "slow")
+    assert system.effects() == ["fast", "fast", "slow", "slow"]
+    assert len(system.execute("SELECT FROM inflight_jobs WHERE queue = 'other'")) == 1
+
+
+def test_drain_work_without_a_queue_works_on_default(system: System) -> None:
+    job_id = system.staged_and_drained(jobs.record, "here")
+    system.drain_work()
+    assert system.whereabouts(job_id) == "finished_jobs"
+
+
+def test_drain_work_ends_on_sigterm_after_the_job_in_hand(system: System) -> None:
+    first = system.stage(jobs.wait_for_leave, "first")
+    second = system.stage(jobs.record, "second")
+    with drain_command("work", "--verbose", env=system.environment()) as command:
+        system.drain()
+        wait_until(system.effects, PATIENCE_SECONDS)
+        command.terminate()
+        wait_until(lambda: "warm shut down requested" in command.output)
+        assert command.poll() is None
+        jobs.leave_effect(system.database_url, "first")
+        assert command.wait(PATIENCE_SECONDS) == 0
+    assert system.whereabouts(first) == "finished_jobs"
+    assert system.whereabouts(second) == "inflight_jobs"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_idle_drain_work_ends_on_a_signal(system: System, number: signal.Signals) -> None:
+    system.staged_and_drained(jobs.record, "awake")
+    with drain_command("work", env=system.environment()) as command:
+        wait_until(lambda: system.execute("SELECT FROM finished_jobs"), PATIENCE_SECONDS)
+        command.send_signal(number)
+        assert command.wait(PATIENCE_SECONDS) == 0
+        assert "Traceback" not in command.output
+
+
+def test_a_second_sigterm_ends_drain_work_in_the_middle_of_a_job_and_loses_nothing(system: System) -> None:
+    job_id = system.staged_and_drained(jobs.hang_once, "interrupted")
+    with drain_command("work", "--verbose", env=system.environment()) as command:
+        wait_until(system.effects, PATIENCE_SECONDS)
+        command.terminate()
+        wait_until(lambda: "warm shut down requested" in command.output)
+
+        def ended_by_another() -> bool:
+            # RQ takes a signal within a second of the first one for the same one.
+            command.terminate()
+            return command.poll() is not None
+
+        wait_until(ended_by_another)
+    assert system.whereabouts(job_id) == "inflight_jobs"
+
+
+def test_a_failing_job_is_retried_then_dead_and_succeeds_when_a_person_retries_it(system: System) -> None:
+    job_id = system.stage(jobs.fail_times, "stubborn", 2)
+    with (
+        drain_command("run", "--metrics-port", "0", env=system.environment()),
+        drain_command("work", env=system.environment()),
+    ):
+        wait_until(lambda: system.execute("SELECT FROM dead_jobs"), PATIENCE_SECONDS)
+        dead = system.row("dead_jobs", job_id)
+        assert (dead["reason"], dead["attempts"]) == ("failed", 2)
+        assert dead["explanation"] == "failed 2 times; last: ValueError: not yet, says stubborn"
+        assert dead["last_error"]["message"] == "not yet, says stubborn"
+        assert "in fail_times" in dead["last_error"]["traceback"]
+        assert system.effects() == ["stubborn"] * 2
+        with drain_command("dead", "retry", str(job_id), "--yes", env=system.environment()) as retry:
+            assert retry.wait(PATIENCE_SECONDS) == 0
+        wait_until(lambda: system.execute("SELECT FROM finished_jobs"), PATIENCE_SECONDS)
+    assert system.whereabouts(job_id) == "finished_jobs"
+    assert system.effects() == ["stubborn"] * 3
+    finished = system.row("finished_jobs", job_id)
+    assert (finished["attempts"], finished["fencing_token"]) == (1, 3)
+    assert [life["explanation"] for life in finished["history"]] == [dead["explanation"]]
+
+
+# --- jobs that misbehave
+
+
+def test_whatever_a_job_does_is_recorded_and_the_worker_goes_on(system: System) -> None:
+    expected = {
+        system.stage(jobs.exit_the_process, 0): "SystemExit: 0",
+        system.stage(jobs.exit_the_process, 3): "SystemExit: 3",
+        system.stage(jobs.raise_text, NUL): "ValueError: a\ufffdb",
+        system.stage(jobs.raise_text, LONE_SURROGATE): "ValueError: ?",
+        system.stage(jobs.raise_text, '"x"', MEGABYTE): "ValueError: " + "x" * 2000,
+        system.stage(jobs.raise_unprintable): (
+            "tests.jobs_for_tests.UnprintableError: (its text cannot be shown: RuntimeError)"
+        ),
+        system.stage(jobs.raise_cancelled): (
+            "asyncio.exceptions.CancelledError: somebody cancelled the task"
+        ),
+        system.stage(jobs.record, max_attempts=1): (
+            "workers.attempt.ArgumentsDoNotFitError: the arguments do not fit "
+            "tests.jobs_for_tests.record(label: str) -> None: missing a required argument: 'label'"
+        ),
+        system.stage(jobs.sleep, "too long", timeout_seconds=1): (
+            "workers.attempt.JobTimeoutError: it ran for longer than its timeout of 1 s"
+        ),
+    }
+    last = system.stage(jobs.record, "last", priority=1)
+    system.drain()
+    system.drain_work()
+    assert system.whereabouts(last) == "finished_jobs"
+    dead = {row["id"]: row for row in system.execute("SELECT * FROM dead_jobs")}
+    told = {job_id: row["explanation"] for job_id, row in dead.items()}
+    assert told == {job_id: f"failed 1 times; last: {line}" for job_id, line in expected.items()}
+    assert {row["reason"] for row in dead.values()} == {"failed"}
+    assert all(row["last_error"].keys() == {"type", "message", "traceback", "at"} for row in dead.values())
+    assert len(json.dumps(list(dead.values()), default=str)) < 100_000
+
+
+def test_under_rq_worker_the_jobs_own_timeout_interrupts_it(system: System) -> None:
+    job_id = system.staged_and_drained(jobs.sleep, "too long", timeout_seconds=1)
+    system.rq_worker()
+    dead = system.row("dead_jobs", job_id)
+    assert dead["last_error"]["type"] == "workers.attempt.JobTimeoutError"
+
+
+def test_a_job_with_the_longest_timeout_that_the_schema_takes_runs(system: System) -> None:
+    job_id = system.staged_and_drained(jobs.record, "patient", timeout_seconds=2**31 - 1)
+    system.drain_work()
+    assert system.whereabouts(job_id) == "finished_jobs"
+
+
+def test_a_job_that_nobody_registered_is_retried_then_dead_with_the_list_of_what_is(
+    system: System, worker: Worker
+) -> None:
+    job_id = system.staged_and_drained("shop.jobs.sned_receipt", max_attempts=2)
+    assert worker.execute(job_id) == "retrying"
+    waiting = system.row("inflight_jobs", job_id)
+    assert waiting["last_error"]["type"] == "workers.attempt.NotRegisteredError"
+    system.execute("UPDATE inflight_jobs SET next_run_at = clock_timestamp() - interval '1 ms'")
+    assert worker.execute(job_id) == "dead"
+    explanation = system.row("dead_jobs", job_id)["explanation"]
+    assert "no function is registered as 'shop.jobs.sned_receipt'" in explanation
+    assert f"{jobs.MODULE}.fail_times" in explanation
+    assert f"{jobs.MODULE}.record" in explanation
+
+
+def test_a_job_that_expires_while_it_waits_in_redis_is_dead_and_never_runs(system: System) -> None:
+    job_id = system.staged_and_drained(jobs.record, "stale")
+    system.execute("UPDATE inflight_jobs SET expires_at = clock_timestamp() - interval '1 ms'")
+    system.drain_work()
+    dead = system.row("dead_jobs", job_id)
+    assert dead["reason"] == "expired"
+    assert "expires_at" in dead["explanation"]
+    assert system.effects() == []
+
+
+def test_arguments_that_python_cannot_read_are_dead_at_once_and_the_next_job_runs(
+    system: System, worker: Worker
+) -> None:
+    # Written by another language: Python itself would not send them.
+    (row,) = system.execute(
+        "INSERT INTO staged_jobs (job_name, job_args) VALUES (%s, %s) RETURNING id",
+        jobs.record.job_name,
+        f"[{'7' * 5000}]",
+    )
+    after = system.staged_and_drained(jobs.record, "after")
+    assert worker.execute(row["id"]) == "dead"
+    dead = system.row("dead_jobs", row["id"])
+    assert (dead["reason"], dead["attempts"]) == ("unreadable", 1)
+    assert dead["explanation"].startswith("Python cannot read its arguments: ")
+    assert worker.execute(after) == "finished"
+
+
+# --- workers that die
+
+
+def test_the_job_of_a_killed_worker_runs_again_elsewhere_and_is_finished_once(system: System) -> None:
+    job_id = system.staged_and_drained(jobs.hang_once, "twice")
+    with drain_command("work", env=system.environment()) as command:
+        wait_until(system.effects, PATIENCE_SECONDS)
+        command.kill()
+        command.wait(PATIENCE_SECONDS)
+    system.drain_work()
+    assert system.whereabouts(job_id) == "inflight_jobs"
+    assert system.redeliver() == 0
+    system.end_lease(job_id)
+    assert system.redeliver() == 1
+    system.drain_work()
+    assert system.whereabouts(job_id) == "finished_jobs"
+    finished = system.row("finished_jobs", job_id)
+    assert (finished["attempts"], finished["fencing_token"]) == (2, 2)
+    assert system.effects() == ["twice", "twice"]
+
+
+def test_a_job_that_kills_the_work_horse_of_an_rq_worker_leaves_the_worker_alive(system: System) -> None:
+    killer = system.stage(jobs.kill_the_process_once, "killer")
+    after = system.stage(jobs.record, "after", priority=1)
+    system.drain()
+    system.rq_worker()
+    assert system.whereabouts(after) == "finished_jobs"
+    assert system.row("inflight_jobs", killer)["lease_expires_at"] is not None
+    system.end_lease(killer)
+    system.redeliver()
+    system.rq_worker()
+    assert system.whereabouts(killer) == "finished_jobs"
+    assert system.effects() == ["killer", "after", "killer"]
+
+
+def test_a_worker_that_stalls_for_longer_than_its_lease_finishes_nothing(system: System) -> None:
+    job_id = system.staged_and_drained(jobs.wait_for_leave, "contested")
+    with drain_command("work", env=system.environment()) as stalled:
+        wait_until(system.effects, PATIENCE_SECONDS)
+        stalled.send_signal(signal.SIGSTOP)
+        system.end_lease(job_id)
+        system.redeliver()
+        system.drain_work()
+        finished = system.row("finished_jobs", job_id)
+        stalled.send_signal(signal.SIGCONT)
+        (event,) = wait_until(lambda: stalled.events("stale_finish"))
+    assert event["job_id"] == job_id
+    assert system.row("finished_jobs", job_id) == finished
+    assert finished["fencing_token"] == 2
+    assert not finished["finished_by"].endswith(f":{stalled.pid}")
+
+
+def test_a_job_whose_last_attempt_killed_its_worker_is_dead(system: System) -> None:
+    job_id = system.staged_and_drained(jobs.kill_the_process_once, "the end", max_attempts=1)
+    system.rq_worker()
+    system.end_lease(job_id)
+    system.redeliver()
+    assert system.row("dead_jobs", job_id)["reason"] == "lease"
+
+
+def test_a_claim_and_an_outcome_are_tried_again_until_postgres_is_back(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(registry, "_jobs", {})
+    stopped = threading.Event()
+
+    def has_failed() -> bool:
+        return any("trying again" in message for message in caplog.messages)
+
+    with EmbeddedPostgres(settings=CARELESS) as postgres:
+        schema.install(postgres.url)
+        system = System(postgres.url, redis_url)
+
+        @job(name="stop")
+        def stop_postgres() -> None:
+            caplog.clear()
+            postgres.stop()
+            stopped.set()
+
+        job_id = system.staged_and_drained(stop_postgres)
+        with closing(Worker(Settings(database_url=postgres.url))) as worker, ThreadPoolExecutor(1) as thread:
+            postgres.stop()
+            outcome = thread.submit(worker.execute, job_id)
+            wait_until(has_failed)
+            postgres.start()
+            assert stopped.wait(PATIENCE_SECONDS)
+            wait_until(has_failed)
+            postgres.start()
+            assert outcome.result(PATIENCE_SECONDS) == "finished"
+        assert system.row("finished_jobs", job_id)["attempts"] == 1
+
+
+# --- deliveries
+
+
+def test_a_job_that_was_delivered_three_times_runs_once(system: System) -> None:
+    job_id = system.staged_and_drained(jobs.record, "once")
+    first = system.row("inflight_jobs", job_id)["delivery"]
+    with closing(Wire(system.redis_url, NAMESPACE)) as redis:
+        for delivery in (first, first + 1):
+            redis.push([tracked(NAMESPACE, job_id, "default", "record", None, delivery)])
+    assert redis_list(system) == 3
+    system.rq_worker()
+    assert redis_list(system) == 0
+    assert system.effects() == ["once"]
+    assert system.row("finished_jobs", job_id)["fencing_token"] == 1
+
+
+def test_no_argument_and_no_function_but_the_entry_point_reaches_redis(system: System) -> None:
+    system.stage(jobs.record, MARKER)
+    system.stage(jobs.fail_times, MARKER, 1, tag=MARKER, context={"trace": MARKER})
+    system.stage(jobs.raise_text, json.dumps(MARKER))
+    system.drain()
+    for worked in (False, True):
+        if worked:
+            system.rq_worker()
+            assert system.effects() == [MARKER, MARKER]
+        everything = everything_in(system.redis_url)
+        calls = [text for name, text in everything if name.startswith("rq:job:") and name.endswith(" data")]
+        assert len(calls) == 3
+        assert all("workers.entry.execute" in call for call in calls)
+        assert not any("jobs_for_tests" in call for call in calls)
+        assert not [name for name, text in everything if MARKER in name + text]
+
+
+@pytest.mark.parametrize(
+    "function", [jobs.record, jobs.leave_unregistered], ids=["registered", "plain function"]
+)
+def test_forward_mode_runs_the_function_itself_under_rq_worker(
+    system: System, function: Callable[[str], None]
+) -> None:
+    system.stage(function, "forwarded", queue="plain")
+    system.drain(forward_queues=frozenset({"plain"}))
+    assert [system.execute(f"SELECT FROM {table}") for table in TABLES] == [[], [], [], []]
+    system.rq_worker("plain")
+    assert system.effects() == ["forwarded"]
+
+
+def test_no_job_runs_for_a_transaction_that_rolled_back_and_each_committed_one_runs_once(
+    system: System,
+) -> None:
+    system.execute("CREATE TABLE orders (id integer PRIMARY KEY)")
+    with ExitStack() as processes:
+        for words in (("run", "--metrics-port", "0"), ("work", "orders"), ("work", "orders")):
+            processes.enter_context(drain_command(*words, env=system.environment()))
+        with ThreadPoolExecutor(4) as applications:
+            committed = sorted(
+                order_id
+                for orders in applications.map(
+                    lambda first: take_orders(system.database_url, range(first, 200, 4)), range(4)
+                )
+                for order_id in orders
+            )
+        wait_until(
+            lambda: len(system.execute("SELECT FROM finished_jobs")) >= len(committed), PATIENCE_SECONDS
+        )
+    assert 100 < len(committed) < 200
+    assert sorted(system.effects()) == sorted(f"{order_id} seen" for order_id in committed)
+    finished = system.execute("SELECT job_args FROM finished_jobs ORDER BY job_args")
+    assert [row["job_args"] for row in finished] == [[order_id] for order_id in committed]
+    for table in ("staged_jobs", "inflight_jobs", "dead_jobs"):
+        assert system.execute(f"SELECT FROM {table}") == []
+
+
+def take_orders(database_url: str, order_ids: Sequence[int]) -> list[int]:
+    """One transaction for each order, of which two overlap: the one that stages later commits earlier."""
+    committed = []
+
+    def end(connection: psycopg.Connection, order_id: int) -> None:
+        if order_id % 3:
+            connection.commit()
+            committed.append(order_id)
+        else:
+            connection.rollback()
+
+    with psycopg.connect(database_url) as one, psycopg.connect(database_url) as other:
+        for pair in zip(order_ids[::2], order_ids[1::2], strict=True):
+            for connection, order_id in zip((one, other), pair, strict=True):
+                connection.execute("INSERT INTO orders VALUES (%s)", [order_id])
+                jobs.ship.stage(connection, order_id)
+            end(other, pair[1])
+            end(one, pair[0])
+    return committed
+
+
+# --- modules
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def (", "SyntaxError: "),
+        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+    ],
+)
+def test_drain_work_ends_with_one_line_when_a_job_module_does_not_import(
+    system: System, tmp_path: Path, source: str, reason: str
+) -> None:
+    (tmp_path / "broken.py").write_text(source)
+    with drain_command("work", env=system.environment(DRAIN_JOBS="broken", PYTHONPATH=str(tmp_path))) as work:
+        assert work.wait(PATIENCE_SECONDS) == 1
+        (line,) = work.output.splitlines()
+    assert line.startswith(f"Error: the job module 'broken' does not import: {reason}")
+
+
+def test_drain_work_ends_with_one_line_when_no_job_module_is_named(system: System) -> None:
+    with drain_command("work", env=system.environment(DRAIN_JOBS="")) as work:
+        assert work.wait(PATIENCE_SECONDS) == 1
+        (line,) = work.output.splitlines()
+    assert "set DRAIN_JOBS" in line
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"DRAIN_JOBS": "broken"}, {"DRAIN_JOBS": ""}, {"DRAIN_DATABASE_URL": ""}],
+    ids=["a module that does not import", "no module", "no database"],
+)
+def test_a_job_outlives_rq_workers_that_were_told_the_wrong_thing(
+    system: System, tmp_path: Path, wrong: dict[str, str]
+) -> None:
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found")
+    job_id = system.staged_and_drained(jobs.record, "late")
+    output = system.rq_worker(PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}", **wrong)
+    assert next(iter(wrong)) in output
+    assert system.whereabouts(job_id) == "inflight_jobs"
+    assert system.row("inflight_jobs", job_id)["attempts"] == 0
+    assert system.redeliver() == 1
+    system.rq_worker()
+    assert system.whereabouts(job_id) == "finished_jobs"
+    assert system.effects() == ["late"]
+
+
+def redis_list(system: System) -> int:
+    with closing(Wire(system.redis_url, NAMESPACE)) as redis:
+        return redis.depth("default")
+
+
+def everything_in(redis_url: str) -> list[tuple[str, str]]:
+    """All that Redis holds, as names and texts: of each hash its fields, of every other key its value."""
+    texts = []
+    with Redis.from_url(redis_url) as client:
+        for key in client.keys():
+            for field, value in _values(client, key):
+                texts.append((f"{key.decode()} {field}", _text(value)))
+    return texts
+
+
+def _values(client: "Redis[bytes]", key: bytes) -> list[tuple[str, Any]]:
+    kind = client.type(key)
+    if kind == b"hash":
+        return [(field.decode(), value) for field, value in client.hgetall(key).items()]
+    read: dict[bytes, Callable[[], Any]] = {
+        b"string": lambda: client.get(key),
+        b"list": lambda: client.lrange(key, 0, -1),
+        b"set": lambda: client.smembers(key),
+        b"zset": lambda: client.zrange(key, 0, -1, withscores=True),
+        b"stream": lambda: client.xrange(key),
+    }
+    return [("", read[kind]())]
+
+
+def _text(value: Any) -> str:
+    """RQ compresses some fields."""
+    with suppress(zlib.error, TypeError):
+        value = zlib.decompress(value)
+    return repr(value)
