@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from time import monotonic
@@ -153,13 +153,15 @@ class Enqueuer:
 
     def _push(self, batch: Batch) -> int:
         first_delivery = batch.last_delivery - len(batch.moved) + 1
-        deliveries = [
+        # Encoded slice by slice while Redis takes the slice before: this thread must not hold the
+        # interpreter for long while the other one waits for its turn with an answer from PostgreSQL.
+        deliveries = (
             wire.tracked(self.redis.namespace, row.id, row.queue, row.job_name, row.timeout_seconds, number)
             for number, row in enumerate(batch.moved, first_delivery)
-        ]
+        )
         with metrics.PUSH_SECONDS.time():
             self.redis.push(deliveries)
-        _count_pushed(deliveries)
+        _count_pushed(row.queue for row in batch.moved)
         return batch.last_delivery
 
     def _wait_for_push(self) -> None:
@@ -257,11 +259,11 @@ def _count(batch: Batch) -> None:
     metrics.MOVED.inc(len(batch.moved))
     metrics.DEAD.labels("expired").inc(batch.expired)
     metrics.DEAD.labels("unreadable").inc(batch.unreadable)
-    _count_pushed(batch.forwarded)
+    _count_pushed(delivery.queue for delivery in batch.forwarded)
 
 
-def _count_pushed(deliveries: Sequence[Delivery]) -> None:
-    for queue, count in Counter(delivery.queue for delivery in deliveries).items():
+def _count_pushed(queues: Iterable[str]) -> None:
+    for queue, count in Counter(queues).items():
         metrics.PUSHED.labels(queue).inc(count)
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from drain import postgres, stage
-from drain.config import Settings
+from drain.config import Settings, process_name
 from drain.postgres import Connection
 from drain.transitions import dead, inflight, staged
 from drain.transitions.dead import Selection
 from drain.transitions.inflight import Claim
-from workers import entry, job, registry
+from workers import job, registry
 from workers.entry import Worker
 
 NAME = "tests.act"
@@ -74,7 +74,7 @@ def claimed(connection: Connection, job_id: int, **options: Any) -> Claim:
 def row(connection: Connection, table: str, job_id: int) -> dict[str, Any] | None:
     (found,) = postgres.fetch_one(
         connection,
-        f"SELECT (SELECT to_jsonb(job) FROM {table} AS job WHERE id = %s)",  # type: ignore[arg-type]
+        f"SELECT (SELECT to_jsonb(job) FROM {table} AS job WHERE id = %s)",
         (job_id,),
     )
     assert found is None or isinstance(found, dict)
@@ -315,7 +315,7 @@ def test_a_worker_that_does_not_know_the_job_pins_no_limits_on_it(connection: Co
 def test_a_job_with_the_largest_limits_that_the_schema_takes_is_claimed(
     connection: Connection, column: str
 ) -> None:
-    job_id = delivered(connection, **{column: 2**31 - 1})
+    job_id = delivered(connection, NAME, **{column: 2**31 - 1})
     assert getattr(claimed(connection, job_id), column) == 2**31 - 1
 
 
@@ -407,7 +407,7 @@ def test_a_worker_tells_the_database_who_it_is(connection: Connection, worker: W
     worker.execute(job_id)
     found = row(connection, "finished_jobs", job_id)
     assert found is not None
-    assert found["finished_by"] == entry.process_name()
+    assert found["finished_by"] == process_name()
 
 
 def test_the_lease_of_a_worker_outlasts_the_time_limit(connection: Connection, worker: Worker) -> None:

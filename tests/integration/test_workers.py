@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
@@ -320,10 +322,25 @@ def test_arguments_that_python_cannot_read_are_dead_at_once_and_the_next_job_run
     )
     after = system.staged_and_drained(jobs.record, "after")
     assert worker.execute(row["id"]) == "dead"
-    dead = system.row("dead_jobs", row["id"])
-    assert (dead["reason"], dead["attempts"]) == ("unreadable", 1)
+    (dead,) = system.execute("SELECT id, reason, attempts, explanation FROM dead_jobs")
+    assert (dead["id"], dead["reason"], dead["attempts"]) == (row["id"], "unreadable", 1)
     assert dead["explanation"].startswith("Python cannot read its arguments: ")
     assert worker.execute(after) == "finished"
+
+
+@pytest.mark.parametrize(
+    "words", [("show", "1"), ("show", "1", "--json"), ("list", "dead"), ("list", "dead", "--json")]
+)
+def test_a_person_can_look_at_a_job_whose_arguments_python_cannot_read(
+    system: System, worker: Worker, words: tuple[str, ...]
+) -> None:
+    system.execute("INSERT INTO staged_jobs (job_name, job_args) VALUES ('a.b', %s)", f"[{'7' * 5000}]")
+    system.drain()
+    assert worker.execute(1) == "dead"
+    with drain_command(*words, env=system.environment(COLUMNS="300")) as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+        assert "a.b" in command.output
+        assert "77777" in command.output
 
 
 # --- workers that die
@@ -378,12 +395,14 @@ def test_a_worker_that_stalls_for_longer_than_its_lease_finishes_nothing(system:
     assert not finished["finished_by"].endswith(f":{stalled.pid}")
 
 
-def test_a_job_whose_last_attempt_killed_its_worker_is_dead(system: System) -> None:
+def test_a_job_that_killed_its_worker_on_its_last_attempt_is_dead_and_runs_no_more(system: System) -> None:
     job_id = system.staged_and_drained(jobs.kill_the_process_once, "the end", max_attempts=1)
     system.rq_worker()
     system.end_lease(job_id)
     system.redeliver()
+    system.drain_work()
     assert system.row("dead_jobs", job_id)["reason"] == "lease"
+    assert system.effects() == ["the end"]
 
 
 def test_a_claim_and_an_outcome_are_tried_again_until_postgres_is_back(
@@ -568,24 +587,27 @@ def everything_in(redis_url: str) -> list[tuple[str, str]]:
     """All that Redis holds, as names and texts: of each hash its fields, of every other key its value."""
     texts = []
     with Redis.from_url(redis_url) as client:
-        for key in client.keys():
-            for field, value in _values(client, key):
-                texts.append((f"{key.decode()} {field}", _text(value)))
+        for key in client.scan_iter():
+            texts += [(f"{_name(key)} {field}", _text(value)) for field, value in _values(client, key)]
     return texts
 
 
-def _values(client: "Redis[bytes]", key: bytes) -> list[tuple[str, Any]]:
-    kind = client.type(key)
-    if kind == b"hash":
-        return [(field.decode(), value) for field, value in client.hgetall(key).items()]
-    read: dict[bytes, Callable[[], Any]] = {
-        b"string": lambda: client.get(key),
-        b"list": lambda: client.lrange(key, 0, -1),
-        b"set": lambda: client.smembers(key),
-        b"zset": lambda: client.zrange(key, 0, -1, withscores=True),
-        b"stream": lambda: client.xrange(key),
+def _values(client: Redis, key: bytes | str) -> list[tuple[str, Any]]:
+    kind = _name(client.type(key))
+    if kind == "hash":
+        return [(_name(field), value) for field, value in client.hgetall(key).items()]
+    read: dict[str, Callable[[], Any]] = {
+        "string": lambda: client.get(key),
+        "list": lambda: client.lrange(key, 0, -1),
+        "set": lambda: client.smembers(key),
+        "zset": lambda: client.zrange(key, 0, -1, withscores=True),
+        "stream": lambda: client.xrange(key),
     }
     return [("", read[kind]())]
+
+
+def _name(text: bytes | str) -> str:
+    return text if isinstance(text, str) else text.decode()
 
 
 def _text(value: Any) -> str:

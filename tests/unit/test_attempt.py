@@ -79,7 +79,7 @@ def test_the_function_is_called_with_the_arguments_that_were_staged() -> None:
 
 
 def test_what_the_function_returns_is_of_no_interest() -> None:
-    job(name=NAME)(lambda: object())
+    job(name=NAME)(lambda: "a result")
     assert attempt.run(claim()) == Finished()
 
 

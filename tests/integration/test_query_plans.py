@@ -1,0 +1,138 @@
+"""What the enqueuer asks again and again is answered from an index, whatever else the tables hold."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import psycopg
+import pytest
+
+from drain import inspection
+from drain.transitions import id_array, inflight, staged
+from tests.support import query
+
+MANY = 20_000
+REDELIVER: dict[str, Any] = {"last_delivery": 0, "limit": 10}
+
+
+def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def scans(
+    database_url: str, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
+) -> dict[str, int]:
+    """Each index or table that the statement scans, and how many rows of it were looked at."""
+    explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute(explain.encode(), parameters).fetchone()
+        connection.rollback()
+    assert row is not None
+    found: dict[str, int] = {}
+    for node in nodes(row[0][0]["Plan"]):
+        name = node.get("Index Name") or (node["Node Type"] == "Seq Scan" and node["Relation Name"])
+        if name:
+            looked_at = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+            found[name] = found.get(name, 0) + round(looked_at * node["Actual Loops"])
+    return found
+
+
+@pytest.fixture(params=["analyzed", "analyzed while it was empty"])
+def many_staged_rows(database_url: str, request: pytest.FixtureRequest) -> str:
+    """20,000 rows for next year, 20 that have come due, 200 that are due at once."""
+    if request.param != "analyzed":
+        query(database_url, "VACUUM ANALYZE")
+    insert = "INSERT INTO staged_jobs (job_name, scheduled_at) SELECT 'm.f', {} FROM generate_series(1, %s)"
+    query(database_url, insert.format("now() + interval '1 year'"), MANY)
+    query(database_url, insert.format("now() + interval '1 day'"), 20)
+    query(
+        database_url,
+        "UPDATE staged_jobs SET scheduled_at = now() WHERE scheduled_at < now() + interval '2 days'",
+    )
+    query(database_url, insert.format("now()"), 200)
+    if request.param == "analyzed":
+        query(database_url, "ANALYZE")
+    return database_url
+
+
+@pytest.fixture
+def many_inflight_rows(database_url: str) -> str:
+    """20,000 delivered in two queues, 200 of them claimed, and 200 waiting to be tried again."""
+    query(
+        database_url,
+        "INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, "
+        "staged_at, delivery) SELECT id, 'm.f', '[]', '{}', CASE id %% 2 WHEN 0 THEN 'a' ELSE 'b' END, 0, "
+        "now(), now(), id FROM generate_series(1, %s) AS ids (id)",
+        MANY,
+    )
+    query(
+        database_url,
+        "UPDATE inflight_jobs SET lease_expires_at = now() + (id - 5) * interval '1 minute' WHERE id <= 200",
+    )
+    query(
+        database_url,
+        "UPDATE inflight_jobs SET next_run_at = now() + (id - 205) * interval '1 minute' WHERE id BETWEEN 201 AND 400",
+    )
+    query(database_url, "ANALYZE")
+    return database_url
+
+
+def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged_rows: str) -> None:
+    assert scans(many_staged_rows, staged.TAKE, ("{}", 100)) == {"staged_jobs_ready": 100}
+
+
+def test_what_comes_due_is_found_without_looking_at_what_does_not(many_staged_rows: str) -> None:
+    found = scans(many_staged_rows, staged.MATURE, (1000,))
+
+    assert found["staged_jobs_scheduled"] == 20
+    assert sum(found.values()) <= 100
+
+
+def test_a_move_finds_its_rows_by_their_ids(many_staged_rows: str) -> None:
+    rows = query(many_staged_rows, "SELECT id FROM staged_jobs ORDER BY id DESC LIMIT 50")
+    found = scans(
+        many_staged_rows, staged.MOVE, {"ids": id_array(id_ for (id_,) in rows), "last_delivery": 0}
+    )
+
+    assert found == {"staged_jobs_pkey": 50}
+
+
+def test_the_next_scheduled_row_is_the_first_of_its_index(many_staged_rows: str) -> None:
+    assert scans(many_staged_rows, inspection._NEXT_SCHEDULED) == {"staged_jobs_scheduled": 1}
+
+
+def test_the_lag_looks_at_one_row_for_each_priority(many_staged_rows: str) -> None:
+    found = scans(many_staged_rows, inspection._OLDEST_DUE)
+
+    assert set(found) <= {"staged_jobs_ready", "staged_jobs_pkey"}
+    assert sum(found.values()) <= 10
+
+
+def test_the_oldest_deliveries_are_one_look_for_each_queue(many_inflight_rows: str) -> None:
+    found = scans(many_inflight_rows, inspection._OLDEST_DELIVERIES)
+
+    assert found["inflight_jobs_delivered"] == 2
+    assert set(found) == {"inflight_jobs_delivered"}
+
+
+def test_leases_that_ran_out_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
+    found = scans(many_inflight_rows, inflight.REDELIVER_LEASES, REDELIVER)
+
+    assert found["inflight_jobs_claimed"] <= 10
+    assert set(found) == {"inflight_jobs_claimed", "inflight_jobs_pkey"}
+
+
+def test_retries_that_are_due_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
+    found = scans(many_inflight_rows, inflight.REDELIVER_RETRIES, REDELIVER)
+
+    assert found["inflight_jobs_waiting"] <= 10
+    assert set(found) == {"inflight_jobs_waiting", "inflight_jobs_pkey"}
+
+
+def test_lost_deliveries_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
+    lost = REDELIVER | {"queue": "a", "above": 0, "up_to": 500}
+    found = scans(many_inflight_rows, inflight.REDELIVER_UNCLAIMED, lost)
+
+    assert found["inflight_jobs_delivered"] <= 10
+    assert set(found) == {"inflight_jobs_delivered", "inflight_jobs_pkey"}

@@ -1,0 +1,338 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from redis import Redis
+
+from drain import redelivery as module
+from drain.enqueuer import Enqueuer
+from drain.errors import UnavailableError
+from drain.redelivery import Redelivery
+from drain.transitions import inflight
+from drain.transitions.inflight import Claim
+from drain.wire import Wire
+from tests.support import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
+
+AGO, AHEAD = timedelta(minutes=-1), timedelta(minutes=1)
+
+
+class Clock:
+    """The time by which redelivery measures how long something is suspicious."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "monotonic", clock)
+    return clock
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url) as connected:
+        yield connected
+
+
+@contextmanager
+def new_leader(database_url: str, redis_url: str) -> Iterator[tuple[Enqueuer, Redelivery]]:
+    """A leader that has just begun, as the daemon makes it, and which drained what was there."""
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        redelivery = Redelivery(enqueuer)
+        redelivery.recover()
+        enqueuer.drain()
+        yield enqueuer, redelivery
+
+
+def claim(database_url: str, job_id: int) -> Claim | None:
+    with psycopg.connect(database_url) as connection:
+        return inflight.claim(
+            connection, job_id, worker="test", options={}, max_attempts=3, timeout_seconds=60, margin=60
+        )
+
+
+def fail(database_url: str, claimed: Claim | None, wait: timedelta) -> None:
+    assert claimed is not None
+    error = {"type": "E", "message": "m", "traceback": "t"}
+    with psycopg.connect(database_url) as connection:
+        wait_seconds = wait.total_seconds()
+        assert inflight.retry_later(connection, claimed.id, claimed.fencing_token, wait_seconds, error)
+
+
+def end_lease(database_url: str, job_id: int, when: timedelta) -> None:
+    query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() + %s WHERE id = %s", when, job_id)
+
+
+def test_what_waits_in_its_list_is_left_there(database_url: str, redis_url: str, clock: Clock) -> None:
+    ids = stage_jobs(database_url, 3)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        for _ in range(3):
+            assert redelivery.run_once() == 0
+            clock.now += 3600
+
+    assert pushed_jobs(redis_url) == ids
+
+
+def test_a_redis_that_lost_its_memory_gets_all_that_waits_again_at_once(
+    database_url: str, redis_url: str, client: Redis
+) -> None:
+    first, claimed, last = stage_jobs(database_url, 3)
+    (mail,) = stage_jobs(database_url, queue="mail")
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        assert claim(database_url, claimed)
+        client.flushall()
+
+        assert redelivery.run_once() == 3
+        assert (pushed_jobs(redis_url), pushed_jobs(redis_url, "mail")) == ([first, last], [mail])
+        assert client.exists(*(f"rq:job:{rq_id}" for rq_id in pushed(redis_url))) == 2
+        assert redelivery.run_once() == 0
+
+
+def test_a_redis_that_lost_its_memory_while_nobody_led_gets_all_that_waits_again_at_once(
+    database_url: str, redis_url: str, client: Redis
+) -> None:
+    ids = stage_jobs(database_url, 3)
+    with new_leader(database_url, redis_url):
+        pass
+    client.flushall()
+
+    with new_leader(database_url, redis_url) as (_, successor):
+        successor.run_once()
+
+    assert pushed_jobs(redis_url) == ids
+
+
+def test_a_new_leader_pushes_nothing_again_to_a_redis_that_remembers(
+    database_url: str, redis_url: str
+) -> None:
+    ids = stage_jobs(database_url, 3)
+    for _ in range(3):
+        with new_leader(database_url, redis_url) as (_, redelivery):
+            assert redelivery.run_once() == 0
+
+    assert pushed_jobs(redis_url) == ids
+
+
+def test_jobs_that_somebody_popped_and_nobody_claimed_are_pushed_again_after_a_grace(
+    database_url: str, redis_url: str, client: Redis, clock: Clock
+) -> None:
+    ids = stage_jobs(database_url, 2)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.delete("rq:queue:default")
+        assert redelivery.run_once() == 0
+        clock.now += redelivery.lost_after_seconds - 1
+        assert redelivery.run_once() == 0
+        clock.now += 1
+
+        assert redelivery.run_once() == 2
+        assert pushed_jobs(redis_url) == ids
+        assert redelivery.run_once() == 0
+
+
+def test_a_job_that_was_lost_before_others_is_pushed_again_without_them(
+    database_url: str, redis_url: str, client: Redis, clock: Clock
+) -> None:
+    lost, *waiting = stage_jobs(database_url, 3)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.lpop("rq:queue:default")
+        redelivery.run_once()
+        clock.now += redelivery.lost_after_seconds
+
+        assert redelivery.run_once() == 1
+
+    assert pushed_jobs(redis_url) == [*waiting, lost]
+
+
+def test_a_job_that_is_claimed_within_the_grace_is_left_to_its_worker(
+    database_url: str, redis_url: str, client: Redis, clock: Clock
+) -> None:
+    first, second = stage_jobs(database_url, 2)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.lpop("rq:queue:default")
+        redelivery.run_once()
+        assert claim(database_url, first)
+        client.lpop("rq:queue:default")
+        clock.now += redelivery.lost_after_seconds
+
+        # The second one's own grace begins only now.
+        assert redelivery.run_once() == 0
+        assert claim(database_url, second)
+        clock.now += redelivery.lost_after_seconds
+        assert redelivery.run_once() == 0
+
+    assert pushed(redis_url) == []
+
+
+@pytest.mark.parametrize("foreign", ["0b9fb1f4-92e3-4b1a-8bd4-7a6d8a9f2c11", "another-database-7-900"])
+def test_a_foreign_job_at_the_head_of_a_list_says_nothing_about_ours_behind_it(
+    database_url: str, redis_url: str, client: Redis, clock: Clock, foreign: str
+) -> None:
+    ids = stage_jobs(database_url, 2)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.lpush("rq:queue:default", foreign)
+        for _ in range(3):
+            assert redelivery.run_once() == 0
+            clock.now += 3600
+
+    assert pushed_jobs(redis_url) == ids
+
+
+def test_a_job_that_was_lost_behind_a_foreign_one_is_pushed_again_once_that_is_popped(
+    database_url: str, redis_url: str, client: Redis, clock: Clock
+) -> None:
+    lost, waiting = stage_jobs(database_url, 2)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.lpop("rq:queue:default")
+        client.lpush("rq:queue:default", "somebody-else")
+        redelivery.run_once()
+        clock.now += redelivery.lost_after_seconds
+        assert redelivery.run_once() == 0
+
+        client.lpop("rq:queue:default")
+        redelivery.run_once()
+        clock.now += redelivery.lost_after_seconds
+        assert redelivery.run_once() == 1
+
+    assert pushed_jobs(redis_url) == [waiting, lost]
+
+
+def test_a_job_whose_lease_ran_out_is_pushed_again_and_no_other(
+    database_url: str, redis_url: str, client: Redis
+) -> None:
+    over, held = stage_jobs(database_url, 2)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.delete("rq:queue:default")
+        first = claim(database_url, over)
+        assert first is not None
+        assert claim(database_url, held)
+        end_lease(database_url, over, AGO)
+
+        assert redelivery.run_once() == 1
+        assert pushed_jobs(redis_url) == [over]
+        assert redelivery.run_once() == 0
+
+    again = claim(database_url, over)
+    assert again is not None
+    assert (again.attempts, again.fencing_token) == (first.attempts + 1, first.fencing_token + 1)
+
+
+def test_a_job_whose_retry_is_due_is_pushed_again_and_no_other(
+    database_url: str, redis_url: str, client: Redis
+) -> None:
+    due, later = stage_jobs(database_url, 2)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.delete("rq:queue:default")
+        fail(database_url, claim(database_url, due), AGO)
+        fail(database_url, claim(database_url, later), AHEAD)
+
+        assert redelivery.run_once() == 1
+        assert pushed_jobs(redis_url) == [due]
+        assert redelivery.run_once() == 0
+
+    assert claim(database_url, later) is None
+    assert claim(database_url, due)
+
+
+def test_the_hash_of_the_delivery_that_was_replaced_is_gone(
+    database_url: str, redis_url: str, client: Redis
+) -> None:
+    (job_id,) = stage_jobs(database_url)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        (before,) = pushed(redis_url)
+        client.delete("rq:queue:default")
+        assert claim(database_url, job_id)
+        end_lease(database_url, job_id, AGO)
+        redelivery.run_once()
+
+    (now,) = pushed(redis_url)
+    assert before != now
+    assert client.keys("rq:job:*") == [f"rq:job:{now}".encode()]
+
+
+def test_a_job_that_was_pushed_twice_is_claimed_once(
+    database_url: str, redis_url: str, client: Redis
+) -> None:
+    (job_id,) = stage_jobs(database_url)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        before = pushed(redis_url)
+        client.flushall()
+        redelivery.run_once()
+        client.lpush("rq:queue:default", *before)
+    assert pushed_jobs(redis_url) == [job_id, job_id]
+
+    assert claim(database_url, job_id)
+    assert claim(database_url, job_id) is None
+
+
+def test_thousands_that_were_lost_are_pushed_again_in_their_order(
+    database_url: str, redis_url: str, client: Redis
+) -> None:
+    ids = stage_jobs(database_url, 2_500)
+    with new_leader(database_url, redis_url) as (enqueuer, redelivery):
+        client.flushall()
+        assert redelivery.run_once() == len(ids)
+        assert enqueuer.pushed_up_to == enqueuer.last_delivery == 5_000
+
+    assert pushed_jobs(redis_url) == ids
+
+
+def test_what_was_numbered_anew_and_not_pushed_is_pushed_by_the_next_leader(
+    database_url: str, redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job_id,) = stage_jobs(database_url)
+
+    def refuse(*_: Any) -> None:
+        raise UnavailableError("Redis is away")
+
+    with new_leader(database_url, redis_url) as (_, redelivery), monkeypatch.context() as patch:
+        client.delete("rq:queue:default")
+        fail(database_url, claim(database_url, job_id), AGO)
+        patch.setattr(Wire, "push", refuse)
+        with pytest.raises(UnavailableError):
+            redelivery.run_once()
+    assert pushed(redis_url) == []
+
+    with new_enqueuer(database_url, redis_url) as successor:
+        assert Redelivery(successor).recover() == 1
+    assert pushed_jobs(redis_url) == [job_id]
+
+
+def test_a_job_that_its_worker_is_writing_is_passed_over(
+    database_url: str, redis_url: str, client: Redis
+) -> None:
+    written, other = stage_jobs(database_url, 2)
+    with new_leader(database_url, redis_url) as (_, redelivery), psycopg.connect(database_url) as worker:
+        client.delete("rq:queue:default")
+        for job_id in (written, other):
+            claim(database_url, job_id)
+            end_lease(database_url, job_id, AGO)
+        worker.execute("SELECT FROM inflight_jobs WHERE id = %s FOR UPDATE", [written])
+
+        assert redelivery.run_once() == 1
+        assert pushed_jobs(redis_url) == [other]
+
+
+def test_a_finished_job_is_never_pushed_again(
+    database_url: str, redis_url: str, client: Redis, clock: Clock
+) -> None:
+    (job_id,) = stage_jobs(database_url)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        claimed = claim(database_url, job_id)
+        assert claimed is not None
+        with psycopg.connect(database_url) as worker:
+            assert inflight.finish(worker, job_id, claimed.fencing_token)
+        client.flushall()
+        for _ in range(3):
+            assert redelivery.run_once() == 0
+            clock.now += 3600
+
+    assert ids_in(database_url, "finished_jobs") == [job_id]
+    assert pushed(redis_url) == []
