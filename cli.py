@@ -346,7 +346,7 @@ def _database(settings: Settings) -> Iterator[Connection]:
     connection = postgres.connect(settings.database_url, "drain cli")
     with closing(connection), postgres.reachable(settings.database_url):
         schema.check(connection)
-        yield connection
+        yield inspection.readable(connection)
 
 
 def _add_depths(settings: Settings, result: inspection.Status) -> None:

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-import psycopg
-
 from drain import http, inspection, leader, metrics, postgres, schema, systemd
 from drain.config import Settings
 from drain.enqueuer import Enqueuer
@@ -76,8 +74,9 @@ class Daemon:
         failures = 0
         while not self._stop.is_set():
             try:
-                self._stand_by_and_lead()
-            except (UnavailableError, psycopg.OperationalError, psycopg.InterfaceError) as error:
+                with postgres.reachable(self.settings.database_url):
+                    self._stand_by_and_lead()
+            except UnavailableError as error:
                 failures = 1 if self._problem is None else failures + 1
                 self._down(error)
                 self._tick()
@@ -97,7 +96,9 @@ class Daemon:
                 raise DrainError("another enqueuer is draining this database; what is due is in its hands")
             with self._enqueuer(connection, state) as enqueuer:
                 redelivery = Redelivery(enqueuer)
-                return redelivery.recover() + enqueuer.drain() + redelivery.run_once()
+                again = redelivery.recover()
+                enqueuer.drain()
+                return again + redelivery.run_once() + enqueuer.delivered
 
     @contextmanager
     def signals(self) -> Iterator[None]:

@@ -94,6 +94,8 @@ class Enqueuer:
         self.redis = redis
         self.last_delivery = state.last_delivery
         self.pushed_up_to = state.pushed_up_to
+        # How many jobs have gone to Redis so far.
+        self.delivered = 0
         self._forward_queues = forward_queues
         self._batch_size = batch_size
         self._recorded = (state.last_delivery, state.pushed_up_to)
@@ -138,6 +140,7 @@ class Enqueuer:
         self._wait_for_push()
         if batch.moved:
             self._pushing = self._pusher.submit(self._push, batch)
+        self.delivered += len(batch.moved) + len(batch.forwarded)
         return batch.size
 
     def flush(self) -> None:

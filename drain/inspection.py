@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from psycopg import sql
 from psycopg.rows import dict_row
+from psycopg.types.json import set_json_loads
 
 from drain import postgres
 from drain.errors import UnknownJobError
@@ -35,16 +37,15 @@ SELECT CASE WHEN reltuples > %s THEN reltuples::bigint END FROM pg_class WHERE o
 # One index look-up for each priority that is in use, however many rows wait behind it.
 _OLDEST_DUE = """
 WITH RECURSIVE heads AS (
-    (SELECT priority, id FROM staged_jobs
+    (SELECT priority, greatest(staged_at, matured_at) AS due_at FROM staged_jobs
      WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL ORDER BY priority, id LIMIT 1)
     UNION ALL
     SELECT following.* FROM heads, LATERAL (
-        SELECT priority, id FROM staged_jobs
+        SELECT priority, greatest(staged_at, matured_at) FROM staged_jobs
         WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND priority > heads.priority
         ORDER BY priority, id LIMIT 1) AS following
 )
-SELECT greatest(0, extract(epoch FROM clock_timestamp() - min(greatest(staged_at, matured_at))))::float8
-FROM heads JOIN staged_jobs USING (id)
+SELECT greatest(0, extract(epoch FROM clock_timestamp() - min(due_at)))::float8 FROM heads
 """
 # One index look-up for each queue that has unclaimed jobs.
 _OLDEST_DELIVERIES = """
@@ -198,9 +199,22 @@ def job(connection: Connection, job_id: int) -> dict[str, Any]:
     )
 
 
+def readable(connection: Connection) -> Connection:
+    """Make the connection give JSON that Python cannot read as the text that it is."""
+    set_json_loads(_json_or_text, connection)
+    return connection
+
+
 def queues(connection: Connection) -> set[str]:
     """Names of all queues that have a job anywhere but in `finished_jobs`."""
     return {queue for (queue,) in connection.execute(_QUEUES)}
+
+
+def _json_or_text(data: str | bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data if isinstance(data, str) else bytes(data).decode()
 
 
 def _count_finished(connection: Connection) -> tuple[int, bool]:

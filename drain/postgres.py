@@ -27,6 +27,10 @@ _BOUNDS: dict[str, Any] = {
 }
 
 
+# What psycopg raises when a connection is lost, refused, or takes too long.
+LOST = (psycopg.OperationalError, psycopg.InterfaceError)
+
+
 def connect(database_url: str, application_name: str) -> Connection:
     """Open a connection in autocommit mode: transactions are begun where they are needed, in sight.
 
@@ -51,11 +55,11 @@ def reachable(database_url: str) -> Iterator[None]:
     """Turn what psycopg says of a lost, refused or timed-out connection into one line of ours.
 
     Raises:
-        UnavailableError: In place of psycopg's OperationalError and InterfaceError.
+        UnavailableError: In place of psycopg's own; also for a server that takes no writes for now.
     """
     try:
         yield
-    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+    except (*LOST, psycopg.errors.ReadOnlySqlTransaction) as error:
         text = f"PostgreSQL at {describe(database_url)} cannot be used: {_safe(error, database_url)}"
         raise UnavailableError(text) from None
 

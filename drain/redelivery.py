@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from drain import inspection, metrics, wire
-from drain.config import process_name
 from drain.enqueuer import Enqueuer
 from drain.transitions import inflight, state
 from drain.transitions.inflight import Redelivered
@@ -56,15 +55,19 @@ class Redelivery:
     _suspicions: dict[str, Suspicion] = field(default_factory=dict)
 
     def recover(self) -> int:
-        """Push what the last leader moved and did not push; returns how many.
+        """Push what the last leader moved and did not push, or all that waits if Redis has lost its memory.
 
-        To be called when a leader begins, and after a push has failed.
+        To be called when a leader begins, which it also does after a push has failed.
+
+        Returns:
+            How many jobs were pushed.
         """
-        above, up_to = self.enqueuer.pushed_up_to, self.enqueuer.last_delivery
-        total = self._unclaimed("never pushed", above=above, up_to=up_to)
+        remembered = self.enqueuer.redis.remembers()
+        above, up_to = self.enqueuer.pushed_up_to if remembered else 0, self.enqueuer.last_delivery
+        total = self._unclaimed("never pushed" if remembered else "lost", above=above, up_to=up_to)
         self.enqueuer.pushed_up_to = max(self.enqueuer.pushed_up_to, up_to)
         self.enqueuer.flush()
-        self.enqueuer.redis.mark(process_name())
+        self.enqueuer.redis.mark()
         return total
 
     def run_once(self) -> int:
@@ -81,10 +84,10 @@ class Redelivery:
 
     def _lost(self) -> int:
         redis = self.enqueuer.redis
-        if not redis.remembers(process_name()):
+        if not redis.remembers():
             log.warning("Redis has lost its memory, pushing again what waits", extra={"event": "redis_lost"})
             total = self._unclaimed("lost", above=0, up_to=self.enqueuer.last_delivery)
-            redis.mark(process_name())
+            redis.mark()
             return total
         return sum(
             self._unclaimed("lost", above=0, up_to=up_to, queue=queue) for queue, up_to in self._overdue()
@@ -114,7 +117,7 @@ class Redelivery:
         head = self.enqueuer.redis.head(queue)
         if head is None:
             return self.enqueuer.pushed_up_to
-        number = wire.delivery_number(head)
+        number = wire.delivery_number(self.enqueuer.redis.namespace, head)
         # A job of somebody else's at the head says nothing about ours behind it.
         return 0 if number is None else number - 1
 

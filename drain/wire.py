@@ -9,7 +9,7 @@ In the tracked mode the RQ job calls one fixed function with the id of the row, 
 and no name that could be called ever reaches Redis. Its RQ id is `<namespace>-<id>-<delivery>`: each
 delivery is an RQ job of its own, so what RQ still does to an earlier one (expiry, registries, clean-up)
 cannot touch a later one. In forward mode the job is the user's own function and arguments, pickled as RQ
-itself would, under `<namespace>-<id>`.
+itself would, under `<namespace>-<id>-forward`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -37,6 +37,8 @@ _FORWARD_TIMEOUT_SECONDS = 180
 # Ends what even the worker's own timeout could not interrupt, once the lease is over too.
 _OUTER_TIMEOUT_MARGIN_SECONDS = 60
 _NO_TIMEOUT = -1
+# RQ sets an alarm, and the system counts its seconds in 32 bits.
+_LONGEST_TIMEOUT_SECONDS = 2**31 - 1
 # RQ keeps the hash this long after the worker has run it. 0 would cost nine more round trips a job.
 _TRACKED_RESULT_TTL_SECONDS = 60
 
@@ -103,7 +105,9 @@ def tracked(
     # The pickle of (ENTRY_POINT, None, (job_id,), {}) in its textual protocol, in which the id is
     # decimal: a template, so that nothing has to be pickled per job.
     data = b"(Vworkers.entry.execute\nN(I%d\nt(dt." % job_id
-    outer = _NO_TIMEOUT if timeout_seconds is None else timeout_seconds + _OUTER_TIMEOUT_MARGIN_SECONDS
+    outer = _NO_TIMEOUT
+    if timeout_seconds is not None:
+        outer = min(timeout_seconds + _OUTER_TIMEOUT_MARGIN_SECONDS, _LONGEST_TIMEOUT_SECONDS)
     rq_id = tracked_id(namespace, job_id, delivery)
     return Delivery(rq_id, outer, f"{job_name} #{job_id}", data, _TRACKED_RESULT_TTL_SECONDS, queue)
 
@@ -137,13 +141,13 @@ def forwarded(
     except (ValueError, RecursionError, pickle.PicklingError) as error:
         raise UndeliverableError(f"the arguments cannot be encoded for RQ: {error}") from error
     timeout = timeout_seconds or _FORWARD_TIMEOUT_SECONDS
-    rq_id = f"{namespace}-{job_id}"
+    rq_id = f"{namespace}-{job_id}-forward"
     return Delivery(rq_id, timeout, f"{job_name} #{job_id}", data, "", queue)
 
 
-def delivery_number(rq_id: str) -> int | None:
-    """The delivery number in the RQ id of a tracked job; None for the ids of anybody else."""
-    match = re.fullmatch(r".+-\d+-(\d+)", rq_id)
+def delivery_number(namespace: str, rq_id: str) -> int | None:
+    """The delivery number in the RQ id of a tracked job of ours; None for the ids of anybody else."""
+    match = re.fullmatch(rf"{re.escape(namespace)}-\d+-(\d+)", rq_id)
     return int(match[1]) if match else None
 
 
@@ -191,16 +195,15 @@ class Wire:
             head: Any = self._redis.lindex(f"rq:queue:{queue}", 0)
         return None if head is None else head.decode(errors="replace")
 
-    def mark(self, leader: str) -> None:
+    def mark(self) -> None:
         """Leave a mark that is gone when this Redis has lost its memory."""
         with self._reachable():
-            self._redis.set(self._marker_key, leader)
+            self._redis.set(self._marker_key, "what was pushed is remembered as long as this is")
 
-    def remembers(self, leader: str) -> bool:
-        """Whether the mark that `leader` left is still there."""
+    def remembers(self) -> bool:
+        """Whether the mark is still there."""
         with self._reachable():
-            mark: Any = self._redis.get(self._marker_key)
-        return bool(mark == leader.encode())
+            return bool(self._redis.exists(self._marker_key))
 
     def ping(self) -> None:
         """Raise unless Redis answers."""

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -107,8 +108,8 @@ def new_enqueuer(
 def query(database_url: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
     """Execute one statement in a transaction of its own; returns its rows, if it has any."""
     with psycopg.connect(database_url, autocommit=True) as connection:
-        cursor = connection.execute(statement.encode(), parameters)
-        return cursor.fetchall() if cursor.description else []
+        cursor = connection.execute(statement.encode(), parameters or None)
+        return cursor.fetchall() if cursor.description is not None else []
 
 
 def stage_jobs(database_url: str, count: int = 1, *, job: str = "m.f", **options: Any) -> list[int]:
@@ -133,3 +134,29 @@ def pushed_jobs(redis_url: str, queue: str = "default", *, namespace: str = NAME
     """Ids of our jobs in the Redis list of a queue, in the same order."""
     ours = (re.match(rf"{namespace}-(\d+)", rq_id) for rq_id in pushed(redis_url, queue))
     return [int(match[1]) for match in ours if match]
+
+
+@contextmanager
+def leading(env: Mapping[str, str], *options: str) -> Iterator[Command]:
+    """A `drain run` process that leads."""
+    with drain_command("run", "--metrics-port", "0", *options, env=env) as command:
+        wait_until(lambda: command.events("leading"))
+        yield command
+
+
+def end(command: Command, number: int = signal.SIGTERM) -> int:
+    """Send a signal, and return the exit code."""
+    command.send_signal(number)
+    return command.wait(PATIENCE_SECONDS)
+
+
+def is_asleep(database_url: str) -> bool:
+    """Whether the leader sleeps, which it lets those who stage know."""
+    return bool(
+        query(
+            database_url,
+            "SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted "
+            "AND objid = 2 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+            "AND pid IN (SELECT pid FROM pg_stat_activity WHERE application_name = 'drain run')",
+        )
+    )

@@ -195,7 +195,8 @@ class Redelivered(NamedTuple):
 
 
 # The condition decides which rows; the order, the numbering and the new state are the same for all.
-# Locked rows are passed over: a worker is just writing them, so they are in good hands.
+# Locked rows are passed over: a worker is just writing them, so they are in good hands. It is now() that the
+# conditions ask: no index can be searched for clock_timestamp(), which changes while it is being searched.
 _REDELIVER = """
 WITH due AS (
     SELECT id, delivery AS previous_delivery FROM inflight_jobs
@@ -208,10 +209,8 @@ SET delivery = number, lease_expires_at = NULL, next_run_at = NULL
 FROM numbered WHERE job.id = numbered.id
 RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, numbered.previous_delivery
 """
-REDELIVER_RETRIES = _REDELIVER.format(condition="next_run_at <= clock_timestamp()", order="next_run_at")
-REDELIVER_LEASES = _REDELIVER.format(
-    condition="lease_expires_at < clock_timestamp()", order="lease_expires_at"
-)
+REDELIVER_RETRIES = _REDELIVER.format(condition="next_run_at <= now()", order="next_run_at")
+REDELIVER_LEASES = _REDELIVER.format(condition="lease_expires_at < now()", order="lease_expires_at")
 REDELIVER_UNCLAIMED = _REDELIVER.format(
     condition=f"{_DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",
     order="delivery",

@@ -1,0 +1,421 @@
+"""What people and programs type, and what they read."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import main
+from drain import stage
+from drain.transitions import inflight
+from tests.support import (
+    PATIENCE_SECONDS,
+    drain_command,
+    environment,
+    ids_in,
+    new_enqueuer,
+    query,
+    stage_jobs,
+)
+
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
+NOBODY_LISTENS = "postgresql://user:s3cret@127.0.0.1:1/shop"
+
+# Each command that asks the database, as it is typed.
+COMMANDS = [
+    "run --once",
+    "status",
+    "list dead",
+    "show 1",
+    "dead retry --all",
+    "dead discard --all",
+    "work --burst",
+]
+every_command = pytest.mark.parametrize("words", COMMANDS)
+
+
+def drain(words: str, env: Mapping[str, str], answer: str | None = None) -> Result:
+    """Run a command in this process; whatever it raises beyond an exit code is a failure."""
+    unset = dict.fromkeys(("DRAIN_DATABASE_URL", "DRAIN_REDIS_URL", "DRAIN_JOBS", "DRAIN_NAMESPACE"))
+    result = CliRunner().invoke(main, words.split(), env=unset | dict(env), input=answer)
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    return result
+
+
+def one_line_of(result: Result) -> str:
+    """What a command that could not do its work says: one line, and nothing else."""
+    assert (result.exit_code, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    return line
+
+
+@pytest.fixture
+def env(database_url: str, redis_url: str) -> dict[str, str]:
+    return {"DRAIN_DATABASE_URL": database_url, "DRAIN_REDIS_URL": redis_url, "DRAIN_JOBS": "tests.support"}
+
+
+def drained(env: Mapping[str, str], **options: Any) -> int:
+    (job_id,) = stage_jobs(env["DRAIN_DATABASE_URL"], **options)
+    with new_enqueuer(env["DRAIN_DATABASE_URL"], env["DRAIN_REDIS_URL"]) as enqueuer:
+        enqueuer.drain()
+    return job_id
+
+
+def dead(env: Mapping[str, str], **options: Any) -> int:
+    return drained(env, expires_at=PAST, **options)
+
+
+def claimed(env: Mapping[str, str], **options: Any) -> tuple[int, int]:
+    job_id = drained(env, **options)
+    with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
+        claim = inflight.claim(
+            connection, job_id, worker="test", options={}, max_attempts=3, timeout_seconds=60, margin=60
+        )
+    assert claim is not None
+    return job_id, claim.fencing_token
+
+
+def finished(env: Mapping[str, str], **options: Any) -> int:
+    job_id, token = claimed(env, **options)
+    with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
+        assert inflight.finish(connection, job_id, token)
+    return job_id
+
+
+def test_status_tells_programs_how_many_jobs_are_where(env: dict[str, str]) -> None:
+    dead(env, queue="mail")
+    drained(env)
+    finished(env)
+    stage_jobs(env["DRAIN_DATABASE_URL"], 2)
+    stage_jobs(env["DRAIN_DATABASE_URL"], queue="mail", run_at=FUTURE)
+
+    (line,) = drain("status --json", env).stdout.splitlines()
+    status = json.loads(line)
+
+    counts = {key: status[key] for key in ("staged", "scheduled", "inflight", "finished", "dead")}
+    assert counts == {"staged": 3, "scheduled": 1, "inflight": 1, "finished": 1, "dead": 1}
+    assert all(type(count) is int for count in counts.values())
+    assert isinstance(status["oldest_staged_age_seconds"], float)
+    assert status["oldest_staged_age_seconds"] > 0
+    assert status["leader"] is None
+    assert status["queues"] == {
+        "default": {"staged": 2, "scheduled": 0, "inflight": 1, "dead": 0, "redis_depth": 2},
+        "mail": {"staged": 1, "scheduled": 1, "inflight": 0, "dead": 1, "redis_depth": 0},
+    }
+
+
+def test_status_of_an_empty_database_is_all_zeros(env: dict[str, str]) -> None:
+    status = json.loads(drain("status --json", env).stdout)
+
+    assert (status["staged"], status["oldest_staged_age_seconds"], status["queues"]) == (0, 0.0, {})
+
+
+def test_status_names_the_leader_and_since_when(env: dict[str, str]) -> None:
+    with new_enqueuer(env["DRAIN_DATABASE_URL"], env["DRAIN_REDIS_URL"]):
+        leader = json.loads(drain("status --json", env).stdout)["leader"]
+        text = drain("status", env).stdout
+
+    assert datetime.fromisoformat(leader["since"]).tzinfo is not None
+    assert f"{leader['name']} since {leader['since']}" in text
+    assert json.loads(drain("status --json", env).stdout)["leader"] is None
+
+
+def test_status_can_be_asked_while_the_first_leader_has_not_yet_written_its_name(env: dict[str, str]) -> None:
+    with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
+        connection.execute("SELECT pg_advisory_lock(1785684580, 1)")
+
+        assert drain("status --json", env).exit_code == 0
+        assert drain("status", env).exit_code == 0
+
+
+def test_status_tells_people_the_same(env: dict[str, str]) -> None:
+    dead(env, queue="mail")
+    stage_jobs(env["DRAIN_DATABASE_URL"], 2)
+
+    text = drain("status", env).stdout
+
+    for part in ("nobody", "staged", "2", "mail", "default"):
+        assert part in text
+
+
+def test_list_shows_the_latest_jobs_first(env: dict[str, str]) -> None:
+    ids = stage_jobs(env["DRAIN_DATABASE_URL"], 30)
+    (other,) = stage_jobs(env["DRAIN_DATABASE_URL"], queue="mail")
+
+    def listed(words: str) -> list[int]:
+        return [
+            json.loads(line)["id"] for line in drain(f"list staged --json {words}", env).stdout.splitlines()
+        ]
+
+    assert listed("") == [other, *ids[:10:-1]]
+    assert listed("--limit 2") == [other, ids[-1]]
+    assert listed("--queue mail") == [other]
+    assert listed("--queue default --limit 1") == [ids[-1]]
+
+
+@pytest.mark.parametrize(("state", "make"), [("inflight", drained), ("finished", finished), ("dead", dead)])
+def test_list_shows_jobs_of_every_state(env: dict[str, str], state: str, make: Any) -> None:
+    job_id = make(env, queue="mail")
+
+    assert json.loads(drain(f"list {state} --json", env).stdout)["id"] == job_id
+    for part in (str(job_id), "m.f", "mail"):
+        assert part in drain(f"list {state}", env).stdout
+
+
+def test_list_of_nothing_prints_nothing_but_a_word(env: dict[str, str]) -> None:
+    result = drain("list dead", env)
+
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no job is dead\n")
+
+
+def test_a_queue_that_is_unknown_is_answered_with_those_that_are_known(env: dict[str, str]) -> None:
+    stage_jobs(env["DRAIN_DATABASE_URL"], queue="mail")
+    stage_jobs(env["DRAIN_DATABASE_URL"], queue="video")
+
+    result = drain("list staged --queue mial", env)
+
+    assert result.exit_code == 0
+    assert "'mial'" in result.stderr
+    assert "mail, video" in result.stderr
+
+
+def test_a_table_shows_id_and_queue_of_a_dead_job_in_80_columns_whatever_else_it_holds(
+    env: dict[str, str],
+) -> None:
+    query(env["DRAIN_DATABASE_URL"], "ALTER SEQUENCE staged_jobs_id_seq RESTART 12345678901")
+    job_id = dead(env, job="shop." + "x" * 200, queue="mail-of-customers", tag="tag " * 60)
+
+    lines = drain("list dead", env | {"COLUMNS": "80"}).stdout.splitlines()
+
+    assert str(job_id) in "".join(lines)
+    assert "mail-of-cust" in "".join(lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_show_tells_all_about_a_job(env: dict[str, str]) -> None:
+    with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
+        job_id = stage(connection, "shop.send", ["größe"], {"a": 1}, tag="shop.order")
+
+    shown = json.loads(drain(f"show {job_id} --json", env).stdout)
+    text = drain(f"show {job_id}", env).stdout
+
+    assert (shown["state"], shown["id"], shown["job_args"]) == ("staged", job_id, ["größe"])
+    assert (shown["job_kwargs"], shown["tag"], shown["expires_at"]) == ({"a": 1}, "shop.order", None)
+    for part in ("staged", str(job_id), "shop.send", '["größe"]', '{"a": 1}', "shop.order"):
+        assert part in text
+
+
+def test_show_tells_what_a_job_failed_of(env: dict[str, str]) -> None:
+    job_id, token = claimed(env)
+    error = {"type": "ValueError", "message": "too small", "traceback": "Traceback: here\n  and there"}
+    with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
+        assert inflight.retry_later(connection, job_id, token, 5, error)
+
+    text = drain(f"show {job_id}", env).stdout
+
+    assert "ValueError: too small" in text
+    assert "Traceback: here\n  and there" in text
+
+
+def test_show_of_an_id_that_nobody_knows_is_one_line(env: dict[str, str]) -> None:
+    assert "no job has the id 4711" in one_line_of(drain("show 4711", env))
+
+
+@pytest.mark.parametrize("words", ["show", "show one", "show 9223372036854775808", "list", "list everything"])
+def test_words_that_make_no_sense_are_wrong_usage(env: dict[str, str], words: str) -> None:
+    assert drain(words, env).exit_code == 2
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_dead_jobs_have_to_be_named(env: dict[str, str], verb: str) -> None:
+    job_id = dead(env)
+
+    assert drain(f"dead {verb} --yes", env).exit_code == 2
+    assert drain(f"dead {verb} --yes --all --queue default", env).exit_code == 2
+    assert drain(f"dead {verb} --yes --all {job_id}", env).exit_code == 2
+    assert ids_in(env["DRAIN_DATABASE_URL"], "dead_jobs") == [job_id]
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""], ids=["no", "nothing", "end of input"])
+def test_nothing_happens_to_dead_jobs_without_a_yes(env: dict[str, str], verb: str, answer: str) -> None:
+    job_id = dead(env)
+
+    result = drain(f"dead {verb} {job_id}", env, answer)
+
+    assert result.exit_code == 1
+    assert f"{verb} 1 dead job?" in result.stdout
+    assert ids_in(env["DRAIN_DATABASE_URL"], "dead_jobs") == [job_id]
+
+
+@pytest.mark.parametrize(
+    "by", ["{}", "--queue mail", "--job shop.mail", "--tag urgent", "--queue mail --tag urgent"]
+)
+@pytest.mark.parametrize(("verb", "staged"), [("retry", 1), ("discard", 0)])
+def test_a_yes_retries_or_discards_what_was_named_and_no_other(
+    env: dict[str, str], by: str, verb: str, staged: int
+) -> None:
+    other = dead(env)
+    named = dead(env, job="shop.mail", queue="mail", tag="urgent")
+
+    result = drain(f"dead {verb} {by.format(named)}", env, "y\n")
+
+    assert result.exit_code == 0
+    assert f"{verb}: 1 job" in result.stdout
+    assert ids_in(env["DRAIN_DATABASE_URL"], "dead_jobs") == [other]
+    assert ids_in(env["DRAIN_DATABASE_URL"], "staged_jobs") == [named] * staged
+
+
+def test_a_dead_job_that_is_retried_is_drained_again_and_remembers(env: dict[str, str]) -> None:
+    ids = [dead(env), dead(env)]
+
+    assert drain("dead retry --all --yes", env).exit_code == 0
+    with new_enqueuer(env["DRAIN_DATABASE_URL"], env["DRAIN_REDIS_URL"]) as enqueuer:
+        enqueuer.drain()
+
+    assert ids_in(env["DRAIN_DATABASE_URL"], "inflight_jobs") == ids
+    (past,) = json.loads(drain(f"show {ids[0]} --json", env).stdout)["history"]
+    assert past["reason"] == "expired"
+
+
+def test_dead_jobs_that_nobody_knows_are_one_line(env: dict[str, str]) -> None:
+    assert "no dead job matches" in one_line_of(drain("dead retry 4711 --yes", env))
+    assert "no dead job matches" in one_line_of(drain("dead discard --all --yes", env))
+
+
+def test_init_may_be_repeated(empty_database_url: str) -> None:
+    for _ in range(2):
+        result = drain("init", {"DRAIN_DATABASE_URL": empty_database_url})
+        assert result.exit_code == 0
+        assert "version 1" in result.stdout
+
+
+@every_command
+def test_a_database_that_is_not_named_is_asked_for_on_one_line(words: str) -> None:
+    assert "DRAIN_DATABASE_URL" in one_line_of(drain(words, {"DRAIN_REDIS_URL": "redis://127.0.0.1:1"}))
+
+
+@every_command
+def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(
+    words: str, env: dict[str, str]
+) -> None:
+    line = one_line_of(drain(words, env | {"DRAIN_DATABASE_URL": NOBODY_LISTENS}))
+
+    assert "127.0.0.1:1/shop" in line
+    assert "s3cret" not in line
+
+
+@pytest.mark.parametrize("character", "@/?#[]:% \u2100")
+def test_no_part_of_a_password_is_shown_when_somebody_forgot_to_encode_it(character: str) -> None:
+    url = f"postgresql://user:hush{character}quiet@127.0.0.1:1/shop"
+    line = one_line_of(drain("status", {"DRAIN_DATABASE_URL": url}))
+
+    assert "hush" not in line
+    assert "quiet" not in line
+
+
+@every_command
+def test_a_database_without_the_schema_is_one_line(
+    words: str, env: dict[str, str], empty_database_url: str
+) -> None:
+    assert "drain init" in one_line_of(drain(words, env | {"DRAIN_DATABASE_URL": empty_database_url}))
+
+
+@every_command
+def test_a_newer_schema_is_one_line(words: str, env: dict[str, str]) -> None:
+    query(env["DRAIN_DATABASE_URL"], "INSERT INTO drain_schema (version) VALUES (99)")
+
+    assert "upgrade job-drain" in one_line_of(drain(words, env))
+
+
+def test_init_leaves_a_newer_schema_alone_and_says_so(env: dict[str, str]) -> None:
+    query(env["DRAIN_DATABASE_URL"], "INSERT INTO drain_schema (version) VALUES (99)")
+
+    assert "upgrade job-drain" in one_line_of(drain("init", env))
+
+
+@pytest.mark.parametrize("words", ["run --once", "work --burst"])
+def test_a_redis_that_is_missing_or_cannot_be_used_is_one_line(words: str, env: dict[str, str]) -> None:
+    def told(url: str) -> str:
+        return one_line_of(drain(words, env | {"DRAIN_REDIS_URL": url}))
+
+    assert "DRAIN_REDIS_URL" in told("")
+    assert "DRAIN_REDIS_URL" in told("localhost:6379")
+    assert "DRAIN_REDIS_URL" in told("redis://localhost:port/0")
+    away = told("redis://:hush@127.0.0.1:1/0")
+    assert "127.0.0.1:1" in away
+    assert "hush" not in away
+
+
+def test_status_counts_on_while_redis_is_away(env: dict[str, str]) -> None:
+    stage_jobs(env["DRAIN_DATABASE_URL"])
+
+    result = drain("status --json", env | {"DRAIN_REDIS_URL": "redis://:hush@127.0.0.1:1/0"})
+
+    assert json.loads(result.stdout)["queues"]["default"]["redis_depth"] is None
+    assert "127.0.0.1:1" in result.stderr
+    assert "hush" not in result.stderr
+
+
+DATABASE, REDIS = "DRAIN_DATABASE_URL", "DRAIN_REDIS_URL"
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        ("init", [DATABASE]),
+        (
+            "run",
+            [
+                DATABASE,
+                REDIS,
+                "DRAIN_NAMESPACE",
+                "DRAIN_FORWARD_QUEUES",
+                "DRAIN_BATCH_SIZE",
+                "DRAIN_POLL_SECONDS",
+                "DRAIN_METRICS_PORT",
+                "DRAIN_METRICS_HOST",
+            ],
+        ),
+        ("work", [DATABASE, REDIS, "DRAIN_JOBS", "DRAIN_NAMESPACE"]),
+        ("status", [DATABASE, REDIS]),
+        ("list", [DATABASE]),
+        ("show", [DATABASE]),
+        ("dead retry", [DATABASE]),
+        ("dead discard", [DATABASE]),
+    ],
+)
+def test_help_names_the_variable_of_each_setting(words: str, variables: list[str]) -> None:
+    result = drain(f"{words} --help", {})
+
+    assert result.exit_code == 0
+    for variable in variables:
+        assert variable in result.stdout
+
+
+def test_help_names_every_command() -> None:
+    text = drain("--help", {}).stdout
+
+    for command in main.commands:
+        assert f"\n  {command} " in text
+
+
+@pytest.mark.parametrize("words", ["status", "list dead", "list staged"])
+def test_output_that_goes_to_a_program_holds_no_colours(
+    env: dict[str, str], database_url: str, redis_url: str, words: str
+) -> None:
+    dead(env)
+    stage_jobs(database_url)
+
+    with drain_command(
+        *words.split(), env=environment(database_url, redis_url, TERM="xterm-256color")
+    ) as process:
+        assert process.wait(PATIENCE_SECONDS) == 0
+        assert process.output
+        assert "\x1b" not in process.output
