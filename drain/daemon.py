@@ -90,14 +90,15 @@ class Daemon:
         Raises:
             DrainError: Another enqueuer leads; or as for `run`, but an outage is not waited out.
         """
-        with postgres.reachable(self.settings.database_url), self._connect() as connection:
+        url = self.settings.database_url
+        with postgres.reachable(url), self._connect() as connection, self._guarded(connection):
             state = leader.try_to_lead(connection)
             if state is None:
                 raise DrainError("another enqueuer is draining this database; what is due is in its hands")
             with self._enqueuer(connection, state) as enqueuer:
-                redelivery = Redelivery(enqueuer)
+                redelivery = Redelivery(enqueuer, alive=self._tick)
                 again = redelivery.recover()
-                enqueuer.drain()
+                enqueuer.drain(keep_on=self._is_alive)
                 return again + redelivery.run_once() + enqueuer.delivered
 
     @contextmanager
@@ -230,6 +231,10 @@ class Daemon:
     def _tick(self) -> None:
         self._ticked = monotonic()
         systemd.notify("WATCHDOG=1")
+
+    def _is_alive(self) -> bool:
+        self._tick()
+        return True
 
     def _up(self, status: str) -> None:
         if self._problem is not None:

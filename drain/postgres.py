@@ -90,12 +90,20 @@ def break_off(connection: Connection) -> None:
 
 
 def set_bounds(connection: Connection, *, statement_seconds: int, lock_seconds: int) -> None:
-    """Bound every statement of the session, and every wait for a lock."""
-    connection.execute(
-        "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false), "
-        "set_config('idle_in_transaction_session_timeout', %s, false)",
-        (f"{statement_seconds}s", f"{lock_seconds}s", f"{statement_seconds}s"),
-    )
+    """Bound every statement of the session, every wait for a lock, and the session's life without us.
+
+    The server notices within some ten seconds that our machine is gone, and lets go of our locks.
+    """
+    bounds = {
+        "statement_timeout": f"{statement_seconds}s",
+        "lock_timeout": f"{lock_seconds}s",
+        "idle_in_transaction_session_timeout": f"{statement_seconds}s",
+        "tcp_keepalives_idle": "5",
+        "tcp_keepalives_interval": "2",
+        "tcp_keepalives_count": "3",
+    }
+    settings = ", ".join(["set_config(%s, %s, false)"] * len(bounds))
+    connection.execute(f"SELECT {settings}", [text for bound in bounds.items() for text in bound])
 
 
 def describe(database_url: str) -> str:

@@ -53,6 +53,7 @@ class Redelivery:
     lost_after_seconds: float = LOST_AFTER_SECONDS
     alive: Callable[[], None] = lambda: None
     _suspicions: dict[str, Suspicion] = field(default_factory=dict)
+    _holds_watermark: bool = False
 
     def recover(self) -> int:
         """Push what the last leader moved and did not push, or all that waits if Redis has lost its memory.
@@ -64,8 +65,11 @@ class Redelivery:
         """
         remembered = self.enqueuer.redis.remembers()
         above, up_to = self.enqueuer.pushed_up_to if remembered else 0, self.enqueuer.last_delivery
+        # The watermark stays below what is still to be pushed, should this leader die in between.
+        self._holds_watermark = True
         total = self._unclaimed("never pushed" if remembered else "lost", above=above, up_to=up_to)
-        self.enqueuer.pushed_up_to = max(self.enqueuer.pushed_up_to, up_to)
+        self._holds_watermark = False
+        self.enqueuer.pushed_up_to = self.enqueuer.last_delivery
         self.enqueuer.flush()
         self.enqueuer.redis.mark()
         return total
@@ -162,17 +166,9 @@ class Redelivery:
     def _push(self, jobs: Sequence[Redelivered]) -> None:
         redis = self.enqueuer.redis
         redis.push(
-            [
-                wire.tracked(
-                    redis.namespace,
-                    job.id,
-                    job.queue,
-                    job.job_name,
-                    job.timeout_seconds,
-                    job.delivery,
-                )
-                for job in jobs
-            ]
+            wire.tracked(redis.namespace, job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery)
+            for job in jobs
         )
         redis.forget(wire.tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs)
-        self.enqueuer.pushed_up_to = jobs[-1].delivery
+        if not self._holds_watermark:
+            self.enqueuer.pushed_up_to = jobs[-1].delivery

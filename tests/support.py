@@ -132,7 +132,7 @@ def pushed(redis_url: str, queue: str = "default") -> list[str]:
 
 def pushed_jobs(redis_url: str, queue: str = "default", *, namespace: str = NAMESPACE) -> list[int]:
     """Ids of our jobs in the Redis list of a queue, in the same order."""
-    ours = (re.match(rf"{namespace}-(\d+)", rq_id) for rq_id in pushed(redis_url, queue))
+    ours = (re.match(rf"{namespace}-(\d+)-", rq_id) for rq_id in pushed(redis_url, queue))
     return [int(match[1]) for match in ours if match]
 
 

@@ -57,7 +57,7 @@ def test_only_the_queues_that_are_named_are_forwarded(database_url: str, redis_u
     with new_enqueuer(database_url, redis_url, forward_queues=FORWARD) as enqueuer:
         enqueuer.drain()
 
-    assert (pushed(redis_url, "mail"), pushed(redis_url)) == ([f"test-{forwarded}"], [f"test-{tracked}-1"])
+    assert (pushed_jobs(redis_url, "mail"), pushed_jobs(redis_url)) == ([forwarded], [tracked])
     assert ids_in(database_url, "inflight_jobs") == [tracked]
 
 

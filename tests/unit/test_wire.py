@@ -92,7 +92,7 @@ def test_a_forwarded_job_is_what_rq_itself_would_have_enqueued(redis: Wire, clie
     )
     own = Queue("mail", connection=client).enqueue("shop.jobs.send", *args, **kwargs)
 
-    ours = Job.fetch("shop-7", connection=client)
+    ours = Job.fetch("shop-7-forward", connection=client)
 
     assert (ours.func_name, ours.args, ours.kwargs) == (own.func_name, own.args, own.kwargs)
     assert (ours.origin, ours.timeout, ours.get_status()) == (own.origin, own.timeout, own.get_status())
@@ -102,7 +102,7 @@ def test_a_forwarded_job_is_what_rq_itself_would_have_enqueued(redis: Wire, clie
 def test_the_time_limit_of_a_forwarded_job_is_the_one_that_was_staged(redis: Wire, client: Redis) -> None:
     redis.push([wire.forwarded("shop", 1, "default", "a.b", "[]", "{}", 5)])
 
-    assert float(str(Job.fetch("shop-1", connection=client).timeout)) == 5
+    assert float(str(Job.fetch("shop-1-forward", connection=client).timeout)) == 5
 
 
 def test_arguments_that_python_cannot_read_are_undeliverable() -> None:
@@ -135,7 +135,7 @@ def test_tracked_and_forwarded_jobs_may_share_a_push(redis: Wire, client: Redis)
     redis.push([tracked(1), wire.forwarded("shop", 2, "default", "a.b", "[]", "{}", None), tracked(3)])
 
     assert Job.fetch("shop-1-101", connection=client).result_ttl is not None
-    assert Job.fetch("shop-2", connection=client).result_ttl is None
+    assert Job.fetch("shop-2-forward", connection=client).result_ttl is None
 
 
 def test_a_push_of_nothing_is_nothing(redis: Wire, client: Redis) -> None:
@@ -164,14 +164,16 @@ def test_ids_hold_only_what_rq_allows(redis: Wire, client: Redis) -> None:
     ("rq_id", "number"),
     [
         ("shop-17-900", 900),
-        ("my-shop_1-17-900", 900),
+        ("shop-17-forward", None),
+        ("another-shop-17-900", None),
+        ("shop-2-17-900", None),
         ("17", None),
         ("somebody-else", None),
         ("0b9fb1f4-92e3-4b1a-8bd4-7a6d8a9f2c11", None),
     ],
 )
 def test_the_delivery_number_is_read_from_our_ids_alone(rq_id: str, number: int | None) -> None:
-    assert wire.delivery_number(rq_id) == number
+    assert wire.delivery_number("shop", rq_id) == number
 
 
 def test_the_head_is_the_id_that_the_next_worker_pops(fake: Wire) -> None:
@@ -182,14 +184,12 @@ def test_the_head_is_the_id_that_the_next_worker_pops(fake: Wire) -> None:
     assert (fake.head("default"), fake.depth("default")) == ("shop-1-1", 2)
 
 
-def test_the_mark_of_a_leader_is_its_own_and_goes_with_the_memory(fake: Wire) -> None:
-    assert not fake.remembers("host:1")
-    fake.mark("host:1")
-
-    assert fake.remembers("host:1")
-    assert not fake.remembers("host:2")
+def test_the_mark_is_there_until_the_memory_is_lost(fake: Wire) -> None:
+    assert not fake.remembers()
+    fake.mark()
+    assert fake.remembers()
     fake._redis.flushall()
-    assert not fake.remembers("host:1")
+    assert not fake.remembers()
 
 
 def test_a_redis_that_refuses_is_unavailable(redis: Wire, client: Redis) -> None:
