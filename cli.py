@@ -76,7 +76,7 @@ def settings_options(*names: str) -> Callable[[F], F]:
     return decorate
 
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log every step.")
 
 
@@ -131,7 +131,11 @@ def run(settings: Settings, *, once: bool, metrics_port: int, metrics_host: str,
     """Drain committed jobs into Redis. Start as many as you like: one leads, the others stand by.
 
     SIGTERM and SIGINT end it after the batch in hand, with exit code 0.
-    """
+
+    \b
+    drain run --metrics-port 9187
+    drain run --once                      from cron, where a daemon is too much
+    """  # noqa: D301
     # Imported here: the other commands start faster without the enqueuer.
     from drain import http
     from drain.daemon import Daemon
@@ -207,14 +211,18 @@ def status(settings: Settings, *, as_json: bool) -> None:
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The most to show.")
 @as_json_option
 def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
-    """List jobs that are STATE, the latest first. With --json one object a line."""
+    """List jobs that are STATE, the latest first.
+
+    \b
+    drain list dead --queue mail
+    drain list finished --limit 1000 --json | jq '.[].job_name'
+    """  # noqa: D301
     with _database(settings) as connection:
         jobs = inspection.jobs(connection, state, queue=queue, limit=limit)
         if queue and not jobs:
             _hint_at_unknown([queue], inspection.queues(connection))
     if as_json:
-        for job in jobs:
-            click.echo(json.dumps(job, default=_plain))
+        click.echo(json.dumps(jobs, default=_plain))
     elif jobs:
         console = Console()
         console.print(_job_table(state, jobs, console.width))
@@ -245,7 +253,13 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 @main.group()
 def dead() -> None:
-    """Retry or discard jobs that were given up; `drain list dead` shows them."""
+    """Retry or discard jobs that were given up; `drain list dead` shows them.
+
+    \b
+    drain dead retry 42
+    drain dead retry --queue mail --job shop.jobs.send_receipt
+    drain dead discard --all --yes
+    """  # noqa: D301
 
 
 def selection_options(command: F) -> F:
@@ -408,6 +422,8 @@ _COLUMNS = {
 }
 # Terminals with less room than this do without the arguments and the tag; `drain show` has them.
 _WIDE = 120
+# The most that a text may take of the terminal's width, so that numbers and times keep their room.
+_SHARES = {"job_name": 0.35, "queue": 0.2, "tag": 0.12, "job_args": 0.15}
 
 
 def _job_table(state: str, jobs: Sequence[dict[str, Any]], width: int) -> Table:
@@ -415,17 +431,13 @@ def _job_table(state: str, jobs: Sequence[dict[str, Any]], width: int) -> Table:
     wide = ("tag", "job_args") if width >= _WIDE else ()
     columns: Sequence[str] = ("id", "job_name", "queue", *wide, *_COLUMNS[state])
     for column in columns:
-        # Numbers and times keep their room; of texts only the explanation may take a second line.
-        whole = column in {"id", "attempts", "priority"} or column.endswith("_at")
-        longest = max(len(column), *(len(_cell(job[column])) for job in jobs))
-        table.add_column(
-            column,
-            overflow="ellipsis",
-            no_wrap=column != "explanation",
-            min_width=longest if whole else min(longest, 12),
-        )
+        # Only the explanation may take a second line.
+        table.add_column(column, overflow="fold", no_wrap=column != "explanation")
     for job in jobs:
-        table.add_row(*(Text(_cell(job[column])) for column in columns))
+        cells = [Text(_cell(job[column])) for column in columns]
+        for cell, column in zip(cells, columns, strict=True):
+            cell.truncate(int(_SHARES.get(column, 1) * width), overflow="ellipsis")
+        table.add_row(*cells)
     return table
 
 

@@ -226,5 +226,8 @@ def _count_finished(connection: Connection) -> tuple[int, bool]:
 
 
 def _leader(connection: Connection) -> dict[str, str] | None:
-    row: tuple[str, datetime] | None = connection.execute(_LEADER).fetchone()
-    return None if row is None else {"name": row[0], "since": row[1].isoformat()}
+    # A leader that has its lock and not yet written its name is about to.
+    row: tuple[str | None, datetime | None] | None = connection.execute(_LEADER).fetchone()
+    if row is None or row[0] is None or row[1] is None:
+        return None
+    return {"name": row[0], "since": row[1].isoformat()}
