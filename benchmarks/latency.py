@@ -6,7 +6,7 @@ import multiprocessing
 import threading
 from contextlib import closing
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import redis
@@ -83,12 +83,13 @@ def _application(database_url: str, seconds: float, committed: SimpleQueue[tuple
 
 def _arrivals(services: Services, count: int) -> Times:
     arrived: Times = {}
+    client: Any
     with closing(redis.Redis.from_url(services.redis_url)) as client:
         while len(arrived) < count:
             popped = client.blpop(["rq:queue:popped"], timeout=30)
             if popped is None:
                 raise TimeoutError(f"only {len(arrived)} of {count} jobs arrived")
-            arrived[int(popped[1].decode().split("-")[-2])] = monotonic()
+            arrived[int(popped[1].split(b"-")[-2])] = monotonic()
     return arrived
 
 

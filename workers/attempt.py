@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import signal
@@ -44,7 +45,9 @@ def run(claim: Claim) -> Outcome:
     try:
         _check_arguments(job, args, kwargs)
         with time_limit(claim.timeout_seconds):
-            job.function(*args, **kwargs)
+            result = job.function(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                asyncio.run(result)
     except KeyboardInterrupt:
         raise
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from drain import stage, stage_many
 from drain.errors import ConfigError, JobModuleError
@@ -61,6 +62,9 @@ class Job(Generic[P, R]):
 _jobs: dict[str, Job[..., Any]] = {}
 
 
+@overload
+def job(function: Callable[P, R], /) -> Job[P, R]: ...
+@overload
 def job(
     *,
     name: str | None = None,
@@ -69,10 +73,16 @@ def job(
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS,
     retry_base_seconds: float = 2.0,
     retry_cap_seconds: float = 3600.0,
-) -> Callable[[Callable[P, R]], Job[P, R]]:
-    """Register a function as a job.
+) -> Callable[[Callable[P, R]], Job[P, R]]: ...
+def job(
+    function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
+) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
+    """Register a function as a job: `@job`, or `@job(queue="mail", max_attempts=5)`.
+
+    An `async def` runs in an event loop of its own.
 
     Args:
+        function: The function, where no option is given.
         name: Name of the job; the function's dotted path by default.
         queue: Queue that `.stage` puts the job into.
         max_attempts: Claims that may fail before it is dead; 0 for no limit.
@@ -81,28 +91,28 @@ def job(
         retry_cap_seconds: The longest wait between two attempts.
 
     Raises:
-        ValueError: An option makes no sense, or another function has this name already.
+        ValueError: An option makes no sense, another function has this name already, or this one yields.
     """
-    options = JobOptions(
-        queue=queue,
-        max_attempts=max_attempts,
-        timeout_seconds=timeout_seconds,
-        retry_base_seconds=retry_base_seconds,
-        retry_cap_seconds=retry_cap_seconds,
-    )
+    if function is not None:
+        return _register(function, name, JobOptions())
+    checked = JobOptions(**options)
+    return lambda function: _register(function, name, checked)
 
-    def register(function: Callable[P, R]) -> Job[P, R]:
-        registered = Job(function, name or dotted_name(function), options)
-        known = _jobs.get(registered.job_name)
-        if known is not None and _origin(known.function) != _origin(function):
-            raise ValueError(
-                f"two functions are registered as {registered.job_name!r}: "
-                f"{_origin(known.function)} and {_origin(function)}; give one of them another name"
-            )
-        _jobs[registered.job_name] = registered
-        return registered
 
-    return register
+def _register(function: Callable[P, R], name: str | None, options: JobOptions) -> Job[P, R]:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ValueError(
+            f"{_origin(function)} yields, so calling it would run none of it; use a plain function"
+        )
+    registered = Job(function, name or dotted_name(function), options)
+    known = _jobs.get(registered.job_name)
+    if known is not None and _origin(known.function) != _origin(function):
+        raise ValueError(
+            f"two functions are registered as {registered.job_name!r}: "
+            f"{_origin(known.function)} and {_origin(function)}; give one of them another name"
+        )
+    _jobs[registered.job_name] = registered
+    return registered
 
 
 def load(modules: Sequence[str]) -> None:

@@ -16,8 +16,8 @@ from workers import registry
 def work(settings: Settings, queues: Sequence[str], *, burst: bool) -> None:
     """Work on the queues, the first of them first, until a signal comes.
 
-    SIGTERM and SIGINT end it after the job in hand; a second one ends it at once, and the job's lease runs
-    out.
+    SIGTERM and SIGINT end it after the job in hand. A second one interrupts that job, which counts as a
+    failed attempt.
 
     Args:
         settings: Where, and which job modules.
