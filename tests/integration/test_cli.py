@@ -149,9 +149,7 @@ def test_list_shows_the_latest_jobs_first(env: dict[str, str]) -> None:
     (other,) = stage_jobs(env["DRAIN_DATABASE_URL"], queue="mail")
 
     def listed(words: str) -> list[int]:
-        return [
-            json.loads(line)["id"] for line in drain(f"list staged --json {words}", env).stdout.splitlines()
-        ]
+        return [job["id"] for job in json.loads(drain(f"list staged --json {words}", env).stdout)]
 
     assert listed("") == [other, *ids[:10:-1]]
     assert listed("--limit 2") == [other, ids[-1]]
@@ -163,7 +161,7 @@ def test_list_shows_the_latest_jobs_first(env: dict[str, str]) -> None:
 def test_list_shows_jobs_of_every_state(env: dict[str, str], state: str, make: Any) -> None:
     job_id = make(env, queue="mail")
 
-    assert json.loads(drain(f"list {state} --json", env).stdout)["id"] == job_id
+    assert [job["id"] for job in json.loads(drain(f"list {state} --json", env).stdout)] == [job_id]
     for part in (str(job_id), "m.f", "mail"):
         assert part in drain(f"list {state}", env).stdout
 
