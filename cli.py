@@ -10,17 +10,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import psycopg
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from drain import inspection, log, postgres, schema, wire
+from drain import display, inspection, log, postgres, schema, wire
 from drain.config import VARIABLES, Settings
 from drain.errors import DrainError, UnavailableError
 from drain.postgres import Connection
@@ -190,18 +186,7 @@ def status(settings: Settings, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result.as_json()))
         return
-    console = Console(highlight=False)
-    leader = result.leader
-    who = f"{leader['name']} since {leader['since']}" if leader else "nobody; start `drain run`"
-    about = "about " if result.finished_is_estimate else ""
-    console.print(f"leader    {who}", soft_wrap=True)
-    console.print(f"staged    {result.staged}, of which {result.scheduled} are scheduled for later")
-    console.print(f"in flight {result.inflight}")
-    console.print(f"finished  {about}{result.finished}")
-    console.print(f"dead      {result.dead}", style="red" if result.dead else None)
-    console.print(f"oldest    due for {result.oldest_staged_age_seconds:.1f} s")
-    if result.queues:
-        console.print(_queue_table(result))
+    display.show_status(result)
 
 
 @main.command("list")
@@ -222,10 +207,9 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
         if queue and not jobs:
             _hint_at_unknown([queue], inspection.queues(connection))
     if as_json:
-        click.echo(json.dumps(jobs, default=_plain))
+        click.echo(json.dumps(jobs, default=display.plain))
     elif jobs:
-        console = Console()
-        console.print(_job_table(state, jobs, console.width))
+        display.show_jobs(state, jobs)
     else:
         click.echo(f"no job is {state}", err=True)
 
@@ -239,16 +223,9 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
     with _database(settings) as connection:
         job = inspection.job(connection, job_id)
     if as_json:
-        click.echo(json.dumps(job, default=_plain))
+        click.echo(json.dumps(job, default=display.plain))
         return
-    error = job.pop("last_error", None)
-    width = max(map(len, job))
-    for name, value in job.items():
-        if value is not None:
-            click.echo(f"{name:{width}}  {_text(value)}")
-    if error:
-        click.echo(f"{'last_error':{width}}  {error['type']}: {error['message']}")
-        click.echo(error["traceback"])
+    display.show_job(job)
 
 
 @main.group()
@@ -400,64 +377,6 @@ def _act_on_dead(
             click.confirm(f"{verb} {count} dead {'job' if count == 1 else 'jobs'}?", abort=True)
         done = act(connection, selection)
     click.echo(f"{verb}: {done} {'job' if done == 1 else 'jobs'}")
-
-
-def _queue_table(result: inspection.Status) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("queue", overflow="fold")
-    for column in ("staged", "scheduled", "in flight", "in Redis", "dead"):
-        table.add_column(column, justify="right")
-    for name, counts in sorted(result.queues.items()):
-        depth = "?" if counts.redis_depth is None else counts.redis_depth
-        numbers = (counts.staged, counts.scheduled, counts.inflight, depth, counts.dead)
-        table.add_row(Text(name), *map(str, numbers))
-    return table
-
-
-_COLUMNS = {
-    "staged": ("priority", "scheduled_at"),
-    "inflight": ("attempts", "moved_at"),
-    "finished": ("attempts", "finished_at"),
-    "dead": ("died_at", "explanation"),
-}
-# Terminals with less room than this do without the arguments and the tag; `drain show` has them.
-_WIDE = 120
-# The most that a text may take of the terminal's width, so that numbers and times keep their room.
-_SHARES = {"job_name": 0.35, "queue": 0.2, "tag": 0.12, "job_args": 0.15}
-
-
-def _job_table(state: str, jobs: Sequence[dict[str, Any]], width: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    wide = ("tag", "job_args") if width >= _WIDE else ()
-    columns: Sequence[str] = ("id", "job_name", "queue", *wide, *_COLUMNS[state])
-    for column in columns:
-        # Only the explanation may take a second line.
-        table.add_column(column, overflow="fold", no_wrap=column != "explanation")
-    for job in jobs:
-        cells = [Text(_cell(job[column])) for column in columns]
-        for cell, column in zip(cells, columns, strict=True):
-            cell.truncate(int(_SHARES.get(column, 1) * width), overflow="ellipsis")
-        table.add_row(*cells)
-    return table
-
-
-def _cell(value: Any) -> str:
-    """A value short enough for a table: times to the second, texts on one line."""
-    if isinstance(value, datetime):
-        return value.strftime("%m-%d %H:%M:%S")
-    return " ".join(_text(value).split())
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="milliseconds")
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_plain)
-
-
-def _plain(value: Any) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 if __name__ == "__main__":

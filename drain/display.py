@@ -1,0 +1,107 @@
+"""What people see of the jobs: lines and tables that fit their terminal, and no colours when piped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from drain.inspection import Status
+
+
+def show_status(result: Status) -> None:
+    """Print the whole system at a glance."""
+    console = Console(highlight=False, markup=False)
+    leader = result.leader
+    who = f"{leader['name']} since {leader['since']}" if leader else "nobody; start `drain run`"
+    about = "about " if result.finished_is_estimate else ""
+    console.print(f"leader    {who}", soft_wrap=True)
+    console.print(f"staged    {result.staged}, of which {result.scheduled} are scheduled for later")
+    console.print(f"in flight {result.inflight}")
+    console.print(f"finished  {about}{result.finished}")
+    console.print(f"dead      {result.dead}", style="red" if result.dead else None)
+    console.print(f"oldest    due for {result.oldest_staged_age_seconds:.1f} s")
+    if result.queues:
+        console.print(_queue_table(result))
+
+
+def show_jobs(state: str, jobs: Sequence[dict[str, Any]]) -> None:
+    """Print a table of jobs of one state."""
+    console = Console()
+    console.print(_job_table(state, jobs, console.width))
+
+
+def show_job(job: dict[str, Any]) -> None:
+    """Print all that is known about one job; a traceback last, as it came."""
+    error = job.get("last_error")
+    width = max(map(len, job))
+    for name, value in job.items():
+        if value is not None and name != "last_error":
+            print(f"{name:{width}}  {_text(value)}")
+    if error:
+        print(f"{'last_error':{width}}  {error['type']}: {error['message']}")
+        print(error["traceback"])
+
+
+def plain(value: Any) -> str:
+    """A value that JSON has no type for, as a text."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _queue_table(result: Status) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("queue", overflow="fold")
+    for column in ("staged", "scheduled", "in flight", "in Redis", "dead"):
+        table.add_column(column, justify="right")
+    for name, counts in sorted(result.queues.items()):
+        depth = "?" if counts.redis_depth is None else counts.redis_depth
+        numbers = (counts.staged, counts.scheduled, counts.inflight, depth, counts.dead)
+        table.add_row(Text(name), *map(str, numbers))
+    return table
+
+
+_COLUMNS = {
+    "staged": ("priority", "scheduled_at"),
+    "inflight": ("attempts", "moved_at"),
+    "finished": ("attempts", "finished_at"),
+    "dead": ("died_at", "explanation"),
+}
+# Terminals with less room than this do without the arguments and the tag; `drain show` has them.
+_WIDE = 120
+# The most that a text may take of the terminal's width, so that numbers and times keep their room.
+_SHARES = {"job_name": 0.35, "queue": 0.2, "tag": 0.12, "job_args": 0.15}
+
+
+def _job_table(state: str, jobs: Sequence[dict[str, Any]], width: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    wide = ("tag", "job_args") if width >= _WIDE else ()
+    columns: Sequence[str] = ("id", "job_name", "queue", *wide, *_COLUMNS[state])
+    for column in columns:
+        # Only the explanation may take a second line.
+        table.add_column(column, overflow="fold", no_wrap=column != "explanation")
+    for job in jobs:
+        cells = [Text(_cell(job[column])) for column in columns]
+        for cell, column in zip(cells, columns, strict=True):
+            cell.truncate(int(_SHARES.get(column, 1) * width), overflow="ellipsis")
+        table.add_row(*cells)
+    return table
+
+
+def _cell(value: Any) -> str:
+    """A value short enough for a table: times to the second, texts on one line."""
+    if isinstance(value, datetime):
+        return value.strftime("%m-%d %H:%M:%S")
+    return " ".join(_text(value).split())
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=plain)
