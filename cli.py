@@ -27,6 +27,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 
+# What a question may take; counting a few million rows takes a second.
+_STATEMENT_SECONDS = 30
+_LOCK_SECONDS = 5
+
 _HELP = {
     "database_url": "PostgreSQL: postgresql://user@host/database.",
     "redis_url": "Redis: redis://host:6379/0, rediss://… or unix:///path.",
@@ -47,6 +51,12 @@ class Group(click.Group):
             return super().invoke(ctx)
         except DrainError as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            raise click.ClickException(
+                f"{error.filename or 'the system'}: {error.strerror or error}"
+            ) from error
+        except UnicodeEncodeError as error:
+            raise click.ClickException("an argument holds bytes that are no text") from error
         except psycopg.Error as error:
             reason = error.diag.message_primary or str(error).partition("\n")[0]
             raise click.ClickException(f"PostgreSQL refused: {reason}") from error
@@ -193,7 +203,9 @@ def status(settings: Settings, *, as_json: bool) -> None:
 @click.argument("state", type=click.Choice(list(inspection.TABLES)))
 @settings_options("database_url")
 @click.option("--queue", help="Only jobs of this queue.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="The most to show.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="The most to show."
+)
 @as_json_option
 def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
     """List jobs that are STATE, the latest first.
@@ -335,7 +347,12 @@ def demo(*, as_json: bool) -> None:
 @contextmanager
 def _database(settings: Settings) -> Iterator[Connection]:
     connection = postgres.connect(settings.database_url, "drain cli")
-    with closing(connection), postgres.reachable(settings.database_url):
+    with (
+        closing(connection),
+        postgres.reachable(settings.database_url),
+        postgres.time_limit(connection, 2 * _STATEMENT_SECONDS),
+    ):
+        postgres.set_bounds(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
         schema.check(connection)
         yield inspection.readable(connection)
 
@@ -371,10 +388,11 @@ def _act_on_dead(
 ) -> None:
     with _database(settings) as connection:
         count = dead_jobs.count(connection, selection)
-        if not count:
-            raise DrainError("no dead job matches; `drain list dead` shows what there is")
-        if not yes:
-            click.confirm(f"{verb} {count} dead {'job' if count == 1 else 'jobs'}?", abort=True)
+    if not count:
+        raise DrainError("no dead job matches; `drain list dead` shows what there is")
+    if not yes:
+        click.confirm(f"{verb} {count} dead {'job' if count == 1 else 'jobs'}?", abort=True)
+    with _database(settings) as connection:
         done = act(connection, selection)
     click.echo(f"{verb}: {done} {'job' if done == 1 else 'jobs'}")
 

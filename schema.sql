@@ -3,8 +3,11 @@
 --
 -- Which table a row is in is its state:
 --
---     staged_jobs ──drain──► inflight_jobs ──finish──► finished_jobs
---          └──────────────────────┴──give up──► dead_jobs ──retry──► staged_jobs
+--     staged_jobs --drain--> inflight_jobs --finish--> finished_jobs
+--          |                      |
+--          +------ give up -------+--> dead_jobs --retry--> staged_jobs
+--
+-- Nothing but ASCII in this file: databases of any encoding take it.
 
 
 -- staged_jobs: what applications write, each in its own transaction. A row here is a promise: once its
@@ -55,6 +58,10 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     -- RQ carries the name inside of keys, on command lines and in comma-separated lists.
     CONSTRAINT queue_must_be_a_name_that_rq_can_carry
         CHECK (queue ~ '^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}$'),
+    -- Programs can show no others, and 'infinity' cannot be counted down to.
+    CONSTRAINT times_must_lie_between_the_years_1_and_9999
+        CHECK (least(scheduled_at, expires_at, staged_at) > '0001-01-02 00:00:00+00'
+            AND greatest(scheduled_at, expires_at, staged_at) < '9999-12-30 00:00:00+00'),
     CONSTRAINT tag_must_not_exceed_255_characters
         CHECK (char_length(tag) <= 255),
     CONSTRAINT max_attempts_must_not_be_negative
@@ -108,7 +115,7 @@ CREATE TABLE IF NOT EXISTS inflight_jobs (
     claimed_by       text,
     lease_expires_at timestamptz,
     next_run_at      timestamptz,
-    -- {"type": …, "message": …, "traceback": …, "at": …} of the latest failure.
+    -- {"type": ..., "message": ..., "traceback": ..., "at": ...} of the latest failure.
     last_error       jsonb
 );
 

@@ -131,11 +131,16 @@ def _libpq_url(url: str) -> str:
 
 def _refuse_bare_characters(variable: str, url: str) -> None:
     """Refuse a password with bare special characters: a part of it would be taken for the host, and shown."""
-    user_and_password, at, _ = url.partition("://")[2].partition("?")[0].rpartition("@")
-    if at and (not user_and_password.isascii() or re.search(r"[/@\[\]]", user_and_password)):
+    user_and_password, at, _ = url.partition("://")[2].rpartition("@")
+    bare = at and (not user_and_password.isascii() or re.search(r"[/?#@\[\]]", user_and_password))
+    try:
+        urlsplit(url)
+    except ValueError:
+        bare = True
+    if bare:
         raise ConfigError(
             f"{variable} cannot be read: percent-encode the special characters of user and password, "
-            "such as %40 for @ and %2F for /"
+            "such as %40 for @ and %2F for /, and close the brackets of an IPv6 address"
         )
 
 

@@ -34,6 +34,9 @@ _LONGEST_BACKOFF_SECONDS = 5.0
 _FIRST_NAP_SECONDS = 0.001
 _STATEMENT_SECONDS = 30
 _LOCK_SECONDS = 2
+# A leader that is stopped or hangs loses its session, and so the lock, after this long without a statement.
+# A living one pauses for a second, or for as long as Redis may take to answer.
+_IDLE_SECONDS = 15
 # Stopping later than this is not worth waiting for: everything in hand is safe where it is.
 _STOP_SECONDS = 4.5
 # Longer than any statement may take: the server, or what stands between, has stopped answering.
@@ -130,7 +133,12 @@ class Daemon:
     def _connect(self) -> Connection:
         connection = postgres.connect(self.settings.database_url, leader.APPLICATION_NAME)
         with postgres.time_limit(connection, _STALLED_SECONDS):
-            postgres.set_bounds(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
+            postgres.set_bounds(
+                connection,
+                statement_seconds=_STATEMENT_SECONDS,
+                lock_seconds=_LOCK_SECONDS,
+                idle_seconds=_IDLE_SECONDS,
+            )
             schema.check(connection)
         return connection
 
@@ -147,7 +155,8 @@ class Daemon:
         with self._connect() as connection, self._guarded(connection):
             self.redis.ping()
             state = leader.try_to_lead(connection)
-            self._up("standing by" if state is None else "leading")
+            if state is None:
+                self._up("standing by")
             while state is None and not self._stop.wait(_STANDBY_SECONDS):
                 self._tick()
                 state = leader.try_to_lead(connection)
@@ -173,13 +182,14 @@ class Daemon:
             ended.set()
 
     def _lead(self, connection: Connection, state: State) -> None:
-        log.info("leading from now on", extra={"event": "leading"})
-        systemd.notify("STATUS=leading")
         metrics.LEADER.set(1)
         try:
             with self._enqueuer(connection, state) as enqueuer:
                 redelivery = Redelivery(enqueuer, alive=self._tick)
                 redelivery.recover()
+                # Only now: a Redis that answers may still refuse to take jobs.
+                self._up("leading")
+                log.info("leading from now on", extra={"event": "leading"})
                 while not self._stop.is_set():
                     self._round(enqueuer, redelivery)
         finally:
@@ -213,13 +223,16 @@ class Daemon:
                 return
         # Somebody has staged and not committed yet. The longer it takes, the longer the naps: a
         # transaction of a millisecond is found after another one, one of an hour costs next to nothing.
-        self._stop.wait(self._nap)
+        self._stop.wait(min(self._nap, self._seconds_to_redelivery()))
         self._nap = min(2 * self._nap, self.settings.poll_seconds)
 
     def _sleep_seconds(self, connection: Connection) -> float:
         next_scheduled = inspection.seconds_to_next_scheduled(connection)
-        longest = min(self.settings.poll_seconds, max(0.0, self._redeliver_at - monotonic()))
+        longest = min(self.settings.poll_seconds, self._seconds_to_redelivery())
         return longest if next_scheduled is None else max(0.0, min(longest, next_scheduled))
+
+    def _seconds_to_redelivery(self) -> float:
+        return max(0.0, self._redeliver_at - monotonic())
 
     def _observe(self, connection: Connection) -> None:
         metrics.LAG.set(inspection.oldest_due_seconds(connection))

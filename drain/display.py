@@ -44,8 +44,9 @@ def show_job(job: dict[str, Any]) -> None:
         if value is not None and name != "last_error":
             print(f"{name:{width}}  {_text(value)}")
     if error:
-        print(f"{'last_error':{width}}  {error['type']}: {error['message']}")
-        print(error["traceback"])
+        texts = error if isinstance(error, dict) else {"message": error}
+        print(f"{'last_error':{width}}  {texts.get('type', 'error')}: {texts.get('message', '')}")
+        print(texts.get("traceback", ""))
 
 
 def plain(value: Any) -> str:

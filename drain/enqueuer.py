@@ -22,8 +22,9 @@ from time import monotonic
 from typing import Self
 
 import psycopg
+from psycopg import IsolationLevel
 
-from drain import metrics, wire
+from drain import metrics, postgres, wire
 from drain.errors import UndeliverableError
 from drain.postgres import Connection
 from drain.transitions import staged
@@ -34,7 +35,7 @@ from drain.wire import Delivery, Wire
 
 log = logging.getLogger(__name__)
 
-# Scheduled rows that mature in one statement.
+# Scheduled rows that mature with one batch: more than it takes, so that priorities count among them.
 _MATURE_LIMIT = 10_000
 # How long to pass over locked rows, which costs a write for each row, after having met one.
 _SKIP_LOCKED_SECONDS = 30.0
@@ -85,8 +86,6 @@ class Enqueuer:
         forward_queues: frozenset[str] = frozenset(),
         batch_size: int = 5000,
     ) -> None:
-        # What one statement of a batch reads, the next one must find unchanged, or fail.
-        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         # Safe for a move: if the server crashes and forgets it, the row is in staged_jobs again. A worker's
         # claim, which must not be forgotten, flushes the move before it.
         connection.execute("SET synchronous_commit = off")
@@ -123,8 +122,11 @@ class Enqueuer:
             psycopg.OperationalError: The database. The batch in hand is rolled back.
         """
         total = 0
-        while keep_on() and (size := self.run_once()):
+        # At least one batch, whatever else is due: otherwise other work could keep this from ever starting.
+        while size := self.run_once():
             total += size
+            if not keep_on():
+                break
         self.flush()
         return total
 
@@ -182,8 +184,10 @@ class Enqueuer:
                     raise
                 # Somebody else is writing a row of the batch. For a while, pass over what is locked.
                 self._skip_locked_until = monotonic() + _SKIP_LOCKED_SECONDS
-            except (psycopg.DataError, psycopg.IntegrityError) as error:
-                if len(self._in_hand) <= 1:
+            except psycopg.Error as error:
+                if postgres.is_no_fault_of_a_row(error) or not self._in_hand:
+                    raise
+                if len(self._in_hand) == 1:
                     return self._give_up(_line(error))
                 # Some row of it cannot be moved. Half of the batch, and half of that, finds which.
                 self._limit = len(self._in_hand) // 2
@@ -196,7 +200,9 @@ class Enqueuer:
         log.error("job %d cannot be moved: %s", row.id, explanation, extra={"event": "unreadable"})
         try:
             buried = staged.bury(self.connection, [row.id], "unreadable", explanation)
-        except (psycopg.DataError, psycopg.IntegrityError) as error:
+        except psycopg.Error as error:
+            if postgres.is_no_fault_of_a_row(error):
+                raise
             log.error("job %d cannot be given up either, it stays staged: %s", row.id, _line(error))
             self._stuck.append(row.id)
             return Batch(unreadable=1)
@@ -207,11 +213,15 @@ class Enqueuer:
         return monotonic() < self._skip_locked_until
 
     def _transact(self) -> Batch:
-        with metrics.MOVE_SECONDS.time(), self.connection.transaction():
-            while staged.mature(self.connection, _MATURE_LIMIT) == _MATURE_LIMIT:
-                pass
+        self._in_hand = ()
+        skip_locked = self._skips_locked()
+        # What one statement of a batch reads, the next one must find unchanged, or fail. Rows that the
+        # batch has locked cannot change, and those that it passes over it must see as they are now.
+        isolation = IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ
+        with metrics.MOVE_SECONDS.time(), postgres.transaction(self.connection, isolation):
+            staged.mature(self.connection, _MATURE_LIMIT)
             self._in_hand = staged.take(
-                self.connection, self._limit, leave=self._stuck, skip_locked=self._skips_locked()
+                self.connection, self._limit, leave=self._stuck, skip_locked=skip_locked
             )
             batch = self._settle(self._in_hand) if self._in_hand else Batch()
         if batch.moved:

@@ -16,6 +16,8 @@ from drain.errors import ConfigError, UnavailableError
 
 Connection = psycopg.Connection[Any]
 
+# Whatever the database's own encoding is, we speak UTF-8.
+_SESSION = {"client_encoding": "utf8"}
 # libpq's own bounds. A server that accepts and then says nothing is given up by tcp_user_timeout for
 # what we send, and by the keepalives for what we wait for: after 10 + 3 x 5 seconds.
 _BOUNDS: dict[str, Any] = {
@@ -27,8 +29,9 @@ _BOUNDS: dict[str, Any] = {
 }
 
 
-# What psycopg raises when a connection is lost, refused, or takes too long.
-LOST = (psycopg.OperationalError, psycopg.InterfaceError)
+# What the server says as it ends a session or a transaction of ours, or as it takes no writes for now. For
+# psycopg these are no OperationalErrors.
+_ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 
 
 def connect(database_url: str, application_name: str) -> Connection:
@@ -59,9 +62,20 @@ def reachable(database_url: str) -> Iterator[None]:
     """
     try:
         yield
-    except (*LOST, psycopg.errors.ReadOnlySqlTransaction) as error:
+    except psycopg.Error as error:
+        lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        if not lost and error.sqlstate not in _ENDED_BY_THE_SERVER:
+            raise
         text = f"PostgreSQL at {describe(database_url)} cannot be used: {_safe(error, database_url)}"
         raise UnavailableError(text) from None
+
+
+@contextmanager
+def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> Iterator[None]:
+    """One transaction at this isolation level, committed at the end of the block, rolled back if it raises."""
+    connection.isolation_level = isolation
+    with connection.transaction():
+        yield
 
 
 @contextmanager
@@ -89,21 +103,38 @@ def break_off(connection: Connection) -> None:
         copy.shutdown(socket.SHUT_RDWR)
 
 
-def set_bounds(connection: Connection, *, statement_seconds: int, lock_seconds: int) -> None:
+def set_bounds(
+    connection: Connection, *, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0
+) -> None:
     """Bound every statement of the session, every wait for a lock, and the session's life without us.
 
     The server notices within some ten seconds that our machine is gone, and lets go of our locks.
+
+    Args:
+        connection: In autocommit mode.
+        statement_seconds: The longest statement, and the longest pause within a transaction.
+        lock_seconds: The longest wait for a lock.
+        idle_seconds: The longest pause outside of a transaction; 0 for no bound.
     """
     bounds = {
         "statement_timeout": f"{statement_seconds}s",
         "lock_timeout": f"{lock_seconds}s",
         "idle_in_transaction_session_timeout": f"{statement_seconds}s",
+        "idle_session_timeout": f"{idle_seconds}s",
         "tcp_keepalives_idle": "5",
         "tcp_keepalives_interval": "2",
         "tcp_keepalives_count": "3",
     }
     settings = ", ".join(["set_config(%s, %s, false)"] * len(bounds))
     connection.execute(f"SELECT {settings}", [text for bound in bounds.items() for text in bound])
+
+
+def is_no_fault_of_a_row(error: psycopg.Error) -> bool:
+    """Whether the same statement would fail for any row: a lost connection, a missing table, no rights."""
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return True
+    state = error.sqlstate or ""
+    return state in _ENDED_BY_THE_SERVER or state.startswith("42")
 
 
 def describe(database_url: str) -> str:

@@ -18,7 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
-from drain import inspection, metrics, wire
+from psycopg import IsolationLevel
+
+from drain import inspection, metrics, postgres, wire
 from drain.enqueuer import Enqueuer
 from drain.transitions import inflight, state
 from drain.transitions.inflight import Redelivered
@@ -100,30 +102,25 @@ class Redelivery:
     def _overdue(self) -> list[tuple[str, int]]:
         """Queues with deliveries that have been suspicious for too long, and up to which number."""
         now = monotonic()
+        enqueuer = self.enqueuer
+        oldest = dict(inspection.oldest_deliveries(enqueuer.connection))
+        lowest = enqueuer.redis.lowest_deliveries(list(oldest), up_to=enqueuer.last_delivery)
         suspicions: dict[str, Suspicion] = {}
         overdue: list[tuple[str, int]] = []
-        for queue, oldest in inspection.oldest_deliveries(self.enqueuer.connection):
-            gone = self._gone_up_to(queue)
+        for queue, delivery in oldest.items():
             known = self._suspicions.get(queue)
-            if oldest > gone:
-                continue
-            if known is None or oldest > known.up_to:
-                suspicions[queue] = Suspicion(gone, now)
-            elif now - known.since < self.lost_after_seconds:
-                suspicions[queue] = known
-            else:
-                overdue.append((queue, known.up_to))
+            listed = lowest[queue]
+            gone_up_to = enqueuer.pushed_up_to if listed is None else listed - 1
+            if known is not None and delivery <= known.up_to:
+                # What is in no list does not come back into one under the same number.
+                if now - known.since < self.lost_after_seconds:
+                    suspicions[queue] = known
+                else:
+                    overdue.append((queue, known.up_to))
+            elif delivery <= gone_up_to:
+                suspicions[queue] = Suspicion(gone_up_to, now)
         self._suspicions = suspicions
         return overdue
-
-    def _gone_up_to(self, queue: str) -> int:
-        """Deliveries with this number or a lower one are no longer in the queue's list."""
-        head = self.enqueuer.redis.head(queue)
-        if head is None:
-            return self.enqueuer.pushed_up_to
-        number = wire.delivery_number(self.enqueuer.redis.namespace, head)
-        # A job of somebody else's at the head says nothing about ours behind it.
-        return 0 if number is None else number - 1
 
     def _unclaimed(self, reason: str, *, above: int, up_to: int, queue: str | None = None) -> int:
         connection = self.enqueuer.connection
@@ -155,7 +152,8 @@ class Redelivery:
         enqueuer = self.enqueuer
         # What is in flight to Redis has lower numbers, and must be there before these.
         enqueuer.flush()
-        with enqueuer.connection.transaction():
+        # One statement, which locks what it takes: it should see what workers have just written.
+        with postgres.transaction(enqueuer.connection, IsolationLevel.READ_COMMITTED):
             jobs = renumber(enqueuer.last_delivery)
             if jobs:
                 state.record_progress(enqueuer.connection, jobs[-1].delivery, enqueuer.pushed_up_to)

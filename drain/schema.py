@@ -12,6 +12,8 @@ from drain.postgres import Connection
 
 VERSION = 1
 
+_LONGEST_SECONDS = 300
+
 # Two who apply at the same time would collide on "IF NOT EXISTS", which looks before it locks.
 _LOCK = "SELECT pg_advisory_xact_lock(1785684580, 3)"
 _VERSION = "SELECT max(version) FROM drain_schema"
@@ -29,20 +31,34 @@ def install(database_url: str) -> int:
     """Apply the schema in one transaction, or bring an older one up to date.
 
     Returns:
-        The version that the database has now. What was already there is left as it is.
+        The version that the database has now. If it had that already, nothing was touched.
 
     Raises:
         UnavailableError: The database cannot be reached.
         SchemaError: It has a newer schema, or the role may not create tables.
     """
     connection = postgres.connect(database_url, "drain init")
-    with connection, postgres.reachable(database_url), connection.transaction():
+    with (
+        connection,
+        postgres.reachable(database_url),
+        postgres.time_limit(connection, _LONGEST_SECONDS),
+        connection.transaction(),
+    ):
         connection.execute(_LOCK)
+        # Who waits for a table's lock makes everybody else wait behind it.
+        connection.execute("SET LOCAL lock_timeout = '2s'")
         found = version(connection)
         if found is not None and found > VERSION:
             raise _newer(found)
+        if found == VERSION:
+            # Even "IF NOT EXISTS" locks out everybody who stages before it looks.
+            return VERSION
         try:
             connection.execute(text())
+        except errors.LockNotAvailable:
+            raise SchemaError(
+                "the tables are in use by a long transaction; nothing was changed, run `drain init` again"
+            ) from None
         except errors.InsufficientPrivilege as error:
             raise SchemaError(f"the role may not create the tables: {error.diag.message_primary}") from None
     return VERSION

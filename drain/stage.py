@@ -26,8 +26,10 @@ Connectable: TypeAlias = (
 )
 Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
 
-# Rows for one INSERT of stage_many: few round trips, and a parameter of some megabytes at most.
+# Rows and characters for one INSERT of stage_many: few round trips, and no parameter beyond what a JSON
+# array may hold.
 _ROWS_PER_STATEMENT = 10_000
+_CHARACTERS_PER_STATEMENT = 8_000_000
 # The escape for NUL, and not a backslash that happens to be followed by u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -127,11 +129,14 @@ def stage_many(
         ids.extend(_execute(connection, staged.insert_many_statement, parameters))
         waiting.clear()
 
+    size = 0
     for given in arguments:
         args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
         waiting.append("[{},{}]".format(*_arguments(args, kwargs)))
-        if len(waiting) == _ROWS_PER_STATEMENT:
+        size += len(waiting[-1])
+        if len(waiting) == _ROWS_PER_STATEMENT or size > _CHARACTERS_PER_STATEMENT:
             send()
+            size = 0
     if waiting:
         send()
     return ids

@@ -15,9 +15,10 @@ itself would, under `<namespace>-<id>-forward`.
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -30,6 +31,8 @@ from redis.retry import Retry
 
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
 
+log = logging.getLogger(__name__)
+
 ENTRY_POINT = "workers.entry.execute"
 
 # RQ's own default, spelled out: without a timeout in the hash an RQ worker fails at its first heartbeat.
@@ -39,8 +42,11 @@ _OUTER_TIMEOUT_MARGIN_SECONDS = 60
 _NO_TIMEOUT = -1
 # RQ sets an alarm, and the system counts its seconds in 32 bits.
 _LONGEST_TIMEOUT_SECONDS = 2**31 - 1
-# RQ keeps the hash this long after the worker has run it. 0 would cost nine more round trips a job.
+# RQ keeps the hash this long after a worker has run it, or has failed to. 0 would cost nine more round trips.
 _TRACKED_RESULT_TTL_SECONDS = 60
+
+# How far to look for a job of ours behind those of others.
+_LOOK_AHEAD = 50
 
 # One script call writes a slice of a batch: all the hashes first, then one push, so no id is ever in a
 # list without its hash. At a thousand jobs a call Redis serves its other clients every few milliseconds.
@@ -57,7 +63,8 @@ for i = 2, #ARGV, 6 do
       'timeout', timeout, 'description', description, 'data', data)
   else
     redis.call('HSET', key, 'status', 'queued', 'origin', queue, 'created_at', now, 'enqueued_at', now,
-      'timeout', timeout, 'description', description, 'data', data, 'result_ttl', result_ttl)
+      'timeout', timeout, 'description', description, 'data', data, 'result_ttl', result_ttl,
+      'failure_ttl', result_ttl)
   end
   local ids = ids_of[queue]
   if not ids then
@@ -66,10 +73,16 @@ for i = 2, #ARGV, 6 do
   end
   ids[#ids + 1] = id
 end
+local refused = {}
 for queue, ids in pairs(ids_of) do
   redis.call('SADD', 'rq:queues', 'rq:queue:' .. queue)
-  redis.call('RPUSH', 'rq:queue:' .. queue, unpack(ids))
+  local pushed = redis.pcall('RPUSH', 'rq:queue:' .. queue, unpack(ids))
+  if type(pushed) == 'table' and pushed.err then
+    if not string.find(pushed.err, 'WRONGTYPE') then return pushed end
+    refused[#refused + 1] = queue
+  end
 end
+return refused
 """
 
 
@@ -175,25 +188,47 @@ class Wire:
         rest = iter(deliveries)
         with self._reachable():
             while jobs := list(islice(rest, _JOBS_PER_CALL)):
-                self._push(args=[now, *chain.from_iterable(jobs)])
+                refused: list[bytes] = self._push(args=[now, *chain.from_iterable(jobs)])
+                for queue in refused:
+                    # Found again, and pushed, once the key is gone.
+                    log.error(
+                        "rq:queue:%s is no list; its jobs wait until you rename that key", queue.decode()
+                    )
 
     def forget(self, rq_ids: Iterable[str]) -> None:
         """Delete the hashes of deliveries that have been replaced by later ones."""
-        keys = [f"rq:job:{rq_id}" for rq_id in rq_ids]
+        keys = [key for rq_id in rq_ids for key in (f"rq:job:{rq_id}", f"rq:results:{rq_id}")]
         if keys:
             with self._reachable():
                 self._redis.unlink(*keys)
 
     def depth(self, queue: str) -> int:
-        """How many ids the queue's list holds."""
-        with self._reachable():
-            return int(self._redis.llen(f"rq:queue:{queue}"))
+        """How many ids the queue's list holds; 0 if the key is no list."""
+        (length,) = self._of_each([queue], lambda pipeline, key: pipeline.llen(key))
+        return 0 if isinstance(length, redis.ResponseError) else int(length)
 
-    def head(self, queue: str) -> str | None:
-        """The RQ id that the next worker will pop; None when the list is empty."""
-        with self._reachable():
-            head: Any = self._redis.lindex(f"rq:queue:{queue}", 0)
-        return None if head is None else head.decode(errors="replace")
+    def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
+        """For each queue the delivery number that the next worker pops; one round trip for all.
+
+        None if the list is empty. 0 if it says nothing about ours: the key is no list, or nobody's jobs
+        but others' stand at its head. Numbers above `up_to` are none of ours.
+        """
+        heads = self._of_each(queues, lambda pipeline, key: pipeline.lrange(key, 0, _LOOK_AHEAD - 1))
+        return {
+            queue: None if head == [] else self._lowest(head, up_to)
+            for queue, head in zip(queues, heads, strict=True)
+        }
+
+    def _lowest(self, head: list[bytes] | redis.ResponseError, up_to: int) -> int:
+        ids = [] if isinstance(head, redis.ResponseError) else head
+        numbers = (delivery_number(self.namespace, rq_id.decode(errors="replace")) for rq_id in ids)
+        return next((number for number in numbers if number is not None and number <= up_to), 0)
+
+    def _of_each(self, queues: Sequence[str], ask: Callable[[Any, str], object]) -> list[Any]:
+        with self._reachable(), self._redis.pipeline(transaction=False) as pipeline:
+            for queue in queues:
+                ask(pipeline, f"rq:queue:{queue}")
+            return pipeline.execute(raise_on_error=False)
 
     def mark(self) -> None:
         """Leave a mark that is gone when this Redis has lost its memory."""

@@ -4,10 +4,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 NAMESPACE = "test"
 # Far beyond what any of them takes: it only ends what would hang for ever.
 PATIENCE_SECONDS = 30
+BOUNDS = "-c lock_timeout=10s -c statement_timeout=30s"
 
 T = TypeVar("T")
 
@@ -107,14 +111,14 @@ def new_enqueuer(
 
 def query(database_url: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
     """Execute one statement in a transaction of its own; returns its rows, if it has any."""
-    with psycopg.connect(database_url, autocommit=True) as connection:
+    with psycopg.connect(database_url, autocommit=True, options=BOUNDS) as connection:
         cursor = connection.execute(statement.encode(), parameters or None)
         return cursor.fetchall() if cursor.description is not None else []
 
 
 def stage_jobs(database_url: str, count: int = 1, *, job: str = "m.f", **options: Any) -> list[int]:
     """Stage and commit so many jobs, whose only argument counts from 0; returns their ids."""
-    with psycopg.connect(database_url) as connection:
+    with psycopg.connect(database_url, options=BOUNDS) as connection:
         return stage_many(connection, job, [(number,) for number in range(count)], **options)
 
 
@@ -160,3 +164,19 @@ def is_asleep(database_url: str) -> bool:
             "AND pid IN (SELECT pid FROM pg_stat_activity WHERE application_name = 'drain run')",
         )
     )
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    """Status and text with which a process answers on its HTTP port."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()

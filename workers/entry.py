@@ -13,6 +13,8 @@ from functools import partial
 from time import monotonic, sleep
 from typing import TypeVar
 
+import psycopg
+
 from drain import postgres, schema
 from drain.config import Settings, process_name
 from drain.errors import UnavailableError
@@ -69,7 +71,7 @@ class Worker:
         if claim is None:
             log.info("job %d is not to be claimed: claimed, finished or not due", job_id)
             return "refused"
-        if claim.expired:
+        if claim.expired and claim.attempts == 1:
             return self._bury(claim, "expired", _EXPIRED)
         if claim.max_attempts and claim.attempts > claim.max_attempts:
             return self._bury(claim, "lease", _LEASE_RAN_OUT)
@@ -96,11 +98,18 @@ class Worker:
 
     def _record(self, claim: Claim, result: Outcome) -> str:
         if isinstance(result, Finished):
-            done = self._patiently(lambda c: inflight.finish(c, claim.id, claim.fencing_token))
-            return "finished" if done else self._stale(claim)
+            return self._finish(claim)
         if isinstance(result, Failed):
             return self._retry_or_bury(claim, result)
         return self._bury(claim, "unreadable", result.explanation)
+
+    def _finish(self, claim: Claim) -> str:
+        try:
+            done = self._patiently(lambda c: inflight.finish(c, claim.id, claim.fencing_token))
+        except psycopg.IntegrityError:
+            # Ids are given out once, unless somebody set the sequence back.
+            return self._bury(claim, "unreadable", "it ran, but another job with its id is finished already")
+        return "finished" if done else self._stale(claim)
 
     def _retry_or_bury(self, claim: Claim, failed: Failed) -> str:
         if claim.max_attempts and claim.attempts >= claim.max_attempts:

@@ -4,8 +4,7 @@ import json
 import os
 import signal
 import socket
-import urllib.error
-import urllib.request
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -17,9 +16,11 @@ import pytest
 from drain import leader, postgres, stage
 from tests.support import (
     PATIENCE_SECONDS,
+    ask,
     drain_command,
     end,
     environment,
+    free_port,
     ids_in,
     is_asleep,
     leading,
@@ -44,22 +45,6 @@ def taken_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def ask(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 def test_what_is_committed_while_it_sleeps_is_drained(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
@@ -76,9 +61,11 @@ def test_a_commit_wakes_the_one_that_sleeps(database_url: str) -> None:
     with closing(postgres.connect(database_url, "test")) as connection:
         assert leader.try_to_lead(connection) is not None
         with leader.asleep(connection):
+            # Twice as long as the test waits for it to end.
+            sleeper = threading.Thread(target=leader.wait_for_notify, args=(connection, 20), daemon=True)
+            sleeper.start()
             stage_jobs(database_url)
-            # Without the commit's word this would go on for ever.
-            leader.wait_for_notify(connection, float("inf"))
+            wait_until(lambda: not sleeper.is_alive(), seconds=10)
 
 
 def test_what_is_committed_without_a_word_is_found_by_polling(
@@ -175,19 +162,18 @@ def test_once_is_refused_with_one_line_while_another_one_leads(
     assert pushed(redis_url) == []
 
 
-def test_the_port_serves_metrics_and_probes(
-    database_url: str, redis_url: str, env: dict[str, str], free_port: int
-) -> None:
+def test_the_port_serves_metrics_and_probes(database_url: str, redis_url: str, env: dict[str, str]) -> None:
+    port = free_port()
     stage_jobs(database_url, 3)
-    with drain_command("run", "--metrics-port", str(free_port), env=env) as process:
+    with drain_command("run", "--metrics-port", str(port), env=env) as process:
         wait_until(lambda: process.events("leading"))
         wait_until(lambda: len(pushed(redis_url)) == 3)
 
-        assert ask(free_port, "/healthz") == (200, "ok\n")
-        assert ask(free_port, "/readyz") == (200, "ok\n")
-        assert ask(free_port, "/anything")[0] == 404
-        wait_until(lambda: 'drain_pushed_jobs_total{queue="default"} 3.0' in ask(free_port, "/metrics")[1])
-        metrics = ask(free_port, "/metrics")[1]
+        assert ask(port, "/healthz") == (200, "ok\n")
+        assert ask(port, "/readyz") == (200, "ok\n")
+        assert ask(port, "/anything")[0] == 404
+        wait_until(lambda: 'drain_pushed_jobs_total{queue="default"} 3.0' in ask(port, "/metrics")[1])
+        metrics = ask(port, "/metrics")[1]
     for line in (
         "drain_leader 1.0",
         "drain_moved_jobs_total 3.0",

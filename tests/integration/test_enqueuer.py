@@ -133,14 +133,15 @@ def test_jobs_go_to_the_lists_of_their_queues(database_url: str, redis_url: str)
     assert (pushed_jobs(redis_url, "mail"), pushed_jobs(redis_url)) == ([mail], [default])
 
 
+@pytest.mark.parametrize("forward_queues", [frozenset(), frozenset({"default"})], ids=["tracked", "forward"])
 def test_a_scheduled_job_waits_until_it_is_due_whatever_else_is_drained(
-    database_url: str, redis_url: str
+    database_url: str, redis_url: str, forward_queues: frozenset[str]
 ) -> None:
     (scheduled,) = stage_jobs(database_url, run_at=FUTURE)
     (now,) = stage_jobs(database_url)
     (belated,) = stage_jobs(database_url, run_at=PAST)
 
-    with new_enqueuer(database_url, redis_url) as enqueuer:
+    with new_enqueuer(database_url, redis_url, forward_queues=forward_queues) as enqueuer:
         enqueuer.drain()
         assert pushed_jobs(redis_url) == [now, belated]
         assert ids_in(database_url, "staged_jobs") == [scheduled]

@@ -1,6 +1,7 @@
 """PostgreSQL or Redis is away: rows stay, one line is logged, and it goes on by itself."""
 
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -12,9 +13,11 @@ from drain.embedded import Services, services
 from drain.redelivery import Redelivery
 from tests.support import (
     Command,
+    ask,
     drain_command,
     end,
     environment,
+    free_port,
     ids_in,
     leading,
     new_enqueuer,
@@ -43,18 +46,27 @@ def went_away_once(process: Command) -> bool:
     return (len(process.events("down")), len(process.events("up"))) == (1, 2)
 
 
+def failures(port: int, store: str) -> float:
+    found = re.search(rf'drain_failures_total{{store="{store}"}} (\S+)', ask(port, "/metrics")[1])
+    return float(found[1]) if found else 0.0
+
+
 def test_rows_wait_while_redis_is_away_and_are_pushed_when_it_is_back(
     own: Services, env: dict[str, str]
 ) -> None:
-    with leading(env) as process:
+    port = free_port()
+    with leading(env, "--metrics-port", str(port)) as process:
         own.redis.stop()
         ids = stage_jobs(own.database_url, 3)
-        wait_until(lambda: process.events("down"))
+        wait_until(lambda: failures(port, "redis") >= 3)
+        assert ask(port, "/readyz")[0] == 503
+        assert ask(port, "/healthz")[0] == 200
         own.redis.start()
         ids += stage_jobs(own.database_url, 3)
 
         wait_until(lambda: set(pushed_jobs(own.redis_url)) == set(ids))
         wait_until(lambda: went_away_once(process))
+        assert ask(port, "/readyz")[0] == 200
         assert "Redis" in process.events("down")[0]["message"]
 
 

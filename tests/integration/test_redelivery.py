@@ -151,6 +151,26 @@ def test_a_job_that_was_lost_before_others_is_pushed_again_without_them(
     assert pushed_jobs(redis_url) == [*waiting, lost]
 
 
+def test_each_job_that_was_lost_has_its_own_grace(
+    database_url: str, redis_url: str, client: Redis, clock: Clock
+) -> None:
+    first, second, waiting = stage_jobs(database_url, 3)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.lpop("rq:queue:default")
+        redelivery.run_once()
+        clock.now += redelivery.lost_after_seconds - 1
+        client.lpop("rq:queue:default")
+        redelivery.run_once()
+        clock.now += 1
+
+        assert redelivery.run_once() == 1
+        assert pushed_jobs(redis_url) == [waiting, first]
+        redelivery.run_once()
+        clock.now += redelivery.lost_after_seconds
+        assert redelivery.run_once() == 1
+        assert pushed_jobs(redis_url) == [waiting, first, second]
+
+
 def test_a_job_that_is_claimed_within_the_grace_is_left_to_its_worker(
     database_url: str, redis_url: str, client: Redis, clock: Clock
 ) -> None:

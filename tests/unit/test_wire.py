@@ -124,7 +124,7 @@ def test_the_order_within_each_queue_is_kept(redis: Wire, redis_url: str) -> Non
 
 
 def test_a_push_of_thousands_arrives_whole_and_in_order(redis: Wire, redis_url: str, client: Redis) -> None:
-    ids = list(range(2_501, 0, -1))
+    ids = list(range(8_501, 0, -1))
     redis.push([tracked(id_) for id_ in ids])
 
     assert pushed(redis_url) == [f"shop-{id_}-{100 + id_}" for id_ in ids]
@@ -176,12 +176,40 @@ def test_the_delivery_number_is_read_from_our_ids_alone(rq_id: str, number: int 
     assert wire.delivery_number("shop", rq_id) == number
 
 
-def test_the_head_is_the_id_that_the_next_worker_pops(fake: Wire) -> None:
-    assert (fake.head("default"), fake.depth("default")) == (None, 0)
+@pytest.mark.parametrize(
+    ("listed", "lowest"),
+    [
+        ([], None),
+        (["shop-1-8", "shop-2-9"], 8),
+        (["somebody-else", "another-shop-1-3", "shop-7-forward", "shop-2-9"], 9),
+        (["shop-1-1000", "shop-2-9"], 9),
+        (["somebody-else"], 0),
+    ],
+    ids=["nothing", "ours", "ours behind others", "a number that was never handed out", "others"],
+)
+def test_the_lowest_delivery_is_the_first_one_in_the_list_that_is_ours(
+    fake: Wire, listed: list[str], lowest: int | None
+) -> None:
+    if listed:
+        fake._redis.rpush("rq:queue:default", *listed)
+    fake._redis.rpush("rq:queue:mail", "shop-3-10")
 
-    fake._redis.rpush("rq:queue:default", "shop-1-1", "shop-2-2")
+    found = fake.lowest_deliveries(["default", "mail"], up_to=20)
 
-    assert (fake.head("default"), fake.depth("default")) == ("shop-1-1", 2)
+    assert found == {"default": lowest, "mail": 10}
+    assert fake.depth("default") == len(listed)
+
+
+def test_a_key_that_is_no_list_says_nothing_and_keeps_nothing_from_other_queues(
+    redis: Wire, redis_url: str, client: Redis
+) -> None:
+    client.set("rq:queue:default", "no list")
+
+    redis.push([tracked(1), tracked(2, "mail")])
+
+    assert pushed(redis_url, "mail") == ["shop-2-102"]
+    assert redis.lowest_deliveries(["default"], up_to=200) == {"default": 0}
+    assert redis.depth("default") == 0
 
 
 def test_the_mark_is_there_until_the_memory_is_lost(fake: Wire) -> None:
@@ -192,11 +220,14 @@ def test_the_mark_is_there_until_the_memory_is_lost(fake: Wire) -> None:
     assert not fake.remembers()
 
 
-def test_a_redis_that_refuses_is_unavailable(redis: Wire, client: Redis) -> None:
-    client.set("rq:queue:default", "no list")
-
-    with pytest.raises(UnavailableError, match="does not take commands"):
-        redis.depth("default")
+def test_a_redis_that_refuses_is_unavailable(client: Redis, redis_url: str) -> None:
+    client.execute_command("ACL", "SETUSER", "nobody", "on", "nopass", "-@all")
+    with closing(Wire(f"{redis_url}&username=nobody&password=x", "shop")) as refused:
+        with pytest.raises(UnavailableError, match="does not take commands"):
+            refused.ping()
+        with pytest.raises(UnavailableError, match="does not take commands"):
+            refused.push([tracked(1)])
+    client.execute_command("ACL", "DELUSER", "nobody")
 
 
 def test_a_redis_that_nobody_serves_is_unavailable() -> None:
