@@ -205,21 +205,22 @@ def test_a_foreign_job_at_the_head_of_a_list_says_nothing_about_ours_behind_it(
     assert pushed_jobs(redis_url) == ids
 
 
-def test_a_job_that_was_lost_behind_a_foreign_one_is_pushed_again_once_that_is_popped(
-    database_url: str, redis_url: str, client: Redis, clock: Clock
+@pytest.mark.parametrize("foreign", [1, 200])
+def test_a_job_that_was_lost_behind_foreign_ones_is_pushed_again_at_the_latest_when_those_are_popped(
+    database_url: str, redis_url: str, client: Redis, clock: Clock, foreign: int
 ) -> None:
     lost, waiting = stage_jobs(database_url, 2)
     with new_leader(database_url, redis_url) as (_, redelivery):
         client.lpop("rq:queue:default")
-        client.lpush("rq:queue:default", "somebody-else")
-        redelivery.run_once()
+        client.lpush("rq:queue:default", *["somebody-else"] * foreign)
+        total = redelivery.run_once()
         clock.now += redelivery.lost_after_seconds
-        assert redelivery.run_once() == 0
+        total += redelivery.run_once()
 
-        client.lpop("rq:queue:default")
-        redelivery.run_once()
+        client.lpop("rq:queue:default", foreign)
+        total += redelivery.run_once()
         clock.now += redelivery.lost_after_seconds
-        assert redelivery.run_once() == 1
+        assert total + redelivery.run_once() == 1
 
     assert pushed_jobs(redis_url) == [waiting, lost]
 

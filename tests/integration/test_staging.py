@@ -214,6 +214,14 @@ def test_ids_come_back_in_the_order_of_the_arguments_however_many_there_are(data
     assert numbers == list(zip(ids, range(25_001), strict=True))
 
 
+def test_many_large_arguments_are_staged_whole(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        ids = stage_many(connection, "m.f", ((number, "x" * 1_000_000) for number in range(20)))
+
+    numbers = query(database_url, "SELECT id, (job_args ->> 0)::integer FROM staged_jobs ORDER BY id")
+    assert numbers == list(zip(ids, range(20), strict=True))
+
+
 def test_nothing_to_stage_is_nothing(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         assert stage_many(connection, "m.f", []) == []
@@ -248,6 +256,8 @@ CHECKS: list[tuple[str, str, dict[str, Any]]] = [
     ("tag_must_not_exceed_255_characters", "m.f", {"tag": "x" * 256}),
     ("max_attempts_must_not_be_negative", "m.f", {"max_attempts": -1}),
     ("timeout_seconds_must_be_positive", "m.f", {"timeout_seconds": 0}),
+    ("times_must_lie_between_the_years_1_and_9999", "m.f", {"run_at": datetime.max.replace(tzinfo=UTC)}),
+    ("times_must_lie_between_the_years_1_and_9999", "m.f", {"expires_at": datetime.min.replace(tzinfo=UTC)}),
 ]
 
 
@@ -271,6 +281,8 @@ def test_what_no_worker_could_make_sense_of_is_refused_by_the_name_of_its_check(
         ("job_args", "null", "job_args_must_be_a_json_array"),
         ("job_kwargs", "[]", "job_kwargs_must_be_a_json_object"),
         ("job_kwargs", '"a"', "job_kwargs_must_be_a_json_object"),
+        ("scheduled_at", "infinity", "times_must_lie_between_the_years_1_and_9999"),
+        ("expires_at", "-infinity", "times_must_lie_between_the_years_1_and_9999"),
     ],
 )
 def test_plain_sql_is_checked_like_everything_else(

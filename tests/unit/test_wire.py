@@ -221,13 +221,14 @@ def test_the_mark_is_there_until_the_memory_is_lost(fake: Wire) -> None:
 
 
 def test_a_redis_that_refuses_is_unavailable(client: Redis, redis_url: str) -> None:
-    client.execute_command("ACL", "SETUSER", "nobody", "on", "nopass", "-@all")
-    with closing(Wire(f"{redis_url}&username=nobody&password=x", "shop")) as refused:
-        with pytest.raises(UnavailableError, match="does not take commands"):
-            refused.ping()
-        with pytest.raises(UnavailableError, match="does not take commands"):
-            refused.push([tracked(1)])
-    client.execute_command("ACL", "DELUSER", "nobody")
+    client.acl_setuser("nobody", enabled=True, nopass=True, categories=["-@all"])
+    try:
+        with closing(Wire(f"{redis_url}&username=nobody&password=x", "shop")) as refused:
+            for ask in (refused.ping, refused.mark, lambda: refused.push([tracked(1)])):
+                with pytest.raises(UnavailableError, match="does not take commands"):
+                    ask()
+    finally:
+        client.acl_deluser("nobody")
 
 
 def test_a_redis_that_nobody_serves_is_unavailable() -> None:
