@@ -115,7 +115,16 @@ def _rates(started: Services, jobs: int, rounds: int) -> str:
             ("… of the slower of moving alone and pushing alone", _ratio(drained, slower, 2), "0.6"),
         ],
     )
-    return f"## {jobs:,} jobs from committed rows to Redis\n\n{table}\n\n{ratios}"
+    rates.refill(started, jobs)
+    used = rates.cpu_by_process(started, jobs)
+    text = ", ".join(f"{name} {microseconds:.1f}" for name, microseconds in used.items())
+    total = sum(used.values())
+    cores = os.cpu_count() or 1
+    return (
+        f"## {jobs:,} jobs from committed rows to Redis\n\n{table}\n\n{ratios}\n\n"
+        f"What bounds it: one job costs {total:.1f} microseconds of processor time ({text}), so {cores} cores that "
+        f"did nothing else could drain {cores / total * 1e6:,.0f} a second at the very most."
+    )
 
 
 def _backlog(started: Services, jobs: int, backlog: int, rounds: int) -> str:

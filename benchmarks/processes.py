@@ -34,6 +34,12 @@ def command(services: Services, *words: str, jobs: str = "") -> Iterator[subproc
         process.wait(timeout=20)
 
 
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def peak_megabytes(process: subprocess.Popen[bytes]) -> float:
     """The most memory that the process has had so far."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import contextmanager
 from time import perf_counter
@@ -11,6 +12,7 @@ import psycopg
 import redis
 from rq import Queue
 
+from benchmarks.processes import cpu_seconds
 from drain import leader, postgres, wire
 from drain.enqueuer import Enqueuer
 from drain.wire import Wire
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from drain.embedded import Services
 
-BATCH_SIZE = 5000
+BATCH_SIZE = 2500
 NAMESPACE = "bench"
 FILL = """
 INSERT INTO staged_jobs (job_name, job_args)
@@ -74,6 +76,18 @@ def pushed_alone(services: Services, jobs: int) -> float:
     return _rate(jobs, push)
 
 
+def cpu_by_process(services: Services, jobs: int) -> dict[str, float]:
+    """Processor time of one drain, in microseconds a job, by process."""
+    with _leading(services, Wire(services.redis_url, NAMESPACE)) as enqueuer:
+        backend = enqueuer.connection.info.backend_pid
+        pids = {"PostgreSQL": backend, "Redis": services.redis.pid, "enqueuer": os.getpid()}
+        before = {name: cpu_seconds(pid) for name, pid in pids.items() if pid}
+        while enqueuer.run_once():
+            pass
+        enqueuer.flush()
+        return {name: (cpu_seconds(pid) - before[name]) / jobs * 1e6 for name, pid in pids.items() if pid}
+
+
 def enqueued_one_by_one(services: Services, jobs: int) -> float:
     """`Queue.enqueue` in a loop, as in the article that the pattern has its name from."""
     with _queue(services) as queue:
@@ -98,18 +112,24 @@ def enqueued_in_thousands(services: Services, jobs: int) -> float:
 
 
 def _drained(services: Services, redis_: Wire, jobs: int) -> float:
+    with _leading(services, redis_) as enqueuer:
+
+        def drain() -> None:
+            drained = 0
+            while drained < jobs:
+                drained += enqueuer.run_once()
+            enqueuer.flush()
+
+        return _rate(jobs, drain)
+
+
+@contextmanager
+def _leading(services: Services, redis_: Wire) -> Iterator[Enqueuer]:
     with postgres.connect(services.database_url, "benchmark") as connection:
         state = leader.try_to_lead(connection)
         assert state is not None
         with Enqueuer(connection, redis_, state, batch_size=BATCH_SIZE) as enqueuer:
-
-            def drain() -> None:
-                drained = 0
-                while drained < jobs:
-                    drained += enqueuer.run_once()
-                enqueuer.flush()
-
-            return _rate(jobs, drain)
+            yield enqueuer
 
 
 @contextmanager

@@ -46,7 +46,7 @@ class Settings:
     jobs: tuple[str, ...] = ()
     namespace: str = ""
     forward_queues: frozenset[str] = frozenset()
-    batch_size: int = 5000
+    batch_size: int = 2500
     poll_seconds: float = 1.0
 
     def __post_init__(self) -> None:

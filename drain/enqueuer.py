@@ -84,7 +84,7 @@ class Enqueuer:
         state: State,
         *,
         forward_queues: frozenset[str] = frozenset(),
-        batch_size: int = 5000,
+        batch_size: int = 2500,
     ) -> None:
         # Safe for a move: if the server crashes and forgets it, the row is in staged_jobs again. A worker's
         # claim, which must not be forgotten, flushes the move before it.

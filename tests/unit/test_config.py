@@ -36,7 +36,7 @@ def test_every_setting_but_the_database_has_a_default() -> None:
     settings = Settings.from_environment({"DRAIN_DATABASE_URL": URL})
 
     assert (settings.jobs, settings.forward_queues) == ((), frozenset())
-    assert (settings.batch_size, settings.poll_seconds) == (5000, 1.0)
+    assert (settings.batch_size, settings.poll_seconds) == (2500, 1.0)
 
 
 def test_an_empty_variable_is_one_that_is_not_set() -> None:
