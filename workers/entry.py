@@ -84,17 +84,23 @@ class Worker:
             self.connection = None
 
     def _claim(self, job_id: int) -> Claim | None:
-        return self._patiently(
-            partial(
-                inflight.claim,
-                job_id=job_id,
+        asked = False
+
+        def ask(connection: Connection) -> Claim | None:
+            nonlocal asked
+            again, asked = asked, True
+            return inflight.claim(
+                connection,
+                job_id,
                 worker=process_name(),
                 options=registry.claim_options(),
                 max_attempts=DEFAULT_MAX_ATTEMPTS,
                 timeout_seconds=DEFAULT_TIMEOUT_SECONDS,
                 margin=_LEASE_MARGIN_SECONDS,
+                again=again,
             )
-        )
+
+        return self._patiently(ask)
 
     def _record(self, claim: Claim, result: Outcome) -> str:
         if isinstance(result, Finished):

@@ -58,14 +58,17 @@ WITH found AS (
 )
 UPDATE inflight_jobs AS job SET
     fencing_token = job.fencing_token + 1,
-    attempts = job.attempts + 1,
+    attempts = job.attempts + CASE
+        WHEN %(again)s AND job.claimed_by = %(worker)s AND job.lease_expires_at >= clock_timestamp() THEN 0
+        ELSE 1 END,
     claimed_at = clock_timestamp(),
     claimed_by = %(worker)s,
     lease_expires_at = clock_timestamp() + make_interval(secs => found.timeout_seconds + %(margin)s::float8),
     next_run_at = NULL
 FROM found
 WHERE job.id = found.id
-    AND (job.lease_expires_at IS NULL OR job.lease_expires_at < clock_timestamp())
+    AND (job.lease_expires_at IS NULL OR job.lease_expires_at < clock_timestamp()
+        OR %(again)s AND job.claimed_by = %(worker)s)
     AND (job.next_run_at IS NULL OR job.next_run_at <= clock_timestamp())
 RETURNING job.id, job.job_name, job.job_args::text, job.job_kwargs::text, job.queue, job.tag, job.context::text,
     job.attempts, found.max_attempts, found.timeout_seconds, job.fencing_token, job.lease_expires_at,
@@ -82,6 +85,7 @@ def claim(
     max_attempts: int,
     timeout_seconds: int,
     margin: float,
+    again: bool = False,
 ) -> Claim | None:
     """Claim one job, or be refused: it is claimed already, not due, finished, dead or unknown.
 
@@ -93,6 +97,7 @@ def claim(
         max_attempts: For names that are not in `options`.
         timeout_seconds: For names that are not in `options`.
         margin: Seconds by which the lease outlasts the timeout.
+        again: This worker has asked before and got no answer: a claim of its own is the one it asked for.
     """
     parameters = {
         "id": job_id,
@@ -101,6 +106,7 @@ def claim(
         "max_attempts": max_attempts,
         "timeout_seconds": timeout_seconds,
         "margin": margin,
+        "again": again,
     }
     with connection.cursor(row_factory=class_row(Claim)) as cursor:
         return cursor.execute(CLAIM, parameters).fetchone()

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
+import psycopg
 import pytest
 
 from drain import postgres, stage
@@ -481,3 +482,24 @@ def test_a_worker_connects_anew_when_its_connection_broke(connection: Connection
     job_id = delivered(connection)
     assert worker.execute(job_id) == "finished"
     assert whereabouts(connection, job_id).keys() == {"finished_jobs"}
+
+
+def test_a_claim_whose_answer_was_lost_is_still_ours(
+    connection: Connection, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job(name=NAME)(lambda: None)
+    job_id = delivered(connection, max_attempts=1)
+    ask = inflight.claim
+    answers: list[Claim | None] = []
+
+    def lose_the_first_answer(*args: Any, **kwargs: Any) -> Claim | None:
+        answers.append(ask(*args, **kwargs))
+        if len(answers) == 1:
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return answers[-1]
+
+    monkeypatch.setattr(inflight, "claim", lose_the_first_answer)
+    assert worker.execute(job_id) == "finished"
+    found = row(connection, "finished_jobs", job_id)
+    assert found is not None
+    assert (found["attempts"], found["fencing_token"]) == (1, 2)
