@@ -32,6 +32,7 @@ _REDELIVERY_SECONDS = 1.0
 _OBSERVE_SECONDS = 5.0
 _LONGEST_BACKOFF_SECONDS = 5.0
 _FIRST_NAP_SECONDS = 0.001
+_LONGEST_NAP_SECONDS = 0.05
 _STATEMENT_SECONDS = 30
 _LOCK_SECONDS = 2
 # A leader that is stopped or hangs loses its session, and so the lock, after this long without a statement.
@@ -221,10 +222,11 @@ class Daemon:
                     leader.wait_for_notify(enqueuer.connection, self._sleep_seconds(enqueuer.connection))
                 self._nap = _FIRST_NAP_SECONDS
                 return
-        # Somebody has staged and not committed yet. The longer it takes, the longer the naps: a
-        # transaction of a millisecond is found after another one, one of an hour costs next to nothing.
-        self._stop.wait(min(self._nap, self._seconds_to_redelivery()))
-        self._nap = min(2 * self._nap, self.settings.poll_seconds)
+        # Somebody has staged and not committed yet, and others who commit meanwhile may not notify. The
+        # longer it takes, the longer the naps: a transaction of a millisecond is found after another one,
+        # and one of an hour costs twenty small looks a second.
+        self._stop.wait(self._nap)
+        self._nap = min(2 * self._nap, _LONGEST_NAP_SECONDS)
 
     def _sleep_seconds(self, connection: Connection) -> float:
         next_scheduled = inspection.seconds_to_next_scheduled(connection)
