@@ -34,6 +34,9 @@ from drain.errors import ConfigError, UnavailableError, UndeliverableError
 log = logging.getLogger(__name__)
 
 ENTRY_POINT = "workers.entry.execute"
+# The pickle of (ENTRY_POINT, None, (job id,), {}) in its textual protocol, in which the id is decimal: a
+# template, so that nothing has to be pickled per job.
+_CALL = b"(V%s\nN(I%%d\nt(dt." % ENTRY_POINT.encode()
 
 # RQ's own default, spelled out: without a timeout in the hash an RQ worker fails at its first heartbeat.
 _FORWARD_TIMEOUT_SECONDS = 180
@@ -115,9 +118,7 @@ def tracked(
     delivery: int,
 ) -> Delivery:
     """The RQ job of a row in `inflight_jobs`: a call of our one entry point with the row's id."""
-    # The pickle of (ENTRY_POINT, None, (job_id,), {}) in its textual protocol, in which the id is
-    # decimal: a template, so that nothing has to be pickled per job.
-    data = b"(Vworkers.entry.execute\nN(I%d\nt(dt." % job_id
+    data = _CALL % job_id
     outer = _NO_TIMEOUT
     if timeout_seconds is not None:
         outer = min(timeout_seconds + _OUTER_TIMEOUT_MARGIN_SECONDS, _LONGEST_TIMEOUT_SECONDS)

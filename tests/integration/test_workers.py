@@ -22,7 +22,7 @@ from redis import Redis
 
 from drain import schema, stage
 from drain.config import Settings
-from drain.embedded import CARELESS, EmbeddedPostgres
+from drain.embedded import CARELESS, EmbeddedPostgres, EmbeddedRedis
 from drain.redelivery import Redelivery
 from drain.wire import Wire, tracked
 from tests import jobs_for_tests as jobs
@@ -627,3 +627,28 @@ def _flat(value: Any) -> str:
 
 def _name(text: bytes | str) -> str:
     return text if isinstance(text, str) else text.decode()
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM])
+def test_drain_work_outlives_a_redis_that_goes_away_under_a_running_job(
+    database_url: str, number: signal.Signals | None
+) -> None:
+    with EmbeddedRedis() as redis:
+        system = System(database_url, redis.url)
+        jobs.create_effects(database_url)
+        first = system.staged_and_drained(jobs.wait_for_go, "first")
+        with drain_command("work", env=system.environment()) as command:
+            wait_until(system.effects, PATIENCE_SECONDS)
+            redis.kill()
+            jobs.leave_effect(database_url, "go")
+            wait_until(lambda: command.events("down"), PATIENCE_SECONDS)
+            assert system.whereabouts(first) == "finished_jobs"
+            if number:
+                command.send_signal(number)
+                assert command.wait(PATIENCE_SECONDS) == 0
+                return
+            redis.start()
+            second = system.staged_and_drained(jobs.record, "second")
+            wait_until(lambda: system.whereabouts(second) == "finished_jobs", PATIENCE_SECONDS)
+            assert command.poll() is None
+            assert command.events("up")
