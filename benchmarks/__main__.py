@@ -131,7 +131,7 @@ def _backlog(started: Services, jobs: int, backlog: int, rounds: int) -> str:
     _say(f"a backlog of {backlog:,} rows")
     small: list[float] = []
     large: list[float] = []
-    for _ in range(min(rounds, 3)):
+    for _ in range(rounds):
         rates.refill(started, jobs)
         small.append(rates.moved_and_pushed(started, jobs))
         rates.refill(started, backlog)
