@@ -51,6 +51,9 @@ class Group(click.Group):
             return super().invoke(ctx)
         except DrainError as error:
             raise click.ClickException(str(error)) from error
+        except BrokenPipeError:
+            # Whoever reads has had enough; click ends quietly.
+            raise
         except OSError as error:
             raise click.ClickException(
                 f"{error.filename or 'the system'}: {error.strerror or error}"

@@ -28,7 +28,6 @@ _BOUNDS: dict[str, Any] = {
     "tcp_user_timeout": 25_000,
 }
 
-
 # What the server says as it ends a session or a transaction of ours, or as it takes no writes for now. For
 # psycopg these are no OperationalErrors.
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
@@ -48,7 +47,7 @@ def connect(database_url: str, application_name: str) -> Connection:
     bounds = {name: value for name, value in _BOUNDS.items() if name not in given}
     with reachable(database_url):
         return psycopg.connect(
-            make_conninfo(database_url, **bounds, application_name=application_name),
+            make_conninfo(database_url, **_SESSION, **bounds, application_name=application_name),
             autocommit=True,
         )
 

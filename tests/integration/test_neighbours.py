@@ -32,6 +32,7 @@ from tests.support import (
     stage_jobs,
     wait_until,
 )
+from workers import job, registry
 from workers.entry import Worker
 
 
@@ -137,8 +138,6 @@ def _failures(port: int) -> float:
 def test_an_id_that_was_finished_before_is_given_up_instead_of_run_again_for_ever(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workers import job, registry
-
     monkeypatch.setattr(registry, "_jobs", {})
     runs: list[int] = []
     job(name="m.f")(lambda *_: runs.append(1))
@@ -194,12 +193,22 @@ def foreign_database_url(servers: Services, request: pytest.FixtureRequest) -> I
             connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
 
 
-def test_a_database_of_another_encoding_is_as_good(foreign_database_url: str, redis_url: str) -> None:
+def test_a_database_of_another_encoding_is_as_good(
+    foreign_database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_jobs", {})
+    given: list[str] = []
+    job(name="m.f")(given.append)
     schema.install(foreign_database_url)
-    ids = stage_jobs(foreign_database_url, 2)
+    with postgres.connect(foreign_database_url, "application") as connection:
+        job_id = stage(connection, "m.f", ["Grüße"])
     with new_enqueuer(foreign_database_url, redis_url) as enqueuer:
         enqueuer.drain()
-    assert pushed_jobs(redis_url) == ids
+    assert pushed_jobs(redis_url) == [job_id]
+    worker = Worker(Settings(database_url=foreign_database_url))
+    assert worker.execute(job_id) == "finished"
+    worker.close()
+    assert given == ["Grüße"]
 
 
 def test_a_trigger_of_the_users_that_refuses_one_row_stops_only_that_one(
