@@ -5,8 +5,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +14,8 @@ import psycopg
 import pytest
 
 from drain import leader, postgres, stage
+from drain.config import Settings
+from drain.daemon import Daemon
 from tests.support import (
     PATIENCE_SECONDS,
     ask,
@@ -258,3 +260,30 @@ def test_systemd_is_told_that_it_is_ready_alive_and_stopping(
         process.send_signal(signal.SIGTERM)
         assert hears("STOPPING=1")
         assert process.wait(PATIENCE_SECONDS) == 0
+
+
+def test_what_is_committed_as_it_falls_asleep_is_drained_before_it_waits(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[list[int]] = []
+
+    def wait(connection: postgres.Connection, seconds: float) -> None:
+        waited.append(ids_in(database_url, "staged_jobs"))
+        daemon.stop()
+
+    monkeypatch.setattr(leader, "wait_for_notify", wait)
+    daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
+    # Twice somebody commits just before the lock is taken, and does not notify; the third time nobody does.
+    commits = iter([True, True, False])
+    monkeypatch.setattr(
+        leader, "asleep", lambda connection: _asleep(lambda: next(commits) and stage_jobs(database_url))
+    )
+    daemon.run()
+    assert waited == [[]]
+    assert len(pushed_jobs(redis_url, namespace=daemon.settings.namespace)) == 2
+
+
+@contextmanager
+def _asleep(first: Callable[[], object]) -> Iterator[bool]:
+    first()
+    yield True

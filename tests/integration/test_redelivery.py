@@ -357,3 +357,28 @@ def test_a_finished_job_is_never_pushed_again(
 
     assert ids_in(database_url, "finished_jobs") == [job_id]
     assert pushed(redis_url) == []
+
+
+def test_a_leader_that_dies_in_the_middle_of_recovering_leaves_the_rest_to_the_next(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with new_leader(database_url, redis_url):
+        pass  # Redis now remembers, so that only what was never pushed is to be recovered.
+    ids = stage_jobs(database_url, 5)
+    monkeypatch.setattr(module, "_LIMIT", 2)
+    push = Wire.push
+    for pushes in (0, 1):
+        left = [push] * pushes
+
+        def refuse_after_that(wire: Wire, deliveries: Any, left: list[Any] = left) -> None:
+            if not left:
+                raise UnavailableError("Redis went away")
+            left.pop()(wire, deliveries)
+
+        monkeypatch.setattr(Wire, "push", refuse_after_that)
+        with pytest.raises(UnavailableError), new_leader(database_url, redis_url):
+            pass
+    monkeypatch.setattr(Wire, "push", push)
+
+    with new_leader(database_url, redis_url):
+        assert set(pushed_jobs(redis_url)) == set(ids)
