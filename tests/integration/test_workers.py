@@ -87,8 +87,10 @@ class System:
 
     def whereabouts(self, job_id: int) -> str:
         """Name of the one table that has the job."""
-        (table,) = [name for name in TABLES if self.execute(f"SELECT 1 FROM {name} WHERE id = %s", job_id)]
-        return table
+        # One statement, so one snapshot: a job that moves meanwhile is in one of the two tables.
+        places = (f"SELECT '{name}' AS place FROM {name} WHERE id = %s" for name in TABLES)
+        (found,) = self.execute(" UNION ALL ".join(places), *[job_id] * len(TABLES))
+        return str(found["place"])
 
     def row(self, table: str, job_id: int) -> dict[str, Any]:
         (found,) = self.execute(f"SELECT * FROM {table} WHERE id = %s", job_id)
