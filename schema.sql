@@ -115,16 +115,20 @@ CREATE TABLE IF NOT EXISTS inflight_jobs (
     claimed_by       text,
     lease_expires_at timestamptz,
     next_run_at      timestamptz,
-    -- {"type": ..., "message": ..., "traceback": ..., "at": ...} of the latest failure.
-    last_error       jsonb
+    -- {"type": ..., "message": ..., "traceback": ..., "at": ...} of the latest failure, and when that was.
+    last_error       jsonb,
+    failed_at        timestamptz
 );
 
 CREATE INDEX IF NOT EXISTS inflight_jobs_delivered ON inflight_jobs (queue, delivery)
     WHERE lease_expires_at IS NULL AND next_run_at IS NULL;
 CREATE INDEX IF NOT EXISTS inflight_jobs_claimed ON inflight_jobs (lease_expires_at)
     WHERE lease_expires_at IS NOT NULL;
-CREATE INDEX IF NOT EXISTS inflight_jobs_waiting ON inflight_jobs (next_run_at)
+CREATE INDEX IF NOT EXISTS inflight_jobs_waiting ON inflight_jobs (queue, next_run_at)
     WHERE next_run_at IS NOT NULL;
+-- Which queues fail: those with several failures since the last job that finished.
+CREATE INDEX IF NOT EXISTS inflight_jobs_failed ON inflight_jobs (queue, failed_at)
+    WHERE next_run_at IS NOT NULL AND failed_at IS NOT NULL;
 
 
 -- finished_jobs: done. One row a job, appended and never changed; the primary key is the last wall
@@ -150,6 +154,24 @@ CREATE TABLE IF NOT EXISTS finished_jobs (
     history       jsonb
 );
 
+-- When a queue last finished a job.
+CREATE INDEX IF NOT EXISTS finished_jobs_latest ON finished_jobs (queue, finished_at);
+
+
+-- stale_finishes: what was refused. A worker that outlived its lease, and came back with an outcome when
+-- somebody else had claimed its job, changed nothing but left a row here, for people to see that the fence
+-- held.
+CREATE TABLE IF NOT EXISTS stale_finishes (
+    number        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id            bigint      NOT NULL,
+    fencing_token bigint      NOT NULL,
+    claimed_by    text        NOT NULL,
+    -- What the worker wanted to record: 'finished', 'retrying', 'deferred', 'dead'; 'nothing' if it saw by
+    -- itself that its lease was gone.
+    outcome       text        NOT NULL,
+    refused_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 
 -- dead_jobs: given up, and kept until a person retries or discards it.
 CREATE TABLE IF NOT EXISTS dead_jobs (
@@ -171,7 +193,7 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
     fencing_token   bigint      NOT NULL DEFAULT 0,
     last_error      jsonb,
     died_at         timestamptz NOT NULL DEFAULT now(),
-    -- 'failed', 'expired', 'unreadable', 'lease'; the sentence beside it says more.
+    -- 'failed', 'gave up', 'expired', 'unreadable', 'lease'; the sentence beside it says more.
     reason          text        NOT NULL,
     explanation     text        NOT NULL
 );
@@ -183,6 +205,8 @@ CREATE TABLE IF NOT EXISTS drain_state (
     only_row      boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     leader        text,
     leader_since  timestamptz,
+    -- Told apart from every other database's: part of the keys that jobs show to the outside.
+    installation  uuid        NOT NULL DEFAULT gen_random_uuid(),
     -- The last delivery number that was handed out, and the one up to which all have been pushed.
     last_delivery bigint      NOT NULL DEFAULT 0,
     pushed_up_to  bigint      NOT NULL DEFAULT 0

@@ -63,6 +63,7 @@ class Daemon:
         self._redeliver_at = 0.0
         self._observe_at = 0.0
         self._queues: set[str] = set()
+        self._stale: int | None = None
 
     def stop(self) -> None:
         """Make `run` return after the batch in hand; may be called from a signal handler."""
@@ -240,8 +241,13 @@ class Daemon:
         metrics.LAG.set(inspection.oldest_due_seconds(connection))
         metrics.STAGED.set(inspection.count_staged(connection, _COUNT_UP_TO))
         self._queues.update(queue for queue, _ in inspection.oldest_deliveries(connection))
+        self._count_stale(inspection.count_stale(connection))
         for queue in self._queues:
             metrics.DEPTH.labels(queue).set(self.redis.depth(queue))
+
+    def _count_stale(self, count: int) -> None:
+        metrics.STALE.inc(count - (count if self._stale is None else self._stale))
+        self._stale = count
 
     def _tick(self) -> None:
         self._ticked = monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from psycopg import sql
 from psycopg.rows import dict_row
@@ -25,6 +25,10 @@ TABLES = {
 # Tables with more rows than this are counted by the planner's estimate: an exact count of a hundred
 # million finished jobs would take a minute.
 EXACT_UP_TO = 1_000_000
+
+# A queue in which so many jobs have failed since its last finish is failing: its target is down, or its code
+# is broken.
+FAILURES_IN_A_ROW = 5
 
 _COUNT_STAGED = """
 SELECT queue, count(*), count(*) FILTER (WHERE scheduled_at > now()) FROM staged_jobs GROUP BY queue
@@ -60,6 +64,26 @@ WITH RECURSIVE heads AS (
 )
 SELECT queue, delivery FROM heads
 """
+# A few index look-ups for each queue with jobs that wait for their next attempt.
+_RETRYING_QUEUES = """
+WITH RECURSIVE heads AS (
+    (SELECT queue, next_run_at FROM inflight_jobs WHERE next_run_at IS NOT NULL
+     ORDER BY queue, next_run_at LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT queue, next_run_at FROM inflight_jobs
+        WHERE next_run_at IS NOT NULL AND queue > heads.queue
+        ORDER BY queue, next_run_at LIMIT 1) AS following
+)
+SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failures)s = (
+    SELECT count(*) FROM (
+        SELECT FROM inflight_jobs AS failed
+        WHERE failed.queue = heads.queue AND failed.next_run_at IS NOT NULL
+            AND failed.failed_at > coalesce(last_finish.at, '-infinity')
+        LIMIT %(failures)s) AS latest)
+FROM heads, LATERAL (
+    SELECT max(finished_at) AS at FROM finished_jobs WHERE queue = heads.queue) AS last_finish
+"""
 # The lock is the truth about who leads; the row only adds the name.
 _LEADER = """
 SELECT state.leader, state.leader_since FROM drain_state AS state
@@ -79,12 +103,16 @@ WHERE scheduled_at > staged_at AND matured_at IS NULL
 
 @dataclass(slots=True)
 class QueueCounts:
-    """What one queue holds; `redis_depth` is None when Redis cannot be asked."""
+    """What one queue holds; `redis_depth` is None when Redis cannot be asked.
+
+    `failing`: several of its jobs have failed since its last finish.
+    """
 
     staged: int = 0
     scheduled: int = 0
     inflight: int = 0
     dead: int = 0
+    failing: bool = False
     redis_depth: int | None = None
 
 
@@ -130,6 +158,8 @@ def status(connection: Connection) -> Status:
             result.queues.setdefault(queue, QueueCounts()).inflight = inflight
         for queue, dead in connection.execute(_COUNT_DEAD):
             result.queues.setdefault(queue, QueueCounts()).dead = dead
+        for retrying in retrying_queues(connection):
+            result.queues.setdefault(retrying.queue, QueueCounts()).failing = retrying.failing
         result.finished, result.finished_is_estimate = _count_finished(connection)
         result.oldest_staged_age_seconds = oldest_due_seconds(connection)
         result.leader = _leader(connection)
@@ -159,9 +189,45 @@ def count_staged(connection: Connection, up_to: int) -> int:
     return int(count)
 
 
+def count_stale(connection: Connection) -> int:
+    """How many outcomes have been refused so far because their token was stale."""
+    (count,) = postgres.fetch_one(connection, "SELECT coalesce(max(number), 0) FROM stale_finishes")
+    return int(count)
+
+
 def oldest_deliveries(connection: Connection) -> list[tuple[str, int]]:
     """For each queue with delivered jobs that nobody has claimed: the lowest delivery number of them."""
     return [(queue, delivery) for queue, delivery in connection.execute(_OLDEST_DELIVERIES)]
+
+
+class Retrying(NamedTuple):
+    """A queue with jobs that wait for their next attempt.
+
+    Attributes:
+        due: The time of at least one of them has come.
+        last_finish: When the queue last finished a job.
+        now: The database's clock.
+        failing: Several of them have failed since the last finish.
+    """
+
+    queue: str
+    due: bool
+    last_finish: datetime | None
+    now: datetime
+    failing: bool
+
+
+def retrying_queues(connection: Connection) -> list[Retrying]:
+    """Queues with jobs that wait for their next attempt."""
+    rows = connection.execute(_RETRYING_QUEUES, {"failures": FAILURES_IN_A_ROW})
+    return [Retrying._make(row) for row in rows]
+
+
+def is_under_way(connection: Connection, job_id: int) -> bool:
+    """Whether the job has been delivered or claimed, and is not finished."""
+    statement = "SELECT EXISTS (SELECT FROM inflight_jobs WHERE id = %s AND next_run_at IS NULL)"
+    (under_way,) = postgres.fetch_one(connection, statement, (job_id,))
+    return bool(under_way)
 
 
 def jobs(connection: Connection, state: str, *, queue: str | None, limit: int) -> list[dict[str, Any]]:

@@ -5,16 +5,32 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from drain.errors import StageError
 
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_ATTEMPTS = 10
 DEFAULT_TIMEOUT_SECONDS = 180
+DEFAULT_LEASE_SECONDS = 30.0
 # What the integer columns of the schema can hold.
 _LARGEST_INTEGER = 2**31 - 1
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
+_LONGEST_LEASE_SECONDS = 24 * 3600
+
+
+class Limits(NamedTuple):
+    """What a claim has to know of a registration.
+
+    Attributes:
+        max_attempts: Claims that may fail before the job is dead; 0 for no limit.
+        timeout_seconds: How long one attempt may run.
+        lease_seconds: For how long the claim holds without a heartbeat.
+    """
+
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
+    lease_seconds: float = DEFAULT_LEASE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +43,11 @@ class JobOptions:
         timeout_seconds: How long one attempt may run.
         retry_base_seconds: Wait after the first failure; doubles with each further one.
         retry_cap_seconds: The longest wait between two attempts.
+        lease_seconds: For how long a claim holds unless its worker extends it; so long after a worker's
+            death its job runs elsewhere.
+        heartbeat_seconds: How often the worker extends the lease; None for a third of it.
+        max_execute_seconds: An attempt that runs for longer has its stack logged, once, and goes on;
+            None for half of its timeout.
     """
 
     queue: str = DEFAULT_QUEUE
@@ -34,6 +55,9 @@ class JobOptions:
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
     retry_base_seconds: float = 2.0
     retry_cap_seconds: float = 3600.0
+    lease_seconds: float = DEFAULT_LEASE_SECONDS
+    heartbeat_seconds: float | None = None
+    max_execute_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if not self.queue:
@@ -46,6 +70,24 @@ class JobOptions:
             raise ValueError(
                 "retry_base_seconds must be above 0 and at most retry_cap_seconds, and that at most a year"
             )
+        if not 0 < self.lease_seconds <= _LONGEST_LEASE_SECONDS:
+            raise ValueError("lease_seconds must be above 0 and at most a day")
+        if not 0 < self.heartbeat <= self.lease_seconds / 2:
+            raise ValueError(
+                "lease_seconds must be at least twice heartbeat_seconds, so that one heartbeat may be missed"
+            )
+        if self.max_execute_seconds is not None and not self.max_execute_seconds > 0:
+            raise ValueError("max_execute_seconds must be above 0")
+
+    @property
+    def heartbeat(self) -> float:
+        """Seconds between two heartbeats."""
+        return self.lease_seconds / 3 if self.heartbeat_seconds is None else self.heartbeat_seconds
+
+    @property
+    def limits(self) -> Limits:
+        """What a claim has to know."""
+        return Limits(self.max_attempts, self.timeout_seconds, self.lease_seconds)
 
 
 @runtime_checkable

@@ -12,6 +12,10 @@ MOVED = Counter("drain_moved_jobs", "Jobs moved from staged_jobs to inflight_job
 PUSHED = Counter("drain_pushed_jobs", "Jobs pushed into Redis.", ["queue"])
 REDELIVERED = Counter("drain_redelivered_jobs", "Jobs pushed once more, by reason.", ["reason"])
 DEAD = Counter("drain_dead_jobs", "Jobs that the enqueuer gave up, by reason.", ["reason"])
+FAILING = Gauge(
+    "drain_queue_failing", "1 while the queue's retries are let through one at a time.", ["queue"]
+)
+STALE = Counter("drain_stale_finishes", "Outcomes that came with a stale fencing token and were refused.")
 FAILURES = Counter("drain_failures", "Rounds that failed, by the store that failed.", ["store"])
 BATCH_SIZE = Histogram("drain_batch_jobs", "Rows of one batch.", buckets=_BATCH_SIZES)
 MOVE_SECONDS = Histogram("drain_move_seconds", "One batch's transaction.", buckets=_DURATIONS)

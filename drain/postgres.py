@@ -33,7 +33,7 @@ _BOUNDS: dict[str, Any] = {
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 
 
-def connect(database_url: str, application_name: str) -> Connection:
+def connect(database_url: str, application_name: str, *, autocommit: bool = True) -> Connection:
     """Open a connection in autocommit mode: transactions are begun where they are needed, in sight.
 
     Raises:
@@ -48,7 +48,7 @@ def connect(database_url: str, application_name: str) -> Connection:
     with reachable(database_url):
         return psycopg.connect(
             make_conninfo(database_url, **_SESSION, **bounds, application_name=application_name),
-            autocommit=True,
+            autocommit=autocommit,
         )
 
 

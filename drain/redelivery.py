@@ -5,7 +5,7 @@ Each reason is a cheap indexed look at `inflight_jobs`:
     never pushed   delivered with a number above the watermark, by a leader that died in between
     lost           unclaimed, though Redis has lost its memory, or serves later numbers of the queue
     lease          the worker died or stalled: the lease is over, by the database's clock
-    retry          the next attempt is due
+    retry          the next attempt is due; one at a time while the queue fails again and again
 
 Pushing too often is harmless: the claim of a job that is claimed or finished is refused. A job whose lease
 ran out on its last attempt is pushed as well, and the worker that claims it gives it up.
@@ -16,12 +16,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from time import monotonic
 
 from psycopg import IsolationLevel
 
 from drain import inspection, metrics, postgres, wire
 from drain.enqueuer import Enqueuer
+from drain.inspection import Retrying
 from drain.transitions import inflight, state
 from drain.transitions.inflight import Redelivered
 
@@ -42,6 +44,14 @@ class Suspicion:
 
 
 @dataclass(slots=True)
+class Trial:
+    """A failing queue since a time of the database's, and the one retry that was let through."""
+
+    since: datetime
+    job_id: int | None = None
+
+
+@dataclass(slots=True)
 class Redelivery:
     """Redelivers for one leader; it shares the leader's connection, numbers and Redis.
 
@@ -56,6 +66,7 @@ class Redelivery:
     alive: Callable[[], None] = lambda: None
     _suspicions: dict[str, Suspicion] = field(default_factory=dict)
     _holds_watermark: bool = False
+    _trials: dict[str, Trial] = field(default_factory=dict)
 
     def recover(self) -> int:
         """Push what the last leader moved and did not push, or all that waits if Redis has lost its memory.
@@ -85,8 +96,56 @@ class Redelivery:
         """
         connection = self.enqueuer.connection
         total = self._repeat("lease", lambda last: inflight.redeliver_leases(connection, last, _LIMIT))
-        total += self._repeat("retry", lambda last: inflight.redeliver_retries(connection, last, _LIMIT))
-        return total + self._lost()
+        return total + self._retries() + self._lost()
+
+    def _retries(self) -> int:
+        """Push what is due; of a failing queue no more than one job, until one of its jobs finishes."""
+        total = 0
+        retrying = inspection.retrying_queues(self.enqueuer.connection)
+        for queue in retrying:
+            trial = self._judge(queue)
+            if queue.due and (trial is None or not self._is_under_way(trial)):
+                total += self._retry(queue.queue, trial)
+        for name in self._trials.keys() - {queue.queue for queue in retrying}:
+            if not self._is_under_way(self._trials[name]):
+                self._recovered(name)
+        return total
+
+    def _judge(self, queue: Retrying) -> Trial | None:
+        """The trial of a failing queue; None for one that works."""
+        trial = self._trials.get(queue.queue)
+        if trial is None and queue.failing:
+            trial = self._trials[queue.queue] = Trial(queue.now)
+            metrics.FAILING.labels(queue.queue).set(1)
+            log.warning(
+                "queue %s fails again and again, its retries are let through one at a time",
+                *(queue.queue,),
+                extra={"event": "queue_failing", "queue": queue.queue},
+            )
+        elif trial is not None and queue.last_finish is not None and queue.last_finish > trial.since:
+            self._recovered(queue.queue)
+            trial = None
+        return trial
+
+    def _recovered(self, queue: str) -> None:
+        del self._trials[queue]
+        metrics.FAILING.labels(queue).set(0)
+        log.info("queue %s works again", queue, extra={"event": "queue_recovered", "queue": queue})
+
+    def _is_under_way(self, trial: Trial) -> bool:
+        job_id = trial.job_id
+        return job_id is not None and inspection.is_under_way(self.enqueuer.connection, job_id)
+
+    def _retry(self, queue: str, trial: Trial | None) -> int:
+        limit = _LIMIT if trial is None else 1
+
+        def renumber(last: int) -> list[Redelivered]:
+            jobs = inflight.redeliver_retries(self.enqueuer.connection, last, limit, queue=queue)
+            if trial is not None and jobs:
+                trial.job_id = jobs[0].id
+            return jobs
+
+        return self._repeat("retry", renumber)
 
     def _lost(self) -> int:
         redis = self.enqueuer.redis

@@ -12,13 +12,29 @@ One job's way through these modules:
     registry   which function belongs to which name; nothing else ever runs
     entry      what RQ calls with the job's id: claim, run, finish
     attempt    one attempt: look up, read the arguments, call within the time limit
-    outcome    what becomes of it: finished, tried again later, or dead
+    lease      beside it: a thread that extends the claim, and tells the job when it is lost
+    current    what the running job can ask of its claim, and the transaction in which it finishes itself
+    errors     what a job may raise: Defer, Dead; and see raised: LeaseLostError
+    outcome    what becomes of it: finished, tried again later, deferred, or dead
     work       `drain work`: an RQ worker with all of this at hand
 
 What always holds: a job runs only while its claim holds, and is finished only by the latest claim. A claim
 that is refused does nothing. Whatever a job raises is recorded, and never stops the worker.
 """
 
+from workers.current import CurrentJob, current_job, transaction
+from workers.errors import Dead, Defer, JobTimeoutError, LeaseLostError, NoCurrentJobError, TransactionError
 from workers.registry import job
 
-__all__ = ["job"]
+__all__ = [
+    "CurrentJob",
+    "Dead",
+    "Defer",
+    "JobTimeoutError",
+    "LeaseLostError",
+    "NoCurrentJobError",
+    "TransactionError",
+    "current_job",
+    "job",
+    "transaction",
+]

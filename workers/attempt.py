@@ -7,30 +7,30 @@ import inspect
 import json
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
+from drain.job import JobOptions
 from drain.transitions.inflight import Claim
 from workers import registry
-from workers.outcome import Failed, Finished, Outcome, Unreadable, describe
+from workers.errors import (
+    ArgumentsDoNotFitError,
+    Dead,
+    Defer,
+    JobTimeoutError,
+    LeaseLostError,
+    NotRegisteredError,
+)
+from workers.lease import Lease
+from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Unreadable, describe
 
 
-class NotRegisteredError(Exception):
-    """Nobody has registered a function under the job's name."""
-
-
-class ArgumentsDoNotFitError(TypeError):
-    """The arguments that were staged are not those that the function takes."""
-
-
-class JobTimeoutError(Exception):
-    """The job ran for longer than its timeout_seconds."""
-
-
-def run(claim: Claim) -> Outcome:
+def run(claim: Claim, lease: Lease) -> Outcome:
     """Call the function of a claimed job; whatever it raises becomes an outcome.
+
+    The lease is extended while the function runs, and no longer.
 
     Raises:
         KeyboardInterrupt: As it came; the claim is left to run out.
@@ -44,7 +44,7 @@ def run(claim: Claim) -> Outcome:
         return Unreadable(f"Python cannot read its arguments: {error}")
     try:
         _check_arguments(job, args, kwargs)
-        with time_limit(claim.timeout_seconds):
+        with interruptible(claim.timeout_seconds, lambda: lease.lost), lease:
             result = job.function(*args, **kwargs)
             if inspect.iscoroutine(result):
                 asyncio.run(result)
@@ -52,15 +52,29 @@ def run(claim: Claim) -> Outcome:
         raise
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
     except BaseException as error:  # noqa: BLE001
-        return Failed(describe(error), job.job_options)
+        return _outcome_of(error, job.job_options)
+    finally:
+        # An exception may have come from outside, in the middle of the lease's own end.
+        lease.stop()
     return Finished()
 
 
+def _outcome_of(error: BaseException, options: JobOptions) -> Outcome:
+    if isinstance(error, Defer):
+        return Deferred(error.when)
+    if isinstance(error, Dead):
+        return GaveUp(describe(error))
+    if isinstance(error, LeaseLostError):
+        return Lost()
+    return Failed(describe(error), options)
+
+
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
+def interruptible(seconds: float, lost: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Raise JobTimeoutError inside of the block once `seconds` have passed.
 
-    Works in the main thread, where RQ runs jobs. An alarm that is set already goes on afterwards.
+    A SIGALRM that comes earlier raises LeaseLostError if `lost()` says so by then. Works in the main thread,
+    where RQ runs jobs. An alarm that is set already goes on afterwards.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -68,6 +82,8 @@ def time_limit(seconds: float) -> Iterator[None]:
     running = True
 
     def interrupt(_signal: int, _frame: object) -> None:
+        if running and lost():
+            raise LeaseLostError("somebody else has claimed the job; this attempt can finish nothing")
         if running:
             raise JobTimeoutError(f"it ran for longer than its timeout of {seconds:g} s")
 

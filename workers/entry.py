@@ -12,24 +12,26 @@ from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
 from typing import TypeVar
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import psycopg
 
 from drain import postgres, schema
 from drain.config import Settings, process_name
+from drain.crashpoints import CrashPoint, reached
 from drain.errors import UnavailableError
-from drain.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS
+from drain.job import JobOptions
 from drain.postgres import Connection
-from drain.transitions import inflight
+from drain.transitions import inflight, stale, state
 from drain.transitions.inflight import Claim
 from workers import attempt, outcome, registry
-from workers.outcome import Failed, Finished, Outcome
+from workers.current import CurrentJob, running
+from workers.lease import Lease
+from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Unreadable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# The lease outlasts the time limit by this much, which is what recording the outcome may take.
-_LEASE_MARGIN_SECONDS = 60
 # How long PostgreSQL may be away before a claim or an outcome is left to redelivery.
 _PATIENCE_SECONDS = 30.0
 _PAUSE_SECONDS = 0.25
@@ -44,7 +46,7 @@ def execute(job_id: int) -> str:
     """Claim the job, run it, and record what became of it.
 
     Returns:
-        One word for RQ's own books: finished, retrying, dead, stale, or refused.
+        One word for RQ's own books: finished, retrying, deferred, dead, stale, or refused.
 
     Raises:
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.
@@ -60,22 +62,26 @@ class Worker:
     Attributes:
         settings: Where the database is.
         connection: Opened when it is needed, and anew after it broke.
+        installation: What tells this database's jobs from all others; known once it has been connected.
     """
 
     settings: Settings
     connection: Connection | None = None
+    installation: UUID | None = None
 
     def execute(self, job_id: int) -> str:
         """As the function of this name."""
+        reached(CrashPoint.POPPED)
         claim = self._claim(job_id)
         if claim is None:
             log.info("job %d is not to be claimed: claimed, finished or not due", job_id)
             return "refused"
+        reached(CrashPoint.CLAIMED)
         if claim.expired and claim.attempts == 1:
             return self._bury(claim, "expired", _EXPIRED)
         if claim.max_attempts and claim.attempts > claim.max_attempts:
             return self._bury(claim, "lease", _LEASE_RAN_OUT)
-        return self._record(claim, attempt.run(claim))
+        return self._run(claim)
 
     def close(self) -> None:
         """Close the connection."""
@@ -93,21 +99,48 @@ class Worker:
                 connection,
                 job_id,
                 worker=process_name(),
-                options=registry.claim_options(),
-                max_attempts=DEFAULT_MAX_ATTEMPTS,
-                timeout_seconds=DEFAULT_TIMEOUT_SECONDS,
-                margin=_LEASE_MARGIN_SECONDS,
+                limits=registry.limits(),
                 again=again,
             )
 
         return self._patiently(ask)
 
-    def _record(self, claim: Claim, result: Outcome) -> str:
-        if isinstance(result, Finished):
-            return self._finish(claim)
+    def _run(self, claim: Claim) -> str:
+        job = registry.find(claim.job_name)
+        lease = Lease(self.settings.database_url, claim, job.job_options if job else JobOptions())
+        current = CurrentJob.of(claim, self._key(claim.id), lease, self.settings.database_url)
+        with running(current):
+            result = attempt.run(claim, lease)
+        reached(CrashPoint.RAN)
+        if not current.finished:
+            word = self._record(claim, result)
+            reached(CrashPoint.RECORDED)
+            return word
         if isinstance(result, Failed):
-            return self._retry_or_bury(claim, result)
-        return self._bury(claim, "unreadable", result.explanation)
+            log.error(
+                "job %d (%s) is finished, and what it did after its transaction failed: %s",
+                *(claim.id, claim.job_name, result.line),
+                extra={"event": "failed_after_finish", "job_id": claim.id, "tag": claim.tag},
+            )
+        return "finished"
+
+    def _key(self, job_id: int) -> str:
+        return str(uuid5(self.installation or NAMESPACE_OID, str(job_id)))
+
+    def _record(self, claim: Claim, result: Outcome) -> str:
+        match result:
+            case Finished():
+                return self._finish(claim)
+            case Failed():
+                return self._retry_or_bury(claim, result)
+            case Deferred():
+                return self._defer(claim, result)
+            case GaveUp():
+                return self._bury(claim, "gave up", result.error["message"], result.error)
+            case Lost():
+                return self._stale(claim, "nothing")
+            case Unreadable():
+                return self._bury(claim, "unreadable", result.explanation)
 
     def _finish(self, claim: Claim) -> str:
         try:
@@ -115,7 +148,11 @@ class Worker:
         except psycopg.IntegrityError:
             # Ids are given out once, unless somebody set the sequence back.
             return self._bury(claim, "unreadable", "it ran, but another job with its id is finished already")
-        return "finished" if done else self._stale(claim)
+        return "finished" if done else self._stale(claim, "finished")
+
+    def _defer(self, claim: Claim, deferred: Deferred) -> str:
+        waits = self._patiently(lambda c: inflight.defer(c, claim.id, claim.fencing_token, deferred.when))
+        return "deferred" if waits else self._stale(claim, "deferred")
 
     def _retry_or_bury(self, claim: Claim, failed: Failed) -> str:
         if claim.max_attempts and claim.attempts >= claim.max_attempts:
@@ -130,7 +167,7 @@ class Worker:
         waits = self._patiently(
             lambda c: inflight.retry_later(c, claim.id, claim.fencing_token, wait, failed.error)
         )
-        return "retrying" if waits else self._stale(claim)
+        return "retrying" if waits else self._stale(claim, "retrying")
 
     def _bury(self, claim: Claim, reason: str, explanation: str, error: dict[str, str] | None = None) -> str:
         log.error(
@@ -148,13 +185,21 @@ class Worker:
                 error=error,
             )
         )
-        return "dead" if buried else self._stale(claim)
+        return "dead" if buried else self._stale(claim, "dead")
 
-    def _stale(self, claim: Claim) -> str:
+    def _stale(self, claim: Claim, wanted: str) -> str:
+        """The token is not the current one any more: leave a row about it, and change nothing."""
+        # Unless it is this very attempt that finished the job, in a commit whose answer never came.
+        if self._patiently(lambda c: inflight.is_finished(c, claim.id, claim.fencing_token)):
+            return "finished"
         log.warning(
             "job %d: the outcome of attempt %d came too late and was not recorded",
             *(claim.id, claim.attempts),
             extra={"event": "stale_finish", "job_id": claim.id, "token": claim.fencing_token},
+        )
+        reached(CrashPoint.REFUSED)
+        self._patiently(
+            lambda c: stale.record(c, claim.id, claim.fencing_token, worker=process_name(), outcome=wanted)
         )
         return "stale"
 
@@ -182,6 +227,7 @@ class Worker:
                     connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_STATEMENT_SECONDS
                 )
                 schema.check(connection)
+                self.installation = state.installation(connection)
             self.connection = connection
         return self.connection
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import traceback
 from dataclasses import dataclass
+from datetime import datetime
 
 from drain.job import JobOptions
 
@@ -38,13 +39,36 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Deferred:
+    """The function wants to be run later: after so many seconds, or at a time."""
+
+    when: float | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """The function says that no further attempt would help.
+
+    Attributes:
+        error: As for `Failed`; its message is the reason.
+    """
+
+    error: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Somebody else has claimed the job; there is nothing to record."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """No attempt would ever succeed; the text says why."""
 
     explanation: str
 
 
-Outcome = Finished | Failed | Unreadable
+Outcome = Finished | Failed | Deferred | GaveUp | Lost | Unreadable
 
 
 def describe(error: BaseException) -> dict[str, str]:

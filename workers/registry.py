@@ -11,10 +11,12 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from drain import stage, stage_many
 from drain.errors import ConfigError, JobModuleError
 from drain.job import (
+    DEFAULT_LEASE_SECONDS,
     DEFAULT_MAX_ATTEMPTS,
     DEFAULT_QUEUE,
     DEFAULT_TIMEOUT_SECONDS,
     JobOptions,
+    Limits,
     dotted_name,
 )
 from drain.stage import Connectable
@@ -73,6 +75,9 @@ def job(
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS,
     retry_base_seconds: float = 2.0,
     retry_cap_seconds: float = 3600.0,
+    lease_seconds: float = DEFAULT_LEASE_SECONDS,
+    heartbeat_seconds: float | None = None,
+    max_execute_seconds: float | None = None,
 ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 def job(
     function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
@@ -89,6 +94,10 @@ def job(
         timeout_seconds: How long one attempt may run.
         retry_base_seconds: Wait after the first failure; doubles with each further one, with jitter.
         retry_cap_seconds: The longest wait between two attempts.
+        lease_seconds: So long after its worker's death the job runs elsewhere; extended while it runs.
+        heartbeat_seconds: How often it is extended; a third of the lease by default.
+        max_execute_seconds: An attempt that runs for longer has its stack logged, once, and goes on; half of
+            its timeout by default.
 
     Raises:
         ValueError: An option makes no sense, another function has this name already, or this one yields.
@@ -153,12 +162,9 @@ def queues() -> set[str]:
     return {registered.job_options.queue for registered in _jobs.values()}
 
 
-def claim_options() -> dict[str, tuple[int, int]]:
-    """`(max_attempts, timeout_seconds)` of each name, as a claim wants to know them."""
-    return {
-        name: (registered.job_options.max_attempts, registered.job_options.timeout_seconds)
-        for name, registered in _jobs.items()
-    }
+def limits() -> dict[str, Limits]:
+    """What a claim has to know of each name."""
+    return {name: registered.job_options.limits for name, registered in _jobs.items()}
 
 
 def _origin(function: Callable[..., Any]) -> str:

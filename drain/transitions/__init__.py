@@ -3,8 +3,9 @@
 Which table a row is in is its state, and a statement stands in the module of the table that the row leaves:
 
     staged     the application ──► staged_jobs; due, expired or unreadable rows leave it
-    inflight   claimed, extended, tried again, redelivered; finished or given up
+    inflight   claimed, extended, tried again, deferred, redelivered; finished or given up
     dead       retried or discarded by a person
+    stale      what was refused, for people to see
     state      the enqueuer's own notes
 
 Each function is one statement on a psycopg connection. Whether that is in a transaction, and at which

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from drain.job import Limits
 from drain.postgres import Connection, fetch_one
 from drain.transitions import JOB_COLUMNS
 
@@ -26,7 +27,9 @@ class Claim:
             ended with its worker: then it is ours to bury, not to run.
         max_attempts: The row's own limit, or else the registration's; 0 for none.
         timeout_seconds: The row's own, or else the registration's.
+        lease_seconds: For how long the claim holds, and by how much a heartbeat extends it.
         fencing_token: Only this token can finish the job, until somebody claims it anew.
+        lease_expires_at: Until when it holds, by the database's clock.
         expired: The job's `expires_at` has passed: it is ours to bury, not to run.
     """
 
@@ -40,20 +43,22 @@ class Claim:
     attempts: int
     max_attempts: int
     timeout_seconds: int
+    lease_seconds: float
     fencing_token: int
     lease_expires_at: datetime
     expired: bool
 
 
 # One statement: a claim takes the lease, by the database's clock, and raises the token, or does nothing.
-# The registrations travel along as {name: [max_attempts, timeout_seconds]}, because which of them
-# applies is known only once the row has been found.
+# The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, because which of
+# them applies is known only once the row has been found.
 CLAIM = """
 WITH found AS (
     SELECT id,
-        coalesce(max_attempts, (%(options)s -> job_name ->> 0)::integer, %(max_attempts)s) AS max_attempts,
-        coalesce(timeout_seconds, (%(options)s -> job_name ->> 1)::integer, %(timeout_seconds)s)
-            AS timeout_seconds
+        coalesce(max_attempts, (%(limits)s -> job_name ->> 0)::integer, %(max_attempts)s) AS max_attempts,
+        coalesce(timeout_seconds, (%(limits)s -> job_name ->> 1)::integer, %(timeout_seconds)s)
+            AS timeout_seconds,
+        coalesce((%(limits)s -> job_name ->> 2)::float8, %(lease_seconds)s) AS lease_seconds
     FROM inflight_jobs WHERE id = %(id)s
 )
 UPDATE inflight_jobs AS job SET
@@ -63,7 +68,7 @@ UPDATE inflight_jobs AS job SET
         ELSE 1 END,
     claimed_at = clock_timestamp(),
     claimed_by = %(worker)s,
-    lease_expires_at = clock_timestamp() + make_interval(secs => found.timeout_seconds + %(margin)s::float8),
+    lease_expires_at = clock_timestamp() + make_interval(secs => found.lease_seconds),
     next_run_at = NULL
 FROM found
 WHERE job.id = found.id
@@ -71,7 +76,8 @@ WHERE job.id = found.id
         OR %(again)s AND job.claimed_by = %(worker)s)
     AND (job.next_run_at IS NULL OR job.next_run_at <= clock_timestamp())
 RETURNING job.id, job.job_name, job.job_args::text, job.job_kwargs::text, job.queue, job.tag, job.context::text,
-    job.attempts, found.max_attempts, found.timeout_seconds, job.fencing_token, job.lease_expires_at,
+    job.attempts, found.max_attempts, found.timeout_seconds, found.lease_seconds,
+    job.fencing_token, job.lease_expires_at,
     coalesce(job.expires_at <= clock_timestamp(), false) AS expired
 """
 
@@ -81,10 +87,7 @@ def claim(
     job_id: int,
     *,
     worker: str,
-    options: Mapping[str, Sequence[int]],
-    max_attempts: int,
-    timeout_seconds: int,
-    margin: float,
+    limits: Mapping[str, Limits],
     again: bool = False,
 ) -> Claim | None:
     """Claim one job, or be refused: it is claimed already, not due, finished, dead or unknown.
@@ -93,23 +96,36 @@ def claim(
         connection: In autocommit mode: the claim must be durable before the job runs.
         job_id: The job.
         worker: Who claims, for people to read.
-        options: `(max_attempts, timeout_seconds)` of each registered name.
-        max_attempts: For names that are not in `options`.
-        timeout_seconds: For names that are not in `options`.
-        margin: Seconds by which the lease outlasts the timeout.
+        limits: Of each registered name; others get the defaults.
         again: This worker has asked before and got no answer: a claim of its own is the one it asked for.
     """
     parameters = {
         "id": job_id,
         "worker": worker,
-        "options": Jsonb({name: list(values) for name, values in options.items()}),
-        "max_attempts": max_attempts,
-        "timeout_seconds": timeout_seconds,
-        "margin": margin,
+        "limits": Jsonb(limits),
         "again": again,
+        **Limits()._asdict(),
     }
     with connection.cursor(row_factory=class_row(Claim)) as cursor:
         return cursor.execute(CLAIM, parameters).fetchone()
+
+
+EXTEND = """
+UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() + make_interval(secs => %(lease)s)
+WHERE id = %(id)s AND fencing_token = %(token)s
+RETURNING lease_expires_at
+"""
+
+
+def extend(connection: Connection, job_id: int, token: int, lease_seconds: float) -> datetime | None:
+    """Let the lease begin anew, also if it ran out and nobody has claimed the job since.
+
+    Returns:
+        Until when it holds; None if the token is stale.
+    """
+    parameters = {"id": job_id, "token": token, "lease": lease_seconds}
+    row: tuple[datetime] | None = connection.execute(EXTEND, parameters).fetchone()
+    return None if row is None else row[0]
 
 
 FINISH = """
@@ -138,10 +154,20 @@ def finish(connection: Connection, job_id: int, token: int) -> bool:
     return bool(finished)
 
 
+IS_FINISHED = "SELECT EXISTS (SELECT FROM finished_jobs WHERE id = %s AND fencing_token = %s)"
+
+
+def is_finished(connection: Connection, job_id: int, token: int) -> bool:
+    """Whether the job has been finished under this very token."""
+    (finished,) = fetch_one(connection, IS_FINISHED, (job_id, token))
+    return bool(finished)
+
+
 RETRY_LATER = """
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
     next_run_at = clock_timestamp() + make_interval(secs => %(wait)s),
+    failed_at = clock_timestamp(),
     last_error = %(error)s::jsonb || jsonb_build_object('at', clock_timestamp())
 WHERE id = %(id)s AND fencing_token = %(token)s
 """
@@ -153,6 +179,23 @@ def retry_later(
     """Give the claim back and let the job wait for its next attempt; False if the token is stale."""
     parameters = {"id": job_id, "token": token, "wait": wait_seconds, "error": Jsonb(dict(error))}
     return connection.execute(RETRY_LATER, parameters).rowcount == 1
+
+
+# The token stays as it is: it only ever grows.
+DEFER = """
+UPDATE inflight_jobs SET
+    lease_expires_at = NULL,
+    next_run_at = coalesce(%(until)s::timestamptz, clock_timestamp() + make_interval(secs => %(wait)s)),
+    attempts = attempts - 1
+WHERE id = %(id)s AND fencing_token = %(token)s
+"""
+
+
+def defer(connection: Connection, job_id: int, token: int, when: float | datetime) -> bool:
+    """Give the claim back as if it had not been, until a time or for so many seconds; False if it is stale."""
+    until, wait = (when, 0.0) if isinstance(when, datetime) else (None, when)
+    parameters = {"id": job_id, "token": token, "until": until, "wait": wait}
+    return connection.execute(DEFER, parameters).rowcount == 1
 
 
 _BURY_INFLIGHT = f"""
@@ -215,7 +258,9 @@ SET delivery = number, lease_expires_at = NULL, next_run_at = NULL
 FROM numbered WHERE job.id = numbered.id
 RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, numbered.previous_delivery
 """
-REDELIVER_RETRIES = _REDELIVER.format(condition="next_run_at <= now()", order="next_run_at")
+REDELIVER_RETRIES = _REDELIVER.format(
+    condition="queue = %(queue)s AND next_run_at <= now()", order="next_run_at"
+)
 REDELIVER_LEASES = _REDELIVER.format(condition="lease_expires_at < now()", order="lease_expires_at")
 REDELIVER_UNCLAIMED = _REDELIVER.format(
     condition=f"{_DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",
@@ -223,9 +268,11 @@ REDELIVER_UNCLAIMED = _REDELIVER.format(
 )
 
 
-def redeliver_retries(connection: Connection, last_delivery: int, limit: int) -> list[Redelivered]:
-    """Number anew up to `limit` jobs whose next attempt is due, from `last_delivery + 1`."""
-    return _redeliver(connection, REDELIVER_RETRIES, last_delivery, limit)
+def redeliver_retries(
+    connection: Connection, last_delivery: int, limit: int, *, queue: str
+) -> list[Redelivered]:
+    """Number anew up to `limit` jobs of a queue whose next attempt is due, from `last_delivery + 1`."""
+    return _redeliver(connection, REDELIVER_RETRIES, last_delivery, limit, queue=queue)
 
 
 def redeliver_leases(connection: Connection, last_delivery: int, limit: int) -> list[Redelivered]:

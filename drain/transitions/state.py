@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from uuid import UUID
 
 from drain.errors import SchemaError
 from drain.postgres import Connection
+
+_LOST = SchemaError("drain_state has lost its only row; schema.sql says how to put it back")
 
 
 class State(NamedTuple):
@@ -23,8 +26,16 @@ def lead(connection: Connection, leader: str) -> State:
     )
     row: tuple[int, int] | None = connection.execute(statement, (leader,)).fetchone()
     if row is None:
-        raise SchemaError("drain_state has lost its only row; run `drain init`")
+        raise _LOST
     return State._make(row)
+
+
+def installation(connection: Connection) -> UUID:
+    """What tells this database's jobs from those of any other."""
+    row: tuple[UUID] | None = connection.execute("SELECT installation FROM drain_state").fetchone()
+    if row is None:
+        raise _LOST
+    return row[0]
 
 
 def record_progress(connection: Connection, last_delivery: int, pushed_up_to: int) -> None:

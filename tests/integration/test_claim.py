@@ -12,6 +12,7 @@ import pytest
 
 from drain import postgres, stage
 from drain.config import Settings, process_name
+from drain.job import Limits
 from drain.postgres import Connection
 from drain.transitions import dead, inflight, staged
 from drain.transitions.dead import Selection
@@ -20,8 +21,7 @@ from workers import job, registry
 from workers.entry import Worker
 
 NAME = "tests.act"
-NOTHING: Mapping[str, tuple[int, int]] = {}
-MARGIN_SECONDS = 60
+NOTHING: Mapping[str, Limits] = {}
 ERROR = {"type": "ValueError", "message": "late", "traceback": "Traceback"}
 ROUNDS = 50
 
@@ -53,16 +53,13 @@ def claim(
     job_id: int,
     *,
     worker: str = "somebody",
-    registered: Mapping[str, tuple[int, int]] = NOTHING,
+    registered: Mapping[str, Limits] = NOTHING,
 ) -> Claim | None:
     return inflight.claim(
         connection,
         job_id,
         worker=worker,
-        options=registered,
-        max_attempts=10,
-        timeout_seconds=180,
-        margin=MARGIN_SECONDS,
+        limits=registered,
     )
 
 
@@ -200,7 +197,7 @@ def test_a_job_whose_worker_died_on_the_last_attempt_is_given_up_by_the_next_one
 def test_a_job_with_a_limit_of_zero_attempts_is_never_out_of_them(connection: Connection) -> None:
     job_id = delivered(connection, max_attempts=0)
     for number in range(1, 21):
-        assert claimed(connection, job_id, registered={NAME: (3, 9)}).attempts == number
+        assert claimed(connection, job_id, registered={NAME: Limits(3, 9)}).attempts == number
         end_lease(connection, job_id)
 
 
@@ -250,11 +247,11 @@ def test_the_databases_clock_decides_and_not_that_of_the_process(
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1e9)
     monkeypatch.setattr(inflight, "datetime", BrokenClock)
-    job_id = delivered(connection, timeout_seconds=100)
+    job_id = delivered(connection)
     (before,) = postgres.fetch_one(connection, "SELECT clock_timestamp()")
-    lease = claimed(connection, job_id).lease_expires_at
+    lease = claimed(connection, job_id, registered={NAME: Limits(lease_seconds=100)}).lease_expires_at
     (after,) = postgres.fetch_one(connection, "SELECT clock_timestamp()")
-    length = timedelta(seconds=100 + MARGIN_SECONDS)
+    length = timedelta(seconds=100)
     assert before + length <= lease <= after + length
     assert claim(connection, job_id) is None
     inflight.retry_later(connection, job_id, 1, 50, ERROR)
@@ -265,50 +262,50 @@ def test_the_databases_clock_decides_and_not_that_of_the_process(
 
 
 def test_a_claim_within_a_long_transaction_still_starts_its_lease_now(connection: Connection) -> None:
-    job_id = delivered(connection, timeout_seconds=100)
+    job_id = delivered(connection)
     with connection.transaction():
         connection.execute("SELECT pg_sleep(0.05)")
-        lease = claimed(connection, job_id).lease_expires_at
+        lease = claimed(connection, job_id, registered={NAME: Limits(lease_seconds=100)}).lease_expires_at
         (began,) = postgres.fetch_one(connection, "SELECT now()")
-    assert lease >= began + timedelta(seconds=100 + MARGIN_SECONDS + 0.05)
+    assert lease >= began + timedelta(seconds=100.05)
 
 
 @pytest.mark.parametrize(
     ("own", "registered", "limits"),
     [
-        ((7, 70), (5, 50), (7, 70)),
-        ((7, None), (5, 50), (7, 50)),
-        ((None, 70), (5, 50), (5, 70)),
-        ((None, None), (5, 50), (5, 50)),
-        ((None, None), (0, 50), (0, 50)),
-        ((0, None), (5, 50), (0, 50)),
-        ((None, None), None, (10, 180)),
-        ((7, 70), None, (7, 70)),
+        ((7, 70), Limits(5, 50, 20), Limits(7, 70, 20)),
+        ((7, None), Limits(5, 50, 0.5), Limits(7, 50, 0.5)),
+        ((None, 70), Limits(5, 50), Limits(5, 70)),
+        ((None, None), Limits(5, 50), Limits(5, 50)),
+        ((None, None), Limits(0, 50), Limits(0, 50)),
+        ((0, None), Limits(5, 50), Limits(0, 50)),
+        ((None, None), None, Limits(10, 180, 30)),
+        ((7, 70), None, Limits(7, 70, 30)),
     ],
     ids=str,
 )
 def test_the_rows_own_limits_beat_the_registrations_and_those_beat_the_default(
     connection: Connection,
     own: tuple[int | None, int | None],
-    registered: tuple[int, int] | None,
-    limits: tuple[int, int],
+    registered: Limits | None,
+    limits: Limits,
 ) -> None:
     max_attempts, timeout_seconds = own
     job_id = delivered(connection, max_attempts=max_attempts, timeout_seconds=timeout_seconds)
-    registrations = {"tests.other": (1, 1)} | ({NAME: registered} if registered else {})
+    registrations = {"tests.other": Limits(1, 1, 1)} | ({NAME: registered} if registered else {})
     result = claimed(connection, job_id, registered=registrations)
-    assert (result.max_attempts, result.timeout_seconds) == limits
+    assert (result.max_attempts, result.timeout_seconds, result.lease_seconds) == limits
     (lease,) = postgres.fetch_one(
-        connection, "SELECT round(extract(epoch FROM lease_expires_at - claimed_at)) FROM inflight_jobs"
+        connection, "SELECT extract(epoch FROM lease_expires_at - claimed_at)::float8 FROM inflight_jobs"
     )
-    assert lease == limits[1] + MARGIN_SECONDS
+    assert lease == pytest.approx(limits.lease_seconds, abs=0.1)
 
 
 def test_a_worker_that_does_not_know_the_job_pins_no_limits_on_it(connection: Connection) -> None:
     job_id = delivered(connection)
     before_the_deploy = claimed(connection, job_id)
     inflight.retry_later(connection, job_id, before_the_deploy.fencing_token, 0, ERROR)
-    after_the_deploy = claimed(connection, job_id, registered={NAME: (25, 3600)})
+    after_the_deploy = claimed(connection, job_id, registered={NAME: Limits(25, 3600)})
     assert (after_the_deploy.max_attempts, after_the_deploy.timeout_seconds) == (25, 3600)
 
 
@@ -411,10 +408,10 @@ def test_a_worker_tells_the_database_who_it_is(connection: Connection, worker: W
     assert found["finished_by"] == process_name()
 
 
-def test_the_lease_of_a_worker_outlasts_the_time_limit(connection: Connection, worker: Worker) -> None:
+def test_the_lease_is_as_long_as_the_registration_says(connection: Connection, worker: Worker) -> None:
     leases: list[float] = []
 
-    @job(name=NAME, timeout_seconds=100)
+    @job(name=NAME, lease_seconds=100)
     def act() -> None:
         (lease,) = postgres.fetch_one(
             connection, "SELECT extract(epoch FROM lease_expires_at - claimed_at) FROM inflight_jobs"
@@ -422,7 +419,7 @@ def test_the_lease_of_a_worker_outlasts_the_time_limit(connection: Connection, w
         leases.append(float(lease))
 
     assert worker.execute(delivered(connection)) == "finished"
-    assert leases[0] >= 100 + 30
+    assert leases == [pytest.approx(100, abs=0.1)]
 
 
 @pytest.mark.parametrize("error", [None, ValueError("too late")], ids=["finish", "retry"])

@@ -74,9 +74,7 @@ def dead(env: Mapping[str, str], **options: Any) -> int:
 def claimed(env: Mapping[str, str], **options: Any) -> tuple[int, int]:
     job_id = drained(env, **options)
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
-        claim = inflight.claim(
-            connection, job_id, worker="test", options={}, max_attempts=3, timeout_seconds=60, margin=60
-        )
+        claim = inflight.claim(connection, job_id, worker="test", limits={})
     assert claim is not None
     return job_id, claim.fencing_token
 

@@ -124,7 +124,7 @@ def test_leases_that_ran_out_are_found_without_looking_at_others(many_inflight_r
 
 
 def test_retries_that_are_due_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
-    found = scans(many_inflight_rows, inflight.REDELIVER_RETRIES, REDELIVER)
+    found = scans(many_inflight_rows, inflight.REDELIVER_RETRIES, REDELIVER | {"queue": "a"})
 
     assert found["inflight_jobs_waiting"] <= 10
     assert set(found) == {"inflight_jobs_waiting", "inflight_jobs_pkey"}

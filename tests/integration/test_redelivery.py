@@ -54,9 +54,7 @@ def new_leader(database_url: str, redis_url: str) -> Iterator[tuple[Enqueuer, Re
 
 def claim(database_url: str, job_id: int) -> Claim | None:
     with psycopg.connect(database_url) as connection:
-        return inflight.claim(
-            connection, job_id, worker="test", options={}, max_attempts=3, timeout_seconds=60, margin=60
-        )
+        return inflight.claim(connection, job_id, worker="test", limits={})
 
 
 def fail(database_url: str, claimed: Claim | None, wait: timedelta) -> None:

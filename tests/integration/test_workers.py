@@ -257,11 +257,11 @@ def test_whatever_a_job_does_is_recorded_and_the_worker_goes_on(system: System) 
             "asyncio.exceptions.CancelledError: somebody cancelled the task"
         ),
         system.stage(jobs.record, max_attempts=1): (
-            "workers.attempt.ArgumentsDoNotFitError: the arguments do not fit "
+            "workers.errors.ArgumentsDoNotFitError: the arguments do not fit "
             "tests.jobs_for_tests.record(label: str) -> None: missing a required argument: 'label'"
         ),
         system.stage(jobs.sleep, "too long", timeout_seconds=1): (
-            "workers.attempt.JobTimeoutError: it ran for longer than its timeout of 1 s"
+            "workers.errors.JobTimeoutError: it ran for longer than its timeout of 1 s"
         ),
     }
     last = system.stage(jobs.record, "last", priority=1)
@@ -280,7 +280,7 @@ def test_under_rq_worker_the_jobs_own_timeout_interrupts_it(system: System) -> N
     job_id = system.staged_and_drained(jobs.sleep, "too long", timeout_seconds=1)
     system.rq_worker()
     dead = system.row("dead_jobs", job_id)
-    assert dead["last_error"]["type"] == "workers.attempt.JobTimeoutError"
+    assert dead["last_error"]["type"] == "workers.errors.JobTimeoutError"
 
 
 def test_a_job_with_the_longest_timeout_that_the_schema_takes_runs(system: System) -> None:
@@ -295,7 +295,7 @@ def test_a_job_that_nobody_registered_is_retried_then_dead_with_the_list_of_what
     job_id = system.staged_and_drained("shop.jobs.sned_receipt", max_attempts=2)
     assert worker.execute(job_id) == "retrying"
     waiting = system.row("inflight_jobs", job_id)
-    assert waiting["last_error"]["type"] == "workers.attempt.NotRegisteredError"
+    assert waiting["last_error"]["type"] == "workers.errors.NotRegisteredError"
     system.execute("UPDATE inflight_jobs SET next_run_at = clock_timestamp() - interval '1 ms'")
     assert worker.execute(job_id) == "dead"
     explanation = system.row("dead_jobs", job_id)["explanation"]

@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from drain.job import JobOptions
 from drain.transitions.inflight import Claim
 from tests.support import wait_until
 from workers import attempt, job, registry
-from workers.attempt import JobTimeoutError, time_limit
-from workers.outcome import Failed, Finished, Unreadable
+from workers.attempt import interruptible
+from workers.errors import JobTimeoutError
+from workers.lease import Lease
+from workers.outcome import Failed, Finished, Outcome, Unreadable
 
 NAME = "tests.act"
 FOREVER_SECONDS = 60
@@ -49,10 +52,16 @@ def claim(args: str = "[]", kwargs: str = "{}", *, name: str = NAME, timeout_sec
         attempts=1,
         max_attempts=3,
         timeout_seconds=timeout_seconds,
+        lease_seconds=30,
         fencing_token=1,
         lease_expires_at=datetime.now(UTC),
         expired=False,
     )
+
+
+def run(claimed: Claim) -> Outcome:
+    """The attempt of a claim whose lease is long enough to need no extension."""
+    return attempt.run(claimed, Lease("postgresql://nowhere", claimed, JobOptions()))
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -74,7 +83,7 @@ def test_the_function_is_called_with_the_arguments_that_were_staged() -> None:
     def act(*args: Any, **kwargs: Any) -> None:
         calls.append((args, kwargs))
 
-    assert attempt.run(claim('[1, null, {"a": [true]}]', '{"b": "ż"}')) == Finished()
+    assert run(claim('[1, null, {"a": [true]}]', '{"b": "ż"}')) == Finished()
     assert calls == [((1, None, {"a": [True]}), {"b": "ż"})]
 
 
@@ -86,13 +95,13 @@ def test_an_async_function_is_run_to_its_end() -> None:
         await asyncio.sleep(0)
         calls.append(label)
 
-    assert attempt.run(claim('["ran"]')) == Finished()
+    assert run(claim('["ran"]')) == Finished()
     assert calls == ["ran"]
 
 
 def test_what_the_function_returns_is_of_no_interest() -> None:
     job(name=NAME)(lambda: "a result")
-    assert attempt.run(claim()) == Finished()
+    assert run(claim()) == Finished()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +117,7 @@ def test_what_the_function_returns_is_of_no_interest() -> None:
 )
 def test_whatever_the_function_raises_is_a_failed_attempt(error: BaseException) -> None:
     registered = job(name=NAME)(raising(error))
-    outcome = failed(attempt.run(claim()))
+    outcome = failed(run(claim()))
     assert outcome.error["type"].endswith(type(error).__name__)
     assert outcome.error["message"] == str(error)
     assert "in act" in outcome.error["traceback"]
@@ -118,21 +127,21 @@ def test_whatever_the_function_raises_is_a_failed_attempt(error: BaseException) 
 def test_ctrl_c_is_no_failure_of_the_job() -> None:
     job(name=NAME)(raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        attempt.run(claim())
+        run(claim())
 
 
 def test_a_name_that_nobody_registered_fails_with_the_list_of_what_is_registered() -> None:
     job(name="sums.add")(lambda: None)
     job(name="mail.send")(lambda: None)
-    outcome = failed(attempt.run(claim(name="mail.sned")))
-    assert outcome.error["type"] == "workers.attempt.NotRegisteredError"
+    outcome = failed(run(claim(name="mail.sned")))
+    assert outcome.error["type"] == "workers.errors.NotRegisteredError"
     assert "'mail.sned'; registered here: mail.send, sums.add; " in outcome.error["message"]
     assert "DRAIN_JOBS" in outcome.error["message"]
     assert outcome.options is None
 
 
 def test_where_nothing_is_registered_the_error_says_so() -> None:
-    assert "registered here: nothing;" in failed(attempt.run(claim())).error["message"]
+    assert "registered here: nothing;" in failed(run(claim())).error["message"]
 
 
 @pytest.mark.parametrize(
@@ -153,8 +162,8 @@ def test_arguments_that_do_not_fit_are_told_with_the_signature_and_nothing_is_ca
     def act(left: int, *, right: int = 0) -> None:
         calls.append(left)
 
-    outcome = failed(attempt.run(claim(args, kwargs)))
-    assert outcome.error["type"] == "workers.attempt.ArgumentsDoNotFitError"
+    outcome = failed(run(claim(args, kwargs)))
+    assert outcome.error["type"] == "workers.errors.ArgumentsDoNotFitError"
     assert f"{NAME}(left: int, *, right: int = 0) -> None: " in outcome.error["message"]
     assert complaint in outcome.error["message"]
     assert outcome.options is not None
@@ -164,13 +173,13 @@ def test_arguments_that_do_not_fit_are_told_with_the_signature_and_nothing_is_ca
 def test_a_function_whose_signature_nobody_knows_is_called_all_the_same() -> None:
     counts: dict[str, int] = {}
     job(name=NAME)(counts.update)
-    assert attempt.run(claim('[{"a": 1}]')) == Finished()
+    assert run(claim('[{"a": 1}]')) == Finished()
     assert counts == {"a": 1}
 
 
 def test_a_type_error_within_the_function_is_its_own() -> None:
     job(name=NAME)(raising(TypeError("unsupported operand")))
-    assert failed(attempt.run(claim())).error["type"] == "TypeError"
+    assert failed(run(claim())).error["type"] == "TypeError"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +193,7 @@ def test_a_type_error_within_the_function_is_its_own() -> None:
 def test_arguments_that_python_cannot_read_are_unreadable_at_once(args: str) -> None:
     calls: list[object] = []
     job(name=NAME)(calls.append)
-    outcome = attempt.run(claim(args))
+    outcome = run(claim(args))
     assert isinstance(outcome, Unreadable)
     assert outcome.explanation.startswith("Python cannot read its arguments: ")
     assert len(outcome.explanation) < 1_000
@@ -193,7 +202,7 @@ def test_arguments_that_python_cannot_read_are_unreadable_at_once(args: str) -> 
 
 def test_a_value_error_of_the_function_is_not_taken_for_unreadable_arguments() -> None:
     job(name=NAME)(raising(json.JSONDecodeError("bad", "{", 1)))
-    assert isinstance(attempt.run(claim()), Failed)
+    assert isinstance(run(claim()), Failed)
 
 
 def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> None:
@@ -206,27 +215,27 @@ def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> No
         finally:
             interrupted.append(True)
 
-    outcome = failed(attempt.run(claim(timeout_seconds=1)))
-    assert outcome.error["type"] == "workers.attempt.JobTimeoutError"
+    outcome = failed(run(claim(timeout_seconds=1)))
+    assert outcome.error["type"] == "workers.errors.JobTimeoutError"
     assert outcome.error["message"] == "it ran for longer than its timeout of 1 s"
     assert "in act" in outcome.error["traceback"]
     assert interrupted == [True]
 
 
 def test_a_block_that_ends_in_time_leaves_no_alarm() -> None:
-    with time_limit(FOREVER_SECONDS):
+    with interruptible(FOREVER_SECONDS):
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_a_block_that_raises_leaves_no_alarm_either() -> None:
-    with pytest.raises(KeyError), time_limit(FOREVER_SECONDS):
+    with pytest.raises(KeyError), interruptible(FOREVER_SECONDS):
         raise KeyError
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_the_longest_timeout_of_the_schema_can_be_set() -> None:
-    with time_limit(2**31 - 1):
+    with interruptible(2**31 - 1):
         remaining, _ = signal.getitimer(signal.ITIMER_REAL)
     assert remaining > 2**30
 
@@ -248,7 +257,7 @@ def test_an_alarm_that_was_set_before_goes_on_afterwards_with_what_is_left_of_it
     with alarm(1000) as rang:
         outer = signal.getsignal(signal.SIGALRM)
         before, _ = signal.getitimer(signal.ITIMER_REAL)
-        with time_limit(FOREVER_SECONDS):
+        with interruptible(FOREVER_SECONDS):
             within, _ = signal.getitimer(signal.ITIMER_REAL)
             time.sleep(0.05)
         after, _ = signal.getitimer(signal.ITIMER_REAL)
@@ -261,7 +270,7 @@ def test_an_alarm_that_was_set_before_goes_on_afterwards_with_what_is_left_of_it
 def test_an_alarm_that_came_due_in_the_meantime_rings_afterwards() -> None:
     with alarm(0.01) as rang:
         due = time.monotonic() + 0.05
-        with time_limit(FOREVER_SECONDS):
+        with interruptible(FOREVER_SECONDS):
             wait_until(lambda: time.monotonic() > due)
             assert rang == []
         assert wait_until(lambda: rang)
@@ -270,7 +279,7 @@ def test_an_alarm_that_came_due_in_the_meantime_rings_afterwards() -> None:
 def test_an_alarm_that_was_set_before_goes_on_after_a_timeout() -> None:
     with alarm(1000):
         outer = signal.getsignal(signal.SIGALRM)
-        with pytest.raises(JobTimeoutError), time_limit(0.01):
+        with pytest.raises(JobTimeoutError), interruptible(0.01):
             time.sleep(FOREVER_SECONDS)
         remaining, _ = signal.getitimer(signal.ITIMER_REAL)
         assert signal.getsignal(signal.SIGALRM) is outer
@@ -283,7 +292,7 @@ def test_in_a_thread_the_time_limit_does_nothing_and_harms_nobody() -> None:
     with alarm(1000) as rang:
         outer = signal.getsignal(signal.SIGALRM)
         outcomes: list[object] = []
-        thread = threading.Thread(target=lambda: outcomes.append(attempt.run(claim())), name="a thread")
+        thread = threading.Thread(target=lambda: outcomes.append(run(claim())), name="a thread")
         thread.start()
         thread.join(10)
         assert outcomes == [Finished()]

@@ -127,10 +127,10 @@ def test_the_same_function_may_be_registered_again_as_its_module_is_reloaded(mod
     source = "from workers import job\n@job(max_attempts={})\ndef send(): pass\n"
     (modules / "reloaded.py").write_text(source.format(3))
     registry.load(["reloaded"])
-    assert registry.claim_options() == {"reloaded.send": (3, 180)}
+    assert registry.limits() == {"reloaded.send": (3, 180, 30)}
     (modules / "reloaded.py").write_text(source.format(44))
     importlib.reload(sys.modules["reloaded"])
-    assert registry.claim_options() == {"reloaded.send": (44, 180)}
+    assert registry.limits() == {"reloaded.send": (44, 180, 30)}
 
 
 def test_loading_imports_all_modules_and_knows_their_names_and_queues(modules: Path) -> None:
@@ -140,7 +140,7 @@ def test_loading_imports_all_modules_and_knows_their_names_and_queues(modules: P
     registry.load(["receipts", "mail"])
     assert registry.names() == ["mail.send", "receipts.send"]
     assert registry.queues() == {"slow", "fast"}
-    assert registry.claim_options() == {"mail.send": (10, 9), "receipts.send": (10, 9)}
+    assert registry.limits() == {"mail.send": (10, 9, 30), "receipts.send": (10, 9, 30)}
 
 
 @pytest.mark.parametrize(

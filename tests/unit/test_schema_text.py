@@ -7,12 +7,21 @@ import pytest
 from drain import schema
 from tests.support import ROOT
 
-TABLES = {"staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs", "drain_state", "drain_schema"}
+TABLES = {
+    "staged_jobs",
+    "inflight_jobs",
+    "finished_jobs",
+    "dead_jobs",
+    "stale_finishes",
+    "drain_state",
+    "drain_schema",
+}
 # Module below drain/transitions/ -> the tables that a statement in it may take rows out of.
 LEAVES = {
     "staged": {"staged_jobs"},
     "inflight": {"inflight_jobs"},
     "dead": {"dead_jobs"},
+    "stale": set(),
     "state": {"drain_state"},
 }
 # ... and the tables that rows which left by it may go to. `staged_jobs` is where applications write.
@@ -20,6 +29,7 @@ ENTERS = {
     "staged": {"staged_jobs", "inflight_jobs", "dead_jobs"},
     "inflight": {"finished_jobs", "dead_jobs"},
     "dead": {"staged_jobs"},
+    "stale": {"stale_finishes"},
     "state": set(),
 }
 
