@@ -199,19 +199,23 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
 );
 
 
--- drain_state: one row about the enqueuer itself. The leader writes it in the transactions of its
--- batches, on the connection that holds its lock.
+-- drain_state: one row about the enqueuer itself. The leader writes it, on the connection that holds its
+-- lock.
 CREATE TABLE IF NOT EXISTS drain_state (
     only_row      boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     leader        text,
     leader_since  timestamptz,
     -- Told apart from every other database's: part of the keys that jobs show to the outside.
-    installation  uuid        NOT NULL DEFAULT gen_random_uuid(),
-    -- The last delivery number that was handed out, and the one up to which all have been pushed.
-    last_delivery bigint      NOT NULL DEFAULT 0,
-    pushed_up_to  bigint      NOT NULL DEFAULT 0
+    installation  uuid        NOT NULL DEFAULT gen_random_uuid()
 );
 INSERT INTO drain_state DEFAULT VALUES ON CONFLICT DO NOTHING;
+
+-- The last delivery number that was handed out, and the one up to which all have been pushed. Set with every
+-- batch, so they are sequences: while somebody holds a snapshot, a row would get slower with each of its
+-- versions (measured: 0.05 ms at first, 0.28 ms after 30,000), and a sequence has none. A value that outlives
+-- the batch that was rolled back leaves a gap, which harms nobody.
+CREATE SEQUENCE IF NOT EXISTS drain_last_delivery MINVALUE 0 START 0;
+CREATE SEQUENCE IF NOT EXISTS drain_pushed_up_to MINVALUE 0 START 0;
 
 
 -- Wakes a sleeping enqueuer, and costs the application nothing while the enqueuer is awake.

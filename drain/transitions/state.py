@@ -1,4 +1,4 @@
-"""`drain_state`: what one leader leaves for the next."""
+"""`drain_state` and its two sequences: what one leader leaves for the next."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from drain.errors import SchemaError
-from drain.postgres import Connection
+from drain.postgres import Connection, fetch_one
 
 _LOST = SchemaError("drain_state has lost its only row; schema.sql says how to put it back")
 
@@ -20,14 +20,10 @@ class State(NamedTuple):
 
 def lead(connection: Connection, leader: str) -> State:
     """Write down who leads from now on; returns where the last leader got to."""
-    statement = (
-        "UPDATE drain_state SET leader = %s, leader_since = clock_timestamp() "
-        "RETURNING last_delivery, pushed_up_to"
-    )
-    row: tuple[int, int] | None = connection.execute(statement, (leader,)).fetchone()
-    if row is None:
+    statement = "UPDATE drain_state SET leader = %s, leader_since = clock_timestamp()"
+    if not connection.execute(statement, (leader,)).rowcount:
         raise _LOST
-    return State._make(row)
+    return progress(connection)
 
 
 def installation(connection: Connection) -> UUID:
@@ -38,9 +34,20 @@ def installation(connection: Connection) -> UUID:
     return row[0]
 
 
+def progress(connection: Connection) -> State:
+    """How far the leaders have got."""
+    # In this order: both may move on in between, and the watermark never overtakes the number.
+    (pushed_up_to,) = fetch_one(connection, "SELECT last_value FROM drain_pushed_up_to")
+    (last_delivery,) = fetch_one(connection, "SELECT last_value FROM drain_last_delivery")
+    return State(last_delivery, pushed_up_to)
+
+
 def record_progress(connection: Connection, last_delivery: int, pushed_up_to: int) -> None:
-    """Write down the numbers handed out, and the number up to which all have been pushed."""
+    """Write down the numbers handed out, and the number up to which all have been pushed.
+
+    Stands at once and for good, also when the transaction around it is rolled back.
+    """
     connection.execute(
-        "UPDATE drain_state SET last_delivery = %s, pushed_up_to = %s",
+        "SELECT setval('drain_last_delivery', %s), setval('drain_pushed_up_to', %s)",
         (last_delivery, pushed_up_to),
     )

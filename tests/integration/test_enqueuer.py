@@ -22,7 +22,7 @@ def come_due(database_url: str, job_id: int) -> None:
 
 def progress(database_url: str) -> tuple[int, int]:
     ((last_delivery, pushed_up_to),) = query(
-        database_url, "SELECT last_delivery, pushed_up_to FROM drain_state"
+        database_url, "SELECT l.last_value, p.last_value FROM drain_last_delivery l, drain_pushed_up_to p"
     )
     return last_delivery, pushed_up_to
 

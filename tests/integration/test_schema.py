@@ -39,14 +39,14 @@ def test_init_makes_a_database_that_passes_the_check(empty_database_url: str) ->
 def test_a_second_init_changes_nothing(empty_database_url: str) -> None:
     schema.install(empty_database_url)
     query(empty_database_url, "INSERT INTO staged_jobs (job_name) VALUES ('m.f')")
-    query(empty_database_url, "UPDATE drain_state SET last_delivery = 7")
+    query(empty_database_url, "SELECT setval('drain_last_delivery', 7)")
     before = query(empty_database_url, DESCRIPTION)
 
     schema.install(empty_database_url)
 
     assert query(empty_database_url, DESCRIPTION) == before
     assert ids_in(empty_database_url, "staged_jobs") == [1]
-    assert query(empty_database_url, "SELECT last_delivery FROM drain_state") == [(7,)]
+    assert query(empty_database_url, "SELECT last_value FROM drain_last_delivery") == [(7,)]
 
 
 def test_many_who_init_at_once_all_succeed(empty_database_url: str) -> None:
