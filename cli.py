@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ import click
 import psycopg
 
 from drain import display, inspection, log, postgres, schema, wire
+from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, audit
 from drain.config import VARIABLES, Settings
 from drain.errors import DrainError, UnavailableError
 from drain.postgres import Connection
@@ -30,6 +31,8 @@ _QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 # What a question may take; counting a few million rows takes a second.
 _STATEMENT_SECONDS = 30
 _LOCK_SECONDS = 5
+# What one step of an audit may take: it reads all of a hundred million finished jobs.
+_AUDIT_SECONDS = 3600
 
 _HELP = {
     "database_url": "PostgreSQL: postgresql://user@host/database.",
@@ -101,6 +104,7 @@ def main() -> None:
                    drain run            the enqueuer
                    drain work mail      a worker on the queue "mail"
     Look around:   drain status, drain list, drain show
+    Check it:      drain audit           exits 1 if a job is lost, doubled or stuck
     Clean up:      drain dead retry, drain dead discard
 
     Exit codes: 0 done, 1 it could not be done (one line says why), 2 wrong usage.
@@ -243,6 +247,53 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
     display.show_job(job)
 
 
+@main.command("audit")
+@settings_options("database_url", "redis_url", "namespace")
+@click.option(
+    "--overdue-seconds",
+    type=click.IntRange(0, 100_000_000),
+    default=OVERDUE_SECONDS,
+    show_default=True,
+    help="What has been due for longer than this is overdue.",
+)
+@click.option(
+    "--patience-seconds",
+    type=click.IntRange(0, 3600),
+    default=PATIENCE_SECONDS,
+    show_default=True,
+    help="For how long to look again at what may only be under way.",
+)
+@as_json_option
+def audit_jobs(settings: Settings, *, overdue_seconds: int, patience_seconds: int, as_json: bool) -> None:
+    """Check that no job is lost, doubled or stuck. Exits 1 if one is, with a line for each breach.
+
+    Changes nothing, and may run beside everything else at any time. It reads every table once, all as of one
+    instant: each id is in exactly one of them, nothing has finished without a claim, no fencing token has gone
+    backwards, and nothing is overdue. Then it compares the lists in Redis with inflight_jobs, if Redis is named.
+    What seems overdue or missing is looked at again until it has cleared or patience is over.
+
+    \b
+    drain audit
+    drain audit --overdue-seconds 600     for a backlog that may take ten minutes
+    drain audit --json | jq '.checks[] | select(.ok | not)'
+    """  # noqa: D301
+    with _database(settings, _AUDIT_SECONDS) as connection, display.progress() as progress:
+        redis = wire.Wire(settings.redis_url, settings.namespace) if settings.redis_url else None
+        with closing(redis) if redis else nullcontext():
+            report = audit(
+                connection,
+                redis,
+                overdue_seconds=overdue_seconds,
+                patience_seconds=patience_seconds,
+                progress=progress,
+            )
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        display.show_audit(report)
+    sys.exit(0 if report.ok else 1)
+
+
 @main.group()
 def dead() -> None:
     """Retry or discard jobs that were given up; `drain list dead` shows them.
@@ -348,14 +399,14 @@ def demo(*, as_json: bool) -> None:
 
 
 @contextmanager
-def _database(settings: Settings) -> Iterator[Connection]:
+def _database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[Connection]:
     connection = postgres.connect(settings.database_url, "drain cli")
     with (
         closing(connection),
         postgres.reachable(settings.database_url),
-        postgres.time_limit(connection, 2 * _STATEMENT_SECONDS),
+        postgres.time_limit(connection, 2 * seconds),
     ):
-        postgres.set_bounds(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
+        postgres.set_bounds(connection, statement_seconds=seconds, lock_seconds=_LOCK_SECONDS)
         schema.check(connection)
         yield inspection.readable(connection)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from drain.audit import CHECKS, Breach, Report
 from drain.inspection import Status
+
+# What takes no longer than this needs no announcement.
+_PROGRESS_AFTER_SECONDS = 2.0
 
 
 def show_status(result: Status) -> None:
@@ -49,9 +55,49 @@ def show_job(job: dict[str, Any]) -> None:
         print(texts.get("traceback", ""))
 
 
+def show_audit(report: Report) -> None:
+    """Print a line for each check, one for each breach, and one that sums up."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    width = max(map(len, CHECKS))
+    for name, breaches in report.checks().items():
+        console.print("FAIL" if breaches else "ok  ", style="red" if breaches else "green", end="  ")
+        console.print(f"{name:{width}}  {CHECKS[name]}")
+        for breach in breaches:
+            console.print(f"      {_breach(breach)}")
+    if not report.redis_asked:
+        console.print(f"-     {'redis':{width}}  was not asked, no Redis is named: set DRAIN_REDIS_URL")
+    counts = ", ".join(f"{count} {state}" for state, count in report.counts.items())
+    console.print(f"{counts}: {'all is well' if report.ok else f'breaches: {len(report.breaches)}'}")
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Show on a terminal what is being done, once it has taken two seconds; standard output stays clean."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _step: None
+        return
+    status = console.status("")
+    timer = threading.Timer(_PROGRESS_AFTER_SECONDS, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda step: status.update(Text(step))
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
 def plain(value: Any) -> str:
     """A value that JSON has no type for, as a text."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _breach(breach: Breach) -> str:
+    ids = ", ".join(map(str, breach.ids))
+    more = ", ..." if breach.count > len(breach.ids) else ""
+    return f"{breach.count} {breach.explanation}" + (f": {ids}{more}" if ids else "")
 
 
 def _queue_table(result: Status) -> Table:

@@ -162,7 +162,7 @@ def status(connection: Connection) -> Status:
             result.queues.setdefault(retrying.queue, QueueCounts()).failing = retrying.failing
         result.finished, result.finished_is_estimate = _count_finished(connection)
         result.oldest_staged_age_seconds = oldest_due_seconds(connection)
-        result.leader = _leader(connection)
+        result.leader = leader(connection)
     result.staged = sum(counts.staged for counts in result.queues.values())
     result.scheduled = sum(counts.scheduled for counts in result.queues.values())
     result.inflight = sum(counts.inflight for counts in result.queues.values())
@@ -291,7 +291,8 @@ def _count_finished(connection: Connection) -> tuple[int, bool]:
     return int(count), False
 
 
-def _leader(connection: Connection) -> dict[str, str] | None:
+def leader(connection: Connection) -> dict[str, str] | None:
+    """Who drains, and since when; None if nobody does."""
     # A leader that has its lock and not yet written its name is about to.
     row: tuple[str | None, datetime | None] | None = connection.execute(_LEADER).fetchone()
     if row is None or row[0] is None or row[1] is None:

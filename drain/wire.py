@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -50,6 +50,8 @@ _TRACKED_RESULT_TTL_SECONDS = 60
 
 # How far to look for a job of ours behind those of others.
 _LOOK_AHEAD = 50
+# Ids of a list that are read at a time: a millisecond of Redis' time.
+_IDS_PER_PAGE = 5000
 
 # One script call writes a slice of a batch: all the hashes first, then one push, so no id is ever in a
 # list without its hash. At a thousand jobs a call Redis serves its other clients every few milliseconds.
@@ -178,6 +180,8 @@ class Wire:
         self._redis = connect(redis_url)
         self._push = self._redis.register_script(_PUSH)
         self._marker_key = f"drain:{namespace}"
+        # More digits than these no id of ours will ever have, and PostgreSQL could not take.
+        self._tracked_id = re.compile(rf"{re.escape(namespace)}-(\d{{1,18}})-(\d{{1,18}})".encode())
 
     def push(self, deliveries: Iterable[Delivery]) -> None:
         """Write the jobs and append them to their queues' lists, in the given order within a queue.
@@ -219,6 +223,37 @@ class Wire:
             queue: None if head == [] else self._lowest(head, up_to)
             for queue, head in zip(queues, heads, strict=True)
         }
+
+    def queues(self) -> set[str]:
+        """Names of all queues that RQ knows."""
+        with self._reachable():
+            keys: Any = self._redis.smembers("rq:queues")
+        return {key.decode(errors="replace").removeprefix("rq:queue:") for key in keys}
+
+    def listed(self, queue: str) -> Iterator[list[tuple[int, int]]]:
+        """Job id and delivery number of all tracked jobs of ours in the queue's list, in pages.
+
+        What is in the list from the first page to the last is in one of them, whatever workers pop and the
+        leader pushes meanwhile; it may be in two. A key that is no list has no pages.
+        """
+        # From the tail to the head: places are counted from the tail, so a pop moves nothing, and a push
+        # moves the rest towards the pages to come. Read the other way, each pop would hide an id from us.
+        for last in count(-1, -_IDS_PER_PAGE):
+            rq_ids = self._page(queue, last - _IDS_PER_PAGE + 1, last)
+            if not rq_ids:
+                return
+            ours = filter(None, map(self._tracked_id.fullmatch, rq_ids))
+            yield [(int(match[1]), int(match[2])) for match in ours]
+
+    def _page(self, queue: str, first: int, last: int) -> list[bytes]:
+        with self._reachable():
+            try:
+                ids: Any = self._redis.lrange(f"rq:queue:{queue}", first, last)
+            except redis.ResponseError as error:
+                if not str(error).startswith("WRONGTYPE"):
+                    raise
+                return []
+        return list(ids)
 
     def _lowest(self, head: list[bytes] | redis.ResponseError, up_to: int) -> int:
         ids = [] if isinstance(head, redis.ResponseError) else head

@@ -30,6 +30,7 @@ NOBODY_LISTENS = "postgresql://user:s3cret@127.0.0.1:1/shop"
 COMMANDS = [
     "run --once",
     "status",
+    "audit",
     "list dead",
     "show 1",
     "dead retry --all",
@@ -381,6 +382,7 @@ DATABASE, REDIS = "DRAIN_DATABASE_URL", "DRAIN_REDIS_URL"
         ),
         ("work", [DATABASE, REDIS, "DRAIN_JOBS", "DRAIN_NAMESPACE"]),
         ("status", [DATABASE, REDIS]),
+        ("audit", [DATABASE, REDIS, "DRAIN_NAMESPACE"]),
         ("list", [DATABASE]),
         ("show", [DATABASE]),
         ("dead retry", [DATABASE]),

@@ -1,0 +1,88 @@
+"""What should have left its place long ago.
+
+A row that was staged an hour ago by a transaction which has just committed looks overdue, and is not. So what
+looks overdue is looked at again, and only what stays is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from drain.audit.report import Breach, samples
+from drain.audit.watch import nobody_leads, slices
+from drain.postgres import Connection
+from drain.transitions import id_array
+
+# The most ids to keep an eye on, for each reason; those that have been due for longest.
+_LIMIT = 1_000_000
+_IDS_PER_STATEMENT = 10_000
+
+
+class Reason(NamedTuple):
+    """Why a row may be overdue: `due` has been over for too long."""
+
+    table: str
+    due: str
+    explanation: str
+
+
+# A row of staged_jobs that was scheduled is due at that time, and one that a person retried is due anew.
+REASONS = (
+    Reason("staged_jobs", "greatest(scheduled_at, staged_at, matured_at)", "due and not drained"),
+    Reason("inflight_jobs", "lease_expires_at", "claimed, and not delivered again since the lease ran out"),
+    Reason("inflight_jobs", "next_run_at", "due for their next attempt and not delivered"),
+)
+
+_LATE = "SELECT id FROM {table} WHERE {due} < now() - make_interval(secs => %s)"
+_LATEST = f"{_LATE} ORDER BY {{due}} LIMIT {_LIMIT}"
+_STILL_LATE = f"{_LATE} AND id = ANY (%s::bigint[])"
+
+
+class Overdue:
+    """Keeps an eye on what looks overdue.
+
+    Args:
+        connection: In autocommit mode.
+        seconds: For how long a row may have been due, by the database's clock.
+    """
+
+    def __init__(self, connection: Connection, seconds: float) -> None:
+        self._connection = connection
+        self._seconds = seconds
+        self._late: dict[Reason, set[int]] | None = None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether to look again before these are called breaches."""
+        return any((self._late or {}).values())
+
+    def look(self) -> None:
+        """Find what looks overdue; from the second time on, keep what still does."""
+        if self._late is None:
+            self._late = {reason: self._ids(_LATEST, reason) for reason in REASONS}
+        else:
+            self._late = {reason: self._still(reason, ids) for reason, ids in self._late.items()}
+
+    def breaches(self) -> list[Breach]:
+        """What has looked overdue each time."""
+        return [
+            Breach(
+                "overdue",
+                f"{reason.explanation}, for more than {self._seconds:g} s{nobody_leads(self._connection)}",
+                len(ids),
+                samples(ids),
+            )
+            for reason, ids in (self._late or {}).items()
+            if ids
+        ]
+
+    def _ids(self, statement: str, reason: Reason, *more: str) -> set[int]:
+        statement = statement.format(table=reason.table, due=reason.due)
+        return {id_ for (id_,) in self._connection.execute(statement, (self._seconds, *more))}
+
+    def _still(self, reason: Reason, ids: Iterable[int]) -> set[int]:
+        still: set[int] = set()
+        for slice_ in slices(ids, _IDS_PER_STATEMENT):
+            still |= self._ids(_STILL_LATE, reason, id_array(slice_))
+        return still

@@ -1,0 +1,84 @@
+"""What no row of a table may be, each row by itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from drain.inspection import TABLES
+
+# Each claim raises the token by one and the attempts by one at most. A person who retries a dead job sets the
+# attempts back, and leaves in the history how many there were; the token is never set back.
+_CLAIMS_ON_RECORD = """(CASE WHEN history IS NULL THEN 0 ELSE (
+    SELECT coalesce(sum(item::numeric), 0)
+    FROM jsonb_path_query(history, '$[*].attempts ? (@.type() == "number")') AS item) END)"""
+# The database's clock may be set back by a little, and that of a standby which takes over may be behind.
+_EARLIER = "{} < {} - interval '1 second'"
+
+
+class Rule(NamedTuple):
+    """No row of the table may meet the condition, which may ask for `last_id` and `last_delivery`."""
+
+    check: str
+    table: str
+    condition: str
+    explanation: str
+
+
+RULES = (
+    *(
+        Rule("once", table, "id > %(last_id)s", f"in {table}, with ids that were never handed out")
+        for table in TABLES.values()
+    ),
+    Rule("claimed", "finished_jobs", "fencing_token < 1", "finished, with no token of a claim"),
+    Rule("claimed", "finished_jobs", "attempts < 1", "finished without an attempt"),
+    Rule("claimed", "finished_jobs", "claimed_at IS NULL", "finished, and never claimed"),
+    Rule(
+        "claimed",
+        "finished_jobs",
+        _EARLIER.format("finished_at", "claimed_at"),
+        "finished before they were claimed, or the database's clock was set back",
+    ),
+    Rule(
+        "claimed",
+        "finished_jobs",
+        _EARLIER.format("claimed_at", "moved_at"),
+        "claimed before they were drained, or the database's clock was set back",
+    ),
+    Rule(
+        "tokens",
+        "staged_jobs",
+        f"fencing_token < {_CLAIMS_ON_RECORD}",
+        "in staged_jobs, with a token lower than the number of claims on record",
+    ),
+    *(
+        Rule(
+            "tokens",
+            table,
+            f"fencing_token < attempts + {_CLAIMS_ON_RECORD}",
+            f"in {table}, with a token lower than the number of claims on record",
+        )
+        for table in ("inflight_jobs", "finished_jobs", "dead_jobs")
+    ),
+    *(
+        Rule("tokens", table, "attempts < 0", f"in {table}, with more attempts taken back than were made")
+        for table in ("inflight_jobs", "dead_jobs")
+    ),
+    Rule(
+        "conditions",
+        "inflight_jobs",
+        "lease_expires_at IS NOT NULL AND next_run_at IS NOT NULL",
+        "claimed and waiting for the next attempt at once",
+    ),
+    Rule(
+        "conditions",
+        "inflight_jobs",
+        "lease_expires_at IS NOT NULL AND (claimed_at IS NULL OR claimed_by IS NULL OR fencing_token < 1)",
+        "under a lease without a claim: no time, no worker or no token",
+    ),
+    Rule(
+        "deliveries",
+        "inflight_jobs",
+        "delivery > %(last_delivery)s",
+        "delivered under numbers that were never handed out",
+    ),
+)

@@ -1,0 +1,138 @@
+"""What one snapshot of the tables can prove.
+
+All rules of a table are counted in one pass, together with its rows, so that a hundred million finished jobs
+are read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from drain import postgres
+from drain.audit.report import SAMPLES, Breach
+from drain.audit.rules import RULES
+from drain.inspection import TABLES
+from drain.postgres import Connection
+from drain.transitions import state
+
+_LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
+_STATE_ROWS = "SELECT count(*) FROM drain_state"
+# The finished ones are looked up one by one for those that are not: they may be a hundred times as many.
+_PLACES = f"""
+WITH unfinished AS (
+    SELECT id, 'staged' AS place FROM staged_jobs
+    UNION ALL SELECT id, 'inflight' FROM inflight_jobs
+    UNION ALL SELECT id, 'dead' FROM dead_jobs
+), placed AS (
+    SELECT id, place FROM unfinished
+    UNION ALL SELECT id, 'finished' FROM finished_jobs WHERE id IN (SELECT id FROM unfinished)
+), several AS (
+    SELECT id,
+        least(2, count(*) FILTER (WHERE place = 'staged')) AS staged,
+        least(2, count(*) FILTER (WHERE place = 'inflight')) AS inflight,
+        least(2, count(*) FILTER (WHERE place = 'finished')) AS finished,
+        least(2, count(*) FILTER (WHERE place = 'dead')) AS dead
+    FROM placed GROUP BY id HAVING count(*) > 1
+), numbered AS (
+    SELECT *, row_number() OVER (PARTITION BY staged, inflight, finished, dead ORDER BY id) AS number FROM several
+)
+SELECT staged, inflight, finished, dead, count(*), array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES})
+FROM numbered GROUP BY staged, inflight, finished, dead ORDER BY 1, 2, 3, 4
+"""
+_SHARED_DELIVERIES = f"""
+WITH shared AS (SELECT delivery FROM inflight_jobs GROUP BY delivery HAVING count(*) > 1),
+found AS (SELECT id, row_number() OVER (ORDER BY id) AS number FROM inflight_jobs JOIN shared USING (delivery))
+SELECT count(*), array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
+"""
+_SHARED_EXPLAINED = "in flight under delivery numbers that they share"
+# A worker is refused because somebody has claimed its job since, so under a higher token.
+_REFUSED_ABOVE = f"""
+WITH refused AS (
+    SELECT id, max(fencing_token) AS token FROM stale_finishes GROUP BY id
+), jobs AS (
+    SELECT id, fencing_token FROM staged_jobs WHERE id IN (SELECT id FROM refused)
+    UNION ALL SELECT id, fencing_token FROM inflight_jobs WHERE id IN (SELECT id FROM refused)
+    UNION ALL SELECT id, fencing_token FROM finished_jobs WHERE id IN (SELECT id FROM refused)
+    UNION ALL SELECT id, fencing_token FROM dead_jobs WHERE id IN (SELECT id FROM refused)
+), found AS (
+    SELECT id, row_number() OVER (ORDER BY id) AS number FROM refused JOIN jobs USING (id) WHERE token > fencing_token
+)
+SELECT count(*), array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
+"""
+_REFUSED_EXPLAINED = "with a token lower than one that was refused as stale"
+
+
+def check(connection: Connection, progress: Callable[[str], None]) -> tuple[dict[str, int], list[Breach]]:
+    """Count the rows of each table, and what is wrong with them, as they were at one instant."""
+    breaches: list[Breach] = []
+    counts: dict[str, int] = {}
+    with _snapshot(connection):
+        # A partition of staged_jobs that is emptied as a whole is empty for every snapshot, older ones too:
+        # what left it after ours was taken would be nowhere. So we hold on to it before we take one, and let
+        # go of it, with the savepoint, before the longest pass.
+        with connection.transaction(force_rollback=True):
+            connection.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
+            known = _known(connection, breaches)
+            for name in ("staged", "inflight", "dead"):
+                progress(f"reading {TABLES[name]}")
+                counts[name] = _pass(connection, TABLES[name], known, breaches)
+            progress("looking for ids in two tables")
+            breaches += _twice(connection)
+            breaches += _one_of(connection, _SHARED_DELIVERIES, "deliveries", _SHARED_EXPLAINED)
+            breaches += _one_of(connection, _REFUSED_ABOVE, "tokens", _REFUSED_EXPLAINED)
+        progress("reading finished_jobs")
+        counts["finished"] = _pass(connection, "finished_jobs", known, breaches)
+    return {name: counts[name] for name in TABLES}, breaches
+
+
+@contextmanager
+def _snapshot(connection: Connection) -> Iterator[None]:
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield
+
+
+def _known(connection: Connection, breaches: list[Breach]) -> dict[str, int]:
+    """What the rules may ask for; breaches of what it is read from are added to `breaches`."""
+    (sequence,) = postgres.fetch_one(connection, "SELECT pg_get_serial_sequence('staged_jobs', 'id')")
+    (last_id,) = postgres.fetch_one(connection, _LAST_ID.format(sequence))
+    last_delivery, pushed_up_to = state.progress(connection)
+    (rows,) = postgres.fetch_one(connection, _STATE_ROWS)
+    if rows != 1:
+        breaches.append(Breach("deliveries", "rows in drain_state, which has exactly one", rows))
+    if pushed_up_to > last_delivery:
+        explanation = f"watermark, {pushed_up_to}, above the last number handed out, {last_delivery}"
+        breaches.append(Breach("deliveries", explanation))
+    return {"last_id": last_id, "last_delivery": last_delivery}
+
+
+def _pass(connection: Connection, table: str, known: dict[str, int], breaches: list[Breach]) -> int:
+    """Apply all rules of a table, adding to `breaches`; returns how many rows it has."""
+    rules = [rule for rule in RULES if rule.table == table]
+    filters = "".join(f", count(*) FILTER (WHERE {rule.condition})" for rule in rules)
+    rows, *found = postgres.fetch_one(connection, f"SELECT count(*){filters} FROM {table}", known)
+    for rule, count in zip(rules, found, strict=True):
+        if count:
+            statement = f"SELECT id FROM {table} WHERE {rule.condition} ORDER BY id LIMIT {SAMPLES}"
+            ids = tuple(id_ for (id_,) in connection.execute(statement, known))
+            breaches.append(Breach(rule.check, rule.explanation, count, ids))
+    return int(rows)
+
+
+def _twice(connection: Connection) -> Iterator[Breach]:
+    for *times, count, ids in connection.execute(_PLACES):
+        yield Breach("once", f"in {_spelled(times)}", count, tuple(ids))
+
+
+def _spelled(times: list[Any]) -> str:
+    places = zip(("staged", "inflight", "finished", "dead"), times, strict=True)
+    return " and ".join(
+        f"{TABLES[name]}{' more than once' if number > 1 else ''}" for name, number in places if number
+    )
+
+
+def _one_of(connection: Connection, statement: str, check_name: str, explanation: str) -> list[Breach]:
+    count, ids = postgres.fetch_one(connection, statement)
+    return [Breach(check_name, explanation, count, tuple(ids))] if count else []
