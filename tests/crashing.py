@@ -1,0 +1,22 @@
+"""`python -m tests.crashing POINT WORDS...`: the `drain` command, killed by SIGKILL at a crash point."""
+
+import os
+import signal
+import sys
+
+from cli import main
+from drain import crashpoints
+from drain.crashpoints import CrashPoint
+
+
+def die_at(point: CrashPoint) -> None:
+    def die(reached: CrashPoint) -> None:
+        if reached is point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    crashpoints.set_hook(die)
+
+
+if __name__ == "__main__":
+    die_at(CrashPoint[sys.argv[1]])
+    main(sys.argv[2:])

@@ -1,0 +1,335 @@
+"""Whatever happens in whatever order, the audit holds and each committed job is finished once."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+
+from drain import crashpoints, postgres, stage
+from drain.audit import audit
+from drain.crashpoints import CrashPoint
+from drain.enqueuer import Enqueuer
+from drain.redelivery import Redelivery
+from drain.transitions import inflight
+from drain.transitions.inflight import Claim
+from drain.wire import Wire
+from tests.support import NAMESPACE, new_enqueuer, query, wait_until
+
+QUEUES = ("a", "b")
+# Few, so that they meet often.
+WORKERS = ("w1", "w2")
+ENDS = ("finish", "fail", "defer", "give up", "be killed")
+TABLES = "staged_jobs, inflight_jobs, finished_jobs, dead_jobs, stale_finishes, effects"
+ERROR = {"type": "ValueError", "message": "no", "traceback": "Traceback"}
+# The suite tries the same few runs each time; set it to try many others.
+EXAMPLES = int(os.environ.get("ANY_ORDER_EXAMPLES", "0"))
+OVERDUE = (
+    "UPDATE inflight_jobs SET "
+    "lease_expires_at = CASE WHEN lease_expires_at IS NOT NULL THEN now() - interval '1 s' END, "
+    "next_run_at = CASE WHEN next_run_at IS NOT NULL THEN now() - interval '1 s' END "
+)
+
+
+LEADERS = "SELECT FROM pg_stat_activity WHERE application_name = 'drain run' AND datname = current_database()"
+
+
+class Killed(BaseException):
+    """Stands for the end of the process, in the middle of a step."""
+
+
+class AnyOrder(RuleBasedStateMachine):
+    def __init__(self, database_url: str, redis_url: str) -> None:
+        super().__init__()
+        self.database_url, self.redis_url = database_url, redis_url
+        self.client: Redis = Redis.from_url(redis_url)
+        self.client.flushall()
+        query(database_url, f"TRUNCATE {TABLES}")
+        self.committed: set[int] = set()
+        self.rolled_back: set[int] = set()
+        self.open: list[tuple[psycopg.Connection, list[int]]] = []
+        self.claims: list[Claim] = []
+        self.tokens: dict[int, int] = {}
+        self.leadership = ExitStack()
+        self.leader: tuple[Enqueuer, Redelivery] | None = None
+        self.database = postgres.connect(database_url, "tests")
+
+    @initialize()
+    def the_first_leader(self) -> None:
+        self.lead()
+
+    @rule(
+        queue=st.sampled_from(QUEUES),
+        priority=st.integers(0, 2),
+        late=st.booleans(),
+        max_attempts=st.sampled_from([0, 2]),
+    )
+    def stage_in_a_new_transaction(self, queue: str, priority: int, late: bool, max_attempts: int) -> None:
+        connection = psycopg.connect(self.database_url)
+        options: dict[str, Any] = {"queue": queue, "priority": priority, "max_attempts": max_attempts}
+        ids = [stage(connection, "m.f", **options) for _ in range(2)]
+        if late:
+            # Scheduled, and due by now.
+            connection.execute(
+                "UPDATE staged_jobs SET staged_at = now() - interval '2 h', scheduled_at = now() - interval '1 h' "
+                "WHERE id = ANY (%s)",
+                (ids,),
+            )
+        self.open.append((connection, ids))
+
+    @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, 9), commit=st.sampled_from([True, True, False]))
+    def end_a_transaction(self, which: int, commit: bool) -> None:
+        connection, ids = self.open.pop(which % len(self.open))
+        if commit:
+            connection.commit()
+            self.committed.update(ids)
+        else:
+            connection.rollback()
+            self.rolled_back.update(ids)
+        connection.close()
+
+    @precondition(lambda self: self.leader)
+    @rule()
+    def drain_a_batch(self) -> None:
+        assert self.leader is not None
+        self.leader[0].run_once()
+
+    @precondition(lambda self: self.leader)
+    @rule()
+    def drain(self) -> None:
+        assert self.leader is not None
+        if self.open:
+            self.end_a_transaction(0, commit=True)
+        self.leader[0].drain()
+
+    @precondition(lambda self: self.leader)
+    @rule()
+    def redeliver(self) -> None:
+        assert self.leader is not None
+        self.leader[1].run_once()
+
+    @precondition(lambda self: self.leader)
+    @rule(point=st.sampled_from(CrashPoint))
+    def kill_the_leader_at(self, point: CrashPoint) -> None:
+        """In its next step, if it comes by that point; the next leader is another one in any case."""
+
+        def die(reached: CrashPoint) -> None:
+            if reached is point:
+                raise Killed
+
+        assert self.leader is not None
+        enqueuer, redelivery = self.leader
+        with hooked(die), suppress(Killed):
+            enqueuer.drain()
+            redelivery.run_once()
+        enqueuer.connection.close()
+        with suppress(psycopg.OperationalError):
+            self.leadership.close()
+        self.leader = None
+
+    @precondition(lambda self: not self.leader)
+    @rule()
+    def lead(self) -> None:
+        # A session that is gone keeps its lock for a moment.
+        wait_until(lambda: not query(self.database_url, LEADERS))
+        self.leadership = ExitStack()
+        enqueuer = self.leadership.enter_context(
+            new_enqueuer(self.database_url, self.redis_url, batch_size=3)
+        )
+        redelivery = Redelivery(enqueuer, lost_after_seconds=0)
+        redelivery.recover()
+        self.leader = enqueuer, redelivery
+
+    @rule()
+    def redis_forgets_everything(self) -> None:
+        self.client.flushall()
+
+    @rule(queue=st.sampled_from(QUEUES))
+    def kill_a_worker_that_has_popped(self, queue: str) -> None:
+        self.client.lpop(f"rq:queue:{queue}")
+
+    @rule(queue=st.sampled_from(QUEUES), worker=st.sampled_from(WORKERS))
+    def claim(self, queue: str, worker: str) -> None:
+        rq_id: Any = self.client.lpop(f"rq:queue:{queue}")
+        if rq_id is not None:
+            self.claim_job(int(rq_id.decode().split("-")[1]), worker)
+
+    def claim_job(self, job_id: int, worker: str) -> None:
+        assert job_id in self.committed
+        claim = inflight.claim(self.database, job_id, worker=worker, limits={})
+        if claim is not None:
+            assert claim.fencing_token > self.tokens.get(job_id, 0)
+            self.tokens[job_id] = claim.fencing_token
+            self.claims.append(claim)
+
+    def a_claim(self, which: int) -> Claim:
+        """One of those that are held; if none is, all that it takes to have one is done first."""
+        if not self.claims:
+            if self.leader is None:
+                self.lead()
+            self.stage_in_a_new_transaction("a", 0, late=False, max_attempts=0)
+            self.end_a_transaction(-1, commit=True)
+            self.drain()
+            while not self.claims:
+                self.claim("a", WORKERS[0])
+        return self.claims[which % len(self.claims)]
+
+    @rule(which=st.integers(0, 9))
+    def pause_past_the_lease(self, which: int) -> None:
+        claim = self.a_claim(which)
+        query(
+            self.database_url,
+            f"{OVERDUE} WHERE id = %s AND fencing_token = %s AND lease_expires_at IS NOT NULL",
+            claim.id,
+            claim.fencing_token,
+        )
+
+    @rule(which=st.integers(0, 9), worker=st.sampled_from(WORKERS), how=st.sampled_from([*ENDS, "go on"]))
+    def take_over(self, which: int, worker: str, how: str) -> None:
+        """A whole lease race, which would seldom come about step by step."""
+        claim = self.a_claim(which)
+        self.pause_past_the_lease(which)
+        if self.leader is not None:
+            self.redeliver()
+        self.claim_job(claim.id, worker)
+        if how != "go on":
+            self.end(claim, how)
+
+    @rule(which=st.integers(0, 9))
+    def beat(self, which: int) -> None:
+        claim = self.a_claim(which)
+        current = self.is_current(claim)
+        extended = inflight.extend(self.database, claim.id, claim.fencing_token, claim.lease_seconds)
+        assert (extended is not None) == current
+
+    @rule(which=st.integers(0, 9), how=st.sampled_from(ENDS))
+    def end_an_attempt(self, which: int, how: str) -> None:
+        self.end(self.a_claim(which), how)
+
+    def end(self, claim: Claim, how: str) -> None:
+        self.claims.remove(claim)
+        current = self.is_current(claim)
+        given = (self.database, claim.id, claim.fencing_token)
+        if how == "finish":
+            assert self.finished_with_its_effect(claim) == current
+            # The same question once more, as after an answer that was lost.
+            assert inflight.finish(*given) == current
+        elif how == "fail":
+            assert inflight.retry_later(*given, 0, ERROR) == current
+        elif how == "defer":
+            assert inflight.defer(*given, 0) == current
+        elif how == "give up":
+            assert inflight.bury_claimed(*given, reason="failed", explanation="no") == current
+
+    def is_current(self, claim: Claim) -> bool:
+        rows = query(
+            self.database_url,
+            "SELECT FROM inflight_jobs WHERE id = %s AND fencing_token = %s",
+            claim.id,
+            claim.fencing_token,
+        )
+        return bool(rows)
+
+    def finished_with_its_effect(self, claim: Claim) -> bool:
+        """What `workers.transaction()` does: the effect and the finish are one commit."""
+        with self.database.transaction() as transaction:
+            self.database.execute("INSERT INTO effects VALUES (%s)", (claim.id,))
+            finished = inflight.finish(self.database, claim.id, claim.fencing_token)
+            if not finished:
+                raise psycopg.Rollback(transaction)
+        return finished
+
+    def teardown(self) -> None:
+        try:
+            self.work_to_the_end()
+            self.check()
+        finally:
+            self.leadership.close()
+            self.database.close()
+            self.client.close()
+            for connection, _ in self.open:
+                connection.close()
+
+    def work_to_the_end(self) -> None:
+        for connection, ids in self.open:
+            connection.commit()
+            self.committed.update(ids)
+        if self.leader is None:
+            self.lead()
+        assert self.leader is not None
+        enqueuer, redelivery = self.leader
+        for _ in range(20):
+            query(self.database_url, OVERDUE)
+            enqueuer.drain()
+            redelivery.run_once()
+            redelivery.run_once()
+            for queue in QUEUES:
+                rq_ids: Any = self.client.lpop(f"rq:queue:{queue}", 1000)
+                for rq_id in rq_ids or []:
+                    self.work(int(rq_id.decode().split("-")[1]))
+            if not query(self.database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM inflight_jobs"):
+                return
+        raise AssertionError("jobs are left over that nobody delivers")
+
+    def work(self, job_id: int) -> None:
+        claim = inflight.claim(self.database, job_id, worker="the last", limits={})
+        if claim is None:
+            return
+        if claim.max_attempts and claim.attempts > claim.max_attempts:
+            given = (self.database, claim.id, claim.fencing_token)
+            assert inflight.bury_claimed(*given, reason="lease", explanation="no")
+        else:
+            assert self.finished_with_its_effect(claim)
+
+    def check(self) -> None:
+        finished = [id_ for (id_,) in query(self.database_url, "SELECT id FROM finished_jobs")]
+        dead = [id_ for (id_,) in query(self.database_url, "SELECT id FROM dead_jobs")]
+        effects = [id_ for (id_,) in query(self.database_url, "SELECT id FROM effects")]
+        assert sorted(finished + dead) == sorted(self.committed)
+        assert sorted(effects) == sorted(finished)
+        with closing(Wire(self.redis_url, NAMESPACE)) as redis:
+            report = audit(self.database, redis, patience_seconds=0)
+        assert report.ok, report
+
+
+@contextmanager
+def hooked(hook: Callable[[CrashPoint], None]) -> Iterator[None]:
+    crashpoints.set_hook(hook)
+    try:
+        yield
+    finally:
+        crashpoints.set_hook(None)
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")
+def test_whatever_happens_in_whatever_order_each_committed_job_is_finished_once(
+    database_url: str, redis_url: str
+) -> None:
+    query(database_url, "CREATE TABLE effects (id bigint)")
+    machine: Any = partial(AnyOrder, database_url, redis_url)
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=EXAMPLES or 40,
+            derandomize=not EXAMPLES,
+            database=None,
+            stateful_step_count=50,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink],
+        ),
+    )

@@ -1,0 +1,56 @@
+"""Jobs whose workers are killed in the middle, and the effects that tell how often each was done."""
+
+import os
+import time
+
+import psycopg
+import sqlalchemy
+
+import workers
+from workers import job
+
+MODULE = "tests.jobs_that_crash"
+# Short, so that the next worker need not wait long for a dead one's jobs.
+LEASE_SECONDS = 0.5
+
+LEAVE = sqlalchemy.text("INSERT INTO effects (label, worker) VALUES (:label, :worker)")
+
+
+@job(lease_seconds=LEASE_SECONDS, max_attempts=5)
+def settle(label: str) -> None:
+    """Leave the effect in the transaction of the finish: once, or not at all."""
+    with workers.transaction() as session:
+        session.execute(LEAVE, {"label": label, "worker": os.getpid()})
+
+
+@job(lease_seconds=LEASE_SECONDS, max_attempts=5)
+def act(label: str) -> None:
+    """Leave the effect at once, whatever becomes of the attempt."""
+    with psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True) as connection:
+        connection.execute("INSERT INTO effects (label, worker) VALUES (%s, %s)", (label, os.getpid()))
+
+
+@job(lease_seconds=LEASE_SECONDS, max_attempts=5)
+def outlive_the_first_lease(label: str) -> None:
+    """On the first attempt, run until the lease has been extended."""
+    current = workers.current_job()
+    first = current.lease_expires_at
+    deadline = time.monotonic() + 30
+    while current.attempt == 1 and current.lease_expires_at == first:
+        if time.monotonic() > deadline:
+            raise TimeoutError("nobody extends the lease")
+        time.sleep(0.01)
+    settle(label)
+
+
+@job(lease_seconds=LEASE_SECONDS, max_attempts=5)
+def lose_the_first_lease(label: str) -> None:
+    """On the first attempt, come back when somebody else has claimed the job."""
+    current = workers.current_job()
+    if current.attempt == 1:
+        with psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True) as connection:
+            connection.execute(
+                "UPDATE inflight_jobs SET fencing_token = fencing_token + 1, lease_expires_at = now() WHERE id = %s",
+                (current.id,),
+            )
+    settle(label)
