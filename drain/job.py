@@ -16,6 +16,8 @@ DEFAULT_LEASE_SECONDS = 30.0
 # What the integer columns of the schema can hold.
 _LARGEST_INTEGER = 2**31 - 1
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
+# A shorter one would be over before its first heartbeat could reach the database.
+_SHORTEST_LEASE_SECONDS = 0.1
 _LONGEST_LEASE_SECONDS = 24 * 3600
 
 
@@ -31,6 +33,17 @@ class Limits(NamedTuple):
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
     lease_seconds: float = DEFAULT_LEASE_SECONDS
+
+
+_KINDS: dict[str, Any] = {
+    "max_attempts": int,
+    "timeout_seconds": int,
+    "retry_base_seconds": int | float,
+    "retry_cap_seconds": int | float,
+    "lease_seconds": int | float,
+    "heartbeat_seconds": int | float | None,
+    "max_execute_seconds": int | float | None,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +73,33 @@ class JobOptions:
     max_execute_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.queue:
-            raise ValueError("queue must not be empty")
-        if not isinstance(self.max_attempts, int) or not 0 <= self.max_attempts <= _LARGEST_INTEGER:
+        if not isinstance(self.queue, str) or not self.queue:
+            raise ValueError("queue must be a name, and not empty")
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not _is_a(kind, value):
+                whole = "whole " if kind is int else ""
+                raise ValueError(f"{name} must be a {whole}number, not {value!r}")
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        if not 0 <= self.max_attempts <= _LARGEST_INTEGER:
             raise ValueError("max_attempts must be a whole number, 0 for no limit")
-        if not isinstance(self.timeout_seconds, int) or not 0 < self.timeout_seconds <= _LARGEST_INTEGER:
+        if not 0 < self.timeout_seconds <= _LARGEST_INTEGER:
             raise ValueError("timeout_seconds must be a whole number above 0")
         if not 0 < self.retry_base_seconds <= self.retry_cap_seconds <= _LONGEST_WAIT_SECONDS:
             raise ValueError(
                 "retry_base_seconds must be above 0 and at most retry_cap_seconds, and that at most a year"
             )
-        if not 0 < self.lease_seconds <= _LONGEST_LEASE_SECONDS:
-            raise ValueError("lease_seconds must be above 0 and at most a day")
+        if not _SHORTEST_LEASE_SECONDS <= self.lease_seconds <= _LONGEST_LEASE_SECONDS:
+            raise ValueError("lease_seconds must be at least a tenth of a second and at most a day")
         if not 0 < self.heartbeat <= self.lease_seconds / 2:
             raise ValueError(
-                "lease_seconds must be at least twice heartbeat_seconds, so that one heartbeat may be missed"
+                "heartbeat_seconds must be above 0, and lease_seconds at least twice that, "
+                "so that one heartbeat may be missed"
             )
-        if self.max_execute_seconds is not None and not self.max_execute_seconds > 0:
-            raise ValueError("max_execute_seconds must be above 0")
+        if self.max_execute_seconds is not None and not 0 < self.max_execute_seconds <= _LONGEST_WAIT_SECONDS:
+            raise ValueError("max_execute_seconds must be above 0 and at most a year")
 
     @property
     def heartbeat(self) -> float:
@@ -88,6 +110,11 @@ class JobOptions:
     def limits(self) -> Limits:
         """What a claim has to know."""
         return Limits(self.max_attempts, self.timeout_seconds, self.lease_seconds)
+
+
+def _is_a(kind: Any, value: object) -> bool:
+    # True is an int to Python, and a slip to everybody else.
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 @runtime_checkable

@@ -33,7 +33,9 @@ _BOUNDS: dict[str, Any] = {
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 
 
-def connect(database_url: str, application_name: str, *, autocommit: bool = True) -> Connection:
+def connect(
+    database_url: str, application_name: str, *, kind: type[Connection] = psycopg.Connection
+) -> Connection:
     """Open a connection in autocommit mode: transactions are begun where they are needed, in sight.
 
     Raises:
@@ -46,9 +48,9 @@ def connect(database_url: str, application_name: str, *, autocommit: bool = True
         raise ConfigError(f"DRAIN_DATABASE_URL cannot be read: {_safe(error, database_url)}") from None
     bounds = {name: value for name, value in _BOUNDS.items() if name not in given}
     with reachable(database_url):
-        return psycopg.connect(
+        return kind.connect(
             make_conninfo(database_url, **_SESSION, **bounds, application_name=application_name),
-            autocommit=autocommit,
+            autocommit=True,
         )
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
+from types import CoroutineType
 from typing import Any
 
 from drain.job import JobOptions
@@ -25,6 +26,8 @@ from workers.errors import (
 )
 from workers.lease import Lease
 from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Unreadable, describe
+
+_AGAIN_SECONDS = 10.0
 
 
 def run(claim: Claim, lease: Lease) -> Outcome:
@@ -44,19 +47,23 @@ def run(claim: Claim, lease: Lease) -> Outcome:
         return Unreadable(f"Python cannot read its arguments: {error}")
     try:
         _check_arguments(job, args, kwargs)
-        with interruptible(claim.timeout_seconds, lambda: lease.lost), lease:
-            result = job.function(*args, **kwargs)
-            if inspect.iscoroutine(result):
-                asyncio.run(result)
+        with interruptible(claim.timeout_seconds, lambda: lease.lost, lease.stop):
+            lease.start()
+            _call(job.function, args, kwargs, lease)
     except KeyboardInterrupt:
         raise
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
     except BaseException as error:  # noqa: BLE001
         return _outcome_of(error, job.job_options)
-    finally:
-        # An exception may have come from outside, in the middle of the lease's own end.
-        lease.stop()
     return Finished()
+
+
+def _call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], lease: Lease) -> None:
+    result = function(*args, **kwargs)
+    # What isinstance() asks of a proxy may raise.
+    if issubclass(type(result), CoroutineType):
+        lease.coroutine = result
+        asyncio.run(result)
 
 
 def _outcome_of(error: BaseException, options: JobOptions) -> Outcome:
@@ -65,19 +72,29 @@ def _outcome_of(error: BaseException, options: JobOptions) -> Outcome:
     if isinstance(error, Dead):
         return GaveUp(describe(error))
     if isinstance(error, LeaseLostError):
-        return Lost()
+        return Lost(describe(error), options)
     return Failed(describe(error), options)
 
 
 @contextmanager
-def interruptible(seconds: float, lost: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Raise JobTimeoutError inside of the block once `seconds` have passed.
+def interruptible(
+    seconds: float, lost: Callable[[], bool] = lambda: False, end: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Raise JobTimeoutError inside of the block once `seconds` have passed, and again should it go on.
 
-    A SIGALRM that comes earlier raises LeaseLostError if `lost()` says so by then. Works in the main thread,
-    where RQ runs jobs. An alarm that is set already goes on afterwards.
+    Works in the main thread, where RQ runs jobs. An alarm that is set already goes on afterwards.
+
+    Args:
+        seconds: From now.
+        lost: Whether a SIGALRM that comes earlier is to raise LeaseLostError.
+        end: Called at the end of the block: when a SIGALRM raises nothing any more, and before those that
+            come later are for somebody else.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        try:
+            yield
+        finally:
+            end()
         return
     running = True
 
@@ -89,15 +106,23 @@ def interruptible(seconds: float, lost: Callable[[], bool] = lambda: False) -> I
 
     handler = signal.signal(signal.SIGALRM, interrupt)
     began = monotonic()
-    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    # One exception may not be enough: an event loop logs what is raised inside of its callbacks, and goes on.
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_SECONDS)
     try:
-        yield
+        try:
+            yield
+        finally:
+            running = False
     finally:
+        # Twice, since the first time is the last moment at which a signal can raise.
         running = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-        if outer:
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (monotonic() - began)))
+        try:
+            end()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, handler)
+            if outer:
+                signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (monotonic() - began)))
 
 
 def _check_arguments(job: registry.Job[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -14,21 +14,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
+import psycopg
 import sqlalchemy
-from sqlalchemy.orm import Session
+from psycopg.pq import TransactionStatus
+from sqlalchemy import event
+from sqlalchemy.orm import Session, SessionTransaction
 
 from drain import postgres
 from drain.crashpoints import CrashPoint, reached
 from drain.postgres import Connection
 from drain.transitions import inflight
 from drain.transitions.inflight import Claim
-from workers.errors import LeaseLostError, NoCurrentJobError, TransactionError
+from workers.errors import JobTimeoutError, LeaseLostError, NoCurrentJobError, TransactionError
 from workers.lease import Lease
 
 
@@ -47,6 +50,7 @@ class CurrentJob:
             lower ones, is safe from workers that come back late.
         key: The same for every attempt, and no other job has it: for services that take an idempotency key.
         finished: Its `transaction()` has committed.
+        in_transaction: Its `transaction()` is open.
     """
 
     id: int
@@ -58,9 +62,9 @@ class CurrentJob:
     fencing_token: int
     key: str
     finished: bool
-    _lease: Lease
-    _database_url: str
-    _in_transaction: bool = False
+    in_transaction: bool
+    _lease: Lease = field(repr=False)
+    _database_url: str = field(repr=False)
 
     @classmethod
     def of(cls, claim: Claim, key: str, lease: Lease, database_url: str) -> CurrentJob:
@@ -75,6 +79,7 @@ class CurrentJob:
             fencing_token=claim.fencing_token,
             key=key,
             finished=False,
+            in_transaction=False,
             _lease=lease,
             _database_url=database_url,
         )
@@ -94,6 +99,9 @@ class CurrentJob:
         """Whether somebody else has claimed the job: then stop, nothing that you do can finish it."""
         return self._lease.lost
 
+
+_MAY_COMMIT = "drain: the finish is written"
+_CANCEL_SECONDS = 5.0
 
 _current: ContextVar[CurrentJob | None] = ContextVar("current_job", default=None)
 
@@ -127,52 +135,123 @@ def transaction() -> Iterator[Session]:
     If the block raises, all of it is rolled back, and the job fails or retries as by any exception. Once it
     has committed, the job is finished, and whatever it does or raises afterwards changes nothing about that.
 
+    Under REPEATABLE READ or SERIALIZABLE a block that outlasts a heartbeat cannot commit: the heartbeat has
+    changed the row of the job. Where that is the level of your database, choose lease and heartbeat longer.
+
     Yields:
-        A SQLAlchemy session on DRAIN_DATABASE_URL; `drain.stage` takes it too. It commits by itself.
+        A SQLAlchemy session on DRAIN_DATABASE_URL; `drain.stage` takes it too. It commits by itself, and
+        what it has loaded can still be read afterwards.
 
     Raises:
         LeaseLostError: Somebody else has claimed the job; everything is rolled back.
         NoCurrentJobError: No job is running here.
-        TransactionError: The job has, or had, its transaction already.
+        TransactionError: The job has, or had, its transaction already; or the block would commit by itself.
     """
     job = current_job()
-    if job.finished or job._in_transaction:
+    if job.finished or job.in_transaction:
         raise TransactionError(
             f"job {job.id} has its transaction already; a job has one, since it finishes it"
         )
-    job._in_transaction = True
+    job.in_transaction = True
     try:
-        with _Session(_engine(job._database_url)) as session:
+        with _session(job._database_url) as session:
             yield session
             session.flush()
             reached(CrashPoint.WRITTEN)
             # From here on a refused heartbeat may be the echo of our own finish.
             job._lease.settling = True
-            connection = cast(Connection, session.connection().connection.driver_connection)
-            if not inflight.finish(connection, job.id, job.fencing_token):
-                raise LeaseLostError(
-                    f"job {job.id} has been claimed by somebody else; its writes are rolled back"
-                )
+            _finish(job, session.connection())
             reached(CrashPoint.SETTLED)
             session.commit_with_the_finish()
             job.finished = True
             reached(CrashPoint.SETTLED_AND_COMMITTED)
     finally:
-        job._in_transaction = False
+        job.in_transaction = False
         job._lease.settling = job.finished
+
+
+def _finish(job: CurrentJob, session_connection: sqlalchemy.Connection) -> None:
+    connection = cast(Connection, session_connection.connection.driver_connection)
+    try:
+        done = inflight.finish_once(connection, job.id, job.fencing_token)
+    except psycopg.errors.SerializationFailure as error:
+        error.add_note("A heartbeat has extended the job's lease since the transaction took its snapshot.")
+        raise
+    if done:
+        return
+    if inflight.is_finished(connection, job.id, job.fencing_token):
+        job.finished = True
+        raise TransactionError(
+            f"job {job.id} was finished by its first transaction(), whose commit was not answered; "
+            "this one is rolled back"
+        )
+    raise LeaseLostError(f"job {job.id} has been claimed by somebody else; its writes are rolled back")
 
 
 class _Session(Session):
     """Commits with the finish, and at no other time."""
 
+    def begin(self, nested: bool = False) -> SessionTransaction:  # noqa: FBT001, FBT002  (SQLAlchemy's own)
+        if not nested:
+            raise _early()
+        return super().begin(nested=True)
+
     def commit(self) -> NoReturn:
-        raise TransactionError(
-            "workers.transaction() commits at the end of its block, together with the job's finish; "
-            "use a session of your own for what is to be committed earlier"
-        )
+        raise _early()
 
     def commit_with_the_finish(self) -> None:
-        super().commit()
+        with _may_commit(self.connection()):
+            super().commit()
+
+
+@contextmanager
+def _session(database_url: str) -> Iterator[_Session]:
+    with _Session(_engine(database_url), expire_on_commit=False) as session:
+        try:
+            yield session
+        except BaseException:
+            # A refused commit, or a signal in the middle of anything, may leave the transaction open where
+            # the pool takes it for rolled back. Nothing of it may be left for the next one.
+            session.invalidate()
+            raise
+
+
+@contextmanager
+def _may_commit(connection: sqlalchemy.Connection) -> Iterator[None]:
+    info = connection.info
+    info[_MAY_COMMIT] = True
+    try:
+        yield
+    finally:
+        info[_MAY_COMMIT] = False
+
+
+def _refuse_to_commit_early(connection: sqlalchemy.Connection) -> None:
+    if not connection.info.get(_MAY_COMMIT):
+        raise _early()
+
+
+def _early() -> TransactionError:
+    return TransactionError(
+        "workers.transaction() begins and commits by itself, together with the job's finish; "
+        "use begin_nested() for savepoints, and a session of your own for what is to be committed earlier"
+    )
+
+
+class _JobConnection(psycopg.Connection[Any]):
+    """What a signal raises in the middle of a statement leaves the session in order, so that it rolls back."""
+
+    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        """Wait for the answer; if a signal interrupts that, let the server drop the statement first."""
+        try:
+            return super().wait(gen, *args, **kwargs)
+        except (JobTimeoutError, LeaseLostError):
+            if self.info.transaction_status == TransactionStatus.ACTIVE:
+                # The answer to a statement that was cancelled, or that was quicker, has still to be read.
+                with suppress(psycopg.Error), postgres.time_limit(self, _CANCEL_SECONDS):
+                    self.cancel_safe(timeout=_CANCEL_SECONDS)
+                    super().wait(gen)
+            raise
 
 
 _engines: dict[tuple[int, str], sqlalchemy.Engine] = {}
@@ -184,9 +263,15 @@ def _engine(database_url: str) -> sqlalchemy.Engine:
     if key not in _engines:
         _engines.clear()
         _engines[key] = sqlalchemy.create_engine(
-            "postgresql+psycopg://",
-            creator=lambda: postgres.connect(database_url, "drain job", autocommit=False),
-            pool_size=1,
-            pool_pre_ping=True,
+            "postgresql+psycopg://", creator=lambda: _connect(database_url), pool_size=1, pool_pre_ping=True
         )
+        event.listen(_engines[key], "commit", _refuse_to_commit_early)
     return _engines[key]
+
+
+def _connect(database_url: str) -> Connection:
+    connection = postgres.connect(database_url, "drain job", kind=_JobConnection)
+    # The job's statements may take as long as the job; but the locks of a machine that is gone are let go of.
+    postgres.set_bounds(connection, statement_seconds=0, lock_seconds=0)
+    connection.autocommit = False
+    return connection

@@ -26,6 +26,7 @@ from drain.transitions import inflight, stale, state
 from drain.transitions.inflight import Claim
 from workers import attempt, outcome, registry
 from workers.current import CurrentJob, running
+from workers.errors import TransactionError
 from workers.lease import Lease
 from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Unreadable
 
@@ -40,6 +41,8 @@ _STATEMENT_SECONDS = 10
 _STALLED_SECONDS = 15.0
 _LEASE_RAN_OUT = "its worker died or stalled on the last attempt, and the lease ran out"
 _EXPIRED = "its expires_at had passed before a worker could start it"
+_NO_REASON = "the job gave up, and gave no reason"
+_LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
 
 
 def execute(job_id: int) -> str:
@@ -72,16 +75,17 @@ class Worker:
     def execute(self, job_id: int) -> str:
         """As the function of this name."""
         reached(CrashPoint.POPPED)
+        asked_at = monotonic()
         claim = self._claim(job_id)
         if claim is None:
             log.info("job %d is not to be claimed: claimed, finished or not due", job_id)
             return "refused"
         reached(CrashPoint.CLAIMED)
         if claim.expired and claim.attempts == 1:
-            return self._bury(claim, "expired", _EXPIRED)
+            return self._bury(claim, "expired", _EXPIRED, ran=False)
         if claim.max_attempts and claim.attempts > claim.max_attempts:
-            return self._bury(claim, "lease", _LEASE_RAN_OUT)
-        return self._run(claim)
+            return self._bury(claim, "lease", _LEASE_RAN_OUT, ran=False)
+        return self._run(claim, asked_at)
 
     def close(self) -> None:
         """Close the connection."""
@@ -105,24 +109,22 @@ class Worker:
 
         return self._patiently(ask)
 
-    def _run(self, claim: Claim) -> str:
+    def _run(self, claim: Claim, asked_at: float) -> str:
         job = registry.find(claim.job_name)
-        lease = Lease(self.settings.database_url, claim, job.job_options if job else JobOptions())
+        options = job.job_options if job else JobOptions()
+        lease = Lease(self.settings.database_url, claim, options, asked_at)
         current = CurrentJob.of(claim, self._key(claim.id), lease, self.settings.database_url)
         with running(current):
             result = attempt.run(claim, lease)
         reached(CrashPoint.RAN)
-        if not current.finished:
-            word = self._record(claim, result)
-            reached(CrashPoint.RECORDED)
-            return word
-        if isinstance(result, Failed):
-            log.error(
-                "job %d (%s) is finished, and what it did after its transaction failed: %s",
-                *(claim.id, claim.job_name, result.line),
-                extra={"event": "failed_after_finish", "job_id": claim.id, "tag": claim.tag},
-            )
-        return "finished"
+        if current.finished:
+            _tell_of_the_rest(claim, result)
+            return "finished"
+        if current.in_transaction and isinstance(result, Finished):
+            result = Failed(outcome.describe(TransactionError(_LEFT_OPEN)), options)
+        word = self._record(claim, result)
+        reached(CrashPoint.RECORDED)
+        return word
 
     def _key(self, job_id: int) -> str:
         return str(uuid5(self.installation or NAMESPACE_OID, str(job_id)))
@@ -136,9 +138,7 @@ class Worker:
             case Deferred():
                 return self._defer(claim, result)
             case GaveUp():
-                return self._bury(claim, "gave up", result.error["message"], result.error)
-            case Lost():
-                return self._stale(claim, "nothing")
+                return self._bury(claim, "gave up", result.error["message"] or _NO_REASON, result.error)
             case Unreadable():
                 return self._bury(claim, "unreadable", result.explanation)
 
@@ -157,24 +157,31 @@ class Worker:
     def _retry_or_bury(self, claim: Claim, failed: Failed) -> str:
         if claim.max_attempts and claim.attempts >= claim.max_attempts:
             explanation = f"failed {claim.attempts} times; last: {failed.line}"
-            return self._bury(claim, "failed", explanation, failed.error)
+            wanted = "nothing" if isinstance(failed, Lost) else "dead"
+            return self._bury(claim, "failed", explanation, failed.error, wanted=wanted)
         wait = outcome.wait_seconds(claim.attempts, failed.options)
+        waits = self._patiently(
+            lambda c: inflight.retry_later(c, claim.id, claim.fencing_token, wait, failed.error)
+        )
+        if not waits:
+            return self._stale(claim, "nothing" if isinstance(failed, Lost) else "retrying")
         log.warning(
             "job %d (%s) failed on attempt %d, next one in %.1f s: %s",
             *(claim.id, claim.job_name, claim.attempts, wait, failed.line),
             extra={"event": "job_failed", "job_id": claim.id, "tag": claim.tag},
         )
-        waits = self._patiently(
-            lambda c: inflight.retry_later(c, claim.id, claim.fencing_token, wait, failed.error)
-        )
-        return "retrying" if waits else self._stale(claim, "retrying")
+        return "retrying"
 
-    def _bury(self, claim: Claim, reason: str, explanation: str, error: dict[str, str] | None = None) -> str:
-        log.error(
-            "job %d (%s) is dead: %s",
-            *(claim.id, claim.job_name, explanation),
-            extra={"event": "job_dead", "job_id": claim.id, "tag": claim.tag},
-        )
+    def _bury(
+        self,
+        claim: Claim,
+        reason: str,
+        explanation: str,
+        error: dict[str, str] | None = None,
+        *,
+        ran: bool = True,
+        wanted: str = "dead",
+    ) -> str:
         buried = self._patiently(
             partial(
                 inflight.bury_claimed,
@@ -183,9 +190,17 @@ class Worker:
                 reason=reason,
                 explanation=explanation,
                 error=error,
+                ran=ran,
             )
         )
-        return "dead" if buried else self._stale(claim, "dead")
+        if not buried:
+            return self._stale(claim, wanted)
+        log.error(
+            "job %d (%s) is dead: %s",
+            *(claim.id, claim.job_name, explanation),
+            extra={"event": "job_dead", "job_id": claim.id, "tag": claim.tag},
+        )
+        return "dead"
 
     def _stale(self, claim: Claim, wanted: str) -> str:
         """The token is not the current one any more: leave a row about it, and change nothing."""
@@ -230,6 +245,22 @@ class Worker:
                 self.installation = state.installation(connection)
             self.connection = connection
         return self.connection
+
+
+def _tell_of_the_rest(claim: Claim, result: Outcome) -> None:
+    """Log what a job wanted that was finished already, since nobody will see it in a table."""
+    match result:
+        case Failed(error) | GaveUp(error):
+            told = error["traceback"]
+        case Deferred():
+            told = "it asked to be run later"
+        case _:
+            return
+    log.error(
+        "job %d (%s) is finished, and what it did after its transaction failed: %s",
+        *(claim.id, claim.job_name, told),
+        extra={"event": "failed_after_finish", "job_id": claim.id, "tag": claim.tag},
+    )
 
 
 _workers: dict[int, Worker] = {}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 _LONGEST_SECONDS = 365 * 24 * 3600
 
@@ -15,12 +14,12 @@ class Defer(Exception):  # noqa: N818  (it is no error: the job asks to be run l
         when: Seconds or a timedelta from now, or a time with its time zone.
 
     Raises:
-        ValueError: `when` is negative, longer than a year, or a time without time zone.
+        ValueError: `when` is negative, further off than a year, no number, or a time without time zone.
     """
 
     def __init__(self, when: float | timedelta | datetime) -> None:
-        super().__init__(f"deferred: {when}")
         self.when = _checked(when)
+        super().__init__(f"deferred: {when}")
 
 
 class Dead(Exception):  # noqa: N818  (it is no error: the job gives up)
@@ -30,20 +29,20 @@ class Dead(Exception):  # noqa: N818  (it is no error: the job gives up)
         reason: A sentence for the person who will look at it.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
 
 
 class LeaseLostError(Exception):
     """Somebody else has claimed the job: nothing that this attempt does can finish it any more.
 
-    Raised inside of the running job where it runs in the main thread, and by `transaction()`, whose writes
-    are then rolled back.
+    Raised inside of the running job where it runs in the main thread, again every ten seconds should the job
+    go on, and by `transaction()`, whose writes are then rolled back.
     """
 
 
 class JobTimeoutError(Exception):
-    """The job ran for longer than its timeout_seconds."""
+    """The job has run for longer than its timeout_seconds; raised again every ten seconds should it go on."""
 
 
 class NotRegisteredError(Exception):
@@ -64,10 +63,14 @@ class TransactionError(RuntimeError):
 
 def _checked(when: float | timedelta | datetime) -> float | datetime:
     if isinstance(when, datetime):
-        if when.tzinfo is None:
+        if when.utcoffset() is None:
             raise ValueError("Defer: the time has no time zone; use datetime.now(UTC) + ... or add tzinfo")
+        # Whether it has come is for the database's clock to say; this is to catch a slip of some orders.
+        if (when - datetime.now(UTC)).total_seconds() > _LONGEST_SECONDS:
+            raise ValueError(f"Defer: {when} is more than a year ahead")
         return when
-    seconds = when.total_seconds() if isinstance(when, timedelta) else float(when)
-    if not math.isfinite(seconds) or not 0 <= seconds <= _LONGEST_SECONDS:
-        raise ValueError(f"Defer: {when} must lie between 0 and a year")
-    return seconds
+    seconds = when.total_seconds() if isinstance(when, timedelta) else when
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(f"Defer: {when!r} does not lie between 0 seconds and a year")
+    return float(seconds)

@@ -57,8 +57,8 @@ class GaveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """Somebody else has claimed the job; there is nothing to record."""
+class Lost(Failed):
+    """The function has learned that somebody else has claimed the job. The database knows whether it is so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,9 +110,10 @@ def claim(
         return cursor.execute(CLAIM, parameters).fetchone()
 
 
+# A heartbeat may come late, when its job has already been given back: what waits is not to be claimed by it.
 EXTEND = """
 UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() + make_interval(secs => %(lease)s)
-WHERE id = %(id)s AND fencing_token = %(token)s
+WHERE id = %(id)s AND fencing_token = %(token)s AND next_run_at IS NULL
 RETURNING lease_expires_at
 """
 
@@ -121,14 +122,23 @@ def extend(connection: Connection, job_id: int, token: int, lease_seconds: float
     """Let the lease begin anew, also if it ran out and nobody has claimed the job since.
 
     Returns:
-        Until when it holds; None if the token is stale.
+        Until when it holds; None if the token is stale, or the job waits for its next attempt.
     """
     parameters = {"id": job_id, "token": token, "lease": lease_seconds}
     row: tuple[datetime] | None = connection.execute(EXTEND, parameters).fetchone()
     return None if row is None else row[0]
 
 
-FINISH = """
+IS_CURRENT = "SELECT EXISTS (SELECT FROM inflight_jobs WHERE id = %s AND fencing_token = %s)"
+
+
+def is_current(connection: Connection, job_id: int, token: int) -> bool:
+    """Whether the job is in flight, and nobody has claimed it since the claim of this token."""
+    (current,) = fetch_one(connection, IS_CURRENT, (job_id, token))
+    return bool(current)
+
+
+FINISH_ONCE = """
 WITH done AS (
     DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *
 ), recorded AS (
@@ -138,7 +148,8 @@ WITH done AS (
         staged_at, moved_at, claimed_at, clock_timestamp(), claimed_by, attempts, fencing_token, last_error, history
     FROM done RETURNING id
 )
-SELECT EXISTS (SELECT FROM recorded)
+SELECT EXISTS (SELECT FROM recorded)"""
+FINISH = f"""{FINISH_ONCE}
     OR EXISTS (SELECT FROM finished_jobs WHERE id = %(id)s AND fencing_token = %(token)s)
 """
 
@@ -151,6 +162,17 @@ def finish(connection: Connection, job_id: int, token: int) -> bool:
         before the answer came.
     """
     (finished,) = fetch_one(connection, FINISH, {"id": job_id, "token": token})
+    return bool(finished)
+
+
+def finish_once(connection: Connection, job_id: int, token: int) -> bool:
+    """Record the job as finished, together with whatever else the open transaction writes.
+
+    Returns:
+        Whether this very call has finished it. Asked again, it says no: what the transaction wrote beside
+        it would be committed twice.
+    """
+    (finished,) = fetch_one(connection, FINISH_ONCE, {"id": job_id, "token": token})
     return bool(finished)
 
 
@@ -181,34 +203,40 @@ def retry_later(
     return connection.execute(RETRY_LATER, parameters).rowcount == 1
 
 
-# The token stays as it is: it only ever grows.
+# The token stays as it is: it only ever grows. A claim that has given its lease back has had its attempt taken
+# off: the statement may be sent again when its answer was lost.
 DEFER = """
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
-    next_run_at = coalesce(%(until)s::timestamptz, clock_timestamp() + make_interval(secs => %(wait)s)),
-    attempts = attempts - 1
+    next_run_at = greatest(clock_timestamp(),
+        coalesce(%(until)s::timestamptz, clock_timestamp() + make_interval(secs => %(wait)s))),
+    attempts = attempts - CASE WHEN lease_expires_at IS NULL THEN 0 ELSE 1 END
 WHERE id = %(id)s AND fencing_token = %(token)s
 """
 
 
 def defer(connection: Connection, job_id: int, token: int, when: float | datetime) -> bool:
-    """Give the claim back as if it had not been, until a time or for so many seconds; False if it is stale."""
+    """Give the claim back as if it had not been, until a time or for so many seconds; False if it is stale.
+
+    A time that has passed is now. A claim whose lease has run out counts as an attempt all the same.
+    """
     until, wait = (when, 0.0) if isinstance(when, datetime) else (None, when)
     parameters = {"id": job_id, "token": token, "until": until, "wait": wait}
     return connection.execute(DEFER, parameters).rowcount == 1
 
 
-_BURY_INFLIGHT = f"""
-INSERT INTO dead_jobs ({JOB_COLUMNS}, attempts, last_error, reason, explanation)
-SELECT {JOB_COLUMNS}, attempts,
-    coalesce(%(error)s::jsonb || jsonb_build_object('at', clock_timestamp()), last_error),
-    %(reason)s, %(explanation)s
-FROM given_up
-"""
 BURY_CLAIMED = f"""
 WITH given_up AS (
     DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *
-) {_BURY_INFLIGHT}
+), buried AS (
+    INSERT INTO dead_jobs ({JOB_COLUMNS}, attempts, last_error, reason, explanation)
+    SELECT {JOB_COLUMNS}, attempts - CASE WHEN %(ran)s THEN 0 ELSE 1 END,
+        coalesce(%(error)s::jsonb || jsonb_build_object('at', clock_timestamp()), last_error),
+        %(reason)s, %(explanation)s
+    FROM given_up RETURNING id
+)
+SELECT EXISTS (SELECT FROM buried)
+    OR EXISTS (SELECT FROM dead_jobs WHERE id = %(id)s AND fencing_token = %(token)s)
 """
 
 
@@ -220,16 +248,32 @@ def bury_claimed(
     reason: str,
     explanation: str,
     error: Mapping[str, str] | None = None,
+    ran: bool = True,
 ) -> bool:
-    """Give a claimed job up; False if the token is stale."""
+    """Give a claimed job up.
+
+    Args:
+        connection: Any.
+        job_id: The job.
+        token: Of the claim.
+        reason: One of those that `schema.sql` names.
+        explanation: A sentence for people.
+        error: What it failed of; None leaves the error of the attempt before.
+        ran: This claim was an attempt, and did not only serve to bury it.
+
+    Returns:
+        Whether the job is dead under this token; so it may be asked again, as `finish`.
+    """
     parameters = {
         "id": job_id,
         "token": token,
         "reason": reason,
         "explanation": explanation,
         "error": None if error is None else Jsonb(dict(error)),
+        "ran": ran,
     }
-    return connection.execute(BURY_CLAIMED, parameters).rowcount == 1
+    (dead,) = fetch_one(connection, BURY_CLAIMED, parameters)
+    return bool(dead)
 
 
 class Redelivered(NamedTuple):

@@ -61,7 +61,7 @@ def claim(args: str = "[]", kwargs: str = "{}", *, name: str = NAME, timeout_sec
 
 def run(claimed: Claim) -> Outcome:
     """The attempt of a claim whose lease is long enough to need no extension."""
-    return attempt.run(claimed, Lease("postgresql://nowhere", claimed, JobOptions()))
+    return attempt.run(claimed, Lease("postgresql://nowhere", claimed, JobOptions(), time.monotonic()))
 
 
 def raising(error: BaseException) -> Callable[[], None]:
