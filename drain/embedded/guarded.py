@@ -98,7 +98,7 @@ class GuardedServer:
             if self._process.poll() is None:
                 # Stopped first, so that it neither forks nor tidies up while its children die.
                 self._process.send_signal(signal.SIGSTOP)
-                for pid in (*_children(self._process.pid), self._process.pid):
+                for pid in (*children(self._process.pid), self._process.pid):
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 self._process.wait(STOP_SECONDS)
@@ -213,7 +213,8 @@ class GuardedServer:
         self._guard = self._process = None
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Process ids of the children of a process."""
     listing = Path(f"/proc/{pid}/task/{pid}/children")
     if listing.exists():
         return [int(child) for child in listing.read_text().split()]

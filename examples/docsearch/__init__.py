@@ -13,6 +13,5 @@ One document's way through these modules:
     index         the second store: the full text index in SQLite
     verdict       compare the two stores, and both with the journal
 
-and those that show it: `demo` starts and stops everything, `processes` are what it starts, `progress`
-and `report` are what a reader sees.
+and those that show it: `demo` starts and stops everything, `progress` and `report` are what a reader sees.
 """

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from time import monotonic, sleep
 
 from docsearch import index, store
 from docsearch.index import Index
 from docsearch.journal import JournalReader, Transaction
-from docsearch.processes import Processes
 from docsearch.progress import Figures, Show
 from docsearch.report import Report, Result
 from docsearch.verdict import compare
 from drain import inspection, postgres, schema
 from drain.embedded import Services, services
+from drain.embedded.processes import Processes, ended_by_sigterm
 from drain.errors import DrainError
 from drain.postgres import Connection
 
@@ -30,6 +27,7 @@ _STANDSTILL_SECONDS = 60.0
 _LOOK_SECONDS = 0.25
 _SERVERS = ("enqueuer", "worker 1", "worker 2")
 _INTERRUPTED = 130
+_MODULES = Path(__file__).parents[1]
 
 
 def main(*, as_json: bool, limit: int = DOCUMENTS) -> int:
@@ -45,7 +43,7 @@ def main(*, as_json: bool, limit: int = DOCUMENTS) -> int:
     """
     report = Report(as_json=as_json)
     try:
-        with _ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="docsearch-") as directory:
+        with ended_by_sigterm(), tempfile.TemporaryDirectory(prefix="docsearch-") as directory:
             return _Demonstration(report, Path(directory)).run(limit)
     except DrainError as error:
         report.error(str(error))
@@ -74,7 +72,7 @@ class _Demonstration:
             _create_stores(servers.database_url, self._index_path)
             connection = postgres.connect(servers.database_url, "drain demo")
             with closing(connection), postgres.reachable(servers.database_url):
-                with Processes(self._directory, self._variables(servers)) as processes:
+                with Processes(self._directory, self._variables(servers), [_MODULES]) as processes:
                     _start(processes, limit)
                     with self._report.progress() as show:
                         self._watch(processes, connection, show)
@@ -160,16 +158,3 @@ def _standstill(status: inspection.Status, processes: Processes) -> DrainError:
         f"{status.inflight} in flight, {status.dead} dead; "
         f"the log of the {suspect} ends: {processes.last_lines(suspect)}"
     )
-
-
-@contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as an exception does, so that whatever it has started is ended too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -26,19 +26,20 @@ from docsearch import (  # noqa: E402
     index,
     jobs,
     journal,
-    processes,
     report,
     store,
     verdict,
 )
 from docsearch.corpus import Entry  # noqa: E402
 
+from drain.embedded import processes  # noqa: E402
 from drain.errors import DrainError  # noqa: E402
 from drain.postgres import Connection  # noqa: E402
+from tests.marked import marked, on_linux  # noqa: E402
+from tests.marked import processes as running  # noqa: E402
 
 PATIENCE_SECONDS = 30
 DEMO = "import sys; from docsearch.demo import main; sys.exit(main(as_json=False))"
-on_linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
 
 
 class Stores:
@@ -240,20 +241,20 @@ def test_a_standstill_ends_the_run_and_says_where_the_jobs_are(
 
 @on_linux
 def test_ctrl_c_ends_every_process() -> None:
-    with _running_demo() as (process, marked):
+    with _running_demo() as (process, left):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode == 130
         assert errors == "Error: interrupted; all processes have ended\n"
-        assert marked() == []
+        assert left() == []
 
 
 @on_linux
 def test_no_process_outlives_a_demo_that_is_killed() -> None:
-    with _running_demo() as (process, marked):
+    with _running_demo() as (process, left):
         process.kill()
         process.communicate(timeout=PATIENCE_SECONDS)
-        _eventually(lambda: marked() == [])
+        _eventually(lambda: left() == [])
 
 
 @contextmanager
@@ -269,31 +270,18 @@ def _running_demo() -> Iterator[tuple[subprocess.Popen[str], Callable[[], list[s
         text=True,
     ) as process:
         try:
-            _eventually(lambda: sum(" work index" in line for line in _marked(marker)) == 2)
+            _eventually(lambda: sum(" work index" in line for line in marked(marker)) == 2)
             files = _files_of_the_demo(marker)
-            yield process, lambda: _marked(marker)
+            yield process, lambda: marked(marker)
         finally:
             process.kill()
     # A demo that is killed cannot remove them itself.
     shutil.rmtree(files, ignore_errors=True)
 
 
-def _marked(marker: str) -> list[str]:
-    """Command lines of the processes that have this variable in their environment."""
-    return [command for command, variables in _processes() if marker in variables]
-
-
 def _files_of_the_demo(marker: str) -> Path:
-    variables = next(found for command, found in _processes() if marker in found and " work index" in command)
+    variables = next(found for command, found in running() if marker in found and " work index" in command)
     return next(Path(each.partition("=")[2]) for each in variables if "DOCSEARCH_INDEX" in each).parent
-
-
-def _processes() -> Iterator[tuple[str, list[str]]]:
-    """Command line and environment of each process; a zombie has none."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, UnicodeDecodeError):
-            command = (folder / "cmdline").read_text().replace("\0", " ")
-            yield command, (folder / "environ").read_text().split("\0")
 
 
 def _eventually(condition: Callable[[], bool]) -> None:

@@ -1,0 +1,92 @@
+"""The leader is killed under load, while another enqueuer stands by.
+
+The shop goes on placing orders all the while: staging waits for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from drain.postgres import Connection
+from drills import books
+from drills.rows import first_row
+from drills.scene import Scene
+from drills.shop import Shop
+from drills.verdict import Evidence, Verdict
+
+SUMMARY = "the leader is killed under load, and a standby takes over"
+
+_AT_ONCE = 500
+_WORKED = 100
+_FINISHED = "SELECT count(*) >= %s FROM finished_jobs"
+_LEADER = "SELECT leader, clock_timestamp() FROM drain_state"
+_TAKEOVER = "SELECT leader, coalesce(extract(epoch FROM leader_since - %s), 0)::float8 FROM drain_state"
+_DRAINED = (
+    "SELECT count(*) FILTER (WHERE moved_at < %s), count(*) FILTER (WHERE moved_at > %s) FROM finished_jobs"
+)
+# Under load: the shop has committed in the second before, and in the second after.
+_COMMITTED = """
+SELECT count(*) FILTER (WHERE at < %s), count(*) FILTER (WHERE at > %s)
+FROM (SELECT pg_xact_commit_timestamp(xmin) AS at FROM orders) AS commits
+WHERE abs(extract(epoch FROM at - %s)) < 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Who led, and when it was killed by the database's clock."""
+
+    leader: str
+    at: datetime
+
+
+def run(scene: Scene) -> Verdict:
+    """Let it happen, and judge."""
+    first = scene.leader("enqueuer 1")
+    second = scene.standby("enqueuer 2")
+    scene.worker("worker")
+    with Shop(scene.database_url) as shop:
+        scene.place(_AT_ONCE)
+        scene.wait("the worker is at work", lambda: scene.value(_FINISHED, _WORKED))
+        leader, at = scene.wait("there is a leader", lambda: scene.row(_LEADER))
+        scene.kill(first)
+        scene.wait("the standby leads", lambda: second.events("leading"))
+        scene.tell("leads", process=second.name)
+        scene.place(_WORKED)
+    scene.wait_until_all_is_settled()
+    return judge(scene.connection, Death(leader, at), shop.committed)
+
+
+def judge(connection: Connection, death: Death, told: Sequence[int] = ()) -> Verdict:
+    """What the tables say."""
+    leader, seconds = first_row(connection, _TAKEOVER, death.at) or (None, 0.0)
+    drained = first_row(connection, _DRAINED, death.at, death.at) or (0, 0)
+    committed = first_row(connection, _COMMITTED, death.at, death.at, death.at) or (0, 0)
+    return Verdict(
+        happened=f"the leader was killed, and the standby led {seconds:.2f} s later",
+        race=[
+            Evidence(
+                "drain_state: another enqueuer leads, since after the kill",
+                f"{death.leader}, then {leader}",
+                holds=leader not in {None, death.leader} and seconds > 0,
+            ),
+            Evidence(
+                "finished_jobs: both have drained",
+                _before_and_after(drained, "jobs drained"),
+                holds=all(drained),
+            ),
+            Evidence(
+                "orders: it was under load",
+                _before_and_after(committed, "orders committed"),
+                holds=all(committed),
+            ),
+        ],
+        survival=books.check(connection, told),
+    )
+
+
+def _before_and_after(counts: Sequence[int], what: str) -> str:
+    before, after = counts
+    return f"{before} {what} before, {after} after"

@@ -1,0 +1,83 @@
+"""A worker is killed in the middle of a job, after it has written and before it commits.
+
+Its lease runs out, and the job runs elsewhere: on RQ's own worker, unmodified, which also does the work that
+has piled up behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drain.postgres import Connection
+from drills import books, sessions
+from drills.rows import first_row
+from drills.scene import Scene
+from drills.verdict import Evidence, Verdict
+
+SUMMARY = "a worker is killed in the middle of a job"
+
+_BEHIND = 5
+_HOLD_SECONDS = 20.0
+_CLAIMED_BY = "SELECT claimed_by FROM inflight_jobs WHERE id = %s"
+_NOW = "SELECT clock_timestamp()"
+_FINISH = """
+SELECT fencing_token, attempts, finished_by, extract(epoch FROM finished_at - %s)::float8
+FROM finished_jobs WHERE id = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What was seen of the worker before it was killed, and when that was by the database's clock."""
+
+    job_id: int
+    worker: str
+    transaction: str
+    at: object
+
+
+def run(scene: Scene) -> Verdict:
+    """Let it happen, and judge."""
+    scene.enqueuer("enqueuer")
+    victim = scene.worker("worker 1")
+    (order,) = scene.place(hold_seconds=_HOLD_SECONDS)
+    scene.place(_BEHIND)
+    session = scene.wait("the job writes", lambda: sessions.writing_job(scene.connection))
+    worker = scene.value(_CLAIMED_BY, order.job_id)
+    scene.tell("written_not_committed", job_id=order.job_id, worker=worker, transaction=session.transaction)
+    at = scene.value(_NOW)
+    scene.kill(victim)
+    scene.rq_worker("rq worker")
+    scene.wait_until_all_is_settled()
+    return judge(scene.connection, Death(order.job_id, worker, session.transaction, at))
+
+
+def judge(connection: Connection, death: Death) -> Verdict:
+    """What the tables say."""
+    finish = first_row(connection, _FINISH, death.at, death.job_id)
+    token, attempts, worker, seconds = finish or (0, 0, None, 0.0)
+    became = sessions.status(connection, death.transaction)
+    return Verdict(
+        happened=f"a worker was killed in its job; another one finished it {seconds:.1f} s later",
+        race=[
+            Evidence(
+                "finished_jobs: the fencing token is 2 or more", f"fencing token {token}", holds=token >= 2
+            ),
+            Evidence(
+                "finished_jobs: it took 2 attempts or more", f"{attempts} attempts", holds=attempts >= 2
+            ),
+            Evidence(
+                "pg_xact_status: what the killed worker had written",
+                f"its writes {became}",
+                holds=became == "aborted",
+            ),
+        ],
+        survival=[
+            Evidence(
+                "finished_jobs: another worker finished the job",
+                f"by {worker}",
+                holds=worker not in {None, death.worker},
+            ),
+            *books.check(connection),
+        ],
+    )

@@ -1,0 +1,71 @@
+"""A job whose id is lower than that of one which has finished is committed after it.
+
+Ids are given out as rows are inserted, and not as transactions commit. Whoever deletes all that has an id up
+to the last one that was drained loses such a row without a trace.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from drain.postgres import Connection
+from drills import books, shop
+from drills.rows import value
+from drills.scene import Scene
+from drills.verdict import Evidence, Verdict
+
+SUMMARY = "a job with a lower id is committed after one with a higher id has finished"
+
+_FINISHED = "SELECT EXISTS (SELECT FROM finished_jobs WHERE id = %s)"
+_SECONDS_LATER = """
+SELECT extract(epoch FROM pg_xact_commit_timestamp(orders.xmin) - overtaking.finished_at)::float8
+FROM orders, finished_jobs AS overtaking WHERE orders.id = %s AND overtaking.id = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaking:
+    """The order that was committed late, its job, and the job that overtook it."""
+
+    late_order: int
+    late_job: int
+    overtaking_job: int
+
+
+def run(scene: Scene) -> Verdict:
+    """Let it happen, and judge."""
+    scene.leader("enqueuer")
+    scene.worker("worker")
+    with closing(scene.connect()) as late:
+        with late.transaction():
+            (order,) = shop.place(late)
+            scene.tell("staged_not_committed", job_id=order.job_id)
+            (other,) = scene.place()
+            scene.wait("the other job finishes", lambda: scene.value(_FINISHED, other.job_id))
+            scene.tell("finished", job_id=other.job_id)
+        scene.tell("committed", job_id=order.job_id)
+    scene.wait_until_all_is_settled()
+    return judge(scene.connection, Overtaking(order.id, order.job_id, other.job_id))
+
+
+def judge(connection: Connection, overtaking: Overtaking) -> Verdict:
+    """What the tables say."""
+    late, other = overtaking.late_job, overtaking.overtaking_job
+    seconds = value(connection, _SECONDS_LATER, overtaking.late_order, other)
+    finished = bool(value(connection, _FINISHED, late))
+    return Verdict(
+        happened=f"job {late} was committed after job {other} had finished",
+        race=[
+            Evidence("staged_jobs: its id is the lower one", f"{late} < {other}", holds=late < other),
+            Evidence(
+                "pg_xact_commit_timestamp: it was committed after the other one had finished",
+                "no time" if seconds is None else f"{seconds * 1000:.0f} ms after",
+                holds=seconds is not None and seconds > 0,
+            ),
+        ],
+        survival=[
+            Evidence("finished_jobs: it was drained and has finished", f"{finished}".lower(), holds=finished),
+            *books.check(connection),
+        ],
+    )

@@ -1,0 +1,102 @@
+"""A worker outlives its lease, another one takes the job over, and the first comes back.
+
+Worker A claims the job under token 1, writes in the job's transaction, and stands still before it commits.
+Its heartbeat stands still with it, so its lease runs out, and the job goes to worker B under token 2. Then A
+goes on, and wants to commit what it has written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drain.postgres import Connection
+from drills import books, sessions
+from drills.rows import first_row
+from drills.scene import Scene
+from drills.verdict import Evidence, Verdict
+
+SUMMARY = "a worker outlives its lease and comes back after another one has done the job"
+
+_HOLD_SECONDS = 20.0
+_CLAIM = "SELECT fencing_token, claimed_by FROM inflight_jobs WHERE id = %s"
+_LEASE_IS_OVER = "SELECT lease_expires_at < clock_timestamp() FROM inflight_jobs WHERE id = %s"
+_TAKEN_OVER = """
+SELECT fencing_token, claimed_by FROM inflight_jobs WHERE id = %s AND fencing_token > %s
+UNION ALL SELECT fencing_token, finished_by FROM finished_jobs WHERE id = %s
+"""
+_FINISH = "SELECT fencing_token, finished_by FROM finished_jobs WHERE id = %s"
+_REFUSED = """
+SELECT stale.fencing_token, stale.claimed_by, stale.refused_at > job.finished_at
+FROM stale_finishes AS stale JOIN finished_jobs AS job USING (id) WHERE id = %s
+"""
+_TOKENS = "SELECT array_agg(fencing_token) FROM effects WHERE job_id = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """What was seen of worker A before it stood still: its job, its name, and its open transaction."""
+
+    job_id: int
+    worker: str
+    transaction: str
+
+
+def run(scene: Scene) -> Verdict:
+    """Let it happen, and judge."""
+    scene.enqueuer("enqueuer")
+    a = scene.worker("worker A")
+    (order,) = scene.place(hold_seconds=_HOLD_SECONDS)
+    session = scene.wait("worker A writes", lambda: sessions.writing_job(scene.connection))
+    token, worker = scene.wait("worker A has claimed", lambda: scene.row(_CLAIM, order.job_id))
+    scene.tell("lease_acquired", job_id=order.job_id, token=token, worker=worker)
+    scene.pause(a)
+    scene.tell("written_not_committed", token=token, transaction=session.transaction)
+    scene.rq_worker("worker B")
+    scene.wait("the lease runs out", lambda: scene.value(_LEASE_IS_OVER, order.job_id))
+    scene.tell("lease_ran_out", job_id=order.job_id, token=token)
+    new_token, other = scene.wait(
+        "worker B takes over", lambda: scene.row(_TAKEN_OVER, order.job_id, token, order.job_id)
+    )
+    scene.tell("lease_acquired", job_id=order.job_id, token=new_token, worker=other)
+    scene.wait("worker B finishes the job", lambda: scene.row(_FINISH, order.job_id))
+    scene.tell("finished", job_id=order.job_id, token=new_token, worker=other)
+    scene.resume(a)
+    scene.wait("worker A is refused", lambda: scene.row(_REFUSED, order.job_id))
+    scene.tell("stale_finish_refused", job_id=order.job_id, stale_token=token, current_token=new_token)
+    return judge(scene.connection, Race(order.job_id, worker, session.transaction))
+
+
+def judge(connection: Connection, race: Race) -> Verdict:
+    """What the tables say."""
+    token, worker = first_row(connection, _FINISH, race.job_id) or (0, None)
+    stale, stale_worker, afterwards = first_row(connection, _REFUSED, race.job_id) or (None, None, False)
+    (tokens,) = first_row(connection, _TOKENS, race.job_id) or (None,)
+    became = sessions.status(connection, race.transaction)
+    return Verdict(
+        happened=f"worker A stood still with token 1, worker B finished with token {token}, A came back",
+        race=[
+            Evidence(
+                "finished_jobs: the fencing token is 2 or more", f"fencing token {token}", holds=token >= 2
+            ),
+            Evidence(
+                "finished_jobs: not the first worker finished",
+                f"finished by {worker}",
+                holds=worker not in {None, race.worker},
+            ),
+            Evidence(
+                "stale_finishes: the first worker came back after that, with its old token",
+                f"token {stale} of {stale_worker} refused",
+                holds=bool(afterwards)
+                and stale is not None
+                and stale < token
+                and stale_worker == race.worker,
+            ),
+        ],
+        survival=[
+            Evidence("pg_xact_status: what the first worker wrote", became, holds=became == "aborted"),
+            Evidence(
+                "effects: one, under the token that finished", f"tokens {tokens}", holds=tokens == [token]
+            ),
+            *books.check(connection),
+        ],
+    )

@@ -1,0 +1,120 @@
+"""What a reader sees: events as they happen, the verdict of each drill, and at the end a table of all.
+
+Standard output gets the events as JSON lines in any case. With `--json` the verdicts are JSON lines as well,
+and there is nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from drills.verdict import Evidence, Outcome, Verdict
+
+_STYLES = {Outcome.SURVIVED: "green", Outcome.NOT_PROVEN: "yellow", Outcome.NOT_SURVIVED: "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One drill that has ended."""
+
+    drill: str
+    summary: str
+    verdict: Verdict
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        verdict = self.verdict
+        return {
+            "drill": self.drill,
+            "verdict": verdict.outcome,
+            "passed": verdict.passed,
+            "happened": verdict.happened,
+            "race": [asdict(each) for each in verdict.race],
+            "survival": [asdict(each) for each in verdict.survival],
+            "seconds": round(self.seconds, 1),
+        }
+
+
+class Report:
+    """The reader's view.
+
+    Args:
+        as_json: Standard output is for a program.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._drill = ""
+        self._began = monotonic()
+
+    def begin(self, drill: str, summary: str) -> None:
+        """A drill begins; the times of its events count from here."""
+        self._drill, self._began = drill, monotonic()
+        if not self._as_json:
+            self._console.print(f"[bold]{drill}[/bold]: {escape(summary)}")
+
+    def tell(self, event: str, **details: Any) -> None:
+        """Record an event of the drill."""
+        line = {"at": round(self.seconds(), 3), "drill": self._drill, "event": event, **details}
+        print(json.dumps(line), flush=True)
+
+    def seconds(self) -> float:
+        """For how long the drill has been running."""
+        return monotonic() - self._began
+
+    def conclude(self, result: Result) -> None:
+        """Show the verdict of a drill."""
+        if self._as_json:
+            print(json.dumps(result.as_json()), flush=True)
+            return
+        for title, evidence in (("took place", result.verdict.race), ("survived", result.verdict.survival)):
+            for each in evidence:
+                self._console.print(_line(title, each))
+        outcome = result.verdict.outcome
+        style = _STYLES[outcome]
+        self._console.print(f"[{style}]{result.drill}: {outcome}[/{style}], {result.seconds:.1f} s\n")
+
+    def summarise(self, results: Sequence[Result]) -> None:
+        """Show all drills in one table."""
+        if not self._as_json:
+            self._console.print(_table(results), soft_wrap=False)
+
+    def error(self, line: str) -> None:
+        """One line that says why there is no verdict."""
+        print(f"Error: {line}", file=sys.stderr)
+
+
+def _line(title: str, evidence: Evidence) -> str:
+    mark = "[green]yes[/green]" if evidence.holds else "[bold red]NO [/bold red]"
+    return f"  {title:10}  {mark}  {escape(evidence.claim)}: {escape(evidence.found)}"
+
+
+def _table(results: Sequence[Result]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("drill", no_wrap=True)
+    table.add_column("what happened")
+    table.add_column("evidence")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("seconds", justify="right")
+    for result in results:
+        outcome = result.verdict.outcome
+        found = "; ".join(each.found for each in result.verdict.race)
+        table.add_row(
+            result.drill,
+            escape(result.verdict.happened),
+            escape(found),
+            f"[{_STYLES[outcome]}]{outcome}",
+            f"{result.seconds:.1f}",
+        )
+    return table

@@ -1,0 +1,92 @@
+"""PostgreSQL crashes in the middle of work, and starts again on what it has written down.
+
+All of its processes get a SIGKILL at once: with a batch or a claim perhaps under way, and with jobs that have
+written and not committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from drain.postgres import Connection
+from drills import books, sessions
+from drills.rows import first_row, value
+from drills.scene import Scene
+from drills.shop import Shop
+from drills.verdict import Evidence, Verdict
+
+SUMMARY = "PostgreSQL crashes in the middle of work, and comes back"
+
+_AT_ONCE = 400
+_AFTERWARDS = 100
+_WORKED = 20
+# Long enough to be in the middle of it when the crash comes, and not much longer.
+_HOLD_SECONDS = 2.5
+_FINISHED = "SELECT count(*) >= %s FROM finished_jobs"
+_STARTED = "SELECT pg_postmaster_start_time()"
+_ACROSS = """
+SELECT count(*) FILTER (WHERE finished_at < pg_postmaster_start_time()),
+    count(*) FILTER (WHERE finished_at > pg_postmaster_start_time() AND staged_at < pg_postmaster_start_time())
+FROM finished_jobs
+"""
+_FENCE = "SELECT fencing_token FROM finished_jobs WHERE id = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """When the server that crashed had been started, and which job had written and not committed."""
+
+    started_at: datetime
+    job_id: int
+
+
+def run(scene: Scene) -> Verdict:
+    """Let it happen, and judge."""
+    for name in ("worker 1", "worker 2"):
+        scene.worker(name)
+    started_at = scene.value(_STARTED)
+    scene.enqueuer("enqueuer")
+    (order,) = scene.place(hold_seconds=_HOLD_SECONDS)
+    session = scene.wait("a job writes", lambda: sessions.writing_job(scene.connection))
+    scene.tell("written_not_committed", job_id=order.job_id, transaction=session.transaction)
+    with Shop(scene.database_url) as shop:
+        scene.place(_AT_ONCE)
+        scene.wait("the other worker is at work", lambda: scene.value(_FINISHED, _WORKED))
+        scene.servers.postgres.kill()
+        scene.tell("killed", process="PostgreSQL", signal="SIGKILL")
+        scene.servers.postgres.start()
+        scene.reconnect()
+        scene.tell("recovered", process="PostgreSQL")
+        scene.place(_AFTERWARDS)
+    scene.wait_until_all_is_settled()
+    return judge(scene.connection, Crash(started_at, order.job_id), shop.committed)
+
+
+def judge(connection: Connection, crash: Crash, told: Sequence[int] = ()) -> Verdict:
+    """What the tables say."""
+    before, across = first_row(connection, _ACROSS) or (0, 0)
+    token = value(connection, _FENCE, crash.job_id) or 0
+    later = (value(connection, _STARTED) - crash.started_at).total_seconds()
+    return Verdict(
+        happened=f"PostgreSQL crashed after {before:,} jobs and before {across:,} that were staged",
+        race=[
+            Evidence(
+                "pg_postmaster_start_time: it has changed",
+                f"started again {later:.1f} s later",
+                holds=later > 0,
+            ),
+            Evidence(
+                "finished_jobs: some were staged before the crash and finished after it",
+                f"{across:,} jobs across the crash",
+                holds=across > 0,
+            ),
+            Evidence(
+                "finished_jobs: the job that had written has fencing token 2 or more",
+                f"fencing token {token}",
+                holds=token >= 2,
+            ),
+        ],
+        survival=books.check(connection, told),
+    )

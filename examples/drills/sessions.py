@@ -1,0 +1,53 @@
+"""What PostgreSQL says of other sessions, and of their transactions after they are gone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from drain.postgres import Connection
+from drills.rows import first_row, value
+
+_WRITING = """
+SELECT pid, backend_xid::text FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'drain job'
+    AND state = 'idle in transaction' AND backend_xid IS NOT NULL
+"""
+_DRAINING = """
+SELECT pid, backend_xid::text FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'drain run' AND backend_xid IS NOT NULL
+"""
+_STATUS = "SELECT pg_xact_status(%s::text::xid8)"
+
+
+class Session(NamedTuple):
+    """A session of somebody else.
+
+    Attributes:
+        pid: Of its process on the server.
+        transaction: Id of the transaction that is open there.
+    """
+
+    pid: int
+    transaction: str
+
+
+def writing_job(connection: Connection) -> Session | None:
+    """The session of a job that has written in its `transaction()`, and has not committed."""
+    row = first_row(connection, _WRITING)
+    return None if row is None else Session._make(row)
+
+
+def draining(connection: Connection) -> Session | None:
+    """The session of a leader that has moved rows, or is about to, and has not committed."""
+    row = first_row(connection, _DRAINING)
+    return None if row is None else Session._make(row)
+
+
+def status(connection: Connection, transaction: str) -> str:
+    """What became of a transaction: committed, aborted, or in progress."""
+    return str(value(connection, _STATUS, transaction))
+
+
+def end(connection: Connection, session: Session) -> None:
+    """End a session; the server rolls back what it has open, and lets go of its locks."""
+    connection.execute("SELECT pg_terminate_backend(%s, 5000)", (session.pid,))

@@ -1,0 +1,99 @@
+"""Runs drills: `drain drill`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Protocol
+
+from drain.audit import audit
+from drain.config import Settings
+from drain.embedded import Services
+from drain.embedded.processes import ended_by_sigterm
+from drain.errors import DrainError
+from drain.wire import Wire
+from drills import (
+    flush_redis,
+    kill_enqueuer,
+    kill_worker,
+    late_commit,
+    lease_race,
+    restart_postgres,
+    zombie_leader,
+)
+from drills.report import Report, Result
+from drills.scene import DidNotHappenError, Scene
+from drills.theatre import scene, theatre
+from drills.verdict import Evidence, Verdict
+
+_INTERRUPTED = 130
+
+
+class Drill(Protocol):
+    """A module of this package that is a drill."""
+
+    SUMMARY: str
+
+    def run(self, scene: Scene) -> Verdict:
+        """Let it happen, and judge.
+
+        Raises:
+            DidNotHappenError: Some part of it did not come about.
+            DrainError: A server or a process ended.
+        """
+
+
+DRILLS: dict[str, Drill] = {
+    "lease-race": lease_race,
+    "kill-enqueuer": kill_enqueuer,
+    "kill-worker": kill_worker,
+    "flush-redis": flush_redis,
+    "restart-postgres": restart_postgres,
+    "zombie-leader": zombie_leader,
+    "late-commit": late_commit,
+}
+
+
+def main(names: Sequence[str], *, as_json: bool) -> int:
+    """Run these drills, one after the other; a table shows them all if they are several.
+
+    Returns:
+        The exit code: 0; 1 if one was not proven, not survived, or could not be run; 130 after Ctrl-C.
+    """
+    report = Report(as_json=as_json)
+    try:
+        with ended_by_sigterm(), theatre() as servers:
+            results = [_run(servers, name, report) for name in names]
+    except DrainError as error:
+        report.error(str(error))
+        return 1
+    except KeyboardInterrupt:
+        report.error("interrupted; all processes have ended")
+        return _INTERRUPTED
+    if len(results) > 1:
+        report.summarise(results)
+    return 0 if all(result.verdict.passed for result in results) else 1
+
+
+def _run(servers: Services, name: str, report: Report) -> Result:
+    drill = DRILLS[name]
+    report.begin(name, drill.SUMMARY)
+    try:
+        with scene(servers, name, report.tell) as there:
+            verdict = drill.run(there)
+            verdict = replace(verdict, survival=[*verdict.survival, _audited(there)])
+    except DidNotHappenError as error:
+        report.tell("did_not_happen", what=str(error))
+        verdict = Verdict(str(error), [Evidence("it took place", str(error), holds=False)], [])
+    result = Result(name, drill.SUMMARY, verdict, report.seconds())
+    report.conclude(result)
+    return result
+
+
+def _audited(there: Scene) -> Evidence:
+    settings = Settings.from_texts({"database_url": there.database_url})
+    with closing(Wire(there.servers.redis_url, settings.namespace)) as redis:
+        found = audit(there.connection, redis)
+    breaches = "; ".join(f"{breach.count} {breach.explanation}" for breach in found.breaches)
+    return Evidence("drain audit: everything that must hold does", breaches or "no breach", holds=found.ok)
