@@ -3,7 +3,8 @@
     tables    one snapshot: each id in exactly one table, no finish without a claim, no token gone backwards
     rules     what no row of a table may be, for `tables`
     overdue   what should have been drained or delivered again long ago
-    lists     the lists in Redis against `inflight_jobs`
+    lists     what has been delivered against the lists in Redis
+    strays    what is in a list and should be in none, for `lists`
     watch     looking again, since both of these may show what is just under way
     report    what was found
 

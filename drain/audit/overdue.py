@@ -34,9 +34,9 @@ REASONS = (
     Reason("inflight_jobs", "next_run_at", "due for their next attempt and not delivered"),
 )
 
-_LATE = "SELECT id FROM {table} WHERE {due} < now() - make_interval(secs => %s)"
-_LATEST = f"{_LATE} ORDER BY {{due}} LIMIT {_LIMIT}"
-_STILL_LATE = f"{_LATE} AND id = ANY (%s::bigint[])"
+_LATE = "WHERE {due} < now() - make_interval(secs => %s)"
+_LATEST = f"SELECT id FROM {{table}} {_LATE} ORDER BY {{due}} LIMIT {_LIMIT}"
+_STILL_LATE = f"SELECT id FROM unnest(%s::bigint[]) AS doubtful (id) JOIN {{table}} USING (id) {_LATE}"
 
 
 class Overdue:
@@ -60,7 +60,7 @@ class Overdue:
     def look(self) -> None:
         """Find what looks overdue; from the second time on, keep what still does."""
         if self._late is None:
-            self._late = {reason: self._ids(_LATEST, reason) for reason in REASONS}
+            self._late = {reason: self._ids(_LATEST, reason, self._seconds) for reason in REASONS}
         else:
             self._late = {reason: self._still(reason, ids) for reason, ids in self._late.items()}
 
@@ -77,12 +77,12 @@ class Overdue:
             if ids
         ]
 
-    def _ids(self, statement: str, reason: Reason, *more: str) -> set[int]:
+    def _ids(self, statement: str, reason: Reason, *parameters: object) -> set[int]:
         statement = statement.format(table=reason.table, due=reason.due)
-        return {id_ for (id_,) in self._connection.execute(statement, (self._seconds, *more))}
+        return {id_ for (id_,) in self._connection.execute(statement, parameters)}
 
     def _still(self, reason: Reason, ids: Iterable[int]) -> set[int]:
         still: set[int] = set()
         for slice_ in slices(ids, _IDS_PER_STATEMENT):
-            still |= self._ids(_STILL_LATE, reason, id_array(slice_))
+            still |= self._ids(_STILL_LATE, reason, id_array(slice_), self._seconds)
         return still

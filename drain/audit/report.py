@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
-from itertools import islice
+from heapq import nsmallest
 from typing import Any
 
 CHECKS = {
@@ -17,8 +17,9 @@ CHECKS = {
     "redis": "the Redis lists and inflight_jobs agree",
 }
 
-# The most ids that a breach names.
+# The most ids that a breach names, and the most queues.
 SAMPLES = 10
+_QUEUES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +74,10 @@ class Report:
 
 def samples(ids: Iterable[int]) -> tuple[int, ...]:
     """As many of the lowest ids as a breach names."""
-    return tuple(islice(sorted(ids), SAMPLES))
+    return tuple(nsmallest(SAMPLES, ids))
+
+
+def queue_names(queues: Collection[str]) -> str:
+    """Some of the names, and how many more there are."""
+    more = f" and {len(queues) - _QUEUES} more" if len(queues) > _QUEUES else ""
+    return ", ".join(sorted(queues)[:_QUEUES]) + more

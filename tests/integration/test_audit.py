@@ -16,8 +16,9 @@ from click.testing import CliRunner, Result
 from redis import Redis
 
 from cli import main
-from drain import display, postgres, redelivery, stage, wire
+from drain import display, inspection, postgres, redelivery, stage, wire
 from drain.audit import CHECKS, PATIENCE_SECONDS, Breach, Report, audit
+from drain.enqueuer import Enqueuer
 from drain.transitions import inflight
 from drain.wire import Wire
 from tests import jobs_for_tests as jobs
@@ -94,8 +95,13 @@ class System:
         assert "FAIL  " + breach.check in result.stdout
         return breach
 
-    def enqueue(self) -> Any:
-        return new_enqueuer(self.database_url, self.redis_url)
+    @contextmanager
+    def enqueue(self) -> Iterator[Enqueuer]:
+        """An enqueuer that leads, once the server has noticed that the last one is gone."""
+        with closing(postgres.connect(self.database_url, "looks")) as connection:
+            wait_until(lambda: inspection.leader(connection) is None)
+        with new_enqueuer(self.database_url, self.redis_url) as enqueuer:
+            yield enqueuer
 
     def drained(self, **options: Any) -> int:
         (job_id,) = stage_jobs(self.database_url, **options)
@@ -278,6 +284,18 @@ def test_an_id_that_is_in_two_tables_is_found(system: System, one: str, other: s
     assert (breach.check, breach.count, breach.ids) == ("once", 1, (job_id,))
     assert one in breach.explanation
     assert other in breach.explanation
+
+
+def test_an_id_that_is_in_one_table_twice_is_found(system: System) -> None:
+    job_id = system.scheduled()
+    system.execute("ALTER TABLE staged_jobs DROP CONSTRAINT IF EXISTS staged_jobs_pkey")
+    for _ in range(2):
+        system.execute(INSERT["staged_jobs"], job_id)
+
+    breach = system.breach()
+
+    assert (breach.check, breach.count, breach.ids) == ("once", 1, (job_id,))
+    assert breach.explanation == "in staged_jobs more than once"
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -743,6 +761,15 @@ def test_a_delivery_that_gets_a_new_number_meanwhile_was_not_missing(system: Sys
     with Redis.from_url(system.redis_url) as client:
         client.delete(f"drain:{NAMESPACE}")
     assert clears(system, redeliver)
+
+
+def test_a_delivery_that_is_missing_under_another_number_by_now_is_another_matter(system: System) -> None:
+    job_id, _ = delivered(system)
+    system.pop(job_id)
+
+    assert clears(
+        system, lambda: system.execute("UPDATE inflight_jobs SET delivery = 0 WHERE id = %s", job_id)
+    )
 
 
 def test_an_id_that_is_popped_meanwhile_was_not_astray(system: System) -> None:
