@@ -89,6 +89,9 @@ def settings_options(*names: str) -> Callable[[F], F]:
 
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="The most to show."
+)
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log every step.")
 
 
@@ -105,7 +108,7 @@ def main() -> None:
                    drain work mail      a worker on the queue "mail"
     Look around:   drain status, drain list, drain show
     Check it:      drain audit           exits 1 if a job is lost, doubled or stuck
-    Clean up:      drain dead retry, drain dead discard
+    Clean up:      drain dead list, drain dead retry, drain dead discard
 
     Exit codes: 0 done, 1 it could not be done (one line says why), 2 wrong usage.
     """  # noqa: D301  (click wants the backspace character itself)
@@ -210,9 +213,7 @@ def status(settings: Settings, *, as_json: bool) -> None:
 @click.argument("state", type=click.Choice(list(inspection.TABLES)))
 @settings_options("database_url")
 @click.option("--queue", help="Only jobs of this queue.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="The most to show."
-)
+@limit_option
 @as_json_option
 def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
     """List jobs that are STATE, the latest first.
@@ -225,12 +226,7 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
         jobs = inspection.jobs(connection, state, queue=queue, limit=limit)
         if queue and not jobs:
             _hint_at_unknown([queue], inspection.queues(connection))
-    if as_json:
-        click.echo(json.dumps(jobs, default=display.plain))
-    elif jobs:
-        display.show_jobs(state, jobs)
-    else:
-        click.echo(f"no job is {state}", err=True)
+    _show_jobs(state, jobs, as_json=as_json)
 
 
 @main.command()
@@ -241,10 +237,7 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
     """Show all that is known about one job."""
     with _database(settings) as connection:
         job = inspection.job(connection, job_id)
-    if as_json:
-        click.echo(json.dumps(job, default=display.plain))
-        return
-    display.show_job(job)
+    _show_job(job, as_json=as_json)
 
 
 @main.command("audit")
@@ -296,13 +289,49 @@ def audit_jobs(settings: Settings, *, overdue_seconds: int, patience_seconds: in
 
 @main.group()
 def dead() -> None:
-    """Retry or discard jobs that were given up; `drain list dead` shows them.
+    """Look at the jobs that were given up; retry or discard them.
+
+    A job is dead when it is out of attempts, or has given up by itself; when its expires_at has passed; when
+    nobody can read it; or when it took its worker along on its last attempt. It stays until a person decides.
 
     \b
+    drain dead list --queue mail
+    drain dead show 42
     drain dead retry 42
     drain dead retry --queue mail --job shop.jobs.send_receipt
     drain dead discard --all --yes
     """  # noqa: D301
+
+
+@dead.command("list")
+@settings_options("database_url")
+@click.option("--queue", help="Only those of this queue.")
+@click.option("--job", help="Only those of this job name.")
+@click.option("--tag", help="Only those with this tag.")
+@limit_option
+@as_json_option
+def list_dead(
+    settings: Settings, *, queue: str | None, job: str | None, tag: str | None, limit: int, as_json: bool
+) -> None:
+    """List dead jobs and what they died of, the latest first."""
+    with _database(settings) as connection:
+        jobs = inspection.jobs(connection, "dead", limit=limit, queue=queue, job_name=job, tag=tag)
+        if queue and not jobs:
+            _hint_at_unknown([queue], inspection.queues(connection))
+    _show_jobs("dead", jobs, as_json=as_json)
+
+
+@dead.command("show")
+@click.argument("job_id", metavar="ID", type=click.IntRange(0, 2**63 - 1))
+@settings_options("database_url")
+@as_json_option
+def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
+    """Show all that is known about one dead job: its arguments, its traceback, its former lives."""
+    with _database(settings) as connection:
+        job = inspection.job(connection, job_id)
+    if job["state"] != "dead":
+        raise DrainError(f"job {job_id} is not dead, it is {job['state']}; `drain show {job_id}` shows it")
+    _show_job(job, as_json=as_json)
 
 
 def selection_options(command: F) -> F:
@@ -455,6 +484,22 @@ def _add_depths(settings: Settings, result: inspection.Status) -> None:
         click.echo(f"{error}; redis_depth is unknown", err=True)
     finally:
         redis.close()
+
+
+def _show_jobs(state: str, jobs: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(jobs, default=display.plain))
+    elif jobs:
+        display.show_jobs(state, jobs)
+    else:
+        click.echo(f"no job is {state}", err=True)
+
+
+def _show_job(job: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(job, default=display.plain))
+    else:
+        display.show_job(job)
 
 
 def _hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:

@@ -128,7 +128,7 @@ CREATE INDEX IF NOT EXISTS inflight_jobs_waiting ON inflight_jobs (queue, next_r
     WHERE next_run_at IS NOT NULL;
 -- Which queues fail: those with several failures since the last job that finished.
 CREATE INDEX IF NOT EXISTS inflight_jobs_failed ON inflight_jobs (queue, failed_at)
-    WHERE next_run_at IS NOT NULL AND failed_at IS NOT NULL;
+    WHERE failed_at IS NOT NULL;
 
 
 -- finished_jobs: done. One row a job, appended and never changed; the primary key is the last wall

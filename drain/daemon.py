@@ -196,6 +196,7 @@ class Daemon:
                     self._round(enqueuer, redelivery)
         finally:
             metrics.LEADER.set(0)
+            metrics.FAILING.clear()
 
     def _round(self, enqueuer: Enqueuer, redelivery: Redelivery) -> None:
         """Drain until nothing is due, or until something else is; then that, or sleep."""
@@ -246,7 +247,8 @@ class Daemon:
             metrics.DEPTH.labels(queue).set(self.redis.depth(queue))
 
     def _count_stale(self, count: int) -> None:
-        metrics.STALE.inc(count - (count if self._stale is None else self._stale))
+        # Fewer than before: somebody has emptied the table.
+        metrics.STALE.inc(max(0, count - (count if self._stale is None else self._stale)))
         self._stale = count
 
     def _tick(self) -> None:

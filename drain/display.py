@@ -43,16 +43,12 @@ def show_jobs(state: str, jobs: Sequence[dict[str, Any]]) -> None:
 
 
 def show_job(job: dict[str, Any]) -> None:
-    """Print all that is known about one job; a traceback last, as it came."""
-    error = job.get("last_error")
-    width = max(map(len, job))
-    for name, value in job.items():
-        if value is not None and name != "last_error":
-            print(f"{name:{width}}  {_text(value)}")
-    if error:
-        texts = error if isinstance(error, dict) else {"message": error}
-        print(f"{'last_error':{width}}  {texts.get('type', 'error')}: {texts.get('message', '')}")
-        print(texts.get("traceback", ""))
+    """Print all that is known about one job; then its former lives, each with the traceback of its end."""
+    _show_fields(job)
+    history = job.get("history") or []
+    for number, life in enumerate(history if isinstance(history, list) else [history], 1):
+        print(f"\nformer life {number}")
+        _show_fields(life if isinstance(life, dict) else {"life": life})
 
 
 def show_audit(report: Report) -> None:
@@ -87,6 +83,18 @@ def progress() -> Iterator[Callable[[str], None]]:
         timer.cancel()
         timer.join()
         status.stop()
+
+
+def _show_fields(fields: dict[str, Any]) -> None:
+    width = max(map(len, fields), default=0)
+    error = fields.get("last_error")
+    for name, value in fields.items():
+        if value is not None and name not in ("last_error", "history"):
+            print(f"{name:{width}}  {_text(value)}")
+    if error:
+        texts = error if isinstance(error, dict) else {"message": error}
+        print(f"{'last_error':{width}}  {texts.get('type', 'error')}: {texts.get('message', '')}")
+        print(texts.get("traceback", ""))
 
 
 def plain(value: Any) -> str:

@@ -78,8 +78,7 @@ WITH RECURSIVE heads AS (
 SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failures)s = (
     SELECT count(*) FROM (
         SELECT FROM inflight_jobs AS failed
-        WHERE failed.queue = heads.queue AND failed.next_run_at IS NOT NULL
-            AND failed.failed_at > coalesce(last_finish.at, '-infinity')
+        WHERE failed.queue = heads.queue AND failed.failed_at > coalesce(last_finish.at, '-infinity')
         LIMIT %(failures)s) AS latest)
 FROM heads, LATERAL (
     SELECT max(finished_at) AS at FROM finished_jobs WHERE queue = heads.queue) AS last_finish
@@ -105,7 +104,7 @@ WHERE scheduled_at > staged_at AND matured_at IS NULL
 class QueueCounts:
     """What one queue holds; `redis_depth` is None when Redis cannot be asked.
 
-    `failing`: several of its jobs have failed since its last finish.
+    `failing`: five of its jobs have failed since its last finish, and some of them wait to be tried again.
     """
 
     staged: int = 0
@@ -207,7 +206,7 @@ class Retrying(NamedTuple):
         due: The time of at least one of them has come.
         last_finish: When the queue last finished a job.
         now: The database's clock.
-        failing: Several of them have failed since the last finish.
+        failing: So many jobs in flight have failed since the last finish that its target seems to be down.
     """
 
     queue: str
@@ -230,21 +229,33 @@ def is_under_way(connection: Connection, job_id: int) -> bool:
     return bool(under_way)
 
 
-def jobs(connection: Connection, state: str, *, queue: str | None, limit: int) -> list[dict[str, Any]]:
+def jobs(
+    connection: Connection,
+    state: str,
+    *,
+    limit: int,
+    queue: str | None = None,
+    job_name: str | None = None,
+    tag: str | None = None,
+) -> list[dict[str, Any]]:
     """Up to `limit` jobs of one table, the latest first.
 
     Args:
         connection: Any.
         state: One of `TABLES`.
-        queue: Only of this queue.
         limit: The most jobs to return.
+        queue: Only of this queue.
+        job_name: Only of this name.
+        tag: Only with this tag.
     """
-    statement = sql.SQL(
-        "SELECT * FROM {table} WHERE %(queue)s::text IS NULL OR queue = %(queue)s "
-        "ORDER BY id DESC LIMIT %(limit)s"
-    ).format(table=sql.Identifier(TABLES[state]))
+    given = {"queue": queue, "job_name": job_name, "tag": tag}
+    wanted = {column: text for column, text in given.items() if text is not None}
+    conditions = [sql.SQL("AND {} = {}").format(sql.Identifier(c), sql.Placeholder(c)) for c in wanted]
+    statement = sql.SQL("SELECT * FROM {} WHERE true {} ORDER BY id DESC LIMIT %(limit)s").format(
+        sql.Identifier(TABLES[state]), sql.SQL(" ").join(conditions)
+    )
     with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(statement, {"queue": queue, "limit": limit}).fetchall()
+        return cursor.execute(statement, {**wanted, "limit": limit}).fetchall()
 
 
 def job(connection: Connection, job_id: int) -> dict[str, Any]:

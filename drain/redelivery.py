@@ -45,7 +45,12 @@ class Suspicion:
 
 @dataclass(slots=True)
 class Trial:
-    """A failing queue since a time of the database's, and the one retry that was let through."""
+    """A failing queue.
+
+    Attributes:
+        since: From when on, by the database's clock.
+        job_id: The retry that was let through and is under way; None if the next one may go.
+    """
 
     since: datetime
     job_id: int | None = None
@@ -67,6 +72,10 @@ class Redelivery:
     _suspicions: dict[str, Suspicion] = field(default_factory=dict)
     _holds_watermark: bool = False
     _trials: dict[str, Trial] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # What another leader, or an earlier term of this one, knew of failing queues is nobody's knowledge now.
+        metrics.FAILING.clear()
 
     def recover(self) -> int:
         """Push what the last leader moved and did not push, or all that waits if Redis has lost its memory.
@@ -94,12 +103,21 @@ class Redelivery:
             UnavailableError: Redis; what was numbered anew and not pushed is found by `recover`.
             psycopg.OperationalError: The database.
         """
-        connection = self.enqueuer.connection
-        total = self._repeat("lease", lambda last: inflight.redeliver_leases(connection, last, _LIMIT))
-        return total + self._retries() + self._lost()
+        return self._leases() + self._retries() + self._lost()
+
+    def _leases(self) -> int:
+        def renumber(last: int) -> list[Redelivered]:
+            jobs = inflight.redeliver_leases(self.enqueuer.connection, last, _LIMIT)
+            lost = {job.id for job in jobs}
+            for trial in self._trials.values():
+                # It goes on trial no more: a job that takes its worker along each time must not block the rest.
+                trial.job_id = None if trial.job_id in lost else trial.job_id
+            return jobs
+
+        return self._repeat("lease", renumber)
 
     def _retries(self) -> int:
-        """Push what is due; of a failing queue no more than one job, until one of its jobs finishes."""
+        """Push what is due; of a failing queue no more than one job at a time, until one of its jobs finishes."""
         total = 0
         retrying = inspection.retrying_queues(self.enqueuer.connection)
         for queue in retrying:
@@ -130,7 +148,11 @@ class Redelivery:
     def _recovered(self, queue: str) -> None:
         del self._trials[queue]
         metrics.FAILING.labels(queue).set(0)
-        log.info("queue %s works again", queue, extra={"event": "queue_recovered", "queue": queue})
+        log.info(
+            "queue %s fails no more, its retries are let through as they come due",
+            *(queue,),
+            extra={"event": "queue_recovered", "queue": queue},
+        )
 
     def _is_under_way(self, trial: Trial) -> bool:
         job_id = trial.job_id

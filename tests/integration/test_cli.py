@@ -33,6 +33,8 @@ COMMANDS = [
     "audit",
     "list dead",
     "show 1",
+    "dead list",
+    "dead show 1",
     "dead retry --all",
     "dead discard --all",
     "work --burst",
@@ -87,6 +89,40 @@ def finished(env: Mapping[str, str], **options: Any) -> int:
     return job_id
 
 
+def claimed_again(env: Mapping[str, str], job_id: int) -> inflight.Claim:
+    with new_enqueuer(env["DRAIN_DATABASE_URL"], env["DRAIN_REDIS_URL"]) as enqueuer:
+        enqueuer.drain()
+    with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
+        claim = inflight.claim(connection, job_id, worker="test", limits={})
+    assert claim is not None
+    return claim
+
+
+def buried(
+    env: Mapping[str, str], message: str, *, job_id: int | None = None, attempts: int = 1, **options: Any
+) -> int:
+    """A job that failed so often and is dead: a new one, or one that is staged."""
+    if job_id is None:
+        with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
+            job_id = stage(connection, "m.f", **options)
+    error = {"type": "ValueError", "message": message, "traceback": f"Traceback: {message}\n  and where"}
+    for _ in range(attempts):
+        claim = claimed_again(env, job_id)
+        with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
+            if claim.attempts < attempts:
+                inflight.retry_later(connection, job_id, claim.fencing_token, -1, error)
+            else:
+                inflight.bury_claimed(
+                    connection,
+                    job_id,
+                    claim.fencing_token,
+                    reason="failed",
+                    explanation="it failed",
+                    error=error,
+                )
+    return job_id
+
+
 def test_status_tells_programs_how_many_jobs_are_where(env: dict[str, str]) -> None:
     dead(env, queue="mail")
     drained(env)
@@ -103,10 +139,9 @@ def test_status_tells_programs_how_many_jobs_are_where(env: dict[str, str]) -> N
     assert isinstance(status["oldest_staged_age_seconds"], float)
     assert status["oldest_staged_age_seconds"] > 0
     assert status["leader"] is None
-    assert status["queues"] == {
-        "default": {"staged": 2, "scheduled": 0, "inflight": 1, "dead": 0, "redis_depth": 2},
-        "mail": {"staged": 1, "scheduled": 1, "inflight": 0, "dead": 1, "redis_depth": 0},
-    }
+    default = {"staged": 2, "scheduled": 0, "inflight": 1, "dead": 0, "failing": False, "redis_depth": 2}
+    mail = {"staged": 1, "scheduled": 1, "inflight": 0, "dead": 1, "failing": False, "redis_depth": 0}
+    assert status["queues"] == {"default": default, "mail": mail}
 
 
 def test_status_of_an_empty_database_is_all_zeros(env: dict[str, str]) -> None:
@@ -224,9 +259,91 @@ def test_show_of_an_id_that_nobody_knows_is_one_line(env: dict[str, str]) -> Non
     assert "no job has the id 4711" in one_line_of(drain("show 4711", env))
 
 
-@pytest.mark.parametrize("words", ["show", "show one", "show 9223372036854775808", "list", "list everything"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show",
+        "show one",
+        "show 9223372036854775808",
+        "list",
+        "list everything",
+        "dead show",
+        "dead show one",
+        "dead list 42",
+        "dead list --limit 0",
+    ],
+)
 def test_words_that_make_no_sense_are_wrong_usage(env: dict[str, str], words: str) -> None:
     assert drain(words, env).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("by", "named"),
+    [
+        ("", ["last", "other", "first"]),
+        ("--limit 1", ["last"]),
+        ("--queue mail", ["last", "first"]),
+        ("--job shop.mail", ["first"]),
+        ("--tag urgent", ["last", "other"]),
+        ("--queue mail --tag urgent", ["last"]),
+        ("--queue mail --limit 1", ["last"]),
+        ("--tag nobody", []),
+    ],
+)
+def test_dead_list_shows_the_dead_jobs_that_were_named_the_latest_first(
+    env: dict[str, str], by: str, named: list[str]
+) -> None:
+    ids = {
+        "first": dead(env, job="shop.mail", queue="mail"),
+        "other": dead(env, tag="urgent"),
+        "last": dead(env, queue="mail", tag="urgent"),
+    }
+    drained(env, queue="mail")
+
+    jobs = json.loads(drain(f"dead list --json {by}", env).stdout)
+    text = drain(f"dead list {by}", env)
+
+    assert [job["id"] for job in jobs] == [ids[name] for name in named]
+    assert all(job["explanation"] in " ".join(text.stdout.split()) for job in jobs)
+    assert (text.stderr == "no job is dead\n") == (not named)
+
+
+def test_dead_list_answers_a_queue_that_is_unknown_with_those_that_are_known(env: dict[str, str]) -> None:
+    dead(env, queue="mail")
+
+    assert "known: mail" in drain("dead list --queue mial", env).stderr
+
+
+def test_dead_show_tells_what_the_job_died_of_in_this_life_and_those_before(env: dict[str, str]) -> None:
+    job_id = buried(env, "the first error", args=["größe"], tag="shop.order")
+    assert drain(f"dead retry {job_id} --yes", env).exit_code == 0
+    buried_again = buried(env, "the second error", job_id=job_id)
+    assert buried_again == job_id
+
+    shown = json.loads(drain(f"dead show {job_id} --json", env).stdout)
+    text = drain(f"dead show {job_id}", env).stdout
+
+    assert (shown["state"], shown["job_args"], shown["last_error"]["message"]) == (
+        "dead",
+        ["größe"],
+        "the second error",
+    )
+    (past,) = shown["history"]
+    assert (past["reason"], past["last_error"]["message"]) == ("failed", "the first error")
+    assert text.index('["größe"]') < text.index("Traceback: the second error\n  and where")
+    assert text.index("former life 1") < text.index("Traceback: the first error\n  and where")
+    assert "shop.order" in text
+
+
+@pytest.mark.parametrize(("state", "make"), [("inflight", drained), ("finished", finished)])
+def test_dead_show_of_a_job_that_is_not_dead_is_one_line_that_says_what_it_is(
+    env: dict[str, str], state: str, make: Any
+) -> None:
+    job_id = make(env)
+
+    line = one_line_of(drain(f"dead show {job_id}", env))
+    assert f"job {job_id} is not dead, it is {state}; `drain show {job_id}` shows it" in line
+    assert "no job has the id 4711" in one_line_of(drain("dead show 4711", env))
 
 
 @pytest.mark.parametrize("verb", ["retry", "discard"])
@@ -279,6 +396,29 @@ def test_a_dead_job_that_is_retried_is_drained_again_and_remembers(env: dict[str
     assert ids_in(env["DRAIN_DATABASE_URL"], "inflight_jobs") == ids
     (past,) = json.loads(drain(f"show {ids[0]} --json", env).stdout)["history"]
     assert past["reason"] == "expired"
+
+
+def test_a_dead_job_that_is_retried_has_all_its_attempts_again(env: dict[str, str]) -> None:
+    job_id = buried(env, "an error", attempts=3)
+    assert json.loads(drain(f"dead show {job_id} --json", env).stdout)["attempts"] == 3
+
+    assert drain(f"dead retry {job_id} --yes", env).exit_code == 0
+    assert claimed_again(env, job_id).attempts == 1
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_how_many_dead_jobs_it_will_be_is_asked_before_anything_happens(
+    env: dict[str, str], verb: str
+) -> None:
+    ids = [dead(env, queue="mail") for _ in range(3)]
+    dead(env)
+
+    refused = drain(f"dead {verb} --queue mail", env, "n\n")
+    done = drain(f"dead {verb} {ids[0]} {ids[2]}", env, "y\n")
+
+    assert f"{verb} 3 dead jobs?" in refused.stdout
+    assert f"{verb} 2 dead jobs?" in done.stdout
+    assert f"{verb}: 2 jobs" in done.stdout
 
 
 def test_dead_jobs_that_nobody_knows_are_one_line(env: dict[str, str]) -> None:
@@ -385,6 +525,8 @@ DATABASE, REDIS = "DRAIN_DATABASE_URL", "DRAIN_REDIS_URL"
         ("audit", [DATABASE, REDIS, "DRAIN_NAMESPACE"]),
         ("list", [DATABASE]),
         ("show", [DATABASE]),
+        ("dead list", [DATABASE]),
+        ("dead show", [DATABASE]),
         ("dead retry", [DATABASE]),
         ("dead discard", [DATABASE]),
     ],
