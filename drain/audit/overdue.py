@@ -6,9 +6,10 @@ looks overdue is looked at again, and only what stays is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from drain import inspection
 from drain.audit.report import Breach, samples
 from drain.audit.watch import nobody_leads, slices
 from drain.postgres import Connection
@@ -20,23 +21,30 @@ _IDS_PER_STATEMENT = 10_000
 
 
 class Reason(NamedTuple):
-    """Why a row may be overdue: `due` has been over for too long."""
+    """Why a row may be overdue: `due` has been over for too long, and the condition holds."""
 
     table: str
     due: str
     explanation: str
+    condition: str = "true"
 
 
-# A row of staged_jobs that was scheduled is due at that time, and one that a person retried is due anew.
 REASONS = (
+    # A row that was scheduled is due at that time, and one that a person retried is due anew.
     Reason("staged_jobs", "greatest(scheduled_at, staged_at, matured_at)", "due and not drained"),
     Reason("inflight_jobs", "lease_expires_at", "claimed, and not delivered again since the lease ran out"),
-    Reason("inflight_jobs", "next_run_at", "due for their next attempt and not delivered"),
+    # While a queue fails, its retries wait for each other.
+    Reason(
+        "inflight_jobs",
+        "next_run_at",
+        "due for their next attempt and not delivered",
+        "queue <> ALL (%(failing)s::text[])",
+    ),
 )
 
-_LATE = "WHERE {due} < now() - make_interval(secs => %s)"
+_LATE = "WHERE {due} < now() - make_interval(secs => %(seconds)s) AND {condition}"
 _LATEST = f"SELECT id FROM {{table}} {_LATE} ORDER BY {{due}} LIMIT {_LIMIT}"
-_STILL_LATE = f"SELECT id FROM unnest(%s::bigint[]) AS doubtful (id) JOIN {{table}} USING (id) {_LATE}"
+_STILL_LATE = f"SELECT id FROM unnest(%(ids)s::bigint[]) AS doubtful (id) JOIN {{table}} USING (id) {_LATE}"
 
 
 class Overdue:
@@ -50,6 +58,7 @@ class Overdue:
     def __init__(self, connection: Connection, seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
+        # None before the first look.
         self._late: dict[Reason, set[int]] | None = None
 
     @property
@@ -59,10 +68,11 @@ class Overdue:
 
     def look(self) -> None:
         """Find what looks overdue; from the second time on, keep what still does."""
+        failing = [queue.queue for queue in inspection.retrying_queues(self._connection) if queue.failing]
         if self._late is None:
-            self._late = {reason: self._ids(_LATEST, reason, self._seconds) for reason in REASONS}
+            self._late = {reason: self._ids(_LATEST, reason, failing) for reason in REASONS}
         else:
-            self._late = {reason: self._still(reason, ids) for reason, ids in self._late.items()}
+            self._late = {reason: self._still(reason, ids, failing) for reason, ids in self._late.items()}
 
     def breaches(self) -> list[Breach]:
         """What has looked overdue each time."""
@@ -77,12 +87,13 @@ class Overdue:
             if ids
         ]
 
-    def _ids(self, statement: str, reason: Reason, *parameters: object) -> set[int]:
-        statement = statement.format(table=reason.table, due=reason.due)
+    def _ids(self, statement: str, reason: Reason, failing: Sequence[str], ids: str = "{}") -> set[int]:
+        statement = statement.format(table=reason.table, due=reason.due, condition=reason.condition)
+        parameters = {"seconds": self._seconds, "failing": failing, "ids": ids}
         return {id_ for (id_,) in self._connection.execute(statement, parameters)}
 
-    def _still(self, reason: Reason, ids: Iterable[int]) -> set[int]:
+    def _still(self, reason: Reason, ids: Iterable[int], failing: Sequence[str]) -> set[int]:
         still: set[int] = set()
         for slice_ in slices(ids, _IDS_PER_STATEMENT):
-            still |= self._ids(_STILL_LATE, reason, id_array(slice_), self._seconds)
+            still |= self._ids(_STILL_LATE, reason, failing, id_array(slice_))
         return still

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -95,13 +95,8 @@ class System:
         assert "FAIL  " + breach.check in result.stdout
         return breach
 
-    @contextmanager
-    def enqueue(self) -> Iterator[Enqueuer]:
-        """An enqueuer that leads, once the server has noticed that the last one is gone."""
-        with closing(postgres.connect(self.database_url, "looks")) as connection:
-            wait_until(lambda: inspection.leader(connection) is None)
-        with new_enqueuer(self.database_url, self.redis_url) as enqueuer:
-            yield enqueuer
+    def enqueue(self) -> AbstractContextManager[Enqueuer]:
+        return new_enqueuer(self.database_url, self.redis_url)
 
     def drained(self, **options: Any) -> int:
         (job_id,) = stage_jobs(self.database_url, **options)
@@ -589,6 +584,23 @@ def test_a_dead_job_that_was_just_retried_is_not_overdue(system: System) -> None
     assert system.audit().ok
 
 
+def test_retries_that_a_failing_queue_holds_back_are_not_overdue(system: System) -> None:
+    ids = [overdue_retry(system) for _ in range(inspection.FAILURES_IN_A_ROW)]
+    assert system.audit().ok
+
+    system.finished()
+
+    assert system.breach().ids == tuple(ids)
+
+
+def test_leases_of_a_failing_queue_are_overdue_all_the_same(system: System) -> None:
+    for _ in range(inspection.FAILURES_IN_A_ROW):
+        system.waiting()
+    job_id = overdue_lease(system)
+
+    assert system.breach().ids == (job_id,)
+
+
 @OVERDUE
 def test_what_clears_while_it_is_being_looked_at_was_not_overdue(
     system: System, make: Callable[[System], int], explanation: str
@@ -686,6 +698,13 @@ def test_old_deliveries_of_known_jobs_and_entries_of_others_are_harmless(system:
         f"{NAMESPACE}-{NEVER_GIVEN}-forward",
     )
     system.push(f"{NAMESPACE}-{'9' * 5000}-1", f"{NAMESPACE}-1-1-1", f"{NAMESPACE}-\u0661-1")
+
+    assert system.audit().ok
+
+
+def test_a_list_that_rq_does_not_know_of_is_read_all_the_same(system: System) -> None:
+    with Redis.from_url(system.redis_url) as client:
+        client.delete("rq:queues")
 
     assert system.audit().ok
 
