@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-from drain import http, inspection, leader, metrics, postgres, schema, systemd
+from drain import http, inspection, leader, metrics, postgres, schema, session, systemd
 from drain.config import Settings
 from drain.enqueuer import Enqueuer
 from drain.errors import DrainError, UnavailableError
@@ -74,7 +74,7 @@ class Daemon:
 
         Raises:
             SchemaError: The database has no schema, or one of another version.
-            ConfigError: A URL cannot be read.
+            ConfigError: A URL cannot be read, or leads to a pooler that shares sessions.
         """
         failures = 0
         while not self._stop.is_set():
@@ -135,6 +135,7 @@ class Daemon:
     def _connect(self) -> Connection:
         connection = postgres.connect(self.settings.database_url, leader.APPLICATION_NAME)
         with postgres.time_limit(connection, _STALLED_SECONDS):
+            session.require_own(connection, self.settings.database_url)
             postgres.set_bounds(
                 connection,
                 statement_seconds=_STATEMENT_SECONDS,

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, LiteralString
+from weakref import WeakSet
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -32,11 +33,43 @@ _BOUNDS: dict[str, Any] = {
 # psycopg these are no OperationalErrors.
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 
+# The longest wait for the first answer on a new connection: a pooler may have no session for us.
+_FIRST_ANSWER_SECONDS = 15.0
+
+BACKEND: LiteralString = "SELECT pg_backend_pid()"
+
+# Connections that reach their session through a pooler, which may give it to somebody else as soon as the
+# transaction ends.
+_pooled: WeakSet[Connection] = WeakSet()
+
 
 def connect(
     database_url: str, application_name: str, *, kind: type[Connection] = psycopg.Connection
 ) -> Connection:
     """Open a connection in autocommit mode: transactions are begun where they are needed, in sight.
+
+    Through a pooler it leaves nothing behind in the session: no statement is prepared.
+
+    Raises:
+        ConfigError: The URL cannot be read.
+        UnavailableError: The server cannot be reached, or refuses.
+    """
+    connection = dial(database_url, application_name, kind=kind)
+    try:
+        with reachable(database_url), time_limit(connection, _FIRST_ANSWER_SECONDS):
+            look_for_pooler(connection, backend(connection))
+    except BaseException:
+        connection.close()
+        raise
+    if is_pooled(connection):
+        connection.prepare_threshold = None
+    return connection
+
+
+def dial(
+    database_url: str, application_name: str, *, kind: type[Connection] = psycopg.Connection
+) -> Connection:
+    """Open a connection in autocommit mode, and ask nothing on it.
 
     Raises:
         ConfigError: The URL cannot be read.
@@ -52,6 +85,34 @@ def connect(
             make_conninfo(database_url, **_SESSION, **bounds, application_name=application_name),
             autocommit=True,
         )
+
+
+def backend(connection: Connection) -> int:
+    """Process id of the session that the server has just given us."""
+    (pid,) = fetch_one(connection, BACKEND)
+    return int(pid)
+
+
+def look_for_pooler(connection: Connection, pid: int) -> None:
+    """Find out whether a pooler stands between, and remember it.
+
+    Args:
+        connection: Any, somebody else's too.
+        pid: What the server has just called its process.
+    """
+    # PostgreSQL names the same process as it greets. A pooler greets by itself, and makes a number up.
+    if pid != connection.info.backend_pid:
+        _pooled.add(connection)
+
+
+def is_pooled(connection: Connection) -> bool:
+    """Whether its session may be somebody else's between two transactions, as far as is known."""
+    return connection in _pooled
+
+
+def keeps_its_session(connection: Connection) -> None:
+    """Take note that a pooler stands between, and leaves this connection its session nevertheless."""
+    _pooled.discard(connection)
 
 
 @contextmanager
@@ -111,12 +172,16 @@ def set_bounds(
 
     The server notices within some ten seconds that our machine is gone, and lets go of our locks.
 
+    Sets nothing through a pooler, where others would inherit it; there `time_limit` is all there is.
+
     Args:
         connection: In autocommit mode.
         statement_seconds: The longest statement, and the longest pause within a transaction.
         lock_seconds: The longest wait for a lock.
         idle_seconds: The longest pause outside of a transaction; 0 for no bound.
     """
+    if is_pooled(connection):
+        return
     bounds = {
         "statement_timeout": f"{statement_seconds}s",
         "lock_timeout": f"{lock_seconds}s",

@@ -17,6 +17,7 @@ import sqlalchemy
 from psycopg.rows import tuple_row
 from sqlalchemy.orm import Session, scoped_session
 
+from drain import postgres
 from drain.errors import StageError
 from drain.job import RegisteredJob, name_and_options
 from drain.transitions import staged
@@ -218,10 +219,23 @@ def _execute(
         # A cursor of its own: the caller's may hold rows that are still to be fetched.
         connection = connection.connection
     if isinstance(connection, psycopg.Connection):
-        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-            cursor.execute(build(columns, "%({})s".format), parameters)
-            return [row[0] for row in cursor.fetchall()]
+        return _execute_with_psycopg(connection, build(columns, "%({})s".format), parameters)
     raise StageError(
         f"cannot stage on a {type(connection).__name__}; pass a SQLAlchemy Session or Connection, "
         "or a psycopg connection or cursor"
     )
+
+
+def _execute_with_psycopg(
+    connection: psycopg.Connection[Any], statement: str, parameters: Mapping[str, Any]
+) -> list[int]:
+    # Psycopg prepares what it has executed five times, and behind a pooler the next transaction may be in a
+    # session that knows nothing of it. Both statements end in "RETURNING id": what is added to that tells
+    # whether there is a pooler, and costs nothing.
+    prepare = False if postgres.is_pooled(connection) else None
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+        cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)
+        rows = cursor.fetchall()
+    for _, pid in rows[:1]:
+        postgres.look_for_pooler(connection, pid)
+    return [job_id for job_id, _ in rows]

@@ -8,13 +8,15 @@ import sys
 import time
 
 import psycopg
+from sqlalchemy import text
 
-from workers import job
+from workers import job, transaction
 
 MODULE = "tests.jobs_for_tests"
 # Far beyond the patience of any test: only a worker that dies or is interrupted leaves the job earlier.
 FOREVER_SECONDS = 600
 SOON = 0.01
+AN_HOUR = 3600
 
 
 class UnprintableError(Exception):
@@ -27,6 +29,27 @@ class UnprintableError(Exception):
 @job(max_attempts=3, timeout_seconds=60)
 def record(label: str) -> None:
     _leave(label)
+
+
+@job(max_attempts=1)
+def record_time(label: str) -> None:
+    """Leave the time that this process takes it to be, in seconds since 1970."""
+    _leave(f"{label} {time.time()}")
+
+
+@job(max_attempts=3)
+def record_in_transaction(label: str) -> None:
+    with transaction() as session:
+        session.execute(
+            text("INSERT INTO effects (label, worker) VALUES (:label, :worker)"),
+            {"label": label, "worker": os.getpid()},
+        )
+
+
+@job(max_attempts=2, retry_base_seconds=AN_HOUR, retry_cap_seconds=AN_HOUR)
+def fail_for_an_hour(label: str) -> None:
+    _leave(label)
+    raise ValueError("not within the next hour")
 
 
 def leave_unregistered(label: str) -> None:

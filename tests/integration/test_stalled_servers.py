@@ -2,87 +2,68 @@
 
 from __future__ import annotations
 
-import select
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
-from drain import daemon, postgres, schema, stage
+from cli import main
+from drain import daemon, postgres, stage
 from drain.config import Settings
 from drain.daemon import Daemon
-from drain.embedded import EmbeddedPostgres
+from drain.embedded import EmbeddedRedis
 from drain.errors import UnavailableError
-from tests.support import wait_until
+from drain.postgres import Connection
+from tests import jobs_for_tests as jobs
+from tests.proxy import Proxy, proxied
+from tests.support import NAMESPACE, environment, ids_in, new_enqueuer, pushed_jobs, stage_jobs, wait_until
 from workers import entry
 from workers.entry import Worker
 
 
-class Proxy:
-    """Forwards TCP to a port of this machine, until it is told to stall: then it takes all and answers nothing."""
-
-    def __init__(self, port: int) -> None:
-        self.target = ("127.0.0.1", port)
-        self.stalled = threading.Event()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self.listener.accept()
-                threading.Thread(target=self._forward, args=(client,), daemon=True).start()
-
-    def _forward(self, client: socket.socket) -> None:
-        with client, suppress(OSError), socket.create_connection(self.target) as server:
-            while True:
-                for ready in select.select([client, server], [], [])[0]:
-                    data = ready.recv(65536)
-                    if not data:
-                        return
-                    if not self.stalled.is_set():
-                        (server if ready is client else client).sendall(data)
-
-
 @contextmanager
-def proxied() -> Iterator[tuple[Proxy, str, str]]:
-    """A PostgreSQL of the test's own: a proxy to it, the URL through the proxy, and the direct one."""
-    with EmbeddedPostgres(listen=True) as server:
-        schema.install(server.url)
-        assert server.port is not None
-        proxy = Proxy(server.port)
-        try:
-            yield proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}/drain", server.url
-        finally:
-            proxy.listener.close()
+def enqueuer_that_survives_a_stall_of(proxy: Proxy, database_url: str, redis_url: str) -> Iterator[None]:
+    """Run one, let the proxy stall until it is noticed, and expect the enqueuer back."""
+    running = Daemon(Settings(database_url=database_url, redis_url=redis_url, namespace=NAMESPACE))
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    try:
+        wait_until(lambda: running.answers().unready() is None)
+        proxy.stalled.set()
+        wait_until(lambda: running.answers().unready() is not None, seconds=20)
+        proxy.stalled.clear()
+        yield
+    finally:
+        running.stop()
+        proxy.stalled.clear()
+        thread.join(timeout=20)
+    assert not thread.is_alive()
 
 
 def test_an_enqueuer_gives_up_a_postgres_that_stopped_answering_and_comes_back(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(daemon, "_STALLED_SECONDS", 1.0)
-    with proxied() as (proxy, through, direct):
-        running = Daemon(Settings(database_url=through, redis_url=redis_url))
-        thread = threading.Thread(target=running.run)
-        thread.start()
-        try:
-            wait_until(lambda: running.answers().unready() is None)
-            proxy.stalled.set()
-            wait_until(lambda: running.answers().unready() is not None)
-            proxy.stalled.clear()
-            with psycopg.connect(direct) as connection:
-                stage(connection, "m.f")
-            with psycopg.connect(direct, autocommit=True) as connection:
-                wait_until(lambda: not connection.execute("SELECT FROM staged_jobs").rowcount)
-        finally:
-            running.stop()
-            proxy.stalled.clear()
-            thread.join(timeout=20)
-        assert not thread.is_alive()
+    with (
+        proxied() as (proxy, through, direct),
+        enqueuer_that_survives_a_stall_of(proxy, through, redis_url),
+    ):
+        stage_jobs(direct)
+        wait_until(lambda: not ids_in(direct, "staged_jobs"))
+
+
+def test_an_enqueuer_gives_up_a_redis_that_stopped_answering_and_comes_back(database_url: str) -> None:
+    with EmbeddedRedis(listen=True) as server:
+        assert server.port is not None
+        proxy = Proxy(server.port)
+        through = f"redis://127.0.0.1:{proxy.port}"
+        with enqueuer_that_survives_a_stall_of(proxy, database_url, through):
+            ids = stage_jobs(database_url)
+            wait_until(lambda: pushed_jobs(server.url) == ids)
+        proxy.listener.close()
 
 
 def test_a_worker_gives_up_a_postgres_that_stopped_answering(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +85,49 @@ def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(datab
         postgres.time_limit(connection, 0.2),
     ):
         connection.execute("SELECT pg_sleep(30)")
+
+
+def test_a_worker_gives_up_a_postgres_that_stops_answering_as_it_finishes(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry, "_STALLED_SECONDS", 0.5)
+    monkeypatch.setattr(entry, "_PATIENCE_SECONDS", 0.0)
+    with proxied() as (proxy, through, direct):
+        jobs.create_effects(direct)
+        monkeypatch.setenv("DRAIN_DATABASE_URL", direct)
+        with psycopg.connect(direct) as connection:
+            job_id = stage(connection, jobs.record, ("it ran",))
+        with new_enqueuer(direct, redis_url) as enqueuer:
+            enqueuer.drain()
+        proxy.stall_at = b"INSERT INTO finished_jobs"
+        with pytest.raises(UnavailableError):
+            Worker(Settings(database_url=through)).execute(job_id)
+
+        assert jobs.effects(direct) == ["it ran"]
+        assert ids_in(direct, "inflight_jobs") == [job_id]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every bound is a fiftieth of what it is."""
+    limit = postgres.time_limit
+
+    def shortened(connection: Connection, seconds: float) -> AbstractContextManager[None]:
+        return limit(connection, seconds / 50)
+
+    monkeypatch.setattr(postgres, "time_limit", shortened)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("words", ["status", "list dead", "dead retry --all --yes", "init", "run --once"])
+@pytest.mark.parametrize("stall_at", [b"pg_backend_pid", b"drain_schema"], ids=["at once", "later"])
+def test_a_command_gives_up_a_postgres_that_stops_answering(
+    redis_url: str, words: str, stall_at: bytes
+) -> None:
+    with proxied() as (proxy, through, _):
+        proxy.stall_at = stall_at
+        result = CliRunner().invoke(main, words.split(), env=environment(through, redis_url))
+
+    (line,) = result.stderr.splitlines()
+    assert result.exit_code == 1
+    assert line.startswith("Error: PostgreSQL at ")
