@@ -32,6 +32,8 @@ LEADERS = (
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 
+DELIVERIES = "SELECT id, delivery, xmin::text FROM inflight_jobs ORDER BY id"
+
 
 @pytest.fixture
 def env(database_url: str, redis_url: str) -> dict[str, str]:
@@ -117,6 +119,50 @@ def test_a_leader_whose_session_is_ended_leads_again_by_itself(
 
         assert len(process.events("down")) == 1
         assert len(process.events("up")) == 2
+
+
+def end_sessions(database_url: str) -> None:
+    query(database_url, f"SELECT pg_terminate_backend(pid, 5000) FROM ({SESSIONS}) AS sessions")
+
+
+def test_a_leader_that_slept_through_the_end_of_its_session_stands_by_when_it_wakes(
+    database_url: str, redis_url: str, env: dict[str, str]
+) -> None:
+    with leading(env) as sleeper:
+        sleeper.send_signal(signal.SIGSTOP)
+        end_sessions(database_url)
+        with leading(env):
+            ids = stage_jobs(database_url, 3)
+            wait_until(lambda: pushed_jobs(redis_url) == ids)
+            sleeper.send_signal(signal.SIGCONT)
+            wait_until(lambda: len(sleeper.events("up")) == 2)
+            ids += stage_jobs(database_url, 3)
+            wait_until(lambda: pushed_jobs(redis_url) == ids)
+
+        assert len(sleeper.events("leading")) == 1
+        wait_until(lambda: len(sleeper.events("leading")) == 2)
+
+
+def test_a_leader_that_is_stopped_in_the_middle_of_a_batch_commits_nothing_of_it(
+    database_url: str, redis_url: str, env: dict[str, str]
+) -> None:
+    ids = stage_jobs(database_url, 3)
+    with psycopg.connect(database_url) as holder:
+        holder.execute("SELECT FROM staged_jobs WHERE id = %s FOR UPDATE", [ids[1]])
+        with leading(env) as sleeper:
+            wait_until(lambda: query(database_url, f"{SESSIONS} AND wait_event_type = 'Lock'"))
+            sleeper.send_signal(signal.SIGSTOP)
+            assert query(database_url, f"{SESSIONS} AND xact_start IS NOT NULL")
+            end_sessions(database_url)
+            holder.rollback()
+            with leading(env):
+                wait_until(lambda: pushed_jobs(redis_url) == ids)
+                deliveries = query(database_url, DELIVERIES)
+                sleeper.send_signal(signal.SIGCONT)
+                wait_until(lambda: len(sleeper.events("up")) == 2)
+                assert query(database_url, DELIVERIES) == deliveries
+
+    assert pushed_jobs(redis_url) == ids
 
 
 def test_two_processes_drain_every_row_once(database_url: str, redis_url: str, env: dict[str, str]) -> None:
