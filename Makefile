@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check bench format clean
+.PHONY: install demo test check bench soak format clean
 
 install: .venv/.installed
 
@@ -29,6 +29,10 @@ check: install
 
 bench: install
 	$(BIN)/python -m benchmarks
+
+# For how long, and which faults: make soak SOAK_SECONDS=600 SOAK_SEED=7
+soak: install
+	$(BIN)/python -m tests.soak
 
 format: install
 	$(BIN)/ruff check --fix .

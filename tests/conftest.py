@@ -17,6 +17,8 @@ from drain.embedded import Services, services
 
 MEMORY = Path("/dev/shm")
 ROOM_IN_MEMORY = 2 * 1024**3
+# The verdicts of drills and soak compare the time of a commit with that of the job's claim.
+POSTGRES = {"track_commit_timestamp": "on"}
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +36,7 @@ def servers(temporary_directory: str) -> Iterator[Services]:
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tempfile, "tempdir", temporary_directory)
-            running = stack.enter_context(services(durable=False))
+            running = stack.enter_context(services(durable=False, postgres_settings=POSTGRES))
         yield running
 
 

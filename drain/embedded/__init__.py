@@ -4,6 +4,7 @@
     guarded    a process that cannot outlive the one which started it
     servers    the two of them, and `services`, which starts both
     child      one program that a demonstration starts: its signals and its log
+    signals    to a process and its children
     processes  all of its programs, none of which is left behind
 
 They are the real programs, so what is true here is true in production, as far as one machine goes.

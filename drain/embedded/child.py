@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from drain.embedded.guarded import children
+from drain.embedded import signals
 from drain.errors import DrainError
 
 _LAST_LINES = 3
@@ -66,18 +64,17 @@ class Child:
 
     def pause(self) -> None:
         """SIGSTOP it and its children: all stand still, and keep what they hold."""
-        # Itself first, so that it has no more children than those that are found.
-        self._process.send_signal(signal.SIGSTOP)
-        _signal(self.children(), signal.SIGSTOP)
+        if self.exit_code() is None:
+            signals.pause(self.pid)
 
     def resume(self) -> None:
         """SIGCONT it and its children."""
-        _signal(self.children(), signal.SIGCONT)
-        self._process.send_signal(signal.SIGCONT)
+        if self.exit_code() is None:
+            signals.resume(self.pid)
 
     def children(self) -> list[int]:
         """Process ids of its children."""
-        return children(self.pid) if self.exit_code() is None else []
+        return signals.children(self.pid) if self.exit_code() is None else []
 
     def last_lines(self) -> str:
         """The end of its log, on one line."""
@@ -96,12 +93,6 @@ class Child:
 
     def _lines(self) -> list[str]:
         return self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-
-
-def _signal(pids: Sequence[int], number: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self, TypedDict
 
+from drain.embedded import signals
 from drain.errors import EmbeddedError
 
 START_SECONDS = 30.0
@@ -98,9 +99,8 @@ class GuardedServer:
             if self._process.poll() is None:
                 # Stopped first, so that it neither forks nor tidies up while its children die.
                 self._process.send_signal(signal.SIGSTOP)
-                for pid in (*children(self._process.pid), self._process.pid):
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                pid = self._process.pid
+                signals.send([*signals.children(pid), pid], signal.SIGKILL)
                 self._process.wait(STOP_SECONDS)
             self._wait_for_descendants()
         finally:
@@ -211,15 +211,6 @@ class GuardedServer:
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
         self._guard = self._process = None
-
-
-def children(pid: int) -> list[int]:
-    """Process ids of the children of a process."""
-    listing = Path(f"/proc/{pid}/task/{pid}/children")
-    if listing.exists():
-        return [int(child) for child in listing.read_text().split()]
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, check=False)
-    return [int(child) for child in found.stdout.split()]
 
 
 def _environment() -> dict[str, str]:

@@ -3,7 +3,6 @@
 import json
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -33,13 +32,10 @@ from drills import (  # noqa: E402
 )
 from drills.report import Report, Result  # noqa: E402
 from drills.shop import Order  # noqa: E402
-from drills.theatre import theatre  # noqa: E402
 from drills.verdict import Evidence, Outcome, Verdict  # noqa: E402
-from psycopg.sql import SQL, Identifier  # noqa: E402
 
 from cli import main  # noqa: E402
-from drain import postgres, schema  # noqa: E402
-from drain.embedded import Services  # noqa: E402
+from drain import postgres  # noqa: E402
 from drain.postgres import Connection  # noqa: E402
 from tests.marked import marked, on_linux  # noqa: E402
 from tests.support import PATIENCE_SECONDS, drain_command, environment, wait_until  # noqa: E402
@@ -70,24 +66,11 @@ def lines(temporary_directory: str) -> Lines:
         return [json.loads(line) for line in command.output.splitlines()]
 
 
-@pytest.fixture(scope="module")
-def servers(temporary_directory: str) -> Iterator[Services]:
-    """With the times of commits, which the verdicts ask for."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", temporary_directory)
-        with theatre() as started:
-            yield started
-
-
 class Books:
     """A database with orders, the enqueuer's and the worker's part done by hand."""
 
-    def __init__(self, servers: Services) -> None:
-        name = f"test_{uuid4().hex}"
-        with closing(postgres.connect(servers.database_url, "test")) as connection:
-            connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
-        schema.install(servers.postgres.url_of(name))
-        self.connection = postgres.connect(servers.postgres.url_of(name), "test")
+    def __init__(self, database_url: str) -> None:
+        self.connection = postgres.connect(database_url, "test")
         shop.create(self.connection)
 
     def place(self) -> Order:
@@ -108,8 +91,8 @@ class Books:
 
 
 @pytest.fixture
-def tables(servers: Services) -> Iterator[Books]:
-    made = Books(servers)
+def tables(database_url: str) -> Iterator[Books]:
+    made = Books(database_url)
     with closing(made.connection):
         yield made
 

@@ -1,0 +1,65 @@
+"""Runs the soak: `python -m tests.soak`, or `make soak`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from time import time
+
+from rich.console import Console
+
+from drain.embedded.processes import ended_by_sigterm
+from drain.errors import DrainError
+from tests.soak import report
+from tests.soak.soak import soak
+
+_INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run it; the exit code is 0 if everything was survived."""
+    given = _arguments()
+    console = Console(highlight=False, soft_wrap=True)
+    seed = int(time()) if given.seed is None else given.seed
+    console.print(f"soak for {given.seconds:g} s; to repeat it: SOAK_SEED={seed}")
+    try:
+        with ended_by_sigterm(), ExitStack() as stack:
+            directory = given.directory or Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-"))
+            )
+            result = soak(seed, given.seconds, directory, console.print)
+    except DrainError as error:
+        console.print(f"Error: {error}", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("interrupted; all processes have ended")
+        return _INTERRUPTED
+    report.conclude(console, result)
+    if given.output:
+        given.output.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
+    return 0 if result.verdict.holds else 1
+
+
+def _arguments() -> argparse.Namespace:
+    environment = os.environ
+    seed = environment.get("SOAK_SEED")
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=float(environment.get("SOAK_SECONDS") or 60),
+        help="how long the faults go on; SOAK_SECONDS",
+    )
+    parser.add_argument("--seed", type=int, default=int(seed) if seed else None, help="SOAK_SEED")
+    parser.add_argument("--directory", type=Path, help="keep logs and data here")
+    parser.add_argument("--output", type=Path, help="write a summary in JSON")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

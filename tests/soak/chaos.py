@@ -1,0 +1,77 @@
+"""The plan at work: begins each fault in its time, and ends it in its time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from itertools import count
+
+from tests.soak.faults import End, Faults
+from tests.soak.plan import POSTGRES, REDIS, Fault, Kind
+
+
+class Chaos:
+    """Goes through a plan; what is away already is passed over.
+
+    Args:
+        plan: The faults in their order.
+        faults: What does them.
+
+    Attributes:
+        done: How many of each have been done, by whom and what.
+    """
+
+    def __init__(self, plan: Sequence[Fault], faults: Faults) -> None:
+        self.done: Counter[tuple[str, Kind]] = Counter()
+        self._faults = faults
+        self._coming = list(reversed(plan))
+        self._numbers = count()
+        self._under_way: list[tuple[float, int, str, End]] = []
+        self._away: set[str] = set()
+
+    def act(self, seconds: float) -> None:
+        """Do what is due, so many seconds after the beginning."""
+        while self._under_way and self._under_way[0][0] <= seconds:
+            self._end_one()
+        while self._coming and self._coming[-1].at <= seconds:
+            self._begin(self._coming.pop())
+
+    def end(self) -> None:
+        """End all that is under way."""
+        while self._under_way:
+            self._end_one()
+
+    def is_there(self, target: str) -> bool:
+        """Whether it is neither stopped nor killed at the moment."""
+        return target not in self._away
+
+    def _begin(self, fault: Fault) -> None:
+        if not self.is_there(fault.target) or not self._can_be_reached(fault):
+            return
+        end = self._faults.begin(fault)
+        if end is None:
+            return
+        self.done[fault.target.rstrip(" 0123456789"), fault.kind] += 1
+        if fault.seconds:
+            self._away.add(fault.target)
+            heapq.heappush(
+                self._under_way, (fault.at + fault.seconds, next(self._numbers), fault.target, end)
+            )
+        else:
+            end()
+
+    def _end_one(self) -> None:
+        _, _, target, end = heapq.heappop(self._under_way)
+        end()
+        self._away.discard(target)
+
+    def _can_be_reached(self, fault: Fault) -> bool:
+        """These are commands to a server, which has to be there to take them."""
+        match fault.kind:
+            case Kind.DISCONNECT:
+                return self.is_there(POSTGRES)
+            case Kind.FLUSH:
+                return self.is_there(REDIS)
+            case _:
+                return True

@@ -1,0 +1,89 @@
+"""Which fault comes when: made from a seed, and the same for the same seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+ENQUEUERS = ("enqueuer 1", "enqueuer 2")
+WORKERS = ("worker 1", "worker 2", "worker 3")
+RQ_WORKERS = ("rq worker 1", "rq worker 2")
+PRODUCERS = ("producer 1", "producer 2")
+REDIS, POSTGRES = "Redis", "PostgreSQL"
+SESSIONS = ("drain run", "drain work", "drain job", "drain lease", "producer", "everybody")
+
+_PAUSE_SECONDS = (0.3, 1.7)
+
+
+class Kind(StrEnum):
+    """What can be done to a process, a server or a session."""
+
+    KILL = "killed"
+    TERMINATE = "ended by SIGTERM"
+    PAUSE = "stopped for a while"
+    LONG_PAUSE = "stopped for longer than a lease"
+    HORSE = "work-horse killed"
+    FLUSH = "flushed"
+    CRASH = "killed, back with what it had saved"
+    EMPTY = "killed, back with nothing"
+    RESTART = "restarted in good order"
+    DISCONNECT = "sessions ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        at: Seconds after the beginning.
+        kind: What is done.
+        target: To whom.
+        seconds: How long whatever is stopped or killed stays so.
+    """
+
+    at: float
+    kind: Kind
+    target: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    weight: float
+    kind: Kind
+    targets: tuple[str, ...]
+    seconds: tuple[float, float] = (0, 0)
+
+
+_PROGRAMS = (*ENQUEUERS, *WORKERS, *RQ_WORKERS, *PRODUCERS)
+_CHOICES = (
+    _Choice(6, Kind.KILL, _PROGRAMS, (0, 2)),
+    _Choice(2, Kind.TERMINATE, (*ENQUEUERS, *WORKERS, *RQ_WORKERS), (0, 2)),
+    _Choice(4, Kind.PAUSE, _PROGRAMS, (0.2, 1.8)),
+    _Choice(3, Kind.LONG_PAUSE, (*ENQUEUERS, *WORKERS, *RQ_WORKERS), (2.5, 7)),
+    # A leader that stands still for this long loses its session, and with it its office.
+    _Choice(0.7, Kind.LONG_PAUSE, ENQUEUERS, (16, 22)),
+    _Choice(2, Kind.HORSE, RQ_WORKERS),
+    _Choice(2, Kind.FLUSH, (REDIS,)),
+    _Choice(1.5, Kind.CRASH, (REDIS,), (0, 3)),
+    _Choice(1, Kind.EMPTY, (REDIS,), (0, 3)),
+    # Longer than anybody waits for an answer.
+    _Choice(1, Kind.PAUSE, (REDIS,), (0.5, 8)),
+    _Choice(1.5, Kind.CRASH, (POSTGRES,), (0, 3)),
+    _Choice(0.7, Kind.RESTART, (POSTGRES,)),
+    _Choice(1, Kind.PAUSE, (POSTGRES,), (0.5, 6)),
+    _Choice(3, Kind.DISCONNECT, SESSIONS),
+)
+
+
+def plan(seed: int, seconds: float) -> list[Fault]:
+    """Faults for so many seconds, in their order."""
+    chance = random.Random(seed)
+    faults: list[Fault] = []
+    at = 2.0
+    while (at := at + chance.uniform(*_PAUSE_SECONDS)) < seconds:
+        (choice,) = chance.choices(_CHOICES, [choice.weight for choice in _CHOICES])
+        target = chance.choice(choice.targets)
+        faults.append(Fault(at, choice.kind, target, chance.uniform(*choice.seconds)))
+    return faults

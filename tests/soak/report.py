@@ -1,0 +1,104 @@
+"""What a reader sees: a line now and then, tables at the end, and a summary for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tests.soak.plan import Kind
+from tests.soak.verdict import Verdict
+
+_IDS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All that there is to report.
+
+    Attributes:
+        seed: Of the plan and of the applications.
+        seconds: How long the faults went on.
+        drained_seconds: How long it took afterwards until nothing was left.
+        jobs: How many were asked for, and where they are.
+        faults: How many were done, by whom and what.
+        survived: What they have led to.
+        verdict: Whether all of it was survived.
+    """
+
+    seed: int
+    seconds: float
+    drained_seconds: float
+    jobs: Mapping[str, int]
+    faults: Counter[tuple[str, Kind]]
+    survived: Mapping[str, int]
+    verdict: Verdict
+
+    @property
+    def jobs_per_second(self) -> float:
+        """Finished ones, from the beginning to the end."""
+        return self.jobs["finished"] / (self.seconds + self.drained_seconds)
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        verdict = self.verdict
+        return {
+            "ok": verdict.holds,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 1),
+            "drained_seconds": round(self.drained_seconds, 1),
+            "jobs": dict(self.jobs),
+            "jobs_per_second": round(self.jobs_per_second, 1),
+            "faults": {f"{target} {kind}": number for (target, kind), number in sorted(self.faults.items())},
+            "survived": dict(self.survived),
+            "found": {name: list(ids) for name, ids in verdict.faults.items()},
+            "breaches": list(verdict.breaches),
+            "ended": dict(verdict.ended),
+        }
+
+
+def conclude(console: Console, result: Result) -> None:
+    """Show the result."""
+    faults = {f"{target}: {kind}": number for (target, kind), number in sorted(result.faults.items())}
+    for title, counts in (("what was done", faults), ("what it led to", result.survived)):
+        console.print(_table(title, counts))
+    console.print(_table("what must not be", {name: len(ids) for name, ids in result.verdict.faults.items()}))
+    for line in _findings(result.verdict):
+        console.print(line, style="bold red", markup=False)
+    console.print(_sentence(result))
+
+
+def _table(title: str, counts: Mapping[str, int]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(title)
+    table.add_column("", justify="right")
+    for name, number in counts.items():
+        table.add_row(Text(name), f"{number:,}")
+    return table
+
+
+def _findings(verdict: Verdict) -> list[str]:
+    found = [
+        f"{name}: jobs {', '.join(map(str, ids[:_IDS_SHOWN]))}" for name, ids in verdict.faults.items() if ids
+    ]
+    ended = [f"{name} {number} times" for name, number in verdict.ended.items() if number]
+    return [*found, *(f"audit: {breach}" for breach in verdict.breaches), *ended]
+
+
+def _sentence(result: Result) -> Text:
+    jobs, faults = result.jobs, sum(result.faults.values())
+    what = (
+        f"{jobs['wanted']:,} jobs, {jobs['finished']:,} finished and {jobs['dead']:,} dead on purpose, "
+        f"{result.jobs_per_second:.0f} a second, under {faults} faults; seed {result.seed}"
+    )
+    if result.verdict.holds:
+        return Text(
+            f"\nNothing was lost, nothing ran without a commit, nothing took effect twice: {what}",
+            "bold green",
+        )
+    return Text(f"\nSomething went wrong: {what}", "bold red")

@@ -1,0 +1,144 @@
+"""One run, from the first process to the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from time import monotonic, sleep
+
+from drain import postgres, schema
+from drain.audit import Report, audit
+from drain.config import Settings
+from drain.embedded import Services, services
+from drain.embedded.processes import Processes
+from drain.postgres import Connection
+from drain.wire import Wire
+from tests.soak import survived, tables, verdict
+from tests.soak.chaos import Chaos
+from tests.soak.faults import Faults
+from tests.soak.fleet import Fleet, journals, programs
+from tests.soak.plan import POSTGRES, PRODUCERS, RQ_WORKERS, plan
+from tests.soak.report import Result
+
+Say = Callable[[str], None]
+
+# The time of each commit is kept, so that it can be compared with that of the job's claim.
+_POSTGRES = {"track_commit_timestamp": "on"}
+# What a Redis that is killed comes back with is up to a second old.
+_REDIS = {"save": "1 1"}
+# Small, so that faults come in between of two batches.
+_BATCH_SIZE = 20
+_TICK_SECONDS = 0.02
+_LINE_SECONDS = 5.0
+_LOOK_SECONDS = 0.2
+_DRAIN_SECONDS = 180.0
+
+
+def soak(seed: int, seconds: float, directory: Path, say: Say) -> Result:
+    """Let everything work under faults for so long, then until nothing is left, and judge.
+
+    Args:
+        seed: Of the faults and of the applications.
+        seconds: How long the faults go on.
+        directory: For logs and data.
+        say: Shows a line.
+    """
+    directory = directory.absolute()
+    servers = services(directory, durable=False, postgres_settings=_POSTGRES, redis_settings=_REDIS)
+    with servers as started:
+        schema.install(started.database_url)
+        with closing(_connect(started)) as connection:
+            tables.create(connection)
+        variables = {
+            "DRAIN_DATABASE_URL": started.database_url,
+            "DRAIN_REDIS_URL": started.redis_url,
+            "DRAIN_JOBS": "tests.soak.jobs",
+            "DRAIN_BATCH_SIZE": str(_BATCH_SIZE),
+        }
+        with Processes(directory, variables) as processes:
+            starts = programs(processes, started.redis_url, directory, seed)
+            fleet = Fleet(processes, starts, say)
+            chaos = Chaos(plan(seed, seconds), Faults(fleet, started))
+            return _Run(started, fleet, chaos, directory, say).run(seed, seconds)
+
+
+class _Run:
+    """The parts of one run, all of which are there."""
+
+    def __init__(self, servers: Services, fleet: Fleet, chaos: Chaos, directory: Path, say: Say) -> None:
+        self._servers = servers
+        self._fleet = fleet
+        self._chaos = chaos
+        self._directory = directory
+        self._say = say
+        self._began = monotonic()
+        self._line_at = _LINE_SECONDS
+
+    def run(self, seed: int, seconds: float) -> Result:
+        """From the first fault to the verdict."""
+        try:
+            while self._seconds() < seconds:
+                self._chaos.act(self._seconds())
+                self._tick()
+        finally:
+            self._chaos.end()
+        for name in PRODUCERS:
+            self._fleet.kill(name)
+        lasted = self._seconds()
+        self._drain(lasted + _DRAIN_SECONDS)
+        drained = self._seconds() - lasted
+        with closing(_connect(self._servers)) as connection:
+            audited = self._audit(connection)
+            return Result(
+                seed=seed,
+                seconds=lasted,
+                drained_seconds=drained,
+                jobs=tables.counts(connection),
+                faults=self._chaos.done,
+                survived=survived.count(connection, self._directory),
+                verdict=verdict.judge(
+                    connection, verdict.read(journals(self._directory)), audited, self._ended()
+                ),
+            )
+
+    def _seconds(self) -> float:
+        return monotonic() - self._began
+
+    def _tick(self) -> None:
+        self._fleet.supervise()
+        if self._seconds() >= self._line_at and self._chaos.is_there(POSTGRES):
+            self._left()
+        sleep(_TICK_SECONDS)
+
+    def _left(self) -> int:
+        """How many jobs are still to be worked; now and then shown as well."""
+        with closing(_connect(self._servers)) as connection:
+            counts = tables.counts(connection)
+        if self._seconds() >= self._line_at:
+            self._line_at = self._seconds() + _LINE_SECONDS
+            where = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+            self._say(f"{self._seconds():6.1f} s: {where}; {sum(self._chaos.done.values())} faults")
+        return counts["staged"] + counts["inflight"]
+
+    def _drain(self, until: float) -> None:
+        """Return once nothing is left, or when it is too late."""
+        self._say(f"{self._seconds():6.1f} s: the faults are over, waiting until nothing is left")
+        while self._left() and self._seconds() < until:
+            self._fleet.supervise()
+            sleep(_LOOK_SECONDS)
+
+    def _audit(self, connection: Connection) -> Report:
+        settings = Settings.from_texts({"database_url": self._servers.database_url})
+        with closing(Wire(self._servers.redis_url, settings.namespace)) as redis:
+            return audit(connection, redis)
+
+    def _ended(self) -> dict[str, int]:
+        # RQ's own worker gives up when Redis goes away in the wrong moment.
+        ours = [name for name in self._fleet.names if name not in RQ_WORKERS]
+        ended = {f"{name} ended": self._fleet.ended[name] for name in ours}
+        return ended | {f"{name} did not end": self._fleet.hung[name] for name in ours}
+
+
+def _connect(servers: Services) -> Connection:
+    return postgres.connect(servers.database_url, "soak")

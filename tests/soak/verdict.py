@@ -1,0 +1,93 @@
+"""Whether anything was lost, ran without a commit, or happened twice: by the tables, once nothing moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from drain.audit import Report
+from drain.postgres import Connection
+from tests.soak.jobs import DOOMED
+from tests.soak.tables import ids
+
+# What must not be, each as the ids of the jobs of which it is true.
+_QUESTIONS = {
+    "lost": """
+        SELECT job_id FROM wanted
+        WHERE job_id NOT IN (SELECT id FROM finished_jobs UNION ALL SELECT id FROM dead_jobs)
+    """,
+    "ran without a commit": """
+        SELECT id FROM (
+            SELECT id FROM finished_jobs UNION SELECT id FROM dead_jobs UNION SELECT id FROM stale_finishes
+            UNION SELECT job_id FROM effects UNION SELECT job_id FROM sent) AS traces
+        WHERE id NOT IN (SELECT job_id FROM wanted)
+    """,
+    "claimed before its commit": """
+        SELECT id FROM finished_jobs JOIN wanted ON job_id = id
+        WHERE claimed_at < pg_xact_commit_timestamp(wanted.xmin)
+    """,
+    "claimed before its time": "SELECT id FROM finished_jobs WHERE claimed_at < scheduled_at",
+    "took effect twice": "SELECT job_id FROM effects GROUP BY job_id HAVING count(*) > 1",
+    "took effect and did not finish so": """
+        SELECT job_id FROM effects AS effect WHERE NOT EXISTS (
+            SELECT FROM finished_jobs AS job
+            WHERE job.id = effect.job_id AND job.fencing_token = effect.fencing_token)
+    """,
+    "finished without its effect": """
+        SELECT job_id FROM wanted WHERE job_id IN (SELECT id FROM finished_jobs)
+        AND job_id NOT IN (SELECT job_id FROM effects UNION ALL SELECT job_id FROM sent)
+    """,
+    "dead and should not be": """
+        SELECT id FROM dead_jobs JOIN wanted ON job_id = id WHERE kind <> ALL (%(doomed)s)
+    """,
+    "finished and should be dead": """
+        SELECT id FROM finished_jobs JOIN wanted ON job_id = id WHERE kind = ANY (%(doomed)s)
+    """,
+}
+_FORGOTTEN = (
+    "SELECT id FROM unnest(%(told)s::bigint[]) AS told (id) WHERE id NOT IN (SELECT job_id FROM wanted)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found.
+
+    Attributes:
+        faults: By what must not be, the ids of the jobs of which it is true.
+        breaches: Of the audit.
+        ended: Processes of ours that have ended without being told to, or did not end though told to.
+    """
+
+    faults: dict[str, Sequence[int]]
+    breaches: Sequence[str]
+    ended: dict[str, int]
+
+    @property
+    def holds(self) -> bool:
+        """Whether there is nothing to be found."""
+        return not any(self.faults.values()) and not self.breaches and not any(self.ended.values())
+
+
+def judge(connection: Connection, told: Iterable[int], audited: Report, ended: dict[str, int]) -> Verdict:
+    """Ask the tables.
+
+    Args:
+        connection: To the database, in which nothing moves any more.
+        told: Ids of jobs of which an application was told that they are committed.
+        audited: The audit's report.
+        ended: For the verdict, as it is.
+    """
+    parameters = {"doomed": list(DOOMED)}
+    faults = {name: ids(connection, question, parameters) for name, question in _QUESTIONS.items()}
+    faults["confirmed and forgotten"] = ids(connection, _FORGOTTEN, {"told": list(told)})
+    breaches = [f"{breach.count} {breach.explanation}" for breach in audited.breaches]
+    return Verdict(faults, breaches, ended)
+
+
+def read(journals: Iterable[Path]) -> list[int]:
+    """The ids of jobs of which the applications were told that they are committed."""
+    whole = (line for path in journals for line in path.read_text().splitlines(keepends=True))
+    # The last line of one that was killed may be cut short.
+    return [int(id_) for line in whole if line.endswith("\n") for id_ in line.split()]
