@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
+# RQ lets Redis wait for the next job 15 seconds shorter than this, and gives it up 10 seconds after that.
+_WORKER_TTL_SECONDS = 60
 
 
 def work(settings: Settings, queues: Sequence[str], *, burst: bool) -> None:
@@ -84,7 +86,8 @@ class _Worker(SimpleWorker):
 
 def _worked_to_the_end(url: str, queues: Sequence[str], ended: threading.Event, *, burst: bool) -> bool:
     """Let RQ's worker run; False if it gave up because Redis went away under it, or refused."""
-    worker = _Worker(list(queues), connection=redis.Redis.from_url(url))
+    connection = redis.Redis.from_url(url)
+    worker = _Worker(list(queues), connection=connection, worker_ttl=_WORKER_TTL_SECONDS)
     worker.ended = ended
     try:
         worker.work(burst=burst, with_scheduler=False, logging_level=None)

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 import psycopg
 import pytest
 from click.testing import CliRunner
+from rq import SimpleWorker
 
 from cli import main
 from drain import daemon, postgres, stage
@@ -20,7 +21,7 @@ from drain.postgres import Connection
 from tests import jobs_for_tests as jobs
 from tests.proxy import Proxy, proxied
 from tests.support import NAMESPACE, environment, ids_in, new_enqueuer, pushed_jobs, stage_jobs, wait_until
-from workers import entry
+from workers import entry, work
 from workers.entry import Worker
 
 
@@ -75,6 +76,31 @@ def test_a_worker_gives_up_a_postgres_that_stopped_answering(monkeypatch: pytest
         proxy.stalled.set()
         with pytest.raises(UnavailableError):
             worker.execute(1)
+
+
+@pytest.mark.parametrize("until", ["the end", "RQ gives up"])
+def test_a_worker_gives_up_a_redis_that_stopped_answering(
+    monkeypatch: pytest.MonkeyPatch, until: str
+) -> None:
+    asked_for: set[int] = set()
+
+    def a_second_instead_of_ten_more(worker: SimpleWorker) -> int:
+        asked_for.add(worker.dequeue_timeout)
+        return 1
+
+    monkeypatch.setattr(SimpleWorker, "connection_timeout", property(a_second_instead_of_ten_more))
+    monkeypatch.setattr(SimpleWorker, "_install_signal_handlers", lambda _: None)
+    if until == "RQ gives up":
+        monkeypatch.setattr(SimpleWorker, "teardown", lambda _: None)
+    with EmbeddedRedis(listen=True) as server:
+        assert server.port is not None
+        proxy = Proxy(server.port)
+        proxy.stall_at = b"BLMOVE"
+        through = f"redis://127.0.0.1:{proxy.port}"
+        assert not work._worked_to_the_end(through, ["default"], threading.Event(), burst=False)
+        assert proxy.stalled.is_set()
+        assert asked_for == {45}
+        proxy.listener.close()
 
 
 def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(database_url: str) -> None:
