@@ -71,6 +71,10 @@ def raising(error: BaseException) -> Callable[[], None]:
     return act
 
 
+def fail(text: str) -> None:
+    raise OSError(text)
+
+
 def failed(outcome: object) -> Failed:
     assert isinstance(outcome, Failed)
     return outcome
@@ -99,8 +103,16 @@ def test_an_async_function_is_run_to_its_end() -> None:
     assert calls == ["ran"]
 
 
-def test_what_the_function_returns_is_of_no_interest() -> None:
-    job(name=NAME)(lambda: "a result")
+class UnboundProxy:
+    """Such as web frameworks have: it raises at whatever is asked of it."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError("working outside of a request")
+
+
+@pytest.mark.parametrize("make", [lambda: "a result", threading.Lock, UnboundProxy])
+def test_what_the_function_returns_is_of_no_interest(make: Callable[[], object]) -> None:
+    job(name=NAME)(make)
     assert run(claim()) == Finished()
 
 
@@ -220,6 +232,59 @@ def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> No
     assert outcome.error["message"] == "it ran for longer than its timeout of 1 s"
     assert "in act" in outcome.error["traceback"]
     assert interrupted == [True]
+
+
+def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "_AGAIN_SECONDS", 0.01)
+    caught: list[JobTimeoutError] = []
+
+    @job(name=NAME)
+    def act() -> None:
+        while len(caught) < 3:
+            try:
+                time.sleep(FOREVER_SECONDS)
+            except JobTimeoutError as error:
+                caught.append(error)
+
+    assert run(claim(timeout_seconds=1)) == Finished()
+
+
+def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "_AGAIN_SECONDS", 0.01)
+    caught: list[object] = []
+
+    def block() -> None:
+        time.sleep(FOREVER_SECONDS)
+
+    @job(name=NAME)
+    async def act() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: caught.append(context["exception"]))
+        loop.call_soon(block)
+        await asyncio.sleep(FOREVER_SECONDS)
+
+    outcome = failed(run(claim(timeout_seconds=1)))
+    assert outcome.error["type"] == "workers.errors.JobTimeoutError"
+    assert isinstance(caught[0], JobTimeoutError)
+
+
+@pytest.mark.parametrize("error", [None, KeyError("its own")])
+def test_an_alarm_that_comes_when_the_block_has_ended_raises_nothing(error: Exception | None) -> None:
+    ended: list[bool] = []
+
+    def end() -> None:
+        signal.raise_signal(signal.SIGALRM)
+        ended.append(True)
+
+    with contextlib.suppress(KeyError), interruptible(FOREVER_SECONDS, lambda: True, end):
+        if error:
+            raise error
+    assert ended == [True]
+
+
+def test_a_watch_that_cannot_be_ended_leaves_no_alarm_either() -> None:
+    with pytest.raises(OSError, match="no end"), interruptible(FOREVER_SECONDS, end=lambda: fail("no end")):
+        pass
 
 
 def test_a_block_that_ends_in_time_leaves_no_alarm() -> None:

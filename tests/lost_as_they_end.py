@@ -1,0 +1,74 @@
+"""`python -m tests.lost_as_they_end`: jobs that return just when their lease is lost.
+
+Between two jobs a SIGALRM ends this process, as it would an RQ worker that has its own handler no more.
+"""
+
+import logging
+import random
+import signal
+import sys
+import time
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+from drain import postgres
+from drain.job import JobOptions
+from drain.transitions import inflight
+from drain.transitions.inflight import Claim
+from workers import attempt, job, lease
+from workers.lease import Lease
+from workers.outcome import Finished, Lost
+
+ROUNDS = 1500
+SECONDS = 0.002
+
+CLAIM = Claim(
+    id=1,
+    job_name="tests.end",
+    job_args="[]",
+    job_kwargs="{}",
+    queue="default",
+    tag=None,
+    context=None,
+    attempts=1,
+    max_attempts=3,
+    timeout_seconds=30,
+    lease_seconds=2 * SECONDS,
+    fencing_token=1,
+    lease_expires_at=datetime.now(UTC),
+    expired=False,
+)
+
+
+@job(name=CLAIM.job_name)
+def end() -> None:
+    """Work without a pause, so that the signal may come at any instruction."""
+    until = time.perf_counter() + random.uniform(0, 2 * SECONDS)
+    while time.perf_counter() < until:
+        pass
+
+
+def refuse(*_: Any) -> None:
+    return None
+
+
+def main() -> None:
+    logging.disable()
+    lease._SHORTEST_PAUSE_SECONDS = 0.0001
+    lease._AGAIN_SECONDS = 0.0005
+    Lease._connected = lambda self: None  # type: ignore[assignment, method-assign, return-value]
+    postgres.time_limit = lambda *_: nullcontext()  # type: ignore[assignment]
+    inflight.extend = refuse  # type: ignore[assignment]
+    inflight.is_finished = lambda *_: False
+    outcomes = set()
+    for _ in range(ROUNDS):
+        watched = Lease("postgresql://nowhere", CLAIM, JobOptions(), time.monotonic())
+        outcomes.add(type(attempt.run(CLAIM, watched)))
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert outcomes == {Finished, Lost}, outcomes
+    sys.stdout.write("all at work\n")
+
+
+if __name__ == "__main__":
+    main()
