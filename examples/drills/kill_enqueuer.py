@@ -46,7 +46,7 @@ def run(scene: Scene) -> Verdict:
     """Let it happen, and judge."""
     first = scene.leader("enqueuer 1")
     second = scene.standby("enqueuer 2")
-    scene.worker("worker")
+    scene.workers("worker")
     with Shop(scene.database_url) as shop:
         scene.place(_AT_ONCE)
         scene.wait("the worker is at work", lambda: scene.value(_FINISHED, _WORKED))

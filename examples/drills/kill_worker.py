@@ -39,7 +39,7 @@ class Death:
 def run(scene: Scene) -> Verdict:
     """Let it happen, and judge."""
     scene.enqueuer("enqueuer")
-    victim = scene.worker("worker 1")
+    (victim,) = scene.workers("worker 1")
     (order,) = scene.place(hold_seconds=_HOLD_SECONDS)
     scene.place(_BEHIND)
     session = scene.wait("the job writes", lambda: sessions.writing_job(scene.connection))

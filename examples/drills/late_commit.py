@@ -36,7 +36,7 @@ class Overtaking:
 def run(scene: Scene) -> Verdict:
     """Let it happen, and judge."""
     scene.leader("enqueuer")
-    scene.worker("worker")
+    scene.workers("worker")
     with closing(scene.connect()) as late:
         with late.transaction():
             (order,) = shop.place(late)

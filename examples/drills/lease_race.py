@@ -44,7 +44,7 @@ class Race:
 def run(scene: Scene) -> Verdict:
     """Let it happen, and judge."""
     scene.enqueuer("enqueuer")
-    a = scene.worker("worker A")
+    (a,) = scene.workers("worker A")
     (order,) = scene.place(hold_seconds=_HOLD_SECONDS)
     session = scene.wait("worker A writes", lambda: sessions.writing_job(scene.connection))
     token, worker = scene.wait("worker A has claimed", lambda: scene.row(_CLAIM, order.job_id))

@@ -44,10 +44,9 @@ class Crash:
 
 def run(scene: Scene) -> Verdict:
     """Let it happen, and judge."""
-    for name in ("worker 1", "worker 2"):
-        scene.worker(name)
-    started_at = scene.value(_STARTED)
     scene.enqueuer("enqueuer")
+    scene.workers("worker 1", "worker 2")
+    started_at = scene.value(_STARTED)
     (order,) = scene.place(hold_seconds=_HOLD_SECONDS)
     session = scene.wait("a job writes", lambda: sessions.writing_job(scene.connection))
     scene.tell("written_not_committed", job_id=order.job_id, transaction=session.transaction)

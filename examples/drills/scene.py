@@ -6,6 +6,8 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any, Protocol, TypeVar
 
+from redis import Redis
+
 from drain import postgres
 from drain.embedded import Services
 from drain.embedded.child import Child
@@ -83,9 +85,12 @@ class Scene:
         self.tell("stands_by", process=name)
         return child
 
-    def worker(self, name: str) -> Child:
-        """Start `drain work`."""
-        return self._started(self._processes.drain(name, "work", QUEUE))
+    def workers(self, *names: str) -> list[Child]:
+        """Start `drain work` under each of these names, and return when all are ready for jobs."""
+        children = [self._started(self._processes.drain(name, "work", QUEUE)) for name in names]
+        with Redis.from_url(self.servers.redis_url) as redis:
+            self.wait("the workers are ready", lambda: redis.scard("rq:workers") >= len(names))
+        return children
 
     def rq_worker(self, name: str) -> Child:
         """Start RQ's own worker, unmodified."""

@@ -46,7 +46,7 @@ def run(scene: Scene) -> Verdict:
     """Let it happen, and judge."""
     zombie = scene.leader("enqueuer 1")
     successor = scene.standby("enqueuer 2")
-    scene.worker("worker")
+    scene.workers("worker")
     first, _ = scene.wait("there is a leader", lambda: scene.row(_LEADER))
     with Shop(scene.database_url) as shop:
         session = _stop_within_a_batch(scene, zombie)

@@ -114,7 +114,7 @@ def options(kind: str, chance: random.Random) -> dict[str, Any]:
         case "send":
             return {"args": [chance.choice([0, 0, 0, 0.3])]}
         case "slow":
-            return {"args": [chance.choice([0, 0.5, 3]), chance.choice([0, 0.5, 3])]}
+            return {"args": [chance.choice([0, 0.5, 2.5]), chance.choice([0, 0.5, 2.5])]}
         case "hopeless":
             return {"max_attempts": 2}
         case _:
@@ -127,7 +127,7 @@ KINDS: dict[str, tuple[Job[..., None], float]] = {
     "send": (send, 25),
     "flaky": (flaky, 8),
     "put_off": (put_off, 6),
-    "slow": (slow, 3),
+    "slow": (slow, 2),
     "parent": (parent, 5),
     "doomed": (doomed, 2),
     "hopeless": (hopeless, 2),

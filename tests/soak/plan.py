@@ -61,7 +61,8 @@ _CHOICES = (
     _Choice(6, Kind.KILL, _PROGRAMS, (0, 2)),
     _Choice(2, Kind.TERMINATE, (*ENQUEUERS, *WORKERS, *RQ_WORKERS), (0, 2)),
     _Choice(4, Kind.PAUSE, _PROGRAMS, (0.2, 1.8)),
-    _Choice(3, Kind.LONG_PAUSE, (*ENQUEUERS, *WORKERS, *RQ_WORKERS), (2.5, 7)),
+    _Choice(1, Kind.LONG_PAUSE, ENQUEUERS, (2.5, 7)),
+    _Choice(4, Kind.LONG_PAUSE, (*WORKERS, *RQ_WORKERS), (2.5, 7)),
     # A leader that stands still for this long loses its session, and with it its office.
     _Choice(0.7, Kind.LONG_PAUSE, ENQUEUERS, (16, 22)),
     _Choice(2, Kind.HORSE, RQ_WORKERS),
