@@ -32,10 +32,15 @@ class Workshop:
     worker: Worker
 
     def delivered(
-        self, function: Callable[..., Any], *, row: dict[str, Any] | None = None, **options: Any
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str = NAME,
+        row: dict[str, Any] | None = None,
+        **options: Any,
     ) -> int:
         """Register the function with these options; deliver one job for it, with those of the row."""
-        registered = job(name=NAME, **options)(function)
+        registered = job(name=name, **options)(function)
         return self.deliver(registered, **(row or {}))
 
     def deliver(self, registered: Any, *args: Any, **options: Any) -> int:

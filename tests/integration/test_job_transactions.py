@@ -1,0 +1,585 @@
+"""`workers.transaction()`: what a job writes and its finish are one commit, exactly once or not at all."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+import drain
+from drain import crashpoints
+from drain.config import Settings
+from drain.crashpoints import CrashPoint
+from drain.redelivery import Redelivery
+from tests import jobs_for_tests
+from tests.proxy import Proxy, proxied
+from tests.support import PATIENCE_SECONDS, ROOT, environment, ids_in, new_enqueuer, query, wait_until
+from tests.workshop import FOREVER_SECONDS, HEARTBEAT_SECONDS, Workshop, leave
+from workers import Dead, Defer, LeaseLostError, current_job, transaction
+from workers.entry import Worker
+
+QUICK: dict[str, Any] = {"lease_seconds": 30, "heartbeat_seconds": HEARTBEAT_SECONDS, "timeout_seconds": 60}
+
+
+def one_event(caplog: pytest.LogCaptureFixture, name: str) -> str:
+    (record,) = [record for record in caplog.records if getattr(record, "event", None) == name]
+    return record.getMessage()
+
+
+# --- both, or neither
+
+
+def test_what_is_written_and_the_finish_are_one_commit(shop: Workshop) -> None:
+    seen: list[tuple[list[str], str, bool]] = []
+
+    def look() -> None:
+        seen.append((shop.effects(), shop.whereabouts(job_id), current_job().finished))
+
+    def act() -> None:
+        with transaction() as session:
+            leave(session, "written")
+            look()
+        look()
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "finished"
+    assert seen == [([], "inflight_jobs", False), (["written"], "finished_jobs", True)]
+    assert shop.row(job_id)["fencing_token"] == 1
+
+
+def test_a_block_that_writes_nothing_finishes_the_job_all_the_same(shop: Workshop) -> None:
+    seen: list[str] = []
+
+    def act() -> None:
+        with transaction():
+            pass
+        seen.append(shop.whereabouts(job_id))
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "finished"
+    assert seen == ["finished_jobs"]
+
+
+def test_a_block_that_raises_leaves_nothing_and_is_tried_again(shop: Workshop) -> None:
+    def act() -> None:
+        with transaction() as session:
+            leave(session, f"attempt {current_job().attempt}")
+            if current_job().attempt == 1:
+                raise ValueError("not yet")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "retrying"
+    assert shop.row(job_id)["last_error"]["message"] == "not yet"
+    assert shop.effects() == []
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["attempt 2"]
+
+
+def test_a_job_that_catches_what_its_block_raised_finishes_without_what_it_wrote(shop: Workshop) -> None:
+    def write_and_fail() -> None:
+        with transaction() as session:
+            leave(session, "rolled back")
+            raise ValueError("never mind")
+
+    def act() -> None:
+        with suppress(ValueError):
+            write_and_fail()
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == []
+
+
+def test_a_job_may_roll_back_within_its_block_or_try_the_block_again(shop: Workshop) -> None:
+    def write(label: str) -> None:
+        with transaction() as session:
+            leave(session, "rolled back")
+            session.rollback()
+            leave(session, label)
+            if label == "first":
+                raise ValueError("again")
+
+    def act() -> None:
+        with suppress(ValueError):
+            write("first")
+        write("second")
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["second"]
+
+
+def test_whatever_was_staged_in_the_block_exists_exactly_if_the_job_finished(shop: Workshop) -> None:
+    def act() -> None:
+        with transaction() as session:
+            drain.stage(session, "shop.jobs.next", [current_job().attempt])
+            if current_job().attempt == 1:
+                raise ValueError("not yet")
+
+    job_id = shop.delivered(act)
+    assert shop.work_to_the_end(job_id) == ["retrying", "finished"]
+    assert query(shop.database_url, "SELECT job_args FROM staged_jobs") == [([2],)]
+
+
+def test_a_savepoint_is_rolled_back_by_itself(shop: Workshop) -> None:
+    def act() -> None:
+        with transaction() as session:
+            leave(session, "before")
+            with suppress(sqlalchemy.exc.DataError), session.begin_nested():
+                leave(session, "rolled back")
+                session.execute(sqlalchemy.text("SELECT 1 / 0"))
+            with session.begin_nested():
+                leave(session, "nested")
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["before", "nested"]
+
+
+class Base(sqlalchemy.orm.DeclarativeBase):
+    pass
+
+
+class Effect(Base):
+    __tablename__ = "effects"
+    id: sqlalchemy.orm.Mapped[int] = sqlalchemy.orm.mapped_column(primary_key=True)
+    label: sqlalchemy.orm.Mapped[str]
+
+
+def test_what_the_session_has_not_flushed_yet_is_written_and_can_be_read_afterwards(shop: Workshop) -> None:
+    query(shop.database_url, "ALTER TABLE effects ADD PRIMARY KEY (id)")
+    read: list[tuple[int, str]] = []
+
+    def act() -> None:
+        with transaction() as session:
+            effect = Effect(label="an object")
+            session.add(effect)
+        read.append((effect.id, effect.label))
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["an object"]
+    assert read == [(1, "an object")]
+
+
+def test_an_async_job_has_its_transaction_too_in_the_loop_and_in_a_thread(shop: Workshop) -> None:
+    def in_a_thread(label: str) -> None:
+        with transaction() as session:
+            leave(session, label)
+
+    async def in_the_loop(label: str) -> None:
+        with transaction() as session:
+            await asyncio.sleep(0)
+            leave(session, label)
+
+    async def act(label: str) -> None:
+        if label == "thread":
+            await asyncio.to_thread(in_a_thread, label)
+        else:
+            await in_the_loop(label)
+        finished.append(current_job().finished)
+
+    finished: list[bool] = []
+    for label in ("thread", "loop"):
+        job_id = shop.delivered(act, row={"kwargs": {"label": label}})
+        assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["thread", "loop"]
+    assert finished == [True, True]
+
+
+# --- when somebody else has the job
+
+
+@pytest.mark.parametrize("catches", [False, True])
+def test_a_block_whose_lease_was_taken_over_is_rolled_back(
+    shop: Workshop, caplog: pytest.LogCaptureFixture, catches: bool
+) -> None:
+    def act() -> None:
+        try:
+            with transaction() as session:
+                leave(session, "late")
+                claims.append(shop.take_over(job_id))
+        except LeaseLostError:
+            assert not current_job().finished
+            if not catches:
+                raise
+
+    claims: list[Any] = []
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "stale"
+    assert shop.effects() == []
+    assert shop.stale_finishes() == [(job_id, 1, "finished" if catches else "nothing")]
+    assert one_event(caplog, "stale_finish")
+    assert shop.finish(claims[0])
+
+
+def test_a_block_in_the_middle_of_a_statement_learns_that_its_lease_is_lost_and_is_rolled_back(
+    shop: Workshop,
+) -> None:
+    told: list[float] = []
+
+    def act() -> None:
+        try:
+            with transaction() as session:
+                leave(session, "late")
+                shop.take_over(job_id)
+                session.execute(sqlalchemy.text(f"SELECT pg_sleep({FOREVER_SECONDS})"))
+        except LeaseLostError:
+            told.append(signal.getitimer(signal.ITIMER_REAL)[0])
+            raise
+
+    job_id = shop.delivered(act, **QUICK)
+    assert shop.work(job_id) == "stale"
+    assert shop.effects() == []
+    assert shop.stale_finishes() == [(job_id, 1, "nothing")]
+    assert told[0] > 10
+    assert not shop.backends("drain job", state="active")
+
+
+# --- when its time is over
+
+
+def sleep_in_python(_: Session) -> None:
+    time.sleep(FOREVER_SECONDS)
+
+
+def sleep_in_the_database(session: Session) -> None:
+    session.execute(sqlalchemy.text(f"SELECT pg_sleep({FOREVER_SECONDS})"))
+
+
+def wait_for_a_lock(session: Session) -> None:
+    with psycopg.connect(str(os.environ["DRAIN_DATABASE_URL"])) as somebody:
+        somebody.execute("LOCK TABLE dead_jobs")
+        session.execute(sqlalchemy.text("SELECT FROM dead_jobs"))
+
+
+@pytest.mark.parametrize("wait", [sleep_in_python, sleep_in_the_database, wait_for_a_lock])
+def test_a_block_that_takes_too_long_is_rolled_back_and_the_server_works_on_it_no_more(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch, wait: Callable[[Session], None]
+) -> None:
+    monkeypatch.setenv("DRAIN_DATABASE_URL", shop.database_url)
+
+    def act() -> None:
+        with transaction() as session:
+            leave(session, "late")
+            if current_job().attempt == 1:
+                wait(session)
+
+    job_id = shop.delivered(act, timeout_seconds=1)
+    assert shop.work(job_id) == "retrying"
+    assert shop.row(job_id)["last_error"]["type"] == "workers.errors.JobTimeoutError"
+    assert shop.effects() == []
+    assert not shop.backends("drain job", state="active")
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["late"]
+
+
+# --- after the commit
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("the mail server is away"), "ValueError: the mail server is away"),
+        (SystemExit(3), "SystemExit: 3"),
+        (Dead("no such customer"), "no such customer"),
+        (Defer(60), "asked to be run later"),
+        (LeaseLostError("so I think"), "so I think"),
+    ],
+    ids=repr,
+)
+def test_a_job_that_raises_after_its_commit_stays_finished_and_somebody_is_told(
+    shop: Workshop, caplog: pytest.LogCaptureFixture, error: BaseException, told: str
+) -> None:
+    def act() -> None:
+        with transaction() as session:
+            leave(session, "written")
+        raise error
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "finished"
+    assert shop.whereabouts(job_id) == "finished_jobs"
+    assert shop.effects() == ["written"]
+    text = one_event(caplog, "failed_after_finish")
+    assert f"job {job_id} (tests.act) is finished" in text
+    assert told in text
+    assert shop.stale_finishes() == []
+
+
+# --- what a block is not for
+
+
+def commit(session: Session) -> None:
+    session.commit()
+
+
+def begin(session: Session) -> None:
+    with session.begin():
+        leave(session, "committed early")
+
+
+def begin_after_a_rollback(session: Session) -> None:
+    session.rollback()
+    begin(session)
+
+
+def commit_the_connection(session: Session) -> None:
+    session.connection().commit()
+
+
+def commit_its_transaction(session: Session) -> None:
+    found = session.connection().get_transaction()
+    assert found is not None
+    found.commit()
+
+
+def nest(_: Session) -> None:
+    with transaction():
+        pass
+
+
+@pytest.mark.parametrize(
+    "misuse", [commit, begin, begin_after_a_rollback, commit_the_connection, commit_its_transaction, nest]
+)
+def test_whoever_would_commit_earlier_than_the_finish_is_refused_with_nothing_written(
+    shop: Workshop, misuse: Callable[[Session], None]
+) -> None:
+    def act() -> None:
+        with transaction() as session:
+            leave(session, "written early")
+            misuse(session)
+
+    job_id = shop.delivered(act, max_attempts=1)
+    assert shop.work(job_id) == "dead"
+    found = shop.row(job_id)
+    assert found["last_error"]["type"] == "workers.errors.TransactionError"
+    assert "transaction" in found["explanation"]
+    assert shop.effects() == []
+
+    # Nothing of it is left on the connection for the next job.
+    assert shop.work(shop.delivered(write_and_finish, name="tests.next")) == "finished"
+    assert shop.effects() == ["the next job"]
+
+
+def write_and_finish() -> None:
+    with transaction() as session:
+        leave(session, "the next job")
+
+
+def test_a_second_transaction_is_refused_and_the_job_stays_finished(
+    shop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    def act() -> None:
+        with transaction() as session:
+            leave(session, "first")
+        with transaction() as session:
+            leave(session, "second")
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["first"]
+    assert "has its transaction already" in one_event(caplog, "failed_after_finish")
+
+
+def test_a_transaction_that_is_left_open_fails_the_job_instead_of_losing_what_it_wrote(
+    shop: Workshop,
+) -> None:
+    opened: list[Any] = []
+
+    def act() -> None:
+        opened.append(transaction())
+        leave(opened[-1].__enter__(), "open")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "retrying"
+    assert "still open" in shop.row(job_id)["last_error"]["message"]
+    opened.clear()
+    assert shop.effects() == []
+
+
+def test_under_repeatable_read_a_block_that_outlasts_a_heartbeat_fails_and_says_why(shop: Workshop) -> None:
+    def act() -> None:
+        with transaction() as session:
+            session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            leave(session, "written")
+            before = current_job().lease_expires_at
+            if current_job().attempt == 1:
+                wait_until(lambda: current_job().lease_expires_at > before)
+
+    job_id = shop.delivered(act, lease_seconds=30, heartbeat_seconds=0.5)
+    assert shop.work(job_id) == "retrying"
+    assert "A heartbeat has extended the job's lease" in shop.row(job_id)["last_error"]["traceback"]
+    assert shop.effects() == []
+
+
+# --- when the connection is lost
+
+
+@contextmanager
+def once_at(point: CrashPoint, act: Callable[[], object]) -> Iterator[None]:
+    """Let something happen the first time that this process reaches the point."""
+    left = [act]
+
+    def hook(reached: CrashPoint) -> None:
+        if reached is point and left:
+            left.pop()()
+
+    crashpoints.set_hook(hook)
+    try:
+        yield
+    finally:
+        crashpoints.set_hook(None)
+        assert not left, "the point was not reached"
+
+
+@pytest.mark.parametrize("point", [None, CrashPoint.WRITTEN, CrashPoint.SETTLED], ids=str)
+def test_a_session_that_is_ended_leaves_nothing_and_the_next_attempt_all(
+    shop: Workshop, point: CrashPoint | None
+) -> None:
+    def act() -> None:
+        with transaction() as session:
+            leave(session, "first")
+            if point is None and current_job().attempt == 1:
+                shop.terminate("drain job")
+            leave(session, "second")
+
+    job_id = shop.delivered(act)
+    if point is None:
+        assert shop.work(job_id) == "retrying"
+    else:
+        with once_at(point, lambda: shop.terminate("drain job")):
+            assert shop.work(job_id) == "retrying"
+    assert shop.effects() == []
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["first", "second"]
+
+
+@pytest.fixture
+def between(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, Workshop]]:
+    """A worker that reaches its PostgreSQL through a proxy."""
+    monkeypatch.setattr("workers.registry._jobs", {})
+    with proxied() as (proxy, through, direct), closing(Worker(Settings(database_url=through))) as worker:
+        jobs_for_tests.create_effects(direct)
+        yield proxy, Workshop(direct, worker)
+
+
+@pytest.mark.parametrize("max_attempts", [1, 3], ids=["last attempt", "not the last"])
+def test_a_commit_whose_answer_was_lost_counts_once(
+    between: tuple[Proxy, Workshop], caplog: pytest.LogCaptureFixture, max_attempts: int
+) -> None:
+    proxy, shop = between
+
+    def act() -> None:
+        with transaction() as session:
+            leave(session, "written")
+            proxy.lose = b"COMMIT"
+
+    job_id = shop.delivered(act, max_attempts=max_attempts)
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["written"]
+    assert shop.row(job_id)["attempts"] == 1
+    assert shop.stale_finishes() == []
+    told = {getattr(record, "event", None) for record in caplog.records}
+    assert not told & {"stale_finish", "job_failed", "job_dead", "lease_lost"}
+
+
+def test_a_job_that_tries_again_after_a_commit_whose_answer_was_lost_writes_nothing_twice(
+    between: tuple[Proxy, Workshop], caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy, shop = between
+
+    def act() -> None:
+        with suppress(sqlalchemy.exc.OperationalError), transaction() as session:
+            leave(session, "written")
+            proxy.lose = b"COMMIT"
+        assert proxy.lose is None
+        assert not current_job().finished
+        with transaction() as session:
+            leave(session, "written")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["written"]
+    assert "whose commit was not answered" in one_event(caplog, "failed_after_finish")
+
+
+def test_a_heartbeat_after_a_commit_whose_answer_was_lost_does_not_say_that_the_lease_is_lost(
+    between: tuple[Proxy, Workshop], caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy, shop = between
+
+    def act() -> None:
+        watched = current_job()._lease
+        with suppress(sqlalchemy.exc.OperationalError), transaction() as session:
+            leave(session, "written")
+            proxy.lose = b"COMMIT"
+        wait_until(lambda: watched.settling or watched.lost)
+
+    job_id = shop.delivered(act, **QUICK)
+    assert shop.work(job_id) == "finished"
+    assert "lease of attempt" not in caplog.text
+
+
+def test_a_commit_that_never_reached_the_server_is_no_commit(between: tuple[Proxy, Workshop]) -> None:
+    proxy, shop = between
+
+    def act() -> None:
+        with transaction() as session:
+            leave(session, f"attempt {current_job().attempt}")
+            if current_job().attempt == 1:
+                proxy.heard, proxy.lose = False, b"COMMIT"
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "retrying"
+    assert shop.effects() == []
+    assert shop.work(job_id) == "finished"
+    assert shop.effects() == ["attempt 2"]
+
+
+# --- processes
+
+
+def test_an_unmodified_rq_worker_that_forks_for_each_job_has_a_connection_for_each(
+    database_url: str, redis_url: str
+) -> None:
+    jobs_for_tests.create_effects(database_url)
+    with psycopg.connect(database_url) as connection:
+        ids = [drain.stage(connection, jobs_for_tests.record_in_transaction, [label]) for label in ("a", "b")]
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        Redelivery(enqueuer).recover()
+        enqueuer.drain()
+    told = {"DRAIN_JOBS": jobs_for_tests.MODULE, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-m", "rq.cli", "worker", "--url", redis_url, "--burst", "default"],
+        env=environment(database_url, redis_url, **told),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert ids_in(database_url, "finished_jobs") == ids
+    assert jobs_for_tests.effects(database_url) == ["a", "b"]
+    assert query(database_url, "SELECT count(DISTINCT worker) FROM effects") == [(2,)]
+
+
+def test_a_process_that_forks_and_its_child_do_not_share_a_connection(database_url: str) -> None:
+    jobs_for_tests.create_effects(database_url)
+    result = subprocess.run(
+        [sys.executable, "-m", "tests.fork_between_jobs"],
+        env=environment(database_url, "", DRAIN_JOBS=jobs_for_tests.MODULE),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (parent, worker, session), (child, *others), again = map(str.split, result.stdout.splitlines())
+    assert (parent, child, again) == ("finished", "finished", ["finished", worker, session])
+    assert len({worker, session, *others}) == 4
+    assert jobs_for_tests.effects(database_url) == ["parent", "child", "parent again"]
