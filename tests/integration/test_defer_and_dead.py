@@ -1,0 +1,286 @@
+"""What a job says is to become of it: run later, or never again."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
+
+import psycopg
+import pytest
+
+from drain import inspection
+from drain.redelivery import Redelivery
+from drain.transitions import inflight
+from tests.support import new_enqueuer, pushed_jobs, query, wait_until
+from tests.workshop import Workshop
+from workers import Dead, Defer, current_job
+
+DAY = timedelta(days=1)
+
+
+def seconds_to_go(shop: Workshop, job_id: int) -> float:
+    """For how long the job still waits, by the database's clock."""
+    wait = (
+        "SELECT extract(epoch FROM next_run_at - clock_timestamp())::float8 FROM inflight_jobs WHERE id = %s"
+    )
+    ((seconds,),) = query(shop.database_url, wait, job_id)
+    return float(seconds)
+
+
+def deferring(make: Callable[[], Any]) -> Callable[[], None]:
+    def act() -> None:
+        raise Defer(make())
+
+    return act
+
+
+# --- later
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        lambda: 86400,
+        lambda: 86400.0,
+        lambda: DAY,
+        lambda: datetime.now(UTC) + DAY,
+        lambda: datetime.now(timezone(timedelta(hours=-7))) + DAY,
+    ],
+    ids=["int", "float", "timedelta", "time", "time in another zone"],
+)
+def test_a_job_that_defers_itself_waits_until_then(shop: Workshop, when: Callable[[], Any]) -> None:
+    job_id = shop.delivered(deferring(when))
+    assert shop.worker.execute(job_id) == "deferred"
+    assert 86000 < seconds_to_go(shop, job_id) <= 86400
+    assert shop.worker.execute(job_id) == "refused"
+    assert shop.row(job_id)["lease_expires_at"] is None
+
+
+def test_a_deferral_is_no_failed_attempt_but_grows_the_token(shop: Workshop) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def act() -> None:
+        seen.append((current_job().attempt, current_job().fencing_token))
+        if len(seen) < 5:
+            raise Defer(60)
+
+    job_id = shop.delivered(act, max_attempts=1)
+    assert shop.work_to_the_end(job_id) == ["deferred"] * 4 + ["finished"]
+    assert seen == [(1, token) for token in range(1, 6)]
+    finished = shop.row(job_id)
+    assert (finished["attempts"], finished["fencing_token"], finished["last_error"]) == (1, 5, None)
+
+
+def test_failures_are_counted_whatever_deferrals_lie_between_them(shop: Workshop) -> None:
+    def act() -> None:
+        if current_job().fencing_token % 2:
+            raise Defer(60)
+        raise ValueError("no")
+
+    job_id = shop.delivered(act, max_attempts=2)
+    assert shop.work_to_the_end(job_id) == ["deferred", "retrying", "deferred", "dead"]
+    assert shop.row(job_id)["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        lambda: 0,
+        lambda: timedelta(0),
+        lambda: datetime.now(UTC) - DAY,
+        lambda: datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))),
+    ],
+    ids=["0", "timedelta 0", "yesterday", "before the year 1"],
+)
+def test_a_time_that_has_passed_is_now(shop: Workshop, when: Callable[[], Any]) -> None:
+    job_id = shop.delivered(deferring(when))
+    assert shop.worker.execute(job_id) == "deferred"
+    assert -60 < seconds_to_go(shop, job_id) <= 0
+    assert shop.worker.execute(job_id) == "deferred"
+    with psycopg.connect(shop.database_url) as connection:
+        assert inspection.job(connection, job_id)["next_run_at"] is not None
+
+
+class NoZone(tzinfo):
+    """A time zone that does not know its offset."""
+
+    def utcoffset(self, dt: datetime | None) -> None:
+        return None
+
+    dst = tzname = utcoffset
+
+
+@pytest.mark.parametrize(
+    ("when", "complaint"),
+    [
+        (datetime.now, "no time zone"),
+        (lambda: datetime.now(UTC).replace(tzinfo=NoZone()), "no time zone"),
+        (lambda: -1, "-1 does not lie between 0 seconds and a year"),
+        (lambda: timedelta(seconds=-1), "between 0 seconds and a year"),
+        (lambda: timedelta.max, "between 0 seconds and a year"),
+        (lambda: float("nan"), "nan does not lie"),
+        (lambda: float("inf"), "inf does not lie"),
+        (lambda: 10**400, "between 0 seconds and a year"),
+        (lambda: 366 * 86400, "between 0 seconds and a year"),
+        (lambda: datetime.now(UTC) + 366 * DAY, "more than a year ahead"),
+        (lambda: datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))), "more than a year ahead"),
+        (lambda: "60", "'60' does not lie"),
+        (lambda: None, "None does not lie"),
+        (lambda: True, "True does not lie"),
+    ],
+)
+def test_a_deferral_that_makes_no_sense_is_a_failed_attempt_that_says_so(
+    shop: Workshop, when: Callable[[], Any], complaint: str
+) -> None:
+    job_id = shop.delivered(deferring(when), max_attempts=1)
+    assert shop.work(job_id) == "dead"
+    error = shop.row(job_id)["last_error"]
+    assert error["type"] == "ValueError"
+    assert error["message"].startswith("Defer: ")
+    assert complaint in error["message"]
+
+
+def test_a_deferral_whose_answer_was_lost_counts_once(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defer = inflight.defer
+    answers: list[bool] = []
+
+    def lose_the_first_answer(*given: Any) -> bool:
+        answers.append(defer(*given))
+        if len(answers) == 1:
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return answers[-1]
+
+    monkeypatch.setattr(inflight, "defer", lose_the_first_answer)
+    job_id = shop.delivered(deferring(lambda: 60))
+    assert shop.work(job_id) == "deferred"
+    assert answers == [True, True]
+    assert shop.row(job_id)["attempts"] == 0
+    assert shop.stale_finishes() == []
+
+
+def test_a_deferral_under_a_stale_token_is_noted_and_changes_nothing(shop: Workshop) -> None:
+    def act() -> None:
+        shop.take_over(job_id)
+        raise Defer(60)
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "stale"
+    assert shop.stale_finishes() == [(job_id, 1, "deferred")]
+    assert (shop.row(job_id)["attempts"], shop.row(job_id)["next_run_at"]) == (2, None)
+
+
+# --- never
+
+
+def test_a_job_that_gives_up_is_dead_at_once_with_its_reason_and_where_it_said_so(shop: Workshop) -> None:
+    def act() -> None:
+        raise Dead("customer 42 has been deleted")
+
+    job_id = shop.delivered(act, max_attempts=5)
+    assert shop.work(job_id) == "dead"
+    dead = shop.row(job_id)
+    assert (dead["reason"], dead["explanation"]) == ("gave up", "customer 42 has been deleted")
+    assert dead["attempts"] == 1
+    assert dead["last_error"]["type"] == "workers.errors.Dead"
+    assert 'in act\n    raise Dead("customer 42 has been deleted")' in dead["last_error"]["traceback"]
+
+
+def test_what_made_it_give_up_is_in_the_traceback(shop: Workshop) -> None:
+    def act() -> None:
+        try:
+            json.loads("{")
+        except ValueError as error:
+            raise Dead("no such order") from error
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "dead"
+    assert "JSONDecodeError" in shop.row(job_id)["last_error"]["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "explanation"),
+    [
+        ("a\x00b", "a\ufffdb"),
+        ("alone: \ud800", "alone: ?"),
+        ("", "the job gave up, and gave no reason"),
+        ("größe 🐢\nand a second line", "größe 🐢\nand a second line"),
+    ],
+    ids=ascii,
+)
+def test_any_reason_can_be_stored(shop: Workshop, reason: str, explanation: str) -> None:
+    def act() -> None:
+        raise Dead(reason)
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "dead"
+    assert shop.row(job_id)["explanation"] == explanation
+
+
+def test_of_a_reason_of_a_megabyte_the_beginning_and_the_end_are_kept(shop: Workshop) -> None:
+    def act() -> None:
+        raise Dead("begin" + "x" * 1_000_000 + "end")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "dead"
+    dead = shop.row(job_id)
+    assert dead["explanation"].startswith("begin")
+    assert dead["explanation"].endswith("end")
+    assert len(json.dumps(dead, default=str)) < 100_000
+
+
+def test_whoever_raises_the_class_alone_has_given_up_too(shop: Workshop) -> None:
+    def act() -> None:
+        raise Dead
+
+    assert shop.work(shop.delivered(act)) == "dead"
+
+
+def test_a_burial_whose_answer_was_lost_is_no_stale_one(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bury = inflight.bury_claimed
+    answers: list[bool] = []
+
+    def lose_the_first_answer(*given: Any, **more: Any) -> bool:
+        answers.append(bury(*given, **more))
+        if len(answers) == 1:
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        return answers[-1]
+
+    def act() -> None:
+        raise Dead("enough")
+
+    monkeypatch.setattr(inflight, "bury_claimed", lose_the_first_answer)
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "dead"
+    assert answers == [True, True]
+    assert shop.stale_finishes() == []
+    assert [getattr(record, "event", None) for record in caplog.records].count("job_dead") == 1
+
+
+def test_a_job_whose_lease_ran_out_on_each_attempt_is_dead_after_as_many_as_it_had(shop: Workshop) -> None:
+    runs: list[int] = []
+    job_id = shop.delivered(lambda: runs.append(1), max_attempts=3)
+    for attempt in range(1, 4):
+        claim = shop.claim(job_id) if attempt == 1 else shop.take_over(job_id)
+        assert claim is not None
+        # Nobody tells the other worker of the limit that is registered here.
+        assert claim.attempts == attempt
+    shop.end_lease(job_id)
+    assert shop.work(job_id) == "dead"
+    dead = shop.row(job_id)
+    assert (dead["reason"], dead["attempts"], runs) == ("lease", 3, [])
+
+
+def test_a_deferred_job_is_pushed_again_when_its_time_has_come(shop: Workshop, redis_url: str) -> None:
+    first = shop.delivered(deferring(lambda: 0), name="tests.now")
+    second = shop.delivered(deferring(lambda: 3600), name="tests.later")
+    for job_id in (first, second):
+        assert shop.worker.execute(job_id) == "deferred"
+    with new_enqueuer(shop.database_url, redis_url) as enqueuer:
+        redelivery = Redelivery(enqueuer)
+        redelivery.recover()
+        wait_until(redelivery.run_once)
+    assert pushed_jobs(redis_url) == [first]
