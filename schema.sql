@@ -18,7 +18,7 @@
 -- The checks refuse in the application's own transaction what no worker could ever make sense of.
 CREATE TABLE IF NOT EXISTS staged_jobs (
     -- ALWAYS: an id that was chosen by hand could be one that another job already had.
-    id              bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id              bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
     job_name        text        NOT NULL,
     job_args        jsonb       NOT NULL DEFAULT '[]',
     job_kwargs      jsonb       NOT NULL DEFAULT '{}',
@@ -68,18 +68,74 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
         CHECK (max_attempts >= 0),
     CONSTRAINT timeout_seconds_must_be_positive
         CHECK (timeout_seconds > 0)
-);
+) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
 
--- The order in which the enqueuer takes what is due. A row that was staged for the future is not in
--- this index before its time, so a million jobs for tomorrow cost a batch nothing. (An index cannot
--- ask now(), which changes; it can compare two columns of the row, which do not.)
-CREATE INDEX IF NOT EXISTS staged_jobs_ready ON staged_jobs (priority, id)
+-- The rows that wait for their time. The enqueuer looks at the head of the index and marks as matured what
+-- has come due, which moves the row over to those that are ready. So a million jobs for tomorrow cost a
+-- batch nothing. (No partition can ask now(), which changes; it can compare two columns of the row.)
+--
+-- Each partition has a primary key of its own, since a partition's key would have to be part of one for all
+-- of them. That no two rows share an id is the sequence's doing.
+CREATE TABLE IF NOT EXISTS staged_jobs_scheduled PARTITION OF staged_jobs (PRIMARY KEY (id))
+    FOR VALUES IN (true);
+CREATE INDEX IF NOT EXISTS staged_jobs_coming_due ON staged_jobs_scheduled (scheduled_at);
+
+-- The rows that are due, and the order in which the enqueuer takes them.
+--
+-- Every row that was taken leaves a dead one behind, and while some session, a report or a dump, holds a
+-- snapshot from before, no vacuum can remove it. What does not ask for snapshots is TRUNCATE. So three
+-- partitions take turns of five seconds, by the time at which the row's transaction began, and what is
+-- empty and not about to have its turn is truncated. coalesce(): a time that no row may have has to get as
+-- far as the check that refuses it.
+CREATE TABLE IF NOT EXISTS staged_jobs_ready PARTITION OF staged_jobs
+    FOR VALUES IN (false)
+    PARTITION BY LIST ((coalesce(date_part('second', staged_at AT TIME ZONE 'UTC')::integer / 5 % 3, 0)));
+CREATE TABLE IF NOT EXISTS staged_jobs_ready_0 PARTITION OF staged_jobs_ready (PRIMARY KEY (id))
+    FOR VALUES IN (0);
+CREATE TABLE IF NOT EXISTS staged_jobs_ready_1 PARTITION OF staged_jobs_ready (PRIMARY KEY (id))
+    FOR VALUES IN (1);
+CREATE TABLE IF NOT EXISTS staged_jobs_ready_2 PARTITION OF staged_jobs_ready (PRIMARY KEY (id))
+    FOR VALUES IN (2);
+--
+-- All of them are in the index, whose condition only says so: a plan that looks for ids, made while a partition
+-- is empty, would otherwise use this index in place of the primary key, and read all of it once it has grown.
+CREATE INDEX IF NOT EXISTS staged_jobs_due ON staged_jobs_ready (priority, id)
     WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL;
 
--- The rows that wait for their time. The enqueuer looks at the head of it and marks as matured what
--- has come due, which moves the row over into the index above.
-CREATE INDEX IF NOT EXISTS staged_jobs_scheduled ON staged_jobs (scheduled_at)
-    WHERE scheduled_at > staged_at AND matured_at IS NULL;
+-- Truncates a partition if it is empty and nobody uses it; returns whether it did. This is safe at any moment:
+-- whoever has staged into the partition and has not committed yet holds a lock that makes NOWAIT fail, and
+-- what was committed before the lock was granted is seen by the look that follows. Under repeatable read
+-- that look would be at a picture from before the lock, and rows would be lost.
+--
+-- All in one statement: a client that stopped half-way would leave everybody who stages waiting for the lock.
+--
+-- A transaction whose snapshot is older than the truncation, and which reads staged_jobs only afterwards,
+-- finds neither the rows that it should have seen there nor where they went. Who counts across tables in
+-- one snapshot locks first: LOCK TABLE staged_jobs IN ACCESS SHARE MODE.
+CREATE OR REPLACE FUNCTION drain_truncate_if_empty(partition regclass) RETURNS boolean LANGUAGE plpgsql
+    -- Dead rows are passed over faster in the table than in an index, and the enqueuer prefers indexes.
+    SET enable_seqscan = on
+AS $$
+DECLARE
+    empty boolean;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'drain_truncate_if_empty() is for read committed transactions';
+    END IF;
+    -- Most often it is not, and then nobody need be locked out.
+    EXECUTE format('SELECT NOT EXISTS (SELECT FROM ONLY %s)', partition) INTO empty;
+    IF empty THEN
+        EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE NOWAIT', partition);
+        EXECUTE format('SELECT NOT EXISTS (SELECT FROM ONLY %s)', partition) INTO empty;
+    END IF;
+    IF empty THEN
+        EXECUTE format('TRUNCATE ONLY %s', partition);
+    END IF;
+    RETURN empty;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END
+$$;
 
 
 -- inflight_jobs: drained, and not finished yet. Everything that Redis holds can be rebuilt from here.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import redis
 
-from benchmarks import latency, rates
+from benchmarks import held_snapshot, latency, rates
 from benchmarks.processes import command, peak_megabytes
 from drain import schema
 from drain.embedded import Services, services
@@ -37,6 +37,8 @@ def main() -> None:
             _rates(started, arguments.jobs, arguments.rounds),
             _backlog(started, arguments.jobs, arguments.backlog, arguments.rounds),
             _memory(started, arguments.backlog),
+            _held_snapshot(started, arguments.held_backlog, (arguments.rounds + 1) // 2),
+            _scheduled(started, arguments.jobs, arguments.rounds),
             _latency(started, arguments.seconds),
         ]
     text = "\n\n".join(sections) + "\n"
@@ -49,6 +51,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs of one round")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each figure")
     parser.add_argument("--backlog", type=int, default=3_000_000, help="rows of the large backlog")
+    parser.add_argument(
+        "--held-backlog", type=int, default=2_000_000, help="rows that are drained under a held snapshot"
+    )
     parser.add_argument("--seconds", type=float, default=30, help="how long to measure latency")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where to write")
     return parser.parse_args()
@@ -163,6 +168,58 @@ def _memory(started: Services, backlog: int) -> str:
         f"to reach: under 120 MB. The whole backlog took {seconds:.0f} s, {backlog / seconds:,.0f} jobs a second, "
         "start of the process included."
     )
+
+
+def _held_snapshot(started: Services, backlog: int, rounds: int) -> str:
+    _say(f"a held snapshot and a backlog of {backlog:,} rows")
+    free: list[held_snapshot.Drained] = []
+    held: list[held_snapshot.Drained] = []
+    for _ in range(rounds):
+        free.append(held_snapshot.drained(started, backlog, held=False))
+        held.append(held_snapshot.drained(started, backlog, held=True))
+        _say(
+            f"  {held[-1].rate:,.0f} beside {free[-1].rate:,.0f}, {held[-1].megabytes_afterwards:.1f} MB left"
+        )
+    rates_free, rates_held = [run.rate for run in free], [run.rate for run in held]
+    table = _table(
+        ("another session", "jobs a second", "lowest – highest"),
+        [
+            (who, f"{statistics.median(v):,.0f}", f"{min(v):,.0f} – {max(v):,.0f}")
+            for who, v in (
+                ("holds nothing", rates_free),
+                ("holds a snapshot and a transaction id", rates_held),
+            )
+        ],
+    )
+    before = ", ".join(f"{jobs:,}" for jobs in held_snapshot.BEFORE)
+    return (
+        f"## With a held snapshot\n\n{table}\n\nRatio: {_ratio(rates_held, rates_free, 2)}; to reach: 0.9.\n\n"
+        f"`drain run` drains {backlog:,} rows that were staged at once. Before that it drained {before} rows; the "
+        "repeatable-read snapshot was taken before the first of them was staged, and is held until the end. "
+        "`staged_jobs` and its indexes took "
+        f"{max(run.megabytes for run in held):,.0f} MB at the most while the backlog waited, and at the most "
+        f"{max(run.megabytes_afterwards for run in held):.1f} MB once its partitions had had their turns, the "
+        "snapshot still held."
+    )
+
+
+def _scheduled(started: Services, jobs: int, rounds: int) -> str:
+    scheduled = held_snapshot.SCHEDULED
+    _say(f"beside {scheduled:,} jobs for tomorrow")
+    alone: list[float] = []
+    beside: list[float] = []
+    for _ in range(rounds):
+        alone.append(held_snapshot.beside_scheduled(started, jobs, 0))
+        beside.append(held_snapshot.beside_scheduled(started, jobs, scheduled))
+        _say(f"  {beside[-1]:,.0f} beside {alone[-1]:,.0f}")
+    table = _table(
+        ("scheduled for tomorrow", "jobs a second", "lowest – highest"),
+        [
+            (f"{rows:,}", f"{statistics.median(v):,.0f}", f"{min(v):,.0f} – {max(v):,.0f}")
+            for rows, v in ((0, alone), (scheduled, beside))
+        ],
+    )
+    return f"## Beside jobs that are scheduled\n\n{table}\n\nRatio: {_ratio(beside, alone, 2)}."
 
 
 def _latency(started: Services, seconds: float) -> str:

@@ -44,7 +44,8 @@ def refill(services: Services, rows: int) -> None:
         connection.execute(FILL, (rows,))
         connection.execute("VACUUM ANALYZE staged_jobs")
         connection.execute("CHECKPOINT")
-    with redis.Redis.from_url(services.redis_url) as client:
+    # Millions of keys take it a while, and longer in the background, where they would be in the way.
+    with redis.Redis.from_url(services.redis_url, socket_timeout=60) as client:
         client.flushall()
 
 

@@ -19,9 +19,11 @@ from drain import http, inspection, leader, metrics, postgres, schema, session, 
 from drain.config import Settings
 from drain.enqueuer import Enqueuer
 from drain.errors import DrainError, UnavailableError
+from drain.pace import Pace
 from drain.postgres import Connection
 from drain.redelivery import Redelivery
 from drain.transitions.state import State
+from drain.turns import Turns
 from drain.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -61,7 +63,7 @@ class Daemon:
         self._ticked = monotonic()
         self._nap = _FIRST_NAP_SECONDS
         self._redeliver_at = 0.0
-        self._observe_at = 0.0
+        self._observations = Pace(_OBSERVE_SECONDS)
         self._queues: set[str] = set()
         self._stale: int | None = None
 
@@ -104,7 +106,9 @@ class Daemon:
                 redelivery = Redelivery(enqueuer, alive=self._tick)
                 again = redelivery.recover()
                 enqueuer.drain(keep_on=self._is_alive)
-                return again + redelivery.run_once() + enqueuer.delivered
+                again += redelivery.run_once()
+                Turns(connection).run_once()
+                return again + enqueuer.delivered
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -192,23 +196,26 @@ class Daemon:
                 redelivery.recover()
                 # Only now: a Redis that answers may still refuse to take jobs.
                 self._up("leading")
+                turns = Turns(connection)
                 log.info("leading from now on", extra={"event": "leading"})
                 while not self._stop.is_set():
-                    self._round(enqueuer, redelivery)
+                    self._round(enqueuer, redelivery, turns)
         finally:
             metrics.LEADER.set(0)
             metrics.FAILING.clear()
 
-    def _round(self, enqueuer: Enqueuer, redelivery: Redelivery) -> None:
+    def _round(self, enqueuer: Enqueuer, redelivery: Redelivery, turns: Turns) -> None:
         """Drain until nothing is due, or until something else is; then that, or sleep."""
         self._tick()
         drained = enqueuer.drain(keep_on=self._nothing_else_is_due)
         if monotonic() >= self._redeliver_at:
             drained += redelivery.run_once()
+            turns.run_once()
             self._redeliver_at = monotonic() + _REDELIVERY_SECONDS
-        if monotonic() >= self._observe_at:
-            self._observe(enqueuer.connection)
-            self._observe_at = monotonic() + _OBSERVE_SECONDS
+        if self._observations.is_due():
+            began = monotonic()
+            self._observe(enqueuer)
+            self._observations.took(monotonic() - began)
         if drained:
             self._nap = _FIRST_NAP_SECONDS
         else:
@@ -239,10 +246,11 @@ class Daemon:
     def _seconds_to_redelivery(self) -> float:
         return max(0.0, self._redeliver_at - monotonic())
 
-    def _observe(self, connection: Connection) -> None:
-        metrics.LAG.set(inspection.oldest_due_seconds(connection))
+    def _observe(self, enqueuer: Enqueuer) -> None:
+        connection = enqueuer.connection
+        metrics.LAG.set(inspection.oldest_due_seconds(connection, enqueuer.bound))
         metrics.STAGED.set(inspection.count_staged(connection, _COUNT_UP_TO))
-        self._queues.update(queue for queue, _ in inspection.oldest_deliveries(connection))
+        self._queues.update(enqueuer.queues)
         self._count_stale(inspection.count_stale(connection))
         for queue in self._queues:
             metrics.DEPTH.labels(queue).set(self.redis.depth(queue))

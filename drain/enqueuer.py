@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from time import monotonic
@@ -25,11 +25,12 @@ import psycopg
 from psycopg import IsolationLevel
 
 from drain import metrics, postgres, wire
+from drain.bound import Bound, Look
 from drain.errors import UndeliverableError
 from drain.postgres import Connection
 from drain.transitions import staged
 from drain.transitions import state as notes
-from drain.transitions.staged import Taken
+from drain.transitions.staged import START, Key, Taken
 from drain.transitions.state import State
 from drain.wire import Delivery, Wire
 
@@ -39,6 +40,20 @@ log = logging.getLogger(__name__)
 _MATURE_LIMIT = 10_000
 # How long to pass over locked rows, which costs a write for each row, after having met one.
 _SKIP_LOCKED_SECONDS = 30.0
+# What the leader sets for its session.
+SESSION = (
+    # Safe for a move: if the server crashes and forgets it, the row is in staged_jobs again. A worker's claim,
+    # which must not be forgotten, flushes the move before it.
+    "SET synchronous_commit = off",
+    # Each look is at the head of an index, and each write finds its rows by their ids, whatever the statistics
+    # say. A partition that has just been truncated looks small enough to be read and sorted whole, and the
+    # plan that is made then is kept while it fills up.
+    "SET enable_seqscan = off",
+    "SET enable_sort = off",
+    # Where one of these cannot be avoided, it now looks so dear that it would be compiled first.
+    "SET jit = off",
+    "SET default_transaction_isolation = 'read committed'",
+)
 _EXPIRED = "its expires_at had passed before it was drained"
 
 
@@ -86,13 +101,13 @@ class Enqueuer:
         forward_queues: frozenset[str] = frozenset(),
         batch_size: int = 2500,
     ) -> None:
-        # Safe for a move: if the server crashes and forgets it, the row is in staged_jobs again. A worker's
-        # claim, which must not be forgotten, flushes the move before it.
-        connection.execute("SET synchronous_commit = off")
+        connection.execute("; ".join(SESSION))
         self.connection = connection
         self.redis = redis
         self.last_delivery = state.last_delivery
         self.pushed_up_to = state.pushed_up_to
+        # Names of the queues of tracked jobs that are known of so far.
+        self.queues: set[str] = set()
         # How many jobs have gone to Redis so far.
         self.delivered = 0
         self._forward_queues = forward_queues
@@ -104,6 +119,7 @@ class Enqueuer:
         self._stuck: list[int] = []
         self._in_hand: Sequence[Taken] = ()
         self._limit = batch_size
+        self._bound = Bound()
         self._skip_locked_until = 0.0
 
     def __enter__(self) -> Self:
@@ -133,6 +149,8 @@ class Enqueuer:
     def run_once(self) -> int:
         """Take one batch, and leave its push running; returns how many rows left `staged_jobs`.
 
+        Only if nothing is due does it return 0.
+
         Raises:
             UnavailableError: Redis refused the push of the batch before, or a forwarded row of this one.
             psycopg.OperationalError: The database; the batch is rolled back.
@@ -144,6 +162,11 @@ class Enqueuer:
             self._pushing = self._pusher.submit(self._push, batch)
         self.delivered += len(batch.moved) + len(batch.forwarded)
         return batch.size
+
+    @property
+    def bound(self) -> Key:
+        """The key behind which the next batch begins; what is due before it waits for a sweep."""
+        return self._bound.key
 
     def flush(self) -> None:
         """Wait until what was moved has been pushed, and write down how far that is.
@@ -166,7 +189,9 @@ class Enqueuer:
         )
         with metrics.PUSH_SECONDS.time():
             self.redis.push(deliveries)
-        _count_pushed(row.queue for row in batch.moved)
+        queues = Counter(row.queue for row in batch.moved)
+        _count_pushed(queues)
+        self.queues.update(queues)
         return batch.last_delivery
 
     def _wait_for_push(self) -> None:
@@ -219,17 +244,32 @@ class Enqueuer:
         # batch has locked cannot change, and those that it passes over it must see as they are now.
         isolation = IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ
         with metrics.MOVE_SECONDS.time(), postgres.transaction(self.connection, isolation):
-            staged.mature(self.connection, _MATURE_LIMIT)
-            self._in_hand = staged.take(
-                self.connection, self._limit, leave=self._stuck, skip_locked=skip_locked
-            )
-            batch = self._settle(self._in_hand) if self._in_hand else Batch()
+            look = self._look(skip_locked=skip_locked)
+            self._in_hand = look.rows
+            batch = self._settle(look.rows) if look.rows else Batch()
+        self._bound.passed(look)
         if batch.moved:
             self.last_delivery = batch.last_delivery
             self._recorded = (batch.last_delivery, self.pushed_up_to)
         if batch.size:
             _count(batch)
         return batch
+
+    def _look(self, *, skip_locked: bool) -> Look:
+        """Due rows behind the bound; all of them from the start if a sweep is due, or if there are no others."""
+        if not self._bound.sweep_is_due():
+            rows = self._take(self._bound.key, skip_locked=skip_locked)
+            if rows:
+                return Look(rows, is_full=len(rows) == self._limit)
+        began = monotonic()
+        staged.mature(self.connection, _MATURE_LIMIT)
+        rows = self._take(START, skip_locked=skip_locked)
+        return Look(rows, is_full=len(rows) == self._limit, sweep_seconds=monotonic() - began)
+
+    def _take(self, after: Key, *, skip_locked: bool) -> Sequence[Taken]:
+        return staged.take(
+            self.connection, self._limit, after=after, leave=self._stuck, skip_locked=skip_locked
+        )
 
     def _settle(self, rows: Sequence[Taken]) -> Batch:
         """Send each row of the batch its way, within the transaction that took it."""
@@ -272,11 +312,11 @@ def _count(batch: Batch) -> None:
     metrics.MOVED.inc(len(batch.moved))
     metrics.DEAD.labels("expired").inc(batch.expired)
     metrics.DEAD.labels("unreadable").inc(batch.unreadable)
-    _count_pushed(delivery.queue for delivery in batch.forwarded)
+    _count_pushed(Counter(delivery.queue for delivery in batch.forwarded))
 
 
-def _count_pushed(queues: Iterable[str]) -> None:
-    for queue, count in Counter(queues).items():
+def _count_pushed(queues: Counter[str]) -> None:
+    for queue, count in queues.items():
         metrics.PUSHED.labels(queue).inc(count)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from psycopg.types.json import set_json_loads
 from drain import postgres
 from drain.errors import UnknownJobError
 from drain.postgres import Connection
+from drain.transitions.staged import START, Key
 
 TABLES = {
     "staged": "staged_jobs",
@@ -41,11 +43,12 @@ SELECT CASE WHEN reltuples > %s THEN reltuples::bigint END FROM pg_class WHERE o
 # One index look-up for each priority that is in use, however many rows wait behind it.
 _OLDEST_DUE = """
 WITH RECURSIVE heads AS (
-    (SELECT priority, greatest(staged_at, matured_at) AS due_at FROM staged_jobs
-     WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL ORDER BY priority, id LIMIT 1)
+    (SELECT priority, greatest(staged_at, matured_at) AS due_at FROM staged_jobs_ready
+     WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
+         AND (priority, id) > (%s::integer, %s::bigint) ORDER BY priority, id LIMIT 1)
     UNION ALL
     SELECT following.* FROM heads, LATERAL (
-        SELECT priority, greatest(staged_at, matured_at) FROM staged_jobs
+        SELECT priority, greatest(staged_at, matured_at) FROM staged_jobs_ready
         WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND priority > heads.priority
         ORDER BY priority, id LIMIT 1) AS following
 )
@@ -63,6 +66,15 @@ WITH RECURSIVE heads AS (
         ORDER BY queue, delivery LIMIT 1) AS following
 )
 SELECT queue, delivery FROM heads
+"""
+# The same of the queues that are given, each from a number on.
+_OLDEST_DELIVERIES_FROM = """
+SELECT known.queue, oldest.delivery
+FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
+    SELECT delivery FROM inflight_jobs AS job
+    WHERE lease_expires_at IS NULL AND next_run_at IS NULL
+        AND job.queue = known.queue AND job.delivery >= known.delivery
+    ORDER BY job.delivery LIMIT 1) AS oldest
 """
 # A few index look-ups for each queue with jobs that wait for their next attempt.
 _RETRYING_QUEUES = """
@@ -95,8 +107,7 @@ _QUEUES = """
 SELECT queue FROM staged_jobs UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs
 """
 _NEXT_SCHEDULED = """
-SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM staged_jobs
-WHERE scheduled_at > staged_at AND matured_at IS NULL
+SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM staged_jobs_scheduled
 """
 
 
@@ -169,9 +180,9 @@ def status(connection: Connection) -> Status:
     return result
 
 
-def oldest_due_seconds(connection: Connection) -> float:
-    """How long the longest-waiting due row has been due; 0 if none waits."""
-    (age,) = postgres.fetch_one(connection, _OLDEST_DUE)
+def oldest_due_seconds(connection: Connection, after: Key = START) -> float:
+    """How long the longest-waiting due row has been due, of those behind this key; 0 if none waits."""
+    (age,) = postgres.fetch_one(connection, _OLDEST_DUE, after)
     return float(age or 0.0)
 
 
@@ -197,6 +208,12 @@ def count_stale(connection: Connection) -> int:
 def oldest_deliveries(connection: Connection) -> list[tuple[str, int]]:
     """For each queue with delivered jobs that nobody has claimed: the lowest delivery number of them."""
     return [(queue, delivery) for queue, delivery in connection.execute(_OLDEST_DELIVERIES)]
+
+
+def oldest_deliveries_from(connection: Connection, bounds: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The same for the queues that are given, of deliveries with the given number or a higher one."""
+    rows = connection.execute(_OLDEST_DELIVERIES_FROM, (list(bounds), list(bounds.values())))
+    return [(queue, delivery) for queue, delivery in rows]
 
 
 class Retrying(NamedTuple):

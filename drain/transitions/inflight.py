@@ -14,6 +14,9 @@ from drain.job import Limits
 from drain.postgres import Connection, fetch_one
 from drain.transitions import JOB_COLUMNS
 
+# Seconds; a hundred years.
+EVER = 3.2e9
+
 _DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
 
 
@@ -305,7 +308,10 @@ RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, nu
 REDELIVER_RETRIES = _REDELIVER.format(
     condition="queue = %(queue)s AND next_run_at <= now()", order="next_run_at"
 )
-REDELIVER_LEASES = _REDELIVER.format(condition="lease_expires_at < now()", order="lease_expires_at")
+REDELIVER_LEASES = _REDELIVER.format(
+    condition="lease_expires_at < now() AND lease_expires_at > now() - make_interval(secs => %(within)s::float8)",
+    order="lease_expires_at",
+)
 REDELIVER_UNCLAIMED = _REDELIVER.format(
     condition=f"{_DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",
     order="delivery",
@@ -319,9 +325,14 @@ def redeliver_retries(
     return _redeliver(connection, REDELIVER_RETRIES, last_delivery, limit, queue=queue)
 
 
-def redeliver_leases(connection: Connection, last_delivery: int, limit: int) -> list[Redelivered]:
-    """Number anew up to `limit` jobs whose lease ran out, from `last_delivery + 1`."""
-    return _redeliver(connection, REDELIVER_LEASES, last_delivery, limit)
+def redeliver_leases(
+    connection: Connection, last_delivery: int, limit: int, *, within: float = EVER
+) -> list[Redelivered]:
+    """Number anew up to `limit` jobs whose lease ran out, from `last_delivery + 1`.
+
+    `within`: only if it ran out within these last seconds.
+    """
+    return _redeliver(connection, REDELIVER_LEASES, last_delivery, limit, within=within)
 
 
 def redeliver_unclaimed(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from drain.postgres import Connection
 from drain.transitions import JOB_COLUMNS, id_array
 
-_READY = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"
+# Which rows a look reads: those behind this `(priority, id)`.
+Key: TypeAlias = tuple[int, int]
+START: Key = (-(2**31), -(2**63))
 
 
 def insert_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
@@ -54,8 +56,7 @@ def _value(column: str, placeholder: Callable[[str], str]) -> str:
 MATURE = """
 UPDATE staged_jobs SET matured_at = now()
 WHERE id = ANY (ARRAY (
-    SELECT id FROM staged_jobs
-    WHERE scheduled_at > staged_at AND matured_at IS NULL AND scheduled_at <= now()
+    SELECT id FROM staged_jobs_scheduled WHERE scheduled_at <= now()
     ORDER BY scheduled_at LIMIT %s FOR UPDATE SKIP LOCKED))
 """
 
@@ -73,20 +74,32 @@ class Taken(NamedTuple):
     job_name: str
     timeout_seconds: int | None
     expired: bool
+    priority: int
+
+    @property
+    def key(self) -> Key:
+        """Where it stands in the order in which rows are taken."""
+        return self.priority, self.id
 
 
 # A batch is a list of ids, and each statement after this one names exactly these. Never `id <= last`:
 # a lower id whose transaction commits later would be deleted without ever having been seen.
-TAKE = f"""
-SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false)
-FROM staged_jobs
-WHERE {_READY} AND id <> ALL (%s::bigint[])
+TAKE = """
+SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority
+FROM staged_jobs_ready
+WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
+    AND (priority, id) > (%s::integer, %s::bigint) AND id <> ALL (%s::bigint[])
 ORDER BY priority, id LIMIT %s
 """
 
 
 def take(
-    connection: Connection, limit: int, *, leave: Sequence[int] = (), skip_locked: bool = False
+    connection: Connection,
+    limit: int,
+    *,
+    after: Key = START,
+    leave: Sequence[int] = (),
+    skip_locked: bool = False,
 ) -> list[Taken]:
     """Read up to `limit` due rows in the order of `priority, id`.
 
@@ -96,18 +109,19 @@ def take(
     Args:
         connection: The leader's, with a transaction open.
         limit: The most rows to take.
+        after: Where to begin. What is due and stands before it is not seen.
         leave: Ids to pass over.
         skip_locked: Lock the rows, passing over those that another session has locked. Costs a write
             for each row, so it is for the case that a batch ran into such a lock.
     """
     lock = "FOR UPDATE SKIP LOCKED" if skip_locked else ""
-    rows = connection.execute(TAKE + lock, (id_array(leave), limit), binary=True)
+    rows = connection.execute(TAKE + lock, (*after, id_array(leave), limit), binary=True)
     return [Taken._make(row) for row in rows.fetchall()]
 
 
 MOVE = f"""
 WITH taken AS (
-    DELETE FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
+    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
 ), numbered AS (
     SELECT * FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS batch (id, position)
 )
@@ -134,9 +148,9 @@ class Forwardable(NamedTuple):
 
 READ_FORWARDABLE = """
 SELECT id, queue, job_name, job_args::text, job_kwargs::text, timeout_seconds
-FROM staged_jobs WHERE id = ANY (%s::bigint[])
+FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])
 """
-FORWARD = "DELETE FROM staged_jobs WHERE id = ANY (%s::bigint[])"
+FORWARD = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"
 
 
 def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forwardable]:
@@ -155,7 +169,9 @@ def forward(connection: Connection, ids: Sequence[int]) -> None:
 
 
 BURY = f"""
-WITH given_up AS (DELETE FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS})
+WITH given_up AS (
+    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
+)
 INSERT INTO dead_jobs ({JOB_COLUMNS}, reason, explanation)
 SELECT {JOB_COLUMNS}, %(reason)s, %(explanation)s FROM given_up
 """
@@ -165,3 +181,26 @@ def bury(connection: Connection, ids: Sequence[int], reason: str, explanation: s
     """Move exactly these staged rows to `dead_jobs`; returns how many there were."""
     parameters = {"ids": id_array(ids), "reason": reason, "explanation": explanation}
     return connection.execute(BURY, parameters).rowcount
+
+
+# Three partitions take turns of five seconds. The one whose turn is over is neither the one that applications
+# stage into now, nor the next one: who stages would have to wait for as long as it is locked.
+IDLE_PARTITION = (
+    "'staged_jobs_ready_' || (date_part('second', {now} AT TIME ZONE 'UTC')::integer / 5 + 2) %% 3"
+)
+TRUNCATE_IDLE = f"""
+SELECT drain_truncate_if_empty(name::regclass)
+FROM (SELECT {IDLE_PARTITION.format(now="clock_timestamp()")}) AS idle (name)
+WHERE pg_relation_size(name::regclass) > %s
+"""
+
+
+def truncate_idle(connection: Connection, larger_than: int) -> int:
+    """Truncate the ready partition whose turn is over, if it is empty, not in use, and has so many bytes.
+
+    To be called in autocommit mode, at read committed.
+
+    Returns:
+        How many partitions were truncated.
+    """
+    return connection.execute(TRUNCATE_IDLE, (larger_than,)).fetchall().count((True,))

@@ -283,7 +283,7 @@ def test_an_id_that_is_in_two_tables_is_found(system: System, one: str, other: s
 
 def test_an_id_that_is_in_one_table_twice_is_found(system: System) -> None:
     job_id = system.scheduled()
-    system.execute("ALTER TABLE staged_jobs DROP CONSTRAINT IF EXISTS staged_jobs_pkey")
+    system.execute("ALTER TABLE staged_jobs_scheduled DROP CONSTRAINT staged_jobs_scheduled_pkey")
     for _ in range(2):
         system.execute(INSERT["staged_jobs"], job_id)
 

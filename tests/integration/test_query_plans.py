@@ -7,10 +7,16 @@ import psycopg
 import pytest
 
 from drain import inspection
+from drain.enqueuer import SESSION
 from drain.transitions import id_array, inflight, staged
-from tests.support import query
+from tests.support import query, stage_jobs
 
 MANY = 20_000
+WHOLE_INDEXES = """
+SELECT part.relname, whole.relname FROM pg_inherits
+JOIN pg_class AS part ON part.oid = inhrelid JOIN pg_class AS whole ON whole.oid = inhparent
+WHERE part.relkind = 'i'
+"""
 REDELIVER: dict[str, Any] = {"last_delivery": 0, "limit": 10}
 
 
@@ -23,26 +29,40 @@ def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def scans(
     database_url: str, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
 ) -> dict[str, int]:
-    """Each index or table that the statement scans, and how many rows of it were looked at."""
-    explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
+    """Each index or table that the statement scans for the leader, and how many rows of it were looked at.
+
+    A partition's index goes by the name of the whole one.
+    """
     with psycopg.connect(database_url) as connection:
-        row = connection.execute(explain.encode(), parameters).fetchone()
-        connection.rollback()
+        connection.execute("; ".join(SESSION).encode())
+        return scans_of(connection, statement, parameters)
+
+
+def scans_of(
+    connection: psycopg.Connection, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
+) -> dict[str, int]:
+    explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
+    row = connection.execute(explain.encode(), parameters).fetchone()
+    connection.rollback()
+    wholes: dict[str, str] = dict(connection.execute(WHOLE_INDEXES).fetchall())
     assert row is not None
     found: dict[str, int] = {}
     for node in nodes(row[0][0]["Plan"]):
         name = node.get("Index Name") or (node["Node Type"] == "Seq Scan" and node["Relation Name"])
         if name:
+            name = wholes.get(name, name)
             looked_at = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
             found[name] = found.get(name, 0) + round(looked_at * node["Actual Loops"])
     return found
 
 
-@pytest.fixture(params=["analyzed", "analyzed while it was empty"])
+@pytest.fixture(params=["analyzed", "analyzed while it was empty", "truncated"])
 def many_staged_rows(database_url: str, request: pytest.FixtureRequest) -> str:
-    """20,000 rows for next year, 20 that have come due, 200 that are due at once."""
-    if request.param != "analyzed":
+    """20,000 rows for next year, 20 that have come due, 200 in each ready partition that are due at once."""
+    if request.param == "analyzed while it was empty":
         query(database_url, "VACUUM ANALYZE")
+    if request.param == "truncated":
+        query(database_url, "TRUNCATE staged_jobs")
     insert = "INSERT INTO staged_jobs (job_name, scheduled_at) SELECT 'm.f', {} FROM generate_series(1, %s)"
     query(database_url, insert.format("now() + interval '1 year'"), MANY)
     query(database_url, insert.format("now() + interval '1 day'"), 20)
@@ -50,7 +70,11 @@ def many_staged_rows(database_url: str, request: pytest.FixtureRequest) -> str:
         database_url,
         "UPDATE staged_jobs SET scheduled_at = now() WHERE scheduled_at < now() + interval '2 days'",
     )
-    query(database_url, insert.format("now()"), 200)
+    query(
+        database_url,
+        "INSERT INTO staged_jobs (job_name, staged_at, scheduled_at) SELECT 'm.f', turn, turn "
+        "FROM generate_series(now(), now() - interval '10 seconds', '-5 seconds') AS turn, generate_series(1, 200)",
+    )
     if request.param == "analyzed":
         query(database_url, "ANALYZE")
     return database_url
@@ -79,33 +103,58 @@ def many_inflight_rows(database_url: str) -> str:
 
 
 def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged_rows: str) -> None:
-    assert scans(many_staged_rows, staged.TAKE, ("{}", 100)) == {"staged_jobs_ready": 100}
+    found = scans(many_staged_rows, staged.TAKE, (*staged.START, "{}", 100))
+
+    # One more of each partition, to know which of them comes first.
+    assert set(found) == {"staged_jobs_due"}
+    assert 100 <= found["staged_jobs_due"] <= 102
+
+
+def test_a_batch_begins_behind_the_last_row_that_was_taken(many_staged_rows: str) -> None:
+    (id_,) = query(many_staged_rows, "SELECT id FROM staged_jobs_ready ORDER BY id OFFSET 299 LIMIT 1")[0]
+    found = scans(many_staged_rows, staged.TAKE, (0, id_, "{}", 1000))
+
+    assert found == {"staged_jobs_due": 300}
 
 
 def test_what_comes_due_is_found_without_looking_at_what_does_not(many_staged_rows: str) -> None:
     found = scans(many_staged_rows, staged.MATURE, (1000,))
 
-    assert found["staged_jobs_scheduled"] == 20
+    assert found["staged_jobs_coming_due"] == 20
     assert sum(found.values()) <= 100
 
 
 def test_a_move_finds_its_rows_by_their_ids(many_staged_rows: str) -> None:
-    rows = query(many_staged_rows, "SELECT id FROM staged_jobs ORDER BY id DESC LIMIT 50")
+    rows = query(many_staged_rows, "SELECT id FROM staged_jobs_ready ORDER BY id DESC LIMIT 50")
     found = scans(
         many_staged_rows, staged.MOVE, {"ids": id_array(id_ for (id_,) in rows), "last_delivery": 0}
     )
 
-    assert found == {"staged_jobs_pkey": 50}
+    assert set(found) == {f"staged_jobs_ready_{turn}_pkey" for turn in range(3)}
+    assert sum(found.values()) == 50
+
+
+def test_a_plan_that_was_made_while_a_partition_was_empty_serves_when_it_is_full(database_url: str) -> None:
+    query(database_url, "VACUUM ANALYZE staged_jobs")
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("; ".join((*SESSION, "SET plan_cache_mode = force_generic_plan")).encode())
+        connection.execute(staged.MOVE.encode(), {"ids": "{}", "last_delivery": 0}, prepare=True)
+        ids = stage_jobs(database_url, 1000)
+        connection.execute("BEGIN")
+        found = scans_of(connection, f"EXECUTE _pg3_0('{id_array(ids[:50])}', 0)")
+
+    assert set(found) == {f"staged_jobs_ready_{turn}_pkey" for turn in range(3)}
+    assert sum(found.values()) == 50
 
 
 def test_the_next_scheduled_row_is_the_first_of_its_index(many_staged_rows: str) -> None:
-    assert scans(many_staged_rows, inspection._NEXT_SCHEDULED) == {"staged_jobs_scheduled": 1}
+    assert scans(many_staged_rows, inspection._NEXT_SCHEDULED) == {"staged_jobs_coming_due": 1}
 
 
 def test_the_lag_looks_at_one_row_for_each_priority(many_staged_rows: str) -> None:
-    found = scans(many_staged_rows, inspection._OLDEST_DUE)
+    found = scans(many_staged_rows, inspection._OLDEST_DUE, staged.START)
 
-    assert set(found) <= {"staged_jobs_ready", "staged_jobs_pkey"}
+    assert set(found) == {"staged_jobs_due"}
     assert sum(found.values()) <= 10
 
 
@@ -117,10 +166,23 @@ def test_the_oldest_deliveries_are_one_look_for_each_queue(many_inflight_rows: s
 
 
 def test_leases_that_ran_out_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
-    found = scans(many_inflight_rows, inflight.REDELIVER_LEASES, REDELIVER)
+    found = scans(many_inflight_rows, inflight.REDELIVER_LEASES, REDELIVER | {"within": inflight.EVER})
 
     assert found["inflight_jobs_claimed"] <= 10
     assert set(found) == {"inflight_jobs_claimed", "inflight_jobs_pkey"}
+
+
+def test_leases_that_ran_out_long_ago_are_not_looked_at_each_time(many_inflight_rows: str) -> None:
+    found = scans(many_inflight_rows, inflight.REDELIVER_LEASES, REDELIVER | {"within": 150.0})
+
+    assert found["inflight_jobs_claimed"] == 3
+
+
+def test_the_oldest_deliveries_are_looked_for_from_a_number_on(many_inflight_rows: str) -> None:
+    bounds = (["a", "b", "none"], [1000, MANY + 1, 0])
+    found = scans(many_inflight_rows, inspection._OLDEST_DELIVERIES_FROM, bounds)
+
+    assert found == {"inflight_jobs_delivered": 1}
 
 
 def test_retries_that_are_due_are_found_without_looking_at_others(many_inflight_rows: str) -> None:

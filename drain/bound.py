@@ -1,0 +1,63 @@
+"""Where the enqueuer begins to read: behind what it has taken, and now and then at the very start.
+
+While some session holds an old snapshot, no vacuum removes what was drained, and who reads the index from
+its start steps over all of it: measured, 0.1 s for a million dead rows, where the rest of a batch takes
+0.016 s. So a look begins behind the last row that was taken. It does not see what stands before: a row whose
+transaction has committed late, or one that is more urgent. Those are found by a *sweep*, a look from the
+start.
+
+Without dead rows a sweep is as quick as any look, and every look is one. After one that took longer than
+its rows account for, the next is put off, so that sweeps take a fiftieth of the time. That nothing is due
+can be learnt from a sweep alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from drain.pace import Pace
+from drain.transitions.staged import START, Key, Taken
+
+# What a sweep without dead rows takes at most.
+_LOOK_SECONDS = 0.005
+_ROW_SECONDS = 0.000_002
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the ready rows has found.
+
+    Attributes:
+        rows: In the order of their keys.
+        is_full: There may be more of them behind the last one.
+        sweep_seconds: How long it took, if it was a sweep; None if it was not.
+    """
+
+    rows: Sequence[Taken]
+    is_full: bool
+    sweep_seconds: float | None = None
+
+
+class Bound:
+    """The key behind which the next look begins, and whether it should rather be a sweep."""
+
+    def __init__(self) -> None:
+        self.key: Key = START
+        self._sweeps = Pace()
+
+    def sweep_is_due(self) -> bool:
+        """Whether the next look should begin at the start."""
+        return self._sweeps.is_due()
+
+    def passed(self, look: Look) -> None:
+        """Go on from the end of a look whose rows are gone for good.
+
+        To be called after the commit: rows of a batch that was rolled back are still before the bound.
+        """
+        if look.rows:
+            last = look.rows[-1].key
+            # A sweep that is full has not come as far as the bound yet.
+            self.key = last if look.is_full else max(self.key, last)
+        if look.sweep_seconds is not None:
+            self._sweeps.took(look.sweep_seconds - _LOOK_SECONDS - _ROW_SECONDS * len(look.rows))
