@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 
 import psycopg
 from sqlalchemy import text
 
-from workers import job, transaction
+from workers import current_job, job, transaction
 
 MODULE = "tests.jobs_for_tests"
 # Far beyond the patience of any test: only a worker that dies or is interrupted leaves the job earlier.
@@ -102,6 +103,35 @@ def hang_once(label: str) -> None:
 def kill_the_process_once(label: str) -> None:
     if _leave(label) == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(max_attempts=2, lease_seconds=0.5)
+def kill_the_process(label: str) -> None:
+    """As the system does to what takes too much memory."""
+    _leave(label)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(max_attempts=1, lease_seconds=0.6)
+def outlive_the_lease(label: str) -> None:
+    """Return once the database's clock is far beyond the lease that the claim began with, if it still holds."""
+    held = "SELECT FROM inflight_jobs WHERE id = %s AND lease_expires_at > clock_timestamp()"
+    over = current_job().lease_expires_at + timedelta(seconds=1)
+    deadline = time.monotonic() + 30
+    with _connection() as connection:
+        while not connection.execute("SELECT WHERE clock_timestamp() > %s", [over]).rowcount:
+            if time.monotonic() > deadline:
+                raise TimeoutError("the clock stands still")
+            time.sleep(0.01)
+        if not connection.execute(held, [current_job().id]).rowcount:
+            raise TimeoutError("the lease is over")
+    _leave(label)
+
+
+@job(max_attempts=1)
+def return_what_nobody_can_pickle(label: str) -> object:
+    _leave(label)
+    return lambda: None
 
 
 @job(max_attempts=3)

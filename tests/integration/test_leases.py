@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import signal
 import subprocess
 import sys
@@ -15,12 +16,22 @@ from typing import Any
 import psycopg
 import pytest
 
-from drain import postgres, schema
+from drain import metrics, postgres, schema
 from drain.config import Settings
+from drain.daemon import Daemon
 from drain.embedded import CARELESS, EmbeddedPostgres
 from drain.transitions import inflight
 from tests.proxy import proxied
-from tests.support import PATIENCE_SECONDS, ROOT, query, wait_until
+from tests.support import (
+    PATIENCE_SECONDS,
+    ROOT,
+    ask,
+    drain_command,
+    environment,
+    free_port,
+    query,
+    wait_until,
+)
 from tests.workshop import FOREVER_SECONDS, HEARTBEAT_SECONDS, SHORT_LEASE_SECONDS, Workshop
 from workers import LeaseLostError, current_job, lease, transaction
 from workers.entry import Worker
@@ -361,6 +372,33 @@ def test_an_outcome_that_comes_too_late_is_noted_and_changes_nothing(
     assert [shop.row(job_id)] == before
     assert len(events(caplog, "stale_finish")) == 1
     assert not [*events(caplog, "job_failed"), *events(caplog, "job_dead")]
+
+
+def test_the_leader_counts_what_was_refused(shop: Workshop, redis_url: str) -> None:
+    port = free_port()
+
+    def counted(metric: str) -> float | None:
+        text = ask(port, "/metrics")[1]
+        found = re.search(rf"^{metric} (\S+)$", text, re.MULTILINE)
+        return float(found[1]) if found else None
+
+    job_id = shop.delivered(lambda: shop.take_over(job_id))
+    env = environment(shop.database_url, redis_url)
+    with drain_command("run", "--metrics-port", str(port), env=env) as command:
+        wait_until(lambda: command.events("leading"))
+        # What was refused before the leader first looked is not its to count.
+        wait_until(lambda: counted('drain_redis_depth{queue="default"}') is not None)
+        assert counted("drain_stale_finishes_total") == 0
+        assert shop.work(job_id) == "stale"
+        wait_until(lambda: counted("drain_stale_finishes_total") == 1)
+
+
+def test_a_leader_bears_that_somebody_forgets_what_was_refused(shop: Workshop, redis_url: str) -> None:
+    leader = Daemon(Settings(database_url=shop.database_url, redis_url=redis_url))
+    before = metrics.STALE._value.get()
+    for count in (5, 7, 0, 1):
+        leader._count_stale(count)
+    assert metrics.STALE._value.get() == before + 3
 
 
 def test_whoever_says_that_the_lease_is_lost_while_it_is_not_has_failed(shop: Workshop) -> None:

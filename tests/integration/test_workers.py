@@ -19,6 +19,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 from redis import Redis
+from rq.job import Job
 
 from drain import schema, stage
 from drain.config import Settings
@@ -33,6 +34,7 @@ from tests.support import (
     drain_command,
     environment,
     new_enqueuer,
+    pushed,
     wait_until,
 )
 from workers import job, registry
@@ -414,6 +416,46 @@ def test_a_job_that_killed_its_worker_on_its_last_attempt_is_dead_and_runs_no_mo
     system.drain_work()
     assert system.row("dead_jobs", job_id)["reason"] == "lease"
     assert system.effects() == ["the end"]
+
+
+def test_a_job_that_kills_each_worker_is_dead_when_it_has_killed_as_many_as_it_has_attempts(
+    system: System,
+) -> None:
+    job_id = system.stage(jobs.kill_the_process, "killer")
+    with drain_command("run", "--metrics-port", "0", env=system.environment()):
+        for _ in range(2):
+            with drain_command("work", env=system.environment()) as worker:
+                assert worker.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        with drain_command("work", env=system.environment()):
+            wait_until(lambda: system.whereabouts(job_id) == "dead_jobs", PATIENCE_SECONDS)
+    dead = system.row("dead_jobs", job_id)
+    assert (dead["reason"], dead["attempts"], dead["fencing_token"]) == ("lease", 2, 3)
+    assert "the lease ran out" in dead["explanation"]
+    assert system.effects() == ["killer"] * 2
+
+
+@pytest.mark.parametrize("work", [System.rq_worker, System.drain_work], ids=["rq worker", "drain work"])
+def test_a_worker_keeps_a_job_that_takes_longer_than_its_lease(
+    system: System, work: Callable[[System], str]
+) -> None:
+    job_id = system.stage(jobs.outlive_the_lease, "long")
+    system.drain()
+    with drain_command("run", "--metrics-port", "0", env=system.environment()):
+        work(system)
+    assert system.row("finished_jobs", job_id)["fencing_token"] == 1
+    assert system.effects() == ["long"]
+
+
+@pytest.mark.parametrize("work", [System.rq_worker, System.drain_work], ids=["rq worker", "drain work"])
+def test_what_a_job_returns_is_no_matter_for_rqs_books(system: System, work: Callable[[System], str]) -> None:
+    job_id = system.staged_and_drained(jobs.return_what_nobody_can_pickle, "returned")
+    (rq_id,) = pushed(system.redis_url)
+    output = work(system)
+    assert system.whereabouts(job_id) == "finished_jobs"
+    assert "Traceback" not in output
+    with Redis.from_url(system.redis_url) as client:
+        kept = Job.fetch(rq_id, connection=client)
+        assert (kept.get_status(), kept.return_value()) == ("finished", "finished")
 
 
 def test_a_claim_and_an_outcome_are_tried_again_until_postgres_is_back(
