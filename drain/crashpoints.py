@@ -14,7 +14,7 @@ class CrashPoint(StrEnum):
     """All of them, in the order in which a job passes them."""
 
     LEADING = "the lock is held, nothing recovered"
-    RECOVERED = "what the last leader left has been pushed, Redis not marked"
+    RECOVERED = "what was left to push has been pushed, Redis not marked"
     MATURED = "scheduled rows made ready, not committed"
     TAKEN = "rows read, not moved"
     MOVED = "rows moved, not committed"
@@ -28,8 +28,7 @@ class CrashPoint(StrEnum):
     RENUMBERED = "a redelivery numbered, not pushed"
     PUSHED_AGAIN = "a redelivery pushed, its last one not forgotten"
     FORGOTTEN = "the last delivery forgotten, the watermark not moved"
-    TURN_LOCKED = "an empty turn locked, not truncated"
-    TURN_TRUNCATED = "an empty turn truncated, not committed"
+    ASLEEP = "asleep, and those who stage know it"
 
     POPPED = "popped, not claimed"
     CLAIMED = "claimed, not run"

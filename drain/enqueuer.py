@@ -26,6 +26,7 @@ from psycopg import IsolationLevel
 
 from drain import metrics, postgres, wire
 from drain.bound import Bound, Look
+from drain.crashpoints import CrashPoint, reached
 from drain.errors import UndeliverableError
 from drain.postgres import Connection
 from drain.transitions import staged
@@ -178,6 +179,7 @@ class Enqueuer:
         if self._recorded != (self.last_delivery, self.pushed_up_to):
             notes.record_progress(self.connection, self.last_delivery, self.pushed_up_to)
             self._recorded = (self.last_delivery, self.pushed_up_to)
+            reached(CrashPoint.WATERMARK_MOVED)
 
     def _push(self, batch: Batch) -> int:
         first_delivery = batch.last_delivery - len(batch.moved) + 1
@@ -187,8 +189,10 @@ class Enqueuer:
             wire.tracked(self.redis.namespace, row.id, row.queue, row.job_name, row.timeout_seconds, number)
             for number, row in enumerate(batch.moved, first_delivery)
         )
+        reached(CrashPoint.COMMITTED)
         with metrics.PUSH_SECONDS.time():
             self.redis.push(deliveries)
+        reached(CrashPoint.PUSHED)
         queues = Counter(row.queue for row in batch.moved)
         _count_pushed(queues)
         self.queues.update(queues)
@@ -225,6 +229,7 @@ class Enqueuer:
         log.error("job %d cannot be moved: %s", row.id, explanation, extra={"event": "unreadable"})
         try:
             buried = staged.bury(self.connection, [row.id], "unreadable", explanation)
+            reached(CrashPoint.BURIED)
         except psycopg.Error as error:
             if postgres.is_no_fault_of_a_row(error):
                 raise
@@ -263,6 +268,7 @@ class Enqueuer:
                 return Look(rows, is_full=len(rows) == self._limit)
         began = monotonic()
         staged.mature(self.connection, _MATURE_LIMIT)
+        reached(CrashPoint.MATURED)
         rows = self._take(START, skip_locked=skip_locked)
         return Look(rows, is_full=len(rows) == self._limit, sweep_seconds=monotonic() - began)
 
@@ -273,6 +279,7 @@ class Enqueuer:
 
     def _settle(self, rows: Sequence[Taken]) -> Batch:
         """Send each row of the batch its way, within the transaction that took it."""
+        reached(CrashPoint.TAKEN)
         expired = [row.id for row in rows if row.expired]
         forward = [row.id for row in rows if not row.expired and row.queue in self._forward_queues]
         moved = [row for row in rows if not row.expired and row.queue not in self._forward_queues]
@@ -282,6 +289,7 @@ class Enqueuer:
             staged.move(self.connection, [row.id for row in moved], self.last_delivery)
             notes.record_progress(self.connection, last_delivery, self.pushed_up_to)
         forwarded, unreadable = self._forward(forward)
+        reached(CrashPoint.MOVED)
         return Batch(
             moved=moved,
             forwarded=forwarded,
@@ -303,7 +311,9 @@ class Enqueuer:
             # Deleting before pushing, in the one transaction: should a row have changed under us, that
             # fails here, and nothing has been pushed.
             staged.forward(self.connection, list(deliveries))
+            reached(CrashPoint.FORWARDED)
             self.redis.push(list(deliveries.values()))
+            reached(CrashPoint.PUSHED_FORWARD)
         return list(deliveries.values()), unreadable
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from drain import postgres
 from drain.config import process_name
+from drain.crashpoints import CrashPoint, reached
 from drain.postgres import Connection
 from drain.transitions import state
 from drain.transitions.state import State
@@ -35,7 +36,9 @@ def try_to_lead(connection: Connection) -> State | None:
     if not _try_lock(connection, _LEADER):
         return None
     connection.execute(f"LISTEN {CHANNEL}")
-    return state.lead(connection, process_name())
+    found = state.lead(connection, process_name())
+    reached(CrashPoint.LEADING)
+    return found
 
 
 @contextmanager
@@ -48,6 +51,7 @@ def asleep(connection: Connection) -> Iterator[bool]:
         transaction is open; then look again soon.
     """
     locked = _try_lock(connection, _ASLEEP)
+    reached(CrashPoint.ASLEEP)
     try:
         yield locked
     finally:

@@ -22,6 +22,7 @@ from time import monotonic
 from psycopg import IsolationLevel
 
 from drain import inspection, metrics, postgres, wire
+from drain.crashpoints import CrashPoint, reached
 from drain.enqueuer import Enqueuer
 from drain.inspection import Retrying
 from drain.oldest import OldestDeliveries
@@ -104,6 +105,7 @@ class Redelivery:
         self._holds_watermark = False
         self.enqueuer.pushed_up_to = self.enqueuer.last_delivery
         self.enqueuer.flush()
+        reached(CrashPoint.RECOVERED)
         self.enqueuer.redis.mark()
         return total
 
@@ -193,6 +195,7 @@ class Redelivery:
         if not redis.remembers():
             log.warning("Redis has lost its memory, pushing again what waits", extra={"event": "redis_lost"})
             total = self._unclaimed("lost", above=0, up_to=self.enqueuer.last_delivery)
+            reached(CrashPoint.RECOVERED)
             redis.mark()
             return total
         return sum(
@@ -270,10 +273,13 @@ class Redelivery:
     def _push(self, jobs: Sequence[Redelivered]) -> None:
         redis = self.enqueuer.redis
         self.enqueuer.queues.update(job.queue for job in jobs)
+        reached(CrashPoint.RENUMBERED)
         redis.push(
             wire.tracked(redis.namespace, job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery)
             for job in jobs
         )
+        reached(CrashPoint.PUSHED_AGAIN)
         redis.forget(wire.tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs)
+        reached(CrashPoint.FORGOTTEN)
         if not self._holds_watermark:
             self.enqueuer.pushed_up_to = jobs[-1].delivery

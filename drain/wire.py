@@ -29,6 +29,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from drain.crashpoints import CrashPoint, reached
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
 
 log = logging.getLogger(__name__)
@@ -194,6 +195,7 @@ class Wire:
         with self._reachable():
             while jobs := list(islice(rest, _JOBS_PER_CALL)):
                 refused: list[bytes] = self._push(args=[now, *chain.from_iterable(jobs)])
+                reached(CrashPoint.PUSHED_A_SLICE)
                 for queue in refused:
                     # Found again, and pushed, once the key is gone.
                     log.error(
