@@ -30,7 +30,8 @@ check: install
 bench: install
 	$(BIN)/python -m benchmarks
 
-# For how long, and which faults: make soak SOAK_SECONDS=600 SOAK_SEED=7
+# For how long, which faults, and a summary for `make bench`:
+# make soak SOAK_SECONDS=600 SOAK_SEED=7 SOAK_OUTPUT=benchmarks/soak.json
 soak: install
 	$(BIN)/python -m tests.soak
 

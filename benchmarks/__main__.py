@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import psycopg
 import redis
 
-from benchmarks import held_snapshot, latency, rates
+from benchmarks import figures, held_snapshot, latency, rates, recovery, soak
 from benchmarks.processes import command, peak_megabytes
 from drain import schema
 from drain.embedded import Services, services
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -40,7 +40,9 @@ def main() -> None:
             _held_snapshot(started, arguments.held_backlog, (arguments.rounds + 1) // 2),
             _scheduled(started, arguments.jobs, arguments.rounds),
             _latency(started, arguments.seconds),
+            recovery.section(started, arguments.jobs, arguments.rounds),
         ]
+    sections += soak.sections(arguments.soak)
     text = "\n\n".join(sections) + "\n"
     arguments.output.write_text(text, encoding="utf-8")
     print(f"\nwritten to {arguments.output}")
@@ -55,6 +57,7 @@ def _arguments() -> argparse.Namespace:
         "--held-backlog", type=int, default=2_000_000, help="rows that are drained under a held snapshot"
     )
     parser.add_argument("--seconds", type=float, default=30, help="how long to measure latency")
+    parser.add_argument("--soak", type=Path, default=soak.SUMMARY, help="what `make soak` has written")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where to write")
     return parser.parse_args()
 
@@ -89,7 +92,7 @@ def _processor() -> str:
 
 
 def _rates(started: Services, jobs: int, rounds: int) -> str:
-    _say(f"rates, {rounds} rounds of {jobs:,} jobs")
+    figures.say(f"rates, {rounds} rounds of {jobs:,} jobs")
     ways: dict[str, Callable[[], float]] = {
         "drained: moved and pushed, tracked": lambda: rates.moved_and_pushed(started, jobs),
         "moving alone": lambda: rates.moved_alone(started, jobs),
@@ -102,22 +105,22 @@ def _rates(started: Services, jobs: int, rounds: int) -> str:
         for name, measure in ways.items():
             rates.refill(started, jobs)
             measured[name].append(measure())
-        _say("  " + ", ".join(f"{values[-1]:,.0f}" for values in measured.values()))
+        figures.say("  " + ", ".join(f"{values[-1]:,.0f}" for values in measured.values()))
     drained, moving, pushing, one_by_one, many = measured.values()
     slower = [min(pair) for pair in zip(moving, pushing, strict=True)]
-    table = _table(
+    table = figures.table(
         ("way", "jobs a second", "lowest – highest"),
         [
             (name, f"{statistics.median(v):,.0f}", f"{min(v):,.0f} – {max(v):,.0f}")
             for name, v in measured.items()
         ],
     )
-    ratios = _table(
+    ratios = figures.table(
         ("the drain's rate is", "measured", "to reach"),
         [
-            ("… times `Queue.enqueue`", _ratio(drained, one_by_one), "20"),
-            ("… times `Queue.enqueue_many`", _ratio(drained, many), "10"),
-            ("… of the slower of moving alone and pushing alone", _ratio(drained, slower, 2), "0.6"),
+            ("… times `Queue.enqueue`", figures.ratio(drained, one_by_one), "20"),
+            ("… times `Queue.enqueue_many`", figures.ratio(drained, many), "10"),
+            ("… of the slower of moving alone and pushing alone", figures.ratio(drained, slower, 2), "0.6"),
         ],
     )
     rates.refill(started, jobs)
@@ -133,7 +136,7 @@ def _rates(started: Services, jobs: int, rounds: int) -> str:
 
 
 def _backlog(started: Services, jobs: int, backlog: int, rounds: int) -> str:
-    _say(f"a backlog of {backlog:,} rows")
+    figures.say(f"a backlog of {backlog:,} rows")
     small: list[float] = []
     large: list[float] = []
     for _ in range(rounds):
@@ -141,19 +144,19 @@ def _backlog(started: Services, jobs: int, backlog: int, rounds: int) -> str:
         small.append(rates.moved_and_pushed(started, jobs))
         rates.refill(started, backlog)
         large.append(rates.moved_and_pushed(started, jobs))
-        _say(f"  {small[-1]:,.0f} beside {large[-1]:,.0f}")
-    table = _table(
+        figures.say(f"  {small[-1]:,.0f} beside {large[-1]:,.0f}")
+    table = figures.table(
         ("rows that wait", "jobs a second, the first of them", "lowest – highest"),
         [
             (f"{rows:,}", f"{statistics.median(v):,.0f}", f"{min(v):,.0f} – {max(v):,.0f}")
             for rows, v in ((jobs, small), (backlog, large))
         ],
     )
-    return f"## With a large backlog\n\n{table}\n\nRatio: {_ratio(large, small, 2)}; to reach: 0.9."
+    return f"## With a large backlog\n\n{table}\n\nRatio: {figures.ratio(large, small, 2)}; to reach: 0.9."
 
 
 def _memory(started: Services, backlog: int) -> str:
-    _say("memory of the enqueuer")
+    figures.say("memory of the enqueuer")
     rates.refill(started, backlog)
     with command(started, "run", "--metrics-port", "0") as process:
         began = monotonic()
@@ -162,7 +165,7 @@ def _memory(started: Services, backlog: int) -> str:
                 sleep(0.2)
         seconds = monotonic() - began
         peak = peak_megabytes(process)
-    _say(f"  {peak:.0f} MB, {backlog / seconds:,.0f} jobs a second")
+    figures.say(f"  {peak:.0f} MB, {backlog / seconds:,.0f} jobs a second")
     return (
         f"## Memory\n\nPeak of the `drain run` process while it drained {backlog:,} rows: **{peak:.0f} MB**; "
         f"to reach: under 120 MB. The whole backlog took {seconds:.0f} s, {backlog / seconds:,.0f} jobs a second, "
@@ -171,17 +174,17 @@ def _memory(started: Services, backlog: int) -> str:
 
 
 def _held_snapshot(started: Services, backlog: int, rounds: int) -> str:
-    _say(f"a held snapshot and a backlog of {backlog:,} rows")
+    figures.say(f"a held snapshot and a backlog of {backlog:,} rows")
     free: list[held_snapshot.Drained] = []
     held: list[held_snapshot.Drained] = []
     for _ in range(rounds):
         free.append(held_snapshot.drained(started, backlog, held=False))
         held.append(held_snapshot.drained(started, backlog, held=True))
-        _say(
+        figures.say(
             f"  {held[-1].rate:,.0f} beside {free[-1].rate:,.0f}, {held[-1].megabytes_afterwards:.1f} MB left"
         )
     rates_free, rates_held = [run.rate for run in free], [run.rate for run in held]
-    table = _table(
+    table = figures.table(
         ("another session", "jobs a second", "lowest – highest"),
         [
             (who, f"{statistics.median(v):,.0f}", f"{min(v):,.0f} – {max(v):,.0f}")
@@ -193,7 +196,7 @@ def _held_snapshot(started: Services, backlog: int, rounds: int) -> str:
     )
     before = ", ".join(f"{jobs:,}" for jobs in held_snapshot.BEFORE)
     return (
-        f"## With a held snapshot\n\n{table}\n\nRatio: {_ratio(rates_held, rates_free, 2)}; to reach: 0.9.\n\n"
+        f"## With a held snapshot\n\n{table}\n\nRatio: {figures.ratio(rates_held, rates_free, 2)}; to reach: 0.9.\n\n"
         f"`drain run` drains {backlog:,} rows that were staged at once. Before that it drained {before} rows; the "
         "repeatable-read snapshot was taken before the first of them was staged, and is held until the end. "
         "`staged_jobs` and its indexes took "
@@ -205,36 +208,41 @@ def _held_snapshot(started: Services, backlog: int, rounds: int) -> str:
 
 def _scheduled(started: Services, jobs: int, rounds: int) -> str:
     scheduled = held_snapshot.SCHEDULED
-    _say(f"beside {scheduled:,} jobs for tomorrow")
+    figures.say(f"beside {scheduled:,} jobs for tomorrow")
     alone: list[float] = []
     beside: list[float] = []
     for _ in range(rounds):
         alone.append(held_snapshot.beside_scheduled(started, jobs, 0))
         beside.append(held_snapshot.beside_scheduled(started, jobs, scheduled))
-        _say(f"  {beside[-1]:,.0f} beside {alone[-1]:,.0f}")
-    table = _table(
+        figures.say(f"  {beside[-1]:,.0f} beside {alone[-1]:,.0f}")
+    table = figures.table(
         ("scheduled for tomorrow", "jobs a second", "lowest – highest"),
         [
             (f"{rows:,}", f"{statistics.median(v):,.0f}", f"{min(v):,.0f} – {max(v):,.0f}")
             for rows, v in ((0, alone), (scheduled, beside))
         ],
     )
-    return f"## Beside jobs that are scheduled\n\n{table}\n\nRatio: {_ratio(beside, alone, 2)}."
+    return f"## Beside jobs that are scheduled\n\n{table}\n\nRatio: {figures.ratio(beside, alone, 2)}."
 
 
 def _latency(started: Services, seconds: float) -> str:
-    _say(f"latency, {seconds:.0f} s at {latency.PER_SECOND} transactions a second")
+    figures.say(f"latency, {seconds:.0f} s at {latency.PER_SECOND} transactions a second")
     rates.refill(started, 0)
     to_redis, to_start = latency.measure(started, seconds)
     rows = [
-        (name, f"{len(values):,}", *(_milliseconds(values, percent) for percent in (50, 99, 99.9)), goal)
+        (
+            name,
+            f"{len(values):,}",
+            *(figures.milliseconds(values, percent) for percent in (50, 99, 99.9)),
+            goal,
+        )
         for name, values, goal in (
             ("commit to Redis", to_redis, "p50 under 5, p99 under 25"),
             ("commit to start of the job", to_start, ""),
         )
     ]
-    table = _table(("from … to", "jobs", "p50 ms", "p99 ms", "p99.9 ms", "to reach"), rows)
-    _say(table)
+    table = figures.table(("from … to", "jobs", "p50 ms", "p99 ms", "p99.9 ms", "to reach"), rows)
+    figures.say(table)
     return (
         f"## Latency at {latency.PER_SECOND} transactions a second\n\n{table}\n\n"
         f"Each transaction stages one job, on {latency.THREADS} connections. The clock starts when COMMIT has "
@@ -242,26 +250,6 @@ def _latency(started: Services, seconds: float) -> str:
         "and its start is its claim; the arrival of the others is read off the Redis list. Application, enqueuer, "
         "worker, PostgreSQL and Redis share the machine's cores."
     )
-
-
-def _milliseconds(values: Sequence[float], percent: float) -> str:
-    ordered = sorted(values)
-    index = min(len(ordered) - 1, round(percent / 100 * (len(ordered) - 1)))
-    return f"{ordered[index] * 1000:.1f}"
-
-
-def _ratio(values: Sequence[float], to: Sequence[float], digits: int = 1) -> str:
-    ratios = [value / other for value, other in zip(values, to, strict=True)]
-    return f"{statistics.median(ratios):.{digits}f} ({min(ratios):.{digits}f} – {max(ratios):.{digits}f})"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,12 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=int(seed) if seed else None, help="SOAK_SEED")
     parser.add_argument("--directory", type=Path, help="keep logs and data here")
-    parser.add_argument("--output", type=Path, help="write a summary in JSON")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=environment.get("SOAK_OUTPUT"),
+        help="write a summary in JSON; SOAK_OUTPUT",
+    )
     return parser.parse_args()
 
 

@@ -1,0 +1,34 @@
+"""What `make soak SOAK_OUTPUT=benchmarks/soak.json` has found, for the results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from benchmarks import figures
+
+SUMMARY = Path(__file__).with_name("soak.json")
+
+
+def sections(summary: Path) -> list[str]:
+    """A section about the last soak; none if there was none."""
+    if not summary.exists():
+        return []
+    found = json.loads(summary.read_text(encoding="utf-8"))
+    counts = [
+        *(("jobs", name, number) for name, number in found["jobs"].items()),
+        *(("done", name, number) for name, number in found["faults"].items()),
+        *(("survived", name, number) for name, number in found["survived"].items()),
+        *(("must not be", name, len(ids)) for name, ids in found["found"].items()),
+        ("must not be", "breaches that the audit found", len(found["breaches"])),
+    ]
+    table = figures.table(
+        ("", "what", "how often"), [(kind, name, f"{number:,}") for kind, name, number in counts]
+    )
+    text = (
+        f"## Soak\n\n{found['seconds']:.0f} s of faults with seed {found['seed']}, and "
+        f"{found['drained_seconds']:.0f} s until all was done; a run of its own, by `make soak`. Every process "
+        f"and both servers were killed, stopped, flushed and restarted at random, while applications staged, "
+        f"committed and rolled back.\n\n{table}"
+    )
+    return [text]
