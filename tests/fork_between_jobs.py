@@ -12,7 +12,8 @@ import psycopg
 from drain import stage
 from drain.transitions import staged
 from tests.jobs_for_tests import record_in_transaction
-from workers import current, entry
+from workers import entry
+from workers.completion import _engine
 from workers.entry import execute
 
 
@@ -22,7 +23,7 @@ def run(label: str) -> None:
         staged.move(connection, [job_id], last_delivery=job_id)
     became = execute(job_id)
     worker = entry._worker().connection
-    with current._engine(os.environ["DRAIN_DATABASE_URL"]).connect() as session:
+    with _engine(os.environ["DRAIN_DATABASE_URL"]).connect() as session:
         driver: Any = session.connection.driver_connection
     assert worker is not None
     sys.stdout.write(f"{became} {worker.info.backend_pid} {driver.info.backend_pid}\n")

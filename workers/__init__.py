@@ -13,7 +13,8 @@ One job's way through these modules:
     entry      what RQ calls with the job's id: claim, run, finish
     attempt    one attempt: look up, read the arguments, call within the time limit
     lease      beside it: a thread that extends the claim, and tells the job when it is lost
-    current    what the running job can ask of its claim, and the transaction in which it finishes itself
+    current    what the running job can ask of its claim
+    completion the transaction in which a job's writes and its finish are one commit
     errors     what a job may raise: Defer, Dead; and see raised: LeaseLostError
     outcome    what becomes of it: finished, tried again later, deferred, or dead
     work       `drain work`: an RQ worker with all of this at hand
@@ -22,7 +23,8 @@ What always holds: a job runs only while its claim holds, and is finished only b
 that is refused does nothing. Whatever a job raises is recorded, and never stops the worker.
 """
 
-from workers.current import CurrentJob, current_job, transaction
+from workers.completion import transaction
+from workers.current import CurrentJob, current_job
 from workers.errors import Dead, Defer, JobTimeoutError, LeaseLostError, NoCurrentJobError, TransactionError
 from workers.registry import job
 

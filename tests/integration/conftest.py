@@ -8,7 +8,8 @@ import pytest
 from drain.config import Settings
 from tests import jobs_for_tests
 from tests.workshop import Workshop
-from workers import current, registry
+from workers import registry
+from workers.completion import _engines
 from workers.entry import Worker
 
 
@@ -19,6 +20,6 @@ def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksho
     jobs_for_tests.create_effects(database_url)
     with closing(Worker(Settings(database_url=database_url))) as worker:
         yield Workshop(database_url, worker)
-    for engine in current._engines.values():
+    for engine in _engines.values():
         engine.dispose()
-    current._engines.clear()
+    _engines.clear()
