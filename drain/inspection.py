@@ -91,7 +91,7 @@ SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failure
     SELECT count(*) FROM (
         SELECT FROM inflight_jobs AS failed
         WHERE failed.queue = heads.queue AND failed.failed_at > coalesce(last_finish.at, '-infinity')
-        ORDER BY failed.queue, failed.failed_at LIMIT %(failures)s) AS latest)
+        ORDER BY failed.failed_at LIMIT %(failures)s) AS latest)
 FROM heads, LATERAL (
     SELECT max(finished_at) AS at FROM finished_jobs WHERE queue = heads.queue) AS last_finish
 """

@@ -145,6 +145,12 @@ def wait_for_go(label: str) -> None:
         time.sleep(0.01)
 
 
+@job(max_attempts=0, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def fail_until_go(number: int) -> None:
+    if not _count("go"):
+        raise ConnectionError(f"the target of {number} is away")
+
+
 @job(queue="orders", max_attempts=3)
 def ship(order_id: int) -> None:
     """Leave an effect that tells whether the order could be seen as the job ran."""

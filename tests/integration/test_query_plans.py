@@ -1,13 +1,15 @@
-"""What the enqueuer asks again and again is answered from an index, whatever else the tables hold."""
+"""What the enqueuer and the workers ask again and again is answered from an index, whatever else the tables hold."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from drain import inspection
 from drain.enqueuer import SESSION
+from drain.job import Limits
 from drain.transitions import id_array, inflight, staged
 from tests.support import query, stage_jobs
 
@@ -100,6 +102,80 @@ def many_inflight_rows(database_url: str) -> str:
     )
     query(database_url, "ANALYZE")
     return database_url
+
+
+@pytest.fixture(params=["analyzed", "analyzed while it was empty"])
+def many_waiting_rows(database_url: str, request: pytest.FixtureRequest) -> str:
+    """20,000 that wait in two queues: in "a" they have failed, in "b" deferred themselves; and as many finished."""
+    if request.param != "analyzed":
+        query(database_url, "VACUUM ANALYZE")
+    columns = "id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at"
+    values = "id, 'm.f', '[]', '{}', CASE id %% 2 WHEN 0 THEN 'a' ELSE 'b' END, 0, now(), now()"
+    query(
+        database_url,
+        f"INSERT INTO finished_jobs ({columns}, moved_at, claimed_at, finished_at, attempts, fencing_token) "
+        f"SELECT {values}, now(), now(), now() - id * interval '1 s', 1, 1 FROM generate_series(1, %s) AS ids (id)",
+        MANY,
+    )
+    query(
+        database_url,
+        f"INSERT INTO inflight_jobs ({columns}, delivery, next_run_at, failed_at) "
+        f"SELECT {values}, id, now() + (id - 10) * interval '1 s', CASE id %% 2 WHEN 0 THEN now() END "
+        "FROM generate_series(1, %s) AS ids (id)",
+        MANY,
+    )
+    if request.param == "analyzed":
+        query(database_url, "ANALYZE")
+    return database_url
+
+
+CLAIM: dict[str, Any] = {"worker": "test", "limits": Jsonb({}), "again": False, **Limits()._asdict()}
+ERROR: dict[str, Any] = {"error": None, "reason": "failed", "explanation": "why", "ran": True}
+
+
+@pytest.mark.parametrize("job_id", [150, 15_000, 4_000_000], ids=["claimed", "delivered", "unknown"])
+@pytest.mark.parametrize(
+    ("statement", "parameters"),
+    [
+        (inflight.CLAIM, CLAIM),
+        (inflight.EXTEND, {"token": 0, "lease": 30}),
+        (inflight.FINISH, {"token": 0}),
+        (inflight.RETRY_LATER, {"token": 0, "wait": 1, "error": "{}"}),
+        (inflight.DEFER, {"token": 0, "wait": 1, "until": None}),
+        (inflight.BURY_CLAIMED, {"token": 0} | ERROR),
+    ],
+    ids=["claim", "extend", "finish", "retry", "defer", "bury"],
+)
+def test_what_a_worker_writes_is_found_by_its_id(
+    many_inflight_rows: str, statement: str, parameters: dict[str, Any], job_id: int
+) -> None:
+    # Only what has been claimed can be finished.
+    query(many_inflight_rows, "UPDATE inflight_jobs SET claimed_at = now()")
+    found = scans(many_inflight_rows, statement, parameters | {"id": job_id})
+
+    assert set(found) <= {"inflight_jobs_pkey", "finished_jobs_pkey", "dead_jobs_pkey"}
+    assert sum(found.values()) <= 4
+
+
+def test_which_queues_fail_is_a_few_looks_for_each_queue(many_waiting_rows: str) -> None:
+    with psycopg.connect(many_waiting_rows) as connection:
+        failing = [
+            (found.queue, found.due, found.failing) for found in inspection.retrying_queues(connection)
+        ]
+    assert failing == [("a", True, True), ("b", True, False)]
+
+    found = scans(many_waiting_rows, inspection._RETRYING_QUEUES, {"failures": inspection.FAILURES_IN_A_ROW})
+
+    assert set(found) <= {"inflight_jobs_waiting", "inflight_jobs_failed", "finished_jobs_latest"}
+    assert sum(found.values()) <= 20
+
+
+def test_the_retry_of_a_failing_queue_is_the_first_of_its_index(many_waiting_rows: str) -> None:
+    one = REDELIVER | {"queue": "a", "limit": 1}
+    found = scans(many_waiting_rows, inflight.REDELIVER_RETRIES, one)
+
+    assert set(found) == {"inflight_jobs_waiting", "inflight_jobs_pkey"}
+    assert sum(found.values()) <= 4
 
 
 def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged_rows: str) -> None:

@@ -49,6 +49,14 @@ def test_a_name_that_nobody_registered_waits_as_the_defaults_say() -> None:
     assert [wait_seconds(attempts, None) for attempts in (1, 2, 100)] == [2, 4, 3600]
 
 
+@pytest.mark.parametrize("attempts", [*HUGE, 0])
+def test_the_longest_policy_that_a_registration_takes_overflows_nothing(attempts: int) -> None:
+    year = 365 * 24 * 3600
+    for base in (year, 1e-300):
+        options = JobOptions(retry_base_seconds=base, retry_cap_seconds=year)
+        assert 0 <= wait_seconds(attempts, options) <= year
+
+
 def test_an_error_is_told_by_type_message_and_traceback() -> None:
     described = describe(raised(ValueError("no such order")))
     assert described.keys() == {"type", "message", "traceback"}
