@@ -55,9 +55,12 @@ class Fleet:
         return None if name in self._end_by else self._running.get(name)
 
     def kill(self, name: str) -> None:
-        """SIGKILL a process, and leave it so."""
-        self._processes.kill(self._running.pop(name))
+        """SIGKILL a process, if it runs, and leave it so."""
         self._start_at.pop(name, None)
+        self._end_by.pop(name, None)
+        child = self._running.pop(name, None)
+        if child is not None:
+            self._processes.kill(child)
 
     def start(self, name: str) -> None:
         """Start a process that was killed."""

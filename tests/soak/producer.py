@@ -29,6 +29,9 @@ QUEUES = ("mail", "index", "bulk")
 
 _AWAY_SECONDS = 0.1
 _LONG_SECONDS = 3.0
+# More than so many jobs under way would only make the end of a long soak longer.
+_UNDER_WAY = 1000
+_COUNT = "SELECT count(*) FROM (SELECT FROM inflight_jobs LIMIT %s) AS jobs"
 _WEIGHTS = [weight for _, weight in KINDS.values()]
 
 
@@ -41,6 +44,7 @@ def main(seed: int, journal: Path) -> None:
                 with closing(postgres.connect(os.environ["DRAIN_DATABASE_URL"], "producer")) as connection:
                     while True:
                         _transact(connection, chance, told)
+                        sleep(_crowd_seconds(connection))
             except (psycopg.OperationalError, UnavailableError):
                 sleep(_AWAY_SECONDS)
 
@@ -54,7 +58,12 @@ def _transact(connection: Connection, chance: random.Random, told: TextIO) -> No
             sleep(chance.uniform(0, _LONG_SECONDS))
     if not rolls_back:
         told.write(" ".join(map(str, ids)) + "\n")
-    sleep(chance.uniform(0, 0.1))
+
+
+def _crowd_seconds(connection: Connection) -> float:
+    """How long to pause, by how many jobs are under way."""
+    (count,) = postgres.fetch_one(connection, _COUNT, (_UNDER_WAY,))
+    return 0.02 + int(count) / _UNDER_WAY
 
 
 def _stage_one(connection: Connection, chance: random.Random) -> int:

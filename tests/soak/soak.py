@@ -32,7 +32,7 @@ _BATCH_SIZE = 20
 _TICK_SECONDS = 0.02
 _LINE_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
-_DRAIN_SECONDS = 180.0
+_STANDSTILL_SECONDS = 90.0
 
 
 def soak(seed: int, seconds: float, directory: Path, say: Say) -> Result:
@@ -86,7 +86,7 @@ class _Run:
         for name in PRODUCERS:
             self._fleet.kill(name)
         lasted = self._seconds()
-        self._drain(lasted + _DRAIN_SECONDS)
+        self._drain()
         drained = self._seconds() - lasted
         with closing(_connect(self._servers)) as connection:
             audited = self._audit(connection)
@@ -121,12 +121,16 @@ class _Run:
             self._say(f"{self._seconds():6.1f} s: {where}; {sum(self._chaos.done.values())} faults")
         return counts["staged"] + counts["inflight"]
 
-    def _drain(self, until: float) -> None:
-        """Return once nothing is left, or when it is too late."""
+    def _drain(self) -> None:
+        """Return once nothing is left, or when nothing has ended for a while."""
         self._say(f"{self._seconds():6.1f} s: the faults are over, waiting until nothing is left")
-        while self._left() and self._seconds() < until:
+        fewest, until = self._left(), self._seconds() + _STANDSTILL_SECONDS
+        while fewest and self._seconds() < until:
             self._fleet.supervise()
             sleep(_LOOK_SECONDS)
+            left = self._left()
+            if left < fewest:
+                fewest, until = left, self._seconds() + _STANDSTILL_SECONDS
 
     def _audit(self, connection: Connection) -> Report:
         settings = Settings.from_texts({"database_url": self._servers.database_url})
