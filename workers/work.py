@@ -87,14 +87,16 @@ class _Worker(SimpleWorker):
 def _worked_to_the_end(url: str, queues: Sequence[str], ended: threading.Event, *, burst: bool) -> bool:
     """Let RQ's worker run; False if it gave up because Redis went away under it, or refused."""
     connection = redis.Redis.from_url(url)
-    worker = _Worker(list(queues), connection=connection, worker_ttl=_WORKER_TTL_SECONDS)
-    worker.ended = ended
+    worker: _Worker | None = None
     try:
+        worker = _Worker(list(queues), connection=connection, worker_ttl=_WORKER_TTL_SECONDS)
+        worker.ended = ended
         worker.work(burst=burst, with_scheduler=False, logging_level=None)
     # RQ waits for Redis between two jobs by itself, but not while it keeps its books of one.
     except (redis.ConnectionError, redis.TimeoutError) as error:
         log.warning("%s; no job is lost, waiting for Redis", error, extra={"event": "down"})
-        worker.stop_listening()
+        if worker is not None:
+            worker.stop_listening()
         return ended.is_set()
     if not burst and not ended.is_set():
         # At an answer that it does not expect, RQ logs an error and returns as if all were well.

@@ -1,6 +1,7 @@
 """`drain work` as a process: when it ends, and when it does not."""
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.support import (
     new_enqueuer,
     wait_until,
 )
+from workers import work
 
 LIST = "rq:queue:default"
 
@@ -106,3 +108,8 @@ def test_a_worker_that_waited_for_redis_leaves_no_thread_behind(
         # The main one, and the one that listens for RQ's commands.
         wait_until(lambda: len(list(Path(f"/proc/{command.pid}/task").iterdir())) == 2, PATIENCE_SECONDS)
     assert ids_in(database_url, "finished_jobs") == ids
+
+
+def test_a_redis_that_goes_away_before_the_worker_is_made_is_waited_for(tmp_path: Path) -> None:
+    nowhere = f"unix://{tmp_path}/redis.sock"
+    assert not work._worked_to_the_end(nowhere, ["default"], threading.Event(), burst=False)
