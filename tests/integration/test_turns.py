@@ -11,6 +11,8 @@ from psycopg import IsolationLevel
 from drain import inspection, metrics, postgres, stage
 from drain import turns as turns_module
 from drain.bound import Bound
+from drain.config import Settings
+from drain.daemon import Daemon
 from drain.enqueuer import Enqueuer
 from drain.transitions import staged
 from drain.turns import Turns
@@ -293,10 +295,42 @@ def test_the_daemon_gives_the_space_back_by_itself(
     port = free_port()
     env = environment(database_url, redis_url, DRAIN_METRICS_PORT=str(port))
     with leading(env, "--metrics-port", str(port)):
-        stage_at(database_url, 5, 60_000)
-        wait_until(lambda: len(pushed_jobs(redis_url)) == 60_000, A_ROUND_SECONDS)
+        stage_at(database_url, 5, 20_000)
+        wait_until(lambda: len(pushed_jobs(redis_url)) == 20_000, A_ROUND_SECONDS)
         wait_until(lambda: size(database_url) == 0, A_ROUND_SECONDS)
         wait_until(lambda: "drain_truncated_partitions_total 1.0" in ask(port, "/metrics")[1])
+
+
+def test_draining_once_gives_it_back_too(
+    database_url: str, redis_url: str, small_partitions_too: None
+) -> None:
+    daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
+    stage_at(database_url, 5, 100)
+    assert daemon.run_once() == 100
+
+    def is_empty() -> bool:
+        daemon.run_once()
+        return size(database_url) == 0
+
+    wait_until(is_empty, A_ROUND_SECONDS)
+
+
+def test_the_daemon_looks_for_the_lag_behind_the_bound(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[staged.Key] = []
+
+    def ask_and_stop(_: psycopg.Connection, after: staged.Key) -> float:
+        asked.append(after)
+        daemon.stop()
+        return 0.0
+
+    monkeypatch.setattr(inspection, "oldest_due_seconds", ask_and_stop)
+    (job_id,) = stage_jobs(database_url)
+    daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
+    daemon.run()
+
+    assert asked == [(0, job_id)]
 
 
 def test_rows_of_all_partitions_are_drained_in_the_order_of_priority_and_id(

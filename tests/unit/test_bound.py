@@ -58,32 +58,43 @@ def test_a_sweep_that_may_have_left_some_is_gone_on_with() -> None:
 
 def test_sweeps_that_take_no_longer_than_they_should_follow_each_other(clock: list[float]) -> None:
     bound = Bound()
-    bound.passed(look((0, 1), sweep_seconds=bound_module._LOOK_SECONDS))
+    bound.passed(look((0, 1), is_full=True, sweep_seconds=bound_module._LOOK_SECONDS))
     assert bound.sweep_is_due()
 
 
 def test_a_slow_sweep_puts_the_next_one_off_for_many_times_what_it_took_too_long(clock: list[float]) -> None:
     bound = Bound()
-    bound.passed(look((0, 1), sweep_seconds=0.105))
+    bound.passed(look((0, 1), is_full=True, sweep_seconds=0.105))
     clock[0] += 4.9
     assert not bound.sweep_is_due()
     clock[0] += 0.2
     assert bound.sweep_is_due()
 
 
-def test_other_looks_neither_hasten_nor_delay_the_next_sweep(clock: list[float]) -> None:
+def test_other_full_looks_neither_hasten_nor_delay_the_next_sweep(clock: list[float]) -> None:
     bound = Bound()
-    bound.passed(look((0, 1), sweep_seconds=0.105))
-    bound.passed(look((0, 2)))
+    bound.passed(look((0, 1), is_full=True, sweep_seconds=0.105))
+    bound.passed(look((0, 2), is_full=True))
     assert not bound.sweep_is_due()
+
+
+@pytest.mark.parametrize("sweep_seconds", [None, 0.105])
+def test_a_look_that_is_not_full_is_followed_by_a_sweep(
+    clock: list[float], sweep_seconds: float | None
+) -> None:
+    bound = Bound()
+    bound.passed(look((0, 1), is_full=True, sweep_seconds=0.105))
+    bound.passed(look((0, 2), sweep_seconds=sweep_seconds))
+    assert bound.sweep_is_due()
 
 
 def test_what_is_quick_comes_at_its_own_interval_and_what_is_slow_later(clock: list[float]) -> None:
     pace = Pace(1.0)
     assert pace.is_due()
     pace.took(0.001)
+    clock[0] += 0.9
     assert not pace.is_due()
-    clock[0] += 1.0
+    clock[0] += 0.2
     assert pace.is_due()
     pace.took(0.1)
     clock[0] += 4.9
