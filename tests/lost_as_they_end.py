@@ -44,7 +44,7 @@ CLAIM = Claim(
 @job(name=CLAIM.job_name)
 def end() -> None:
     """Work without a pause, so that the signal may come at any instruction."""
-    until = time.perf_counter() + random.uniform(0, 2 * SECONDS)
+    until = time.perf_counter() + random.uniform(0, 4 * SECONDS)
     while time.perf_counter() < until:
         pass
 
@@ -55,6 +55,8 @@ def refuse(*_: Any) -> None:
 
 def main() -> None:
     logging.disable()
+    # Else the other thread waits for its turn until the job has ended.
+    sys.setswitchinterval(SECONDS / 100)
     lease._SHORTEST_PAUSE_SECONDS = 0.0001
     lease._AGAIN_SECONDS = 0.0005
     Lease._connected = lambda self: None  # type: ignore[assignment, method-assign, return-value]

@@ -7,10 +7,10 @@ import inspect
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
-from types import CoroutineType
+from types import CoroutineType, FrameType
 from typing import Any
 
 from drain.job import JobOptions
@@ -24,10 +24,8 @@ from workers.errors import (
     LeaseLostError,
     NotRegisteredError,
 )
-from workers.lease import Lease
+from workers.lease import Handler, Lease
 from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Unreadable, describe
-
-_AGAIN_SECONDS = 10.0
 
 
 def run(claim: Claim, lease: Lease) -> Outcome:
@@ -47,9 +45,8 @@ def run(claim: Claim, lease: Lease) -> Outcome:
         return Unreadable(f"Python cannot read its arguments: {error}")
     try:
         _check_arguments(job, args, kwargs)
-        with interruptible(claim.timeout_seconds, lambda: lease.lost, lease.stop):
-            lease.start()
-            _call(job.function, args, kwargs, lease)
+        call = partial(_call, job.function, args, kwargs, lease)
+        interruptible(call, claim.timeout_seconds, lambda: lease.lost, lease.stop)
     except KeyboardInterrupt:
         raise
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
@@ -58,7 +55,14 @@ def run(claim: Claim, lease: Lease) -> Outcome:
     return Finished()
 
 
-def _call(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], lease: Lease) -> None:
+def _call(
+    function: Callable[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    lease: Lease,
+    handler: Handler | None,
+) -> None:
+    lease.start(handler)
     result = function(*args, **kwargs)
     # What isinstance() asks of a proxy may raise.
     if issubclass(type(result), CoroutineType):
@@ -76,46 +80,46 @@ def _outcome_of(error: BaseException, options: JobOptions) -> Outcome:
     return Failed(describe(error), options)
 
 
-@contextmanager
 def interruptible(
-    seconds: float, lost: Callable[[], bool] = lambda: False, end: Callable[[], None] = lambda: None
-) -> Iterator[None]:
-    """Raise JobTimeoutError inside of the block once `seconds` have passed, and again should it go on.
+    act: Callable[[Handler | None], None],
+    seconds: float,
+    lost: Callable[[], bool] = lambda: False,
+    end: Callable[[], None] = lambda: None,
+) -> None:
+    """Call a function, and raise JobTimeoutError inside of it once `seconds` have passed.
 
     Works in the main thread, where RQ runs jobs. An alarm that is set already goes on afterwards.
 
     Args:
+        act: Is given the handler of SIGALRM; None in another thread, where nothing can be raised.
         seconds: From now.
         lost: Whether a SIGALRM that comes earlier is to raise LeaseLostError.
-        end: Called at the end of the block: when a SIGALRM raises nothing any more, and before those that
-            come later are for somebody else.
+        end: Called at the end: when a SIGALRM raises nothing any more, and before those that come later are
+            for somebody else.
     """
     if threading.current_thread() is not threading.main_thread():
         try:
-            yield
+            act(None)
         finally:
             end()
         return
-    running = True
+    raises = True
 
-    def interrupt(_signal: int, _frame: object) -> None:
-        if running and lost():
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if raises and lost():
             raise LeaseLostError("somebody else has claimed the job; this attempt can finish nothing")
-        if running:
+        if raises:
             raise JobTimeoutError(f"it ran for longer than its timeout of {seconds:g} s")
 
     handler = signal.signal(signal.SIGALRM, interrupt)
-    began = monotonic()
-    # One exception may not be enough: an event loop logs what is raised inside of its callbacks, and goes on.
-    outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_SECONDS)
+    began, outer = monotonic(), 0.0
     try:
-        try:
-            yield
-        finally:
-            running = False
+        outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+        act(interrupt)
     finally:
-        # Twice, since the first time is the last moment at which a signal can raise.
-        running = False
+        # A signal raises where a call begins or returns, even in the first line of a context manager's end.
+        # An assignment it does not interrupt.
+        raises = False
         try:
             end()
         finally:

@@ -9,7 +9,8 @@ PostgreSQL may be away for longer than the lease. Then nobody else can claim eit
 first who asks has the job: the extension of a lease that ran out is taken as long as nobody has claimed.
 
 A job that hangs where no exception reaches it does not keep its lease for ever: some time after its
-time limit the thread extends it no more, and only looks whether somebody else has claimed the job.
+time limit the thread extends it no more, and only looks whether somebody else has claimed the job. One that
+catches its LeaseLostError or its JobTimeoutError, and goes on, gets the next one every ten seconds.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from types import CoroutineType
+from types import CoroutineType, FrameType
 from typing import Any
 
 from drain import postgres
@@ -40,8 +42,10 @@ _LONGEST_BEAT_SECONDS = 15.0
 # A worker that ends a job lets a heartbeat that is under way come to its end, for so long; then it breaks it off.
 _PATIENCE_SECONDS = 0.25
 _JOIN_SECONDS = 1.0
-# A job that caught its LeaseLostError, and goes on, gets the next one after this long.
+# One exception may not be enough: an event loop logs what is raised inside of its callbacks, and goes on.
 _AGAIN_SECONDS = 10.0
+
+Handler = Callable[[int, FrameType | None], None]
 
 
 class Lease:
@@ -74,6 +78,9 @@ class Lease:
         self._beat_at = asked_at + self._heartbeat
         self._let_go_at = self._began + claim.timeout_seconds + claim.lease_seconds
         self._tell_at = self._began + (options.max_execute_seconds or claim.timeout_seconds / 2)
+        # The first time is the alarm's, unless the job has switched that off.
+        self._interrupt_at = self._began + claim.timeout_seconds + _AGAIN_SECONDS
+        self._handler: Handler | None = None
         self._job_thread = threading.current_thread()
         self._ended = threading.Event()
         # Held while the job is being interrupted: once `stop` has returned, nobody is.
@@ -83,8 +90,13 @@ class Lease:
         self._thread = threading.Thread(target=self._watch, name=f"lease of job {claim.id}", daemon=True)
         self._connection: Connection | None = None
 
-    def start(self) -> None:
-        """Watch over the lease from now on."""
+    def start(self, handler: Handler | None = None) -> None:
+        """Watch over the lease from now on.
+
+        Args:
+            handler: What SIGALRM calls to raise in the job; None if nothing can.
+        """
+        self._handler = handler
         self._thread.start()
 
     def stop(self) -> None:
@@ -110,17 +122,18 @@ class Lease:
                 self._tell_where_it_is()
             if now >= self._beat_at:
                 self._beat(now)
+            if now >= self._interrupt_at:
+                self._interrupt_at = now + _AGAIN_SECONDS
+                self._interrupt()
         self._disconnect()
 
     def _pause(self) -> float:
-        return max(_SHORTEST_PAUSE_SECONDS, min(self._beat_at, self._tell_at) - monotonic())
+        next_at = min(self._beat_at, self._tell_at, self._interrupt_at)
+        return max(_SHORTEST_PAUSE_SECONDS, next_at - monotonic())
 
     def _beat(self, now: float) -> None:
         self._beat_at = now + self._heartbeat
-        if self.lost:
-            self._beat_at = now + _AGAIN_SECONDS
-            self._interrupt()
-        elif not self.settling:
+        if not self.settling:
             try:
                 self._extend_or_lose(now)
             # Whatever it is, a job must not lose its lease over it: the next heartbeat may succeed.
@@ -176,17 +189,19 @@ class Lease:
 
     def _lose(self) -> None:
         self.lost = True
-        self._beat_at = monotonic() + _AGAIN_SECONDS
+        self._beat_at = float("inf")
+        self._interrupt_at = monotonic()
         log.warning(
             "job %d has been claimed by somebody else: the lease of attempt %d is lost",
             *(self._claim.id, self._claim.attempts),
             extra={"event": "lease_lost", "job_id": self._claim.id, "token": self._claim.fencing_token},
         )
-        self._interrupt()
 
     def _interrupt(self) -> None:
         with self._interrupting:
-            if not self._ended.is_set() and self._job_thread is threading.main_thread():
+            # A job may use the alarm for itself; by default the signal would end the process.
+            is_ours = self._handler is not None and signal.getsignal(signal.SIGALRM) is self._handler
+            if is_ours and not self._ended.is_set():
                 signal.pthread_kill(self._job_thread.ident or 0, signal.SIGALRM)
 
     def _tell_where_it_is(self) -> None:

@@ -16,7 +16,7 @@ import pytest
 from drain.job import JobOptions
 from drain.transitions.inflight import Claim
 from tests.support import wait_until
-from workers import attempt, job, registry
+from workers import attempt, job, lease, registry
 from workers.attempt import interruptible
 from workers.errors import JobTimeoutError
 from workers.lease import Lease
@@ -235,7 +235,7 @@ def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> No
 
 
 def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(lease, "_AGAIN_SECONDS", 0.01)
     caught: list[JobTimeoutError] = []
 
     @job(name=NAME)
@@ -250,7 +250,7 @@ def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pyte
 
 
 def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(lease, "_AGAIN_SECONDS", 0.01)
     caught: list[object] = []
 
     def block() -> None:
@@ -268,6 +268,19 @@ def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.Mo
     assert isinstance(caught[0], JobTimeoutError)
 
 
+def test_a_function_that_switches_the_alarm_off_is_interrupted_a_little_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lease, "_AGAIN_SECONDS", 0.01)
+
+    @job(name=NAME)
+    def act() -> None:
+        signal.alarm(0)
+        time.sleep(FOREVER_SECONDS)
+
+    assert failed(run(claim(timeout_seconds=1))).error["type"] == "workers.errors.JobTimeoutError"
+
+
 @pytest.mark.parametrize("error", [None, KeyError("its own")])
 def test_an_alarm_that_comes_when_the_block_has_ended_raises_nothing(error: Exception | None) -> None:
     ended: list[bool] = []
@@ -276,33 +289,56 @@ def test_an_alarm_that_comes_when_the_block_has_ended_raises_nothing(error: Exce
         signal.raise_signal(signal.SIGALRM)
         ended.append(True)
 
-    with contextlib.suppress(KeyError), interruptible(FOREVER_SECONDS, lambda: True, end):
+    def act(_: object) -> None:
         if error:
             raise error
+
+    with contextlib.suppress(KeyError):
+        interruptible(act, FOREVER_SECONDS, lambda: True, end)
     assert ended == [True]
 
 
+def test_an_alarm_at_whatever_instruction_the_function_ends_leaves_no_alarm() -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    outcomes = set()
+    for turn in range(20_000):
+        try:
+            interruptible(lambda _: None, 1e-6 * (1 + turn % 100))
+            outcomes.add("in time")
+        except JobTimeoutError:
+            outcomes.add("too late")
+        assert signal.getsignal(signal.SIGALRM) is handler
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert outcomes == {"in time", "too late"}
+
+
 def test_a_watch_that_cannot_be_ended_leaves_no_alarm_either() -> None:
-    with pytest.raises(OSError, match="no end"), interruptible(FOREVER_SECONDS, end=lambda: fail("no end")):
-        pass
+    with pytest.raises(OSError, match="no end"):
+        interruptible(lambda _: None, FOREVER_SECONDS, end=lambda: fail("no end"))
 
 
-def test_a_block_that_ends_in_time_leaves_no_alarm() -> None:
-    with interruptible(FOREVER_SECONDS):
-        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+def test_a_function_that_ends_in_time_leaves_no_alarm() -> None:
+    remaining: list[float] = []
+    interruptible(look(remaining), FOREVER_SECONDS)
+    assert 0 < remaining[0] <= FOREVER_SECONDS
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
-def test_a_block_that_raises_leaves_no_alarm_either() -> None:
-    with pytest.raises(KeyError), interruptible(FOREVER_SECONDS):
-        raise KeyError
+def test_a_function_that_raises_leaves_no_alarm_either() -> None:
+    with pytest.raises(OSError, match="its own"):
+        interruptible(lambda _: fail("its own"), FOREVER_SECONDS)
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_the_longest_timeout_of_the_schema_can_be_set() -> None:
-    with interruptible(2**31 - 1):
-        remaining, _ = signal.getitimer(signal.ITIMER_REAL)
-    assert remaining > 2**30
+    remaining: list[float] = []
+    interruptible(look(remaining), 2**31 - 1)
+    assert remaining[0] > 2**30
+
+
+def look(remaining: list[float]) -> Callable[[object], None]:
+    """A function that notes what is left of the time."""
+    return lambda _: remaining.append(signal.getitimer(signal.ITIMER_REAL)[0])
 
 
 @contextlib.contextmanager
@@ -322,12 +358,11 @@ def test_an_alarm_that_was_set_before_goes_on_afterwards_with_what_is_left_of_it
     with alarm(1000) as rang:
         outer = signal.getsignal(signal.SIGALRM)
         before, _ = signal.getitimer(signal.ITIMER_REAL)
-        with interruptible(FOREVER_SECONDS):
-            within, _ = signal.getitimer(signal.ITIMER_REAL)
-            time.sleep(0.05)
+        within: list[float] = []
+        interruptible(look(within), FOREVER_SECONDS, end=lambda: time.sleep(0.05))
         after, _ = signal.getitimer(signal.ITIMER_REAL)
         assert signal.getsignal(signal.SIGALRM) is outer
-        assert within <= FOREVER_SECONDS
+        assert within[0] <= FOREVER_SECONDS
         assert FOREVER_SECONDS < after <= before - 0.05
         assert rang == []
 
@@ -335,17 +370,22 @@ def test_an_alarm_that_was_set_before_goes_on_afterwards_with_what_is_left_of_it
 def test_an_alarm_that_came_due_in_the_meantime_rings_afterwards() -> None:
     with alarm(0.01) as rang:
         due = time.monotonic() + 0.05
-        with interruptible(FOREVER_SECONDS):
+        meanwhile: list[float] = []
+
+        def act(_: object) -> None:
             wait_until(lambda: time.monotonic() > due)
-            assert rang == []
+            meanwhile.extend(rang)
+
+        interruptible(act, FOREVER_SECONDS)
+        assert meanwhile == []
         assert wait_until(lambda: rang)
 
 
 def test_an_alarm_that_was_set_before_goes_on_after_a_timeout() -> None:
     with alarm(1000):
         outer = signal.getsignal(signal.SIGALRM)
-        with pytest.raises(JobTimeoutError), interruptible(0.01):
-            time.sleep(FOREVER_SECONDS)
+        with pytest.raises(JobTimeoutError):
+            interruptible(lambda _: time.sleep(FOREVER_SECONDS), 0.01)
         remaining, _ = signal.getitimer(signal.ITIMER_REAL)
         assert signal.getsignal(signal.SIGALRM) is outer
         assert remaining > FOREVER_SECONDS
