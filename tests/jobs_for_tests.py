@@ -128,6 +128,12 @@ def outlive_the_lease(label: str) -> None:
     _leave(label)
 
 
+@job(max_attempts=3, lease_seconds=1.0, heartbeat_seconds=0.05)
+def sleep_on_a_short_lease(label: str) -> None:
+    _leave(label)
+    time.sleep(FOREVER_SECONDS)
+
+
 @job(max_attempts=1)
 def return_what_nobody_can_pickle(label: str) -> object:
     _leave(label)

@@ -25,6 +25,7 @@ from drain import schema, stage
 from drain.config import Settings
 from drain.embedded import CARELESS, EmbeddedPostgres, EmbeddedRedis
 from drain.redelivery import Redelivery
+from drain.transitions import inflight
 from drain.wire import Wire, tracked
 from tests import jobs_for_tests as jobs
 from tests.support import (
@@ -406,6 +407,31 @@ def test_a_worker_that_stalls_for_longer_than_its_lease_finishes_nothing(system:
     finished = system.row("finished_jobs", job_id)
     assert finished["fencing_token"] == 2
     assert finished["finished_by"].endswith(f":{successor.pid}")
+
+
+@pytest.mark.parametrize("work", [System.rq_worker, System.drain_work], ids=["rq worker", "drain work"])
+def test_a_worker_whose_job_was_taken_over_drops_it_and_goes_on_with_the_next(
+    system: System, work: Callable[[System], str]
+) -> None:
+    contested = system.stage(jobs.sleep_on_a_short_lease, "contested")
+    after = system.stage(jobs.record, "after", priority=1)
+    system.drain()
+
+    def taken_over() -> bool:
+        system.end_lease(contested)
+        with psycopg.connect(system.database_url, autocommit=True) as connection:
+            return inflight.claim(connection, contested, worker="the other", limits={}) is not None
+
+    with ThreadPoolExecutor(1) as thread:
+        ended = thread.submit(work, system)
+        wait_until(system.effects, PATIENCE_SECONDS)
+        wait_until(taken_over)
+        ended.result(PATIENCE_SECONDS)
+    assert system.effects() == ["contested", "after"]
+    assert system.whereabouts(after) == "finished_jobs"
+    assert system.row("inflight_jobs", contested)["claimed_by"] == "the other"
+    (stale,) = system.execute("SELECT * FROM stale_finishes")
+    assert (stale["id"], stale["fencing_token"], stale["outcome"]) == (contested, 1, "nothing")
 
 
 def test_a_job_that_killed_its_worker_on_its_last_attempt_is_dead_and_runs_no_more(system: System) -> None:
