@@ -116,7 +116,8 @@ def _queue_table(result: Status) -> Table:
     for name, counts in sorted(result.queues.items()):
         depth = "?" if counts.redis_depth is None else counts.redis_depth
         numbers = (counts.staged, counts.scheduled, counts.inflight, depth, counts.dead)
-        table.add_row(Text(name), *map(str, numbers))
+        shown = Text.assemble(name, (" failing", "red")) if counts.failing else Text(name)
+        table.add_row(shown, *map(str, numbers))
     return table
 
 

@@ -104,6 +104,8 @@ class Queue:
         result = CliRunner().invoke(main, ["status", "--json"], env=env)
         failing = json.loads(result.stdout)["queues"][self.name]["failing"]
         assert isinstance(failing, bool)
+        people = CliRunner().invoke(main, ["status"], env=env).stdout
+        assert (f"{self.name} failing" in people) == failing
         return failing
 
 

@@ -84,6 +84,21 @@ def test_a_block_that_raises_leaves_nothing_and_is_tried_again(shop: Workshop) -
     assert shop.effects() == ["attempt 2"]
 
 
+@pytest.mark.parametrize(
+    ("error", "word"), [(Defer(60), "deferred"), (Dead("no such order"), "dead")], ids=repr
+)
+def test_a_job_may_defer_itself_or_give_up_within_its_block(
+    shop: Workshop, error: Exception, word: str
+) -> None:
+    def act() -> None:
+        with transaction() as session:
+            leave(session, "rolled back")
+            raise error
+
+    assert shop.work(shop.delivered(act)) == word
+    assert shop.effects() == []
+
+
 def test_a_job_that_catches_what_its_block_raised_finishes_without_what_it_wrote(shop: Workshop) -> None:
     def write_and_fail() -> None:
         with transaction() as session:
@@ -456,6 +471,13 @@ def test_a_session_that_is_ended_leaves_nothing_and_the_next_attempt_all(
     assert shop.effects() == []
     assert shop.work(job_id) == "finished"
     assert shop.effects() == ["first", "second"]
+
+
+def test_a_session_that_was_ended_between_two_jobs_is_replaced(shop: Workshop) -> None:
+    assert shop.work(shop.delivered(write_and_finish)) == "finished"
+    assert shop.terminate("drain job") == 1
+    assert shop.work(shop.delivered(write_and_finish)) == "finished"
+    assert shop.effects() == ["the next job"] * 2
 
 
 @pytest.fixture
