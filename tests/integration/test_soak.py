@@ -12,10 +12,9 @@ from drain import postgres
 from drain.audit import Breach, Report
 from tests.soak import report, tables
 from tests.soak.plan import SESSIONS, Kind, plan
-from tests.soak.verdict import Verdict, judge, read
+from tests.soak.verdict import Verdict, judge, lines, read
 
 HOUR = 3600
-SOUND = Report(counts={}, breaches=(), redis_asked=True)
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 FINISH = """
 INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at,
@@ -50,7 +49,7 @@ class Books:
         self.connection.execute(statement.encode(), parameters or None)
 
     def found(self, *told: int) -> dict[str, list[int]]:
-        faults = judge(self.connection, told, SOUND, {}).faults
+        faults = judge(self.connection, told, [], {}).faults
         return {name: list(ids) for name, ids in faults.items() if ids}
 
 
@@ -138,7 +137,7 @@ def test_the_last_line_of_a_journal_may_be_cut_short(tmp_path: Path) -> None:
 
 def test_the_summary_names_what_was_done_and_found(books: Books) -> None:
     books.want(4, "send")
-    breach = Report(counts={}, breaches=(Breach("once", "in two tables", 1, (1,)),), redis_asked=True)
+    audited = Report(counts={}, breaches=(Breach("once", "in two tables", 1, (1,)),), redis_asked=True)
     result = report.Result(
         seed=7,
         seconds=2,
@@ -146,7 +145,7 @@ def test_the_summary_names_what_was_done_and_found(books: Books) -> None:
         jobs=tables.counts(books.connection),
         faults=Counter({("worker", Kind.KILL): 3}),
         survived={},
-        verdict=judge(books.connection, [], breach, {}),
+        verdict=judge(books.connection, [], lines(audited), {}),
     )
     summary = result.as_json()
     assert summary["ok"] is False

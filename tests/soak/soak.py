@@ -33,6 +33,8 @@ _TICK_SECONDS = 0.02
 _LINE_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 _STANDSTILL_SECONDS = 90.0
+# Under faults anything may be late.
+_LONG_SECONDS = 3600
 
 
 def soak(seed: int, seconds: float, directory: Path, say: Say) -> Result:
@@ -74,6 +76,7 @@ class _Run:
         self._say = say
         self._began = monotonic()
         self._line_at = _LINE_SECONDS
+        self._breaches: list[str] = []
 
     def run(self, seed: int, seconds: float) -> Result:
         """From the first fault to the verdict."""
@@ -89,7 +92,8 @@ class _Run:
         self._drain()
         drained = self._seconds() - lasted
         with closing(_connect(self._servers)) as connection:
-            audited = self._audit(connection)
+            self._breaches += verdict.lines(self._audit(connection))
+            told = verdict.read(journals(self._directory))
             return Result(
                 seed=seed,
                 seconds=lasted,
@@ -97,9 +101,7 @@ class _Run:
                 jobs=tables.counts(connection),
                 faults=self._chaos.done,
                 survived=survived.count(connection, self._directory),
-                verdict=verdict.judge(
-                    connection, verdict.read(journals(self._directory)), audited, self._ended()
-                ),
+                verdict=verdict.judge(connection, told, self._breaches, self._ended()),
             )
 
     def _seconds(self) -> float:
@@ -109,6 +111,7 @@ class _Run:
         self._fleet.supervise()
         if self._seconds() >= self._line_at and self._chaos.is_there(POSTGRES):
             self._left()
+            self._look()
         sleep(_TICK_SECONDS)
 
     def _left(self) -> int:
@@ -120,6 +123,12 @@ class _Run:
             where = ", ".join(f"{number:,} {name}" for name, number in counts.items())
             self._say(f"{self._seconds():6.1f} s: {where}; {sum(self._chaos.done.values())} faults")
         return counts["staged"] + counts["inflight"]
+
+    def _look(self) -> None:
+        """What must hold in every snapshot of the tables, in the middle of it all."""
+        with closing(_connect(self._servers)) as connection:
+            found = audit(connection, overdue_seconds=_LONG_SECONDS, patience_seconds=0)
+        self._breaches += [f"after {self._seconds():.0f} s: {line}" for line in verdict.lines(found)]
 
     def _drain(self) -> None:
         """Return once nothing is left, or when nothing has ended for a while."""

@@ -56,7 +56,7 @@ class Verdict:
 
     Attributes:
         faults: By what must not be, the ids of the jobs of which it is true.
-        breaches: Of the audit.
+        breaches: What audits have found.
         ended: Processes of ours that have ended without being told to, or did not end though told to.
     """
 
@@ -70,20 +70,26 @@ class Verdict:
         return not any(self.faults.values()) and not self.breaches and not any(self.ended.values())
 
 
-def judge(connection: Connection, told: Iterable[int], audited: Report, ended: dict[str, int]) -> Verdict:
+def judge(
+    connection: Connection, told: Iterable[int], breaches: Sequence[str], ended: dict[str, int]
+) -> Verdict:
     """Ask the tables.
 
     Args:
         connection: To the database, in which nothing moves any more.
         told: Ids of jobs of which an application was told that they are committed.
-        audited: The audit's report.
+        breaches: For the verdict, as they are.
         ended: For the verdict, as it is.
     """
     parameters = {"doomed": list(DOOMED)}
     faults = {name: ids(connection, question, parameters) for name, question in _QUESTIONS.items()}
     faults["confirmed and forgotten"] = ids(connection, _FORGOTTEN, {"told": list(told)})
-    breaches = [f"{breach.count} {breach.explanation}" for breach in audited.breaches]
     return Verdict(faults, breaches, ended)
+
+
+def lines(audited: Report) -> list[str]:
+    """The breaches that an audit has found."""
+    return [f"{breach.count} {breach.explanation}" for breach in audited.breaches]
 
 
 def read(journals: Iterable[Path]) -> list[int]:
