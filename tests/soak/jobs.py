@@ -127,7 +127,7 @@ KINDS: dict[str, tuple[Job[..., None], float]] = {
     "send": (send, 25),
     "flaky": (flaky, 8),
     "put_off": (put_off, 6),
-    "slow": (slow, 2),
+    "slow": (slow, 5),
     "parent": (parent, 5),
     "doomed": (doomed, 2),
     "hopeless": (hopeless, 2),

@@ -29,8 +29,9 @@ QUEUES = ("mail", "index", "bulk")
 
 _AWAY_SECONDS = 0.1
 _LONG_SECONDS = 3.0
-# More than so many jobs under way would only make the end of a long soak longer.
-_UNDER_WAY = 1000
+# With more jobs than this under way, one whose lease ran out waits behind them for so long that its first
+# worker is back before another one can take it over.
+_UNDER_WAY = 100
 _COUNT = "SELECT count(*) FROM (SELECT FROM inflight_jobs LIMIT %s) AS jobs"
 _WEIGHTS = [weight for _, weight in KINDS.values()]
 
@@ -63,7 +64,7 @@ def _transact(connection: Connection, chance: random.Random, told: TextIO) -> No
 def _crowd_seconds(connection: Connection) -> float:
     """How long to pause, by how many jobs are under way."""
     (count,) = postgres.fetch_one(connection, _COUNT, (_UNDER_WAY,))
-    return 0.02 + int(count) / _UNDER_WAY
+    return 0.02 + 0.5 * int(count) / _UNDER_WAY
 
 
 def _stage_one(connection: Connection, chance: random.Random) -> int:
