@@ -88,6 +88,8 @@ def test_a_restart_of_postgres_is_waited_for(own: Services, env: dict[str, str])
     with leading(env) as process:
         ids = stage_jobs(own.database_url, 3)
         wait_until(lambda: pushed_jobs(own.redis_url) == ids)
+        # Or else the next leader cannot know, and pushes them again.
+        wait_until(lambda: not not_pushed(own))
         own.postgres.stop()
         wait_until(lambda: process.events("down"))
         own.postgres.start()
