@@ -112,7 +112,7 @@ def kill_the_process(label: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@job(max_attempts=1, lease_seconds=0.6)
+@job(max_attempts=1, lease_seconds=2.0, heartbeat_seconds=0.25)
 def outlive_the_lease(label: str) -> None:
     """Return once the database's clock is far beyond the lease that the claim began with, if it still holds."""
     held = "SELECT FROM inflight_jobs WHERE id = %s AND lease_expires_at > clock_timestamp()"

@@ -74,8 +74,8 @@ def test_a_job_that_runs_for_longer_than_its_lease_keeps_it(shop: Workshop) -> N
         wait_until(lambda: query(shop.database_url, over, first) == [(True,)])
         refused.append(shop.claim(job_id) is None)
 
-    job_id = shop.delivered(act, lease_seconds=SHORT_LEASE_SECONDS)
-    ((first,),) = query(shop.database_url, "SELECT clock_timestamp() + interval '2 s'")
+    job_id = shop.delivered(act, lease_seconds=2, heartbeat_seconds=0.25)
+    ((first,),) = query(shop.database_url, "SELECT clock_timestamp() + interval '3 s'")
     assert shop.work(job_id) == "finished"
     assert refused == [True]
     assert shop.row(job_id)["fencing_token"] == 1
@@ -475,7 +475,7 @@ def test_a_job_that_catches_whatever_is_raised_is_extended_no_more_after_its_tim
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline and LeaseLostError not in map(type, caught):
             try:
-                if not taken:
+                if caught and not taken:
                     taken.extend(claim for claim in [shop.claim(job_id)] if claim)
                 time.sleep(HEARTBEAT_SECONDS)
             except BaseException as error:  # noqa: BLE001
