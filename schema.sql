@@ -187,10 +187,11 @@ CREATE INDEX IF NOT EXISTS inflight_jobs_failed ON inflight_jobs (queue, failed_
     WHERE failed_at IS NOT NULL;
 
 
--- finished_jobs: done. One row a job, appended and never changed; the primary key is the last wall
--- against a job that would finish twice.
+-- finished_jobs: done. One row a job, appended and never changed, in a partition a day, by UTC: what is done is
+-- looked at for some time, and then archived and dropped as a whole. In a partition the primary key is the last
+-- wall against a job that would finish twice; no key can span all of them.
 CREATE TABLE IF NOT EXISTS finished_jobs (
-    id            bigint      PRIMARY KEY,
+    id            bigint      NOT NULL,
     job_name      text        NOT NULL,
     job_args      jsonb       NOT NULL,
     job_kwargs    jsonb       NOT NULL,
@@ -207,11 +208,86 @@ CREATE TABLE IF NOT EXISTS finished_jobs (
     attempts      integer     NOT NULL,
     fencing_token bigint      NOT NULL,
     last_error    jsonb,
-    history       jsonb
-);
+    history       jsonb,
+    -- Whoever follows this table asks for the rows of transactions that came after those that he has seen, up to
+    -- the oldest one that is still open: no row can turn up there later, as one can behind a time or an id.
+    finished_xid  xid8        NOT NULL DEFAULT pg_current_xact_id()
+) PARTITION BY RANGE (finished_at);
 
 -- When a queue last finished a job.
 CREATE INDEX IF NOT EXISTS finished_jobs_latest ON finished_jobs (queue, finished_at);
+CREATE INDEX IF NOT EXISTS finished_jobs_in_order ON finished_jobs (finished_xid);
+
+-- Rows of a day that has no partition: the enqueuer, which makes them in advance, was away for days, or the day
+-- has been archived and a transaction from before committed only then.
+CREATE TABLE IF NOT EXISTS finished_jobs_other PARTITION OF finished_jobs (PRIMARY KEY (id)) DEFAULT;
+
+-- Makes the partitions of today and of the next days, and returns how many it made. Rows of such a day that are
+-- in finished_jobs_other are moved over. Nobody who finishes a job waits for longer than a moment: without the
+-- locks at once, it does nothing, and whoever calls it calls again.
+CREATE OR REPLACE FUNCTION drain_make_days(ahead integer) RETURNS integer LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' SET timezone = 'UTC'
+AS $$
+DECLARE
+    today  date := (now() AT TIME ZONE 'UTC')::date;
+    day    date;
+    name   text;
+    made   integer := 0;
+BEGIN
+    FOR day IN SELECT today + generate_series(0, ahead) LOOP
+        name := 'finished_jobs_' || to_char(day, 'YYYYMMDD');
+        CONTINUE WHEN to_regclass(quote_ident(name)) IS NOT NULL;
+        -- The lock of two who make the same day at the same time.
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(1785684580, 4);
+        EXECUTE format('CREATE TABLE %I (LIKE finished_jobs INCLUDING DEFAULTS, PRIMARY KEY (id))', name);
+        -- With this it is known that no row is in the way, and the partition is attached without reading it.
+        LOCK TABLE finished_jobs_other IN ACCESS EXCLUSIVE MODE;
+        EXECUTE format(
+            'WITH moved AS (DELETE FROM finished_jobs_other WHERE finished_at >= %L AND finished_at < %L RETURNING *) '
+            'INSERT INTO %I SELECT * FROM moved', day, day + 1, name);
+        EXECUTE format('ALTER TABLE finished_jobs ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name, day, day + 1);
+        made := made + 1;
+    END LOOP;
+    RETURN made;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN 0;
+END
+$$;
+SELECT drain_make_days(3);
+
+-- Count and checksum of the rows of a partition of finished_jobs; the order of the rows does not matter.
+CREATE OR REPLACE FUNCTION drain_checksum_of(
+    partition regclass, OUT counted bigint, OUT checksum numeric
+) LANGUAGE plpgsql STABLE SET timezone = 'UTC' SET datestyle = 'ISO'
+AS $$
+BEGIN
+    EXECUTE format('SELECT count(*), coalesce(sum(hashtextextended(job::text, 0)), 0) FROM ONLY %s AS job', partition)
+        INTO counted, checksum;
+END
+$$;
+
+-- Drops the partition of a day, if it holds so many rows with this checksum, as `SELECT count(*), checksum` of
+-- drain_checksum_of_day says; returns whether it did. Between the count and the drop nobody can add a row; whoever
+-- reads goes on meanwhile. A day that is in use is left alone after a moment, with lock_not_available.
+CREATE OR REPLACE FUNCTION drain_drop_day(partition regclass, expected_rows bigint, expected_checksum numeric)
+    RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '100ms'
+AS $$
+DECLARE
+    found record;
+BEGIN
+    -- The count has to be of what is there once the lock is granted.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'drain_drop_day() is for read committed transactions';
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY %s IN SHARE MODE', partition);
+    SELECT * INTO found FROM drain_checksum_of(partition);
+    IF found.counted IS DISTINCT FROM expected_rows OR found.checksum IS DISTINCT FROM expected_checksum THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('DROP TABLE %s', partition);
+    RETURN true;
+END
+$$;
 
 
 -- stale_finishes: what was refused. A worker that outlived its lease, and came back with an outcome when
@@ -253,6 +329,50 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
     reason          text        NOT NULL,
     explanation     text        NOT NULL
 );
+
+
+-- bulk_runs: runs that staged jobs by the million, all in one commit. The same run again finds itself here, and
+-- stages nothing.
+CREATE TABLE IF NOT EXISTS bulk_runs (
+    run_id       text        PRIMARY KEY,
+    rows         bigint      NOT NULL,
+    committed_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT run_id_must_be_a_word_of_up_to_255_characters CHECK (run_id ~ '^[^[:cntrl:]]{1,255}$')
+);
+
+-- bulk_side_tables: where the tasks of a run put their rows before the commit, a table for each driver that has
+-- begun one.
+CREATE TABLE IF NOT EXISTS bulk_side_tables (
+    name       text        PRIMARY KEY,
+    run_id     text        NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Makes a side table and returns its name. It is not logged, since a crash ends the run. Drops those that have
+-- been there for a day: their drivers died. A row says which task has copied it, since a task may be repeated, or
+-- be killed half-way and commit all the same.
+CREATE OR REPLACE FUNCTION drain_create_side_table(run text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    name text := 'bulk_' || replace(gen_random_uuid()::text, '-', '');
+BEGIN
+    PERFORM drain_drop_side_table(old.name) FROM bulk_side_tables AS old WHERE created_at < now() - interval '1 day';
+    EXECUTE format(
+        'CREATE UNLOGGED TABLE %I (task bigint NOT NULL, job_name text, job_args text, job_kwargs text, queue text, '
+        'priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text, max_attempts integer, '
+        'timeout_seconds integer, context text) WITH (autovacuum_enabled = off)', name);
+    INSERT INTO bulk_side_tables (name, run_id) VALUES (name, run);
+    RETURN name;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION drain_drop_side_table(side_table text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF side_table ~ '^bulk_[0-9a-f]{32}$' THEN
+        EXECUTE format('DROP TABLE IF EXISTS %I', side_table);
+        DELETE FROM bulk_side_tables WHERE name = side_table;
+    END IF;
+END
+$$;
 
 
 -- drain_state: one row about the enqueuer itself. The leader writes it, on the connection that holds its

@@ -11,12 +11,13 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
 from drain import http, inspection, leader, metrics, postgres, schema, session, systemd
 from drain.config import Settings
+from drain.days import Days
 from drain.enqueuer import Enqueuer
 from drain.errors import DrainError, UnavailableError
 from drain.pace import Pace
@@ -108,6 +109,7 @@ class Daemon:
                 enqueuer.drain(keep_on=self._is_alive)
                 again += redelivery.run_once()
                 Turns(connection).run_once()
+                Days(connection).run_once()
                 return again + enqueuer.delivered
 
     @contextmanager
@@ -196,21 +198,22 @@ class Daemon:
                 redelivery.recover()
                 # Only now: a Redis that answers may still refuse to take jobs.
                 self._up("leading")
-                turns = Turns(connection)
+                chores = (Turns(connection), Days(connection))
                 log.info("leading from now on", extra={"event": "leading"})
                 while not self._stop.is_set():
-                    self._round(enqueuer, redelivery, turns)
+                    self._round(enqueuer, redelivery, chores)
         finally:
             metrics.LEADER.set(0)
             metrics.FAILING.clear()
 
-    def _round(self, enqueuer: Enqueuer, redelivery: Redelivery, turns: Turns) -> None:
+    def _round(self, enqueuer: Enqueuer, redelivery: Redelivery, chores: Iterable[Turns | Days]) -> None:
         """Drain until nothing is due, or until something else is; then that, or sleep."""
         self._tick()
         drained = enqueuer.drain(keep_on=self._nothing_else_is_due)
         if monotonic() >= self._redeliver_at:
             drained += redelivery.run_once()
-            turns.run_once()
+            for chore in chores:
+                chore.run_once()
             self._redeliver_at = monotonic() + _REDELIVERY_SECONDS
         if self._observations.is_due():
             began = monotonic()

@@ -75,16 +75,23 @@ def dial(
         ConfigError: The URL cannot be read.
         UnavailableError: The server cannot be reached, or refuses.
     """
+    text = conninfo(database_url, application_name)
+    with reachable(database_url):
+        return kind.connect(text, autocommit=True)
+
+
+def conninfo(database_url: str, application_name: str) -> str:
+    """What libpq is to be told: the URL, and a bound for each of its waits.
+
+    Raises:
+        ConfigError: The URL cannot be read.
+    """
     try:
         given = conninfo_to_dict(database_url)
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"DRAIN_DATABASE_URL cannot be read: {_safe(error, database_url)}") from None
     bounds = {name: value for name, value in _BOUNDS.items() if name not in given}
-    with reachable(database_url):
-        return kind.connect(
-            make_conninfo(database_url, **_SESSION, **bounds, application_name=application_name),
-            autocommit=True,
-        )
+    return make_conninfo(database_url, **_SESSION, **bounds, application_name=application_name)
 
 
 def backend(connection: Connection) -> int:
@@ -128,8 +135,14 @@ def reachable(database_url: str) -> Iterator[None]:
         lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         if not lost and error.sqlstate not in _ENDED_BY_THE_SERVER:
             raise
-        text = f"PostgreSQL at {describe(database_url)} cannot be used: {_safe(error, database_url)}"
-        raise UnavailableError(text) from None
+        raise unavailable(error, database_url) from None
+
+
+def unavailable(error: BaseException, database_url: str) -> UnavailableError:
+    """What a driver says of a server that is away, as one line of ours without the password."""
+    return UnavailableError(
+        f"PostgreSQL at {describe(database_url)} cannot be used: {_safe(error, database_url)}"
+    )
 
 
 @contextmanager

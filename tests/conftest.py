@@ -1,11 +1,15 @@
 """One PostgreSQL and one Redis per test run; a database of its own for each test."""
 
+from __future__ import annotations
+
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
@@ -15,10 +19,19 @@ from redis import Redis
 
 from drain.embedded import Services, services
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 MEMORY = Path("/dev/shm")
 ROOM_IN_MEMORY = 2 * 1024**3
 # The verdicts of drills and soak compare the time of a commit with that of the job's claim.
 POSTGRES = {"track_commit_timestamp": "on"}
+
+
+# Whoever starts the tests in the background of a script has them ignore Ctrl-C, and so would every process that
+# they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +74,17 @@ def database_url(servers: Services, template: str) -> Iterator[str]:
 def empty_database_url(servers: Services) -> Iterator[str]:
     with _database(servers, "template1") as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for the whole run, which tries a task three times; commands that are called here use it too."""
+    from pipeline import datasources
+    from pipeline.session import session
+
+    with session("local[2,3]", {"spark.ui.showConsoleProgress": "false"}) as started:
+        datasources.register(started)
+        yield started
 
 
 @pytest.fixture

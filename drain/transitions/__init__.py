@@ -5,6 +5,8 @@ Which table a row is in is its state, and a statement stands in the module of th
     staged     the application ──► staged_jobs; due, expired or unreadable rows leave it
     inflight   claimed, extended, tried again, deferred, redelivered; finished or given up
     dead       retried or discarded by a person
+    finished   by the day, archived
+    bulk       runs that stage by the million, and their side tables
     stale      what was refused, for people to see
     state      the enqueuer's own notes
 

@@ -152,8 +152,10 @@ WITH done AS (
     FROM done RETURNING id
 )
 SELECT EXISTS (SELECT FROM recorded)"""
-FINISH = f"""{FINISH_ONCE}
-    OR EXISTS (SELECT FROM finished_jobs WHERE id = %(id)s AND fencing_token = %(token)s)
+IS_FINISHED = """
+SELECT EXISTS (
+    SELECT FROM finished_jobs
+    WHERE id = %s AND fencing_token = %s AND finished_at > now() - interval '1 day')
 """
 
 
@@ -164,8 +166,9 @@ def finish(connection: Connection, job_id: int, token: int) -> bool:
         Whether the job is finished under this token. So it may be asked again when the connection broke
         before the answer came.
     """
-    (finished,) = fetch_one(connection, FINISH, {"id": job_id, "token": token})
-    return bool(finished)
+    # Two statements: the first one touches one partition of finished_jobs, however many there are, and is enough
+    # but for the rarest case.
+    return finish_once(connection, job_id, token) or is_finished(connection, job_id, token)
 
 
 def finish_once(connection: Connection, job_id: int, token: int) -> bool:
@@ -179,11 +182,8 @@ def finish_once(connection: Connection, job_id: int, token: int) -> bool:
     return bool(finished)
 
 
-IS_FINISHED = "SELECT EXISTS (SELECT FROM finished_jobs WHERE id = %s AND fencing_token = %s)"
-
-
 def is_finished(connection: Connection, job_id: int, token: int) -> bool:
-    """Whether the job has been finished under this very token."""
+    """Whether the job has been finished under this very token, within the last day."""
     (finished,) = fetch_one(connection, IS_FINISHED, (job_id, token))
     return bool(finished)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from psycopg.sql import Identifier
+
 from drain.postgres import Connection
 from drain.transitions import JOB_COLUMNS, id_array
 
@@ -204,3 +206,43 @@ def truncate_idle(connection: Connection, larger_than: int) -> int:
         How many partitions were truncated.
     """
     return connection.execute(TRUNCATE_IDLE, (larger_than,)).fetchall().count((True,))
+
+
+# The columns as a side table of `bulk` has them, and what a job has that was not told otherwise.
+_DEFAULTS = {
+    "job_name": "job_name",
+    "job_args": "coalesce(job_args, '[]')::jsonb",
+    "job_kwargs": "coalesce(job_kwargs, '{}')::jsonb",
+    "queue": "coalesce(queue, 'default')",
+    "priority": "coalesce(priority, 0)",
+    "scheduled_at": "coalesce(scheduled_at, now())",
+    "expires_at": "expires_at",
+    "tag": "tag",
+    "max_attempts": "max_attempts",
+    "timeout_seconds": "timeout_seconds",
+    "context": "context::jsonb",
+}
+_SPREAD = """
+greatest({scheduled_at}, now() + make_interval(secs => floor((row_number() OVER () - 1) / %(rate)s::float8)))
+"""
+
+
+def insert_from(
+    connection: Connection, side_table: str, tasks: Sequence[int], *, rows_per_second: float | None = None
+) -> int:
+    """Stage the rows that these tasks have put into a side table; returns how many.
+
+    Args:
+        connection: Any, with a transaction open.
+        side_table: A table with the columns of `bulk.COLUMNS`, and `task`.
+        tasks: Whose rows.
+        rows_per_second: So many of them come due in each second from now on; None: all at once.
+    """
+    values = dict(_DEFAULTS)
+    if rows_per_second is not None:
+        values["scheduled_at"] = _SPREAD.format_map(_DEFAULTS)
+    statement = (
+        f"INSERT INTO staged_jobs ({', '.join(values)}) SELECT {', '.join(values.values())} "
+        f"FROM {Identifier(side_table).as_string()} WHERE task = ANY (%(tasks)s)"
+    )
+    return connection.execute(statement, {"tasks": list(tasks), "rate": rows_per_second}).rowcount

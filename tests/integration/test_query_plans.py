@@ -139,7 +139,7 @@ ERROR: dict[str, Any] = {"error": None, "reason": "failed", "explanation": "why"
     [
         (inflight.CLAIM, CLAIM),
         (inflight.EXTEND, {"token": 0, "lease": 30}),
-        (inflight.FINISH, {"token": 0}),
+        (inflight.FINISH_ONCE, {"token": 0}),
         (inflight.RETRY_LATER, {"token": 0, "wait": 1, "error": "{}"}),
         (inflight.DEFER, {"token": 0, "wait": 1, "until": None}),
         (inflight.BURY_CLAIMED, {"token": 0} | ERROR),

@@ -8,7 +8,7 @@ from drain import schema
 from tests.support import ROOT
 
 READY = {f"staged_jobs_ready_{turn}" for turn in range(3)}
-PARTITIONS = {"staged_jobs_scheduled", "staged_jobs_ready", *READY}
+PARTITIONS = {"staged_jobs_scheduled", "staged_jobs_ready", *READY, "finished_jobs_other"}
 TABLES = {
     "staged_jobs",
     "inflight_jobs",
@@ -17,12 +17,16 @@ TABLES = {
     "stale_finishes",
     "drain_state",
     "drain_schema",
+    "bulk_runs",
+    "bulk_side_tables",
 } | PARTITIONS
 # Module below drain/transitions/ -> the tables that a statement in it may take rows out of.
 LEAVES = {
     "staged": {"staged_jobs", "staged_jobs_ready"},
     "inflight": {"inflight_jobs"},
     "dead": {"dead_jobs"},
+    "finished": {"finished_jobs_other"},
+    "bulk": set(),
     "stale": set(),
     "state": {"drain_state"},
 }
@@ -31,6 +35,8 @@ ENTERS = {
     "staged": {"staged_jobs", "inflight_jobs", "dead_jobs"},
     "inflight": {"finished_jobs", "dead_jobs"},
     "dead": {"staged_jobs"},
+    "finished": set(),
+    "bulk": {"bulk_runs"},
     "stale": {"stale_finishes"},
     "state": set(),
 }
@@ -48,7 +54,8 @@ WRITE = re.compile(
 
 
 def sources() -> list[Path]:
-    return [ROOT / "cli.py", *(ROOT / "drain").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]
+    packages = ("drain", "pipeline", "workers")
+    return [ROOT / "cli.py", *(path for name in packages for path in (ROOT / name).rglob("*.py"))]
 
 
 def statements(path: Path) -> list[str]:

@@ -1,0 +1,74 @@
+"""What all commands share: settings as options, errors as one line, and the exit code that goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import psycopg
+
+from drain.config import VARIABLES, Settings
+from drain.errors import DrainError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_HELP = {
+    "database_url": "PostgreSQL: postgresql://user@host/database.",
+    "redis_url": "Redis: redis://host:6379/0, rediss://… or unix:///path.",
+    "jobs": "Modules that define jobs, separated by commas.",
+    "namespace": "First part of the RQ job ids; the database's name by default.",
+    "forward_queues": "Queues whose jobs leave Postgres as they are pushed, separated by commas.",
+    "batch_size": "The most rows of one transaction; 2500 by default.",
+    "poll_seconds": "How long to sleep at most when nothing wakes the enqueuer; 1 by default.",
+}
+
+
+class Group(click.Group):
+    """Shows our own errors as one line, without a traceback, and exits 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except DrainError as error:
+            raise click.ClickException(str(error)) from error
+        except BrokenPipeError:
+            # Whoever reads has had enough; click ends quietly.
+            raise
+        except OSError as error:
+            raise click.ClickException(
+                f"{error.filename or 'the system'}: {error.strerror or error}"
+            ) from error
+        except UnicodeEncodeError as error:
+            raise click.ClickException("an argument holds bytes that are no text") from error
+        except psycopg.Error as error:
+            reason = error.diag.message_primary or str(error).partition("\n")[0]
+            raise click.ClickException(f"PostgreSQL refused: {reason}") from error
+
+
+def settings_options(*names: str) -> Callable[[F], F]:
+    """Give a command these settings as options, each with its variable; it gets one `Settings`."""
+
+    def decorate(command: F) -> F:
+        def with_settings(**given: Any) -> Any:
+            texts = {name: given.pop(name) for name in names}
+            return command(settings=Settings.from_texts(texts), **given)
+
+        with_settings.__name__, with_settings.__doc__ = command.__name__, command.__doc__
+        with_settings.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+        for name in reversed(names):
+            option = f"--{name.replace('_', '-')}"
+            with_settings = click.option(
+                option, envvar=VARIABLES[name], show_envvar=True, metavar="TEXT", help=_HELP[name]
+            )(with_settings)
+        return with_settings  # type: ignore[return-value]
+
+    return decorate
+
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="The most to show."
+)
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log every step.")

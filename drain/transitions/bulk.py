@@ -1,0 +1,121 @@
+"""Runs that stage jobs by the million: all of a run's rows appear in one commit, and only once.
+
+Each run that is under way has a side table, to which any number of tasks copy rows, some of them in vain. The
+commit takes over the rows of those tasks that count, notes the run, and drops its side tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from psycopg import errors
+from psycopg.sql import SQL, Identifier
+
+from drain.errors import StageError
+from drain.postgres import Connection, fetch_one
+from drain.transitions import staged
+
+TASK = "task"
+
+_LOOKED_AT = 200
+_FIND_RUN = "SELECT rows FROM bulk_runs WHERE run_id = %s"
+_NOTE_RUN = "INSERT INTO bulk_runs (run_id, rows) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+_CREATE = "SELECT drain_create_side_table(%s)"
+_DROP = "SELECT drain_drop_side_table(%s)"
+_DROP_ALL = "SELECT drain_drop_side_table(name) FROM bulk_side_tables WHERE run_id = %s"
+_NO_JSON = """
+SELECT {column} FROM {table} WHERE task = ANY (%s) AND NOT pg_input_is_valid({column}, 'jsonb') LIMIT 1
+"""
+
+
+class Task(NamedTuple):
+    """One that has copied its rows and committed them."""
+
+    number: int
+    rows: int
+
+
+def rows_of(connection: Connection, run_id: str) -> int | None:
+    """How many jobs the run has staged; None if it has not."""
+    found = connection.execute(_FIND_RUN, (run_id,)).fetchone()
+    return None if found is None else int(found[0])
+
+
+def create_side_table(connection: Connection, run_id: str) -> str:
+    """Make a side table for a run that begins; side tables that nobody has used for a day are dropped."""
+    (name,) = fetch_one(connection, _CREATE, (run_id,))
+    return str(name)
+
+
+def drop_side_table(connection: Connection, name: str) -> None:
+    """Drop a side table with all its rows, if it is still there."""
+    connection.execute(_DROP, (name,))
+
+
+def drop_side_tables(connection: Connection, run_id: str) -> None:
+    """Drop what is left of a run."""
+    connection.execute(_DROP_ALL, (run_id,))
+
+
+def stage(
+    connection: Connection,
+    run_id: str,
+    side_table: str,
+    tasks: Sequence[Task],
+    *,
+    rows_per_second: float | None = None,
+) -> int:
+    """Stage what these tasks have copied, in one transaction of its own, unless the run has been staged.
+
+    Args:
+        connection: In autocommit mode.
+        run_id: The run. Of several that commit at the same time, one stages, and the others learn of it.
+        side_table: Where the rows are. It is dropped, and so are all others of this run.
+        tasks: Which rows count.
+        rows_per_second: So many of them come due in each second from now on; None: all at once.
+
+    Returns:
+        How many jobs the run has staged, now or before.
+
+    Raises:
+        StageError: A row breaks a rule of `staged_jobs`, or rows are missing; nothing is staged.
+    """
+    expected = sum(task.rows for task in tasks)
+    numbers = [task.number for task in tasks]
+    try:
+        with connection.transaction():
+            if not connection.execute(_NOTE_RUN, (run_id, expected)).rowcount:
+                drop_side_tables(connection, run_id)
+                return int(fetch_one(connection, _FIND_RUN, (run_id,))[0])
+            staged_rows = staged.insert_from(connection, side_table, numbers, rows_per_second=rows_per_second)
+            if staged_rows != expected:
+                raise StageError(
+                    f"the tasks have copied {expected} rows and {staged_rows} were found; nothing was staged"
+                )
+            drop_side_tables(connection, run_id)
+    except errors.UndefinedTable:
+        raise StageError(
+            f"the rows of run {run_id!r} are gone: another driver has staged it, or a day has passed"
+        ) from None
+    except errors.IntegrityError as error:
+        broken = (error.diag.constraint_name or error.diag.message_primary or "").replace("_", " ")
+        row = (error.diag.message_detail or "").strip()[:_LOOKED_AT]
+        raise StageError(f"nothing was staged, for a row breaks the rule {broken!r}: {row}") from None
+    except errors.DataError as error:
+        text = _text_that_is_no_json(connection, side_table, numbers) or error.diag.message_primary
+        raise StageError(f"nothing was staged, for a row cannot be read as JSON: {text}") from None
+    return expected
+
+
+def _text_that_is_no_json(connection: Connection, side_table: str, numbers: Sequence[int]) -> str | None:
+    for column in ("job_args", "job_kwargs", "context"):
+        statement = SQL(_NO_JSON).format(column=Identifier(column), table=Identifier(side_table))
+        try:
+            found = connection.execute(statement, (list(numbers),)).fetchone()
+        except errors.UndefinedFunction:
+            # Before PostgreSQL 16.
+            return None
+        if found is not None:
+            return f"{column} = {str(found[0])[:_LOOKED_AT]}"
+    return None

@@ -1,0 +1,15 @@
+"""The commands of `drain` that run on Spark; each reads its words, makes one call, shows the result.
+
+None of these modules imports Spark before its command is called.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.commands.backfill import backfill
+
+if TYPE_CHECKING:
+    import click
+
+COMMANDS: tuple[click.Command, ...] = (backfill,)

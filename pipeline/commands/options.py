@@ -1,0 +1,69 @@
+"""What the commands share: how Spark is to run, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from drain.commandline import F
+from pipeline.session import session
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where and how Spark runs."""
+
+    master: str | None
+    settings: Mapping[str, str]
+    verbose: bool
+
+    def session(self) -> AbstractContextManager[SparkSession]:
+        """A session as this says."""
+        return session(self.master, self.settings, verbose=self.verbose)
+
+
+def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """The settings that were given as NAME=VALUE.
+
+    Raises:
+        click.UsageError: One has no equals sign.
+    """
+    split = [text.partition("=") for text in texts]
+    for (name, equals, _), text in zip(split, texts, strict=True):
+        if not name or not equals:
+            raise click.UsageError(f"{option} is given as NAME=VALUE, not {text!r}")
+    return {name.strip(): value for name, _, value in split}
+
+
+def spark_options(command: F) -> F:
+    """Let a command say where Spark runs; it gets one `Runtime`."""
+
+    @wraps(command)
+    def with_runtime(*, master: str | None, conf: tuple[str, ...], verbose: bool, **given: Any) -> Any:
+        return command(runtime=Runtime(master, pairs(conf, "--conf"), verbose), **given)
+
+    decorated: Callable[..., Any] = with_runtime
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Show Spark's own log and progress."),
+        click.option(
+            "--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; may be repeated."
+        ),
+        click.option(
+            "--master",
+            envvar="SPARK_MASTER",
+            show_envvar=True,
+            metavar="URL",
+            help="Where Spark runs: local[4], spark://…, k8s://…, yarn. All cores of this machine by default.",
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated  # type: ignore[return-value]

@@ -1,0 +1,58 @@
+"""Arrow batches out of PostgreSQL and into it, through ADBC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from drain import postgres
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from adbc_driver_manager.dbapi import Connection
+
+# Some ten thousand rows of a kilobyte each. ADBC's own default is 16 MiB.
+_BATCH_BYTES = 8 * 1024 * 1024
+
+
+@contextmanager
+def connect(database_url: str, application_name: str) -> Iterator[Connection]:
+    """A connection with a transaction open, rolled back at the end of the block unless it was committed.
+
+    Raises:
+        UnavailableError: The server cannot be reached, or is lost; without the password.
+    """
+    import adbc_driver_manager
+    from adbc_driver_postgresql import dbapi
+
+    try:
+        with closing(dbapi.connect(postgres.conninfo(database_url, application_name))) as connection:
+            yield connection
+    except adbc_driver_manager.OperationalError as error:
+        raise postgres.unavailable(error, database_url) from None
+
+
+def schema_of(connection: Connection, statement: str) -> pa.Schema:
+    """What the rows of a statement will look like."""
+    with connection.cursor() as cursor:
+        return cursor.adbc_execute_schema(statement)
+
+
+def batches(connection: Connection, statement: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a statement, as batches of exactly this schema."""
+    with connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
+        cursor.execute(statement)
+        for batch in cursor.fetch_record_batch():
+            if batch.num_rows:
+                yield batch.cast(schema)
+
+
+def copy(connection: Connection, table: str, rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
+    """Append batches to a table by one binary COPY; returns how many rows."""
+    import pyarrow as pa
+
+    with connection.cursor() as cursor:
+        reader = pa.RecordBatchReader.from_batches(schema, rows)
+        return int(cursor.adbc_ingest(table, reader, mode="append"))

@@ -1,0 +1,127 @@
+"""What the job tables look like to Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from drain.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_JOB = {
+    "id": "bigint",
+    "job_name": "string",
+    "job_args": "json",
+    "job_kwargs": "json",
+    "queue": "string",
+    "priority": "int",
+    "scheduled_at": "timestamp",
+    "tag": "string",
+    "context": "json",
+    "staged_at": "timestamp",
+    "fencing_token": "bigint",
+    "history": "json",
+}
+_LIMITS = {"expires_at": "timestamp", "max_attempts": "int", "timeout_seconds": "int"}
+
+# Names and kinds, by table. JSON travels as its text; what Spark makes of it is for its own functions.
+TABLES = {
+    "staged_jobs": _JOB | _LIMITS | {"matured_at": "timestamp"},
+    "inflight_jobs": _JOB
+    | _LIMITS
+    | {
+        "moved_at": "timestamp",
+        "delivery": "bigint",
+        "attempts": "int",
+        "claimed_at": "timestamp",
+        "claimed_by": "string",
+        "lease_expires_at": "timestamp",
+        "next_run_at": "timestamp",
+        "last_error": "json",
+        "failed_at": "timestamp",
+    },
+    "finished_jobs": _JOB
+    | {
+        "moved_at": "timestamp",
+        "claimed_at": "timestamp",
+        "finished_at": "timestamp",
+        "finished_by": "string",
+        "attempts": "int",
+        "last_error": "json",
+        "finished_xid": "bigint",
+    },
+    "dead_jobs": _JOB
+    | _LIMITS
+    | {
+        "attempts": "int",
+        "last_error": "json",
+        "died_at": "timestamp",
+        "reason": "string",
+        "explanation": "string",
+    },
+}
+
+# The columns that whoever stages may give.
+STAGEABLE = {
+    "job_name": "string",
+    "job_args": "json",
+    "job_kwargs": "json",
+    "queue": "string",
+    "priority": "int",
+    "scheduled_at": "timestamp",
+    "expires_at": "timestamp",
+    "tag": "string",
+    "max_attempts": "int",
+    "timeout_seconds": "int",
+    "context": "json",
+}
+
+
+def spark_schema(table: str, names: Sequence[str]) -> str:
+    """The columns as a schema of Spark's."""
+    kinds = TABLES[table]
+    return ", ".join(f"{name} {'string' if kinds[name] == 'json' else kinds[name]}" for name in names)
+
+
+def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
+    """The same as a schema of Arrow's, as Spark wants it."""
+    import pyarrow as pa
+
+    types = {
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "string": pa.string(),
+        "json": pa.string(),
+        "timestamp": pa.timestamp("us", "UTC"),
+    }
+    return pa.schema([pa.field(name, types[kind]) for name, kind in kinds.items()])
+
+
+def select_list(table: str, names: Sequence[str]) -> str:
+    """The columns in SQL; what ADBC knows no type of its own for is cast to one that it knows."""
+    kinds = TABLES[table]
+    return ", ".join(_selected(name, kinds[name]) for name in names)
+
+
+def chosen(table: str, text: str | None) -> list[str]:
+    """The columns that are asked for: all of them, or those of a list with commas.
+
+    Raises:
+        ConfigError: One is no column of the table.
+    """
+    known = TABLES[table]
+    names = [name.strip() for name in text.split(",")] if text else list(known)
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{table} has no column {name!r}; it has {', '.join(known)}")
+    return names
+
+
+def _selected(name: str, kind: str) -> str:
+    if kind == "json":
+        return f"{name}::text AS {name}"
+    if name == "finished_xid":
+        return "finished_xid::text::bigint AS finished_xid"
+    return name

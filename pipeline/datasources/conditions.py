@@ -1,0 +1,69 @@
+"""Filters of Spark's as conditions in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+# What a reader asks for often, and an index or a partition can answer.
+PUSHED = frozenset(
+    {"id", "queue", "job_name", "tag"}
+    | {"staged_at", "moved_at", "claimed_at", "finished_at", "died_at", "scheduled_at"}
+)
+
+
+def condition(given: Filter) -> str | None:
+    """The same in SQL; None if Postgres is not to be asked, and Spark has to filter by itself."""
+    from pyspark.sql import datasource
+
+    if isinstance(given, datasource.Not):
+        inner = condition(given.child)
+        return None if inner is None else f"NOT ({inner})"
+    column = ".".join(given.attribute)  # type: ignore[attr-defined]
+    if column not in PUSHED:
+        return None
+    operators = {
+        datasource.EqualTo: "=",
+        datasource.GreaterThan: ">",
+        datasource.GreaterThanOrEqual: ">=",
+        datasource.LessThan: "<",
+        datasource.LessThanOrEqual: "<=",
+    }
+    operator = operators.get(type(given))
+    if operator is not None:
+        return _compared(column, operator, given.value)  # type: ignore[attr-defined]
+    if isinstance(given, datasource.In):
+        return _among(column, given.value)
+    if isinstance(given, datasource.IsNull | datasource.IsNotNull):
+        return f"{column} IS {'NOT ' if isinstance(given, datasource.IsNotNull) else ''}NULL"
+    return None
+
+
+def _compared(column: str, operator: str, value: Any) -> str | None:
+    # Texts are in the database's order, which is not Spark's.
+    if isinstance(value, str) and operator != "=":
+        return None
+    literal = _literal(value)
+    return None if literal is None else f"{column} {operator} {literal}"
+
+
+def _among(column: str, values: Iterable[Any]) -> str | None:
+    literals = [_literal(value) for value in values]
+    known = [literal for literal in literals if literal is not None]
+    if not known or len(known) < len(literals):
+        return None
+    return f"{column} IN ({', '.join(known)})"
+
+
+def _literal(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | str | datetime | date):
+        return None
+    if isinstance(value, datetime):
+        return f"timestamptz {sql.Literal(value.isoformat()).as_string()}"
+    return sql.Literal(value).as_string()

@@ -1,0 +1,82 @@
+"""`finished_jobs` as a stream: every row once, in the order of transactions, so many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+
+from drain import postgres
+from pipeline.datasources import adbc, columns, options
+
+_TABLE = "finished_jobs"
+_MAX_ROWS = 200_000
+
+# Whatever is not visible yet belongs to a transaction from here on.
+_LATEST = """
+SELECT coalesce(max(finished_xid)::text::bigint, %(start)s) FROM finished_jobs
+WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < pg_snapshot_xmin(pg_current_snapshot())
+"""
+# The last transaction that still fits; the first one fits whatever its size.
+_LATEST_THAT_FITS = """
+WITH too_far AS (
+    SELECT finished_xid AS xid FROM finished_jobs
+    WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < pg_snapshot_xmin(pg_current_snapshot())
+    ORDER BY finished_xid OFFSET %(rows)s LIMIT 1
+)
+SELECT coalesce((
+        SELECT max(finished_xid) FROM finished_jobs
+        WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < xid), xid)::text::bigint
+FROM too_far
+"""
+
+
+class FinishedJobsStream(DataSourceStreamReader):
+    """Reads the rows of transactions up to the oldest one that is still open, so none can turn up behind.
+
+    A transaction that stays open for an hour holds the stream up for as long, and loses it nothing.
+
+    Options: `max_rows` of a batch (200,000, or the transaction's that crosses it); `database_url`; `columns`.
+    """
+
+    def __init__(self, database_url: str, given: Mapping[str, str], names: Sequence[str]) -> None:
+        self._database_url = database_url
+        self._names = columns.chosen(_TABLE, ",".join(names))
+        self._max_rows = int(options.positive(given, "max_rows", _MAX_ROWS))
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  (Spark's own)
+        """Before the first transaction."""
+        return {"xid": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's own)
+        """So many rows a batch."""
+        return ReadMaxRows(self._max_rows)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """The last transaction that belongs to the next batch; the start again if there is nothing new."""
+        connection = postgres.connect(self._database_url, "drain spark stream")
+        with connection, postgres.reachable(self._database_url):
+            if isinstance(limit, ReadMaxRows):
+                parameters = {"start": start["xid"], "rows": limit.max_rows}
+                found = connection.execute(_LATEST_THAT_FITS, parameters).fetchone()
+                if found is not None:
+                    return {"xid": int(found[0])}
+            (latest,) = postgres.fetch_one(connection, _LATEST, {"start": start["xid"]})
+        return {"xid": int(latest)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """One, for the rows of these transactions."""
+        return [InputPartition((start["xid"], end["xid"]))] if end["xid"] > start["xid"] else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of these transactions."""
+        start, end = partition.value
+        schema = columns.arrow_schema({name: columns.TABLES[_TABLE][name] for name in self._names})
+        statement = (
+            f"SELECT {columns.select_list(_TABLE, self._names)} FROM {_TABLE} "
+            f"WHERE finished_xid > '{int(start)}'::xid8 AND finished_xid <= '{int(end)}'::xid8"
+        )
+        with adbc.connect(self._database_url, "drain spark stream") as connection:
+            yield from adbc.batches(connection, statement, schema)

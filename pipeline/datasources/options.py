@@ -1,0 +1,38 @@
+"""Options of the data sources, read with the same care as settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from drain.config import VARIABLES, Settings
+from drain.errors import ConfigError
+
+
+def database_url(options: Mapping[str, str]) -> str:
+    """The option `database_url`, or what the environment says.
+
+    Raises:
+        ConfigError: Neither names a database, or it cannot be read.
+    """
+    given = options.get("database_url") or os.environ.get(VARIABLES["database_url"])
+    return Settings.from_texts({"database_url": given}).database_url
+
+
+def positive(options: Mapping[str, str], name: str, default: float) -> float:
+    """An option that is a number above zero.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    text = options.get(name)
+    if text is None:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    # Not `<= 0`: NaN is no number either.
+    if not number > 0:
+        raise ConfigError(f"option {name} must be a number above 0, not {text!r}")
+    return number

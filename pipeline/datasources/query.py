@@ -1,0 +1,90 @@
+"""Any query on Postgres as a Spark table: the source or the target of bulk work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from psycopg.sql import Identifier
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from drain.errors import ConfigError
+from pipeline.datasources import adbc, snapshot
+from pipeline.datasources import options as given_options
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection
+
+_APPLICATION = "drain spark query"
+
+
+class PostgresQuery(DataSource):
+    """The rows of one SELECT, read on one connection.
+
+    Options: `query`; `database_url` (DRAIN_DATABASE_URL by default); `snapshot`, the name of an exported one.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.database_url = given_options.database_url(options)
+        self.query = options.get("query", "").strip().rstrip(";")
+        if not self.query:
+            raise ConfigError("option query is missing: which SELECT?")
+
+    @classmethod
+    def name(cls) -> str:
+        """How Spark calls it."""
+        return "postgres_query"
+
+    def schema(self) -> StructType:
+        """What Postgres says that the query returns."""
+        with adbc.connect(self.database_url, _APPLICATION) as connection:
+            schema = adbc.schema_of(connection, _readable(connection, self.query))
+        return StructType(list(from_arrow_schema(_as_spark_has_it(schema)).fields))
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  (Spark's own)
+        """Read the rows."""
+        return _QueryReader(self.database_url, self.query, self.options.get("snapshot"))
+
+
+class _QueryReader(DataSourceReader):
+    def __init__(self, database_url: str, query: str, snapshot_name: str | None) -> None:
+        self._database_url = database_url
+        self._query = query
+        self._snapshot = snapshot_name
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002  (Spark's own)
+        if self._snapshot is None:
+            with adbc.connect(self._database_url, _APPLICATION) as connection:
+                yield from self._batches(connection)
+        else:
+            with snapshot.joined(self._database_url, self._snapshot) as connection:
+                yield from self._batches(connection)
+
+    def _batches(self, connection: Connection) -> Iterator[pa.RecordBatch]:
+        statement = _readable(connection, self._query)
+        schema = _as_spark_has_it(adbc.schema_of(connection, statement))
+        yield from adbc.batches(connection, statement, schema)
+
+
+def _readable(connection: Connection, query: str) -> str:
+    """The query with what ADBC has no type for, such as uuid, json and numeric, turned into text."""
+    names = (
+        f"{name}::text AS {name}" if isinstance(field.type, pa.BaseExtensionType) else name
+        for field in adbc.schema_of(connection, query)
+        for name in [Identifier(field.name).as_string()]
+    )
+    return f"SELECT {', '.join(names)} FROM ({query}) AS given"
+
+
+def _as_spark_has_it(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in schema])
+
+
+def _spark_type(given: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(given):
+        return pa.timestamp("us", given.tz and "UTC")
+    return pa.string() if pa.types.is_large_string(given) else given

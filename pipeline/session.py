@@ -1,0 +1,127 @@
+"""The Spark session: local unless told otherwise, quiet, and in UTC."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drain.errors import DrainError
+from pipeline import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_INSTALL = "this command runs on Spark; install it with `pip install 'job-drain[spark]'`"
+_NEEDED = ("adbc_driver_postgresql", "pandas", "plotly", "pyarrow", "pyspark")
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+# Read by every session of ours, wherever it runs.
+_ALWAYS = {
+    "spark.sql.session.timeZone": "UTC",
+    # "007" is the name of a queue, and not a number.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    # Rows travel to and from Postgres in batches of this many: enough to hide the price of a batch, and
+    # ten million characters at a time even where each row holds a thousand.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+}
+# One machine, one process: nothing to see in a browser, nobody to talk to, and little to shuffle.
+_LOCALLY = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+@contextmanager
+def session(
+    master: str | None = None, settings: Mapping[str, str] | None = None, *, verbose: bool = False
+) -> Iterator[SparkSession]:
+    """A Spark session of our own, stopped at the end of the block; the caller's, if one is running.
+
+    Args:
+        master: Where to run, such as `local[4]` or `k8s://https://…`. Without one it is what
+            `spark-submit` said, and else all cores of this machine.
+        settings: Of Spark's own, by name; they win over ours.
+        verbose: Show what Spark logs, and its progress. Otherwise its log is kept in a file, which is
+            removed at the end.
+
+    Raises:
+        DrainError: Spark is not installed, finds no Java, or does not start.
+    """
+    require()
+    java.provide()
+    # Python workers are to be of this very Python, and to import what we can import.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    with tempfile.NamedTemporaryFile(prefix="drain-spark-", suffix=".log") as log:
+        builder = SparkSession.builder.appName("job-drain")
+        for name, value in _settings(master, settings or {}, verbose=verbose).items():
+            builder = builder.config(name, value)
+        try:
+            with nullcontext() if verbose else _standard_error_to(log.fileno()):
+                started = builder.getOrCreate()
+        except Exception as error:  # noqa: BLE001  (Spark, py4j and the launcher raise anything)
+            raise DrainError(f"Spark did not start: {_reason(error, Path(log.name))}") from None
+        try:
+            yield started
+        finally:
+            with suppress(Exception):
+                started.stop()
+
+
+def require() -> None:
+    """Say what to install, if Spark or what it reads Postgres with is missing.
+
+    Raises:
+        DrainError: It is.
+    """
+    if any(importlib.util.find_spec(name) is None for name in _NEEDED):
+        raise DrainError(_INSTALL)
+
+
+def _settings(master: str | None, given: Mapping[str, str], *, verbose: bool) -> dict[str, str]:
+    settings = dict(_ALWAYS)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        master = master or "local[*]"
+    if master:
+        settings["spark.master"] = master
+        if master.startswith("local"):
+            settings |= _LOCALLY
+    settings["spark.ui.showConsoleProgress"] = str(verbose).lower()
+    if not verbose:
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    return settings | dict(given)
+
+
+@contextmanager
+def _standard_error_to(file: int) -> Iterator[None]:
+    """Let processes that are started in the block, and all of theirs, write their standard error to a file."""
+    sys.stderr.flush()
+    ours = os.dup(2)
+    os.dup2(file, 2)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+def _reason(error: BaseException, log: Path) -> str:
+    said = log.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in said.splitlines() if re.search(r"(?i)error|exception", line)]
+    return lines[0] if lines else str(error).partition("\n")[0]
