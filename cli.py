@@ -438,7 +438,7 @@ def _show_jobs(state: str, jobs: Sequence[dict[str, Any]], *, as_json: bool) -> 
     elif jobs:
         display.show_jobs(state, jobs)
     else:
-        click.echo(f"no job is {state}", err=True)
+        click.echo(f"no {state} job matches", err=True)
 
 
 def _show_job(job: dict[str, Any], *, as_json: bool) -> None:
@@ -465,6 +465,9 @@ def _act_on_dead(
 ) -> None:
     with _database(settings) as connection:
         count = dead_jobs.count(connection, selection)
+        others = dead_jobs.not_dead(connection, selection.ids or ())
+    if others:
+        raise DrainError(f"not dead: {', '.join(map(str, others))}; nothing was done")
     if not count:
         raise DrainError("no dead job matches; `drain list dead` shows what there is")
     if not yes:

@@ -253,6 +253,7 @@ class Daemon:
         connection = enqueuer.connection
         metrics.LAG.set(inspection.oldest_due_seconds(connection, enqueuer.bound))
         metrics.STAGED.set(inspection.count_staged(connection, _COUNT_UP_TO))
+        metrics.KEPT.set(inspection.count_dead(connection, _COUNT_UP_TO))
         self._queues.update(enqueuer.queues)
         self._count_stale(inspection.count_stale(connection))
         for queue in self._queues:

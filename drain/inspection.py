@@ -200,6 +200,13 @@ def count_staged(connection: Connection, up_to: int) -> int:
     return int(count)
 
 
+def count_dead(connection: Connection, up_to: int) -> int:
+    """Rows in `dead_jobs`; no more than `up_to` of them are looked at."""
+    statement = "SELECT count(*) FROM (SELECT FROM dead_jobs LIMIT %s) AS rows"
+    (count,) = postgres.fetch_one(connection, statement, (up_to,))
+    return int(count)
+
+
 def count_stale(connection: Connection) -> int:
     """How many outcomes have been refused so far because their token was stale."""
     (count,) = postgres.fetch_one(connection, "SELECT coalesce(max(number), 0) FROM stale_finishes")

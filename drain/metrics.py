@@ -21,6 +21,10 @@ TRUNCATED = Counter("drain_truncated_partitions", "Partitions of staged_jobs tru
 BATCH_SIZE = Histogram("drain_batch_jobs", "Rows of one batch.", buckets=_BATCH_SIZES)
 MOVE_SECONDS = Histogram("drain_move_seconds", "One batch's transaction.", buckets=_DURATIONS)
 PUSH_SECONDS = Histogram("drain_push_seconds", "One batch's push into Redis.", buckets=_DURATIONS)
+KEPT = Gauge(
+    "drain_dead_jobs_kept",
+    "Rows in dead_jobs, whoever gave them up; counted up to 100000, which means that or more.",
+)
 STAGED = Gauge("drain_staged_jobs", "Rows in staged_jobs; counted up to 100000, which means that or more.")
 LAG = Gauge("drain_lag_seconds", "How long the longest-waiting due row has been due.")
 DEPTH = Gauge("drain_redis_depth", "Ids in the queue's Redis list.", ["queue"])

@@ -38,6 +38,7 @@ CLAIM = Claim(
     fencing_token=1,
     lease_expires_at=datetime.now(UTC),
     expired=False,
+    failed_before=False,
 )
 
 

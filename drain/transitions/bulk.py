@@ -24,6 +24,18 @@ _NOTE_RUN = "INSERT INTO bulk_runs (run_id, rows) VALUES (%s, %s) ON CONFLICT DO
 _CREATE = "SELECT drain_create_side_table(%s)"
 _DROP = "SELECT drain_drop_side_table(%s)"
 _DROP_ALL = "SELECT drain_drop_side_table(name) FROM bulk_side_tables WHERE run_id = %s"
+_RUN_ALONE = "SELECT pg_try_advisory_lock(1785684586, hashtext(%s))"
+# Those who still write to what is left of a run, or are just committing it.
+_END_WRITERS = """
+SELECT pg_terminate_backend(pid) FROM bulk_side_tables AS side JOIN pg_locks ON relation = to_regclass(side.name)
+WHERE run_id = %s AND locktype = 'relation' AND pid <> pg_backend_pid()
+"""
+# What is being copied, and what has been: the latter is known within a second of the task's commit.
+_COPIED = """
+SELECT coalesce(sum(pg_stat_get_tuples_inserted(to_regclass(name)) + coalesce(
+    (SELECT sum(tuples_processed) FROM pg_stat_progress_copy WHERE relid = to_regclass(name)), 0)), 0)::bigint
+FROM bulk_side_tables WHERE run_id = %s
+"""
 _NO_JSON = """
 SELECT {column} FROM {table} WHERE task = ANY (%s) AND NOT pg_input_is_valid({column}, 'jsonb') LIMIT 1
 """
@@ -42,6 +54,18 @@ def rows_of(connection: Connection, run_id: str) -> int | None:
     return None if found is None else int(found[0])
 
 
+def try_to_run(connection: Connection, run_id: str) -> bool:
+    """Take the lock of a run for as long as the session lives; False if another session has it."""
+    (taken,) = fetch_one(connection, _RUN_ALONE, (run_id,))
+    return bool(taken)
+
+
+def copied(connection: Connection, run_id: str) -> int:
+    """How many rows a run's tasks have copied so far, about."""
+    (rows,) = fetch_one(connection, _COPIED, (run_id,))
+    return int(rows)
+
+
 def create_side_table(connection: Connection, run_id: str) -> str:
     """Make a side table for a run that begins; side tables that nobody has used for a day are dropped."""
     (name,) = fetch_one(connection, _CREATE, (run_id,))
@@ -56,6 +80,17 @@ def drop_side_table(connection: Connection, name: str) -> None:
 def drop_side_tables(connection: Connection, run_id: str) -> None:
     """Drop what is left of a run."""
     connection.execute(_DROP_ALL, (run_id,))
+
+
+def abandon(connection: Connection, run_id: str) -> None:
+    """End whoever still writes for a run, and drop what is left of it. If it was staged, that stays.
+
+    Args:
+        connection: In autocommit mode.
+        run_id: The run; the caller holds its lock.
+    """
+    connection.execute(_END_WRITERS, (run_id,))
+    drop_side_tables(connection, run_id)
 
 
 def stage(

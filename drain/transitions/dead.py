@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,10 @@ SELECT id, job_name, job_args, job_kwargs, queue, priority, tag,
 FROM revived
 """
 DISCARD = f"DELETE FROM dead_jobs WHERE {_SELECTED}"
+NOT_DEAD = """
+SELECT given.id FROM unnest(%s::bigint[]) AS given (id)
+WHERE NOT EXISTS (SELECT FROM dead_jobs WHERE dead_jobs.id = given.id)
+"""
 COUNT_DEAD = f"SELECT count(*) FROM dead_jobs WHERE {_SELECTED}"
 
 
@@ -52,6 +57,11 @@ def count(connection: Connection, selection: Selection) -> int:
     """How many dead jobs the selection names."""
     cursor = connection.execute(COUNT_DEAD, selection.parameters())
     return int(cursor.fetchall()[0][0])
+
+
+def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
+    """Those of these ids that are no dead job's."""
+    return [job_id for (job_id,) in connection.execute(NOT_DEAD, (list(ids),))]
 
 
 def revive(connection: Connection, selection: Selection) -> int:

@@ -26,14 +26,14 @@ class Claim:
 
     Attributes:
         job_args, job_kwargs, context: JSON texts, as they were staged.
-        attempts: Claims of this job so far, this one included. More than `max_attempts` if the last one
-            ended with its worker: then it is ours to bury, not to run.
+        attempts: Claims of this job so far, this one included.
         max_attempts: The row's own limit, or else the registration's; 0 for none.
         timeout_seconds: The row's own, or else the registration's.
         lease_seconds: For how long the claim holds, and by how much a heartbeat extends it.
         fencing_token: Only this token can finish the job, until somebody claims it anew.
         lease_expires_at: Until when it holds, by the database's clock.
         expired: The job's `expires_at` has passed: it is ours to bury, not to run.
+        failed_before: The attempt before this one failed, and its worker lived to say so.
     """
 
     id: int
@@ -50,6 +50,15 @@ class Claim:
     fencing_token: int
     lease_expires_at: datetime
     expired: bool
+    failed_before: bool
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its last attempt ended with its worker: then it is ours to bury, not to run.
+
+        One that has failed was promised this attempt, though its limit may have been lowered since.
+        """
+        return 0 < self.max_attempts < self.attempts and not self.failed_before
 
 
 # One statement: a claim takes the lease, by the database's clock, and raises the token, or does nothing.
@@ -61,7 +70,8 @@ WITH found AS (
         coalesce(max_attempts, (%(limits)s -> job_name ->> 0)::integer, %(max_attempts)s) AS max_attempts,
         coalesce(timeout_seconds, (%(limits)s -> job_name ->> 1)::integer, %(timeout_seconds)s)
             AS timeout_seconds,
-        coalesce((%(limits)s -> job_name ->> 2)::float8, %(lease_seconds)s) AS lease_seconds
+        coalesce((%(limits)s -> job_name ->> 2)::float8, %(lease_seconds)s) AS lease_seconds,
+        coalesce(failed_at >= claimed_at, false) AS failed_before
     FROM inflight_jobs WHERE id = %(id)s
 )
 UPDATE inflight_jobs AS job SET
@@ -81,7 +91,7 @@ WHERE job.id = found.id
 RETURNING job.id, job.job_name, job.job_args::text, job.job_kwargs::text, job.queue, job.tag, job.context::text,
     job.attempts, found.max_attempts, found.timeout_seconds, found.lease_seconds,
     job.fencing_token, job.lease_expires_at,
-    coalesce(job.expires_at <= clock_timestamp(), false) AS expired
+    coalesce(job.expires_at <= clock_timestamp(), false) AS expired, found.failed_before
 """
 
 

@@ -73,7 +73,7 @@ def judge(connection: Connection, crash: Crash, told: Sequence[int] = ()) -> Ver
         race=[
             Evidence(
                 "pg_postmaster_start_time: it has changed",
-                f"started again {later:.1f} s later",
+                f"started {later:.1f} s after the one before",
                 holds=later > 0,
             ),
             Evidence(

@@ -2,9 +2,135 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
 import click
+
+from drain import display
+from drain.commandline import as_json_option, settings_options
+from pipeline import backfill as work
+from pipeline import sources
+from pipeline.commands.options import Runtime, pairs, spark_options
+
+if TYPE_CHECKING:
+    from drain.config import Settings
 
 
 @click.command()
-def backfill() -> None:
-    """Stage a job for each row of a source."""
+@click.argument("source")
+@settings_options("database_url")
+@click.option("--job", "job_name", required=True, help="The job's name, such as shop.jobs.index_order.")
+@click.option("--args", "args", metavar="COLUMNS", default="", help="Positional arguments: id,version.")
+@click.option("--kwargs", "kwargs", metavar="NAME=COLUMN,…", default="", help="Keyword ones: user=author.")
+@click.option("--queue", default="default", show_default=True, help="Whose workers run them.")
+@click.option(
+    "--priority",
+    type=click.IntRange(-(2**31), 2**31 - 1),
+    default=100,
+    show_default=True,
+    help="Lower runs first; applications' own jobs have 0.",
+)
+@click.option("--tag", help="Where they come from, for people.")
+@click.option("--where", help="Only rows that fulfil this, in Spark's SQL.")
+@click.option("--run-id", help="Tells this run from others; made up and printed by default.")
+@click.option(
+    "--max-rows-per-second",
+    "rows_per_second",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Let only so many jobs come due in each second, from the commit on.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1, 1000),
+    default=8,
+    show_default=True,
+    help="The most that copy to Postgres at the same time.",
+)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of the source's format; may be repeated.",
+)
+@click.option(
+    "--register",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="A Python data source to read with; may be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Count the jobs, show ten of them, and stage nothing.")
+@spark_options
+@as_json_option
+def backfill(
+    settings: Settings,
+    runtime: Runtime,
+    *,
+    source: str,
+    args: str,
+    kwargs: str,
+    options: tuple[str, ...],
+    register: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Stage a job for each row of SOURCE, all of them in one commit, or none.
+
+    SOURCE is a path that ends in .parquet, .csv, .json, .jsonl or .orc; FORMAT:PATH for any other format of Spark's;
+    or 'sql:SELECT …' on Postgres.
+
+    The same --run-id again stages nothing if it was staged, and all of it if it was not. Redis lists are first in,
+    first out, so give a large run a queue of its own, and its workers that queue as the last of theirs.
+
+    \b
+    drain backfill documents.parquet --job shop.index --args id --where "author = 'ann'" --dry-run
+    drain backfill 'sql:SELECT id, author FROM documents' --job shop.index --args id --kwargs user=author --queue bulk
+    drain backfill parquet:s3a://lake/documents --job shop.index --args id --max-rows-per-second 500
+    """  # noqa: D301
+    if given["run_id"] is None:
+        given["run_id"] = work.new_run_id("backfill")
+    plan = work.Plan(
+        source=sources.Source.of(source, pairs(options, "--option"), database_url=settings.database_url),
+        args=_names(args),
+        kwargs=pairs(_names(kwargs), "--kwargs"),
+        **given,
+    )
+    if dry_run:
+        with runtime.session(register) as spark:
+            count, shown = work.preview(spark, plan)
+        _show_preview(plan, count, shown, as_json=as_json)
+        return
+    # Before it starts: whoever sees it fail can repeat it.
+    click.echo(f"run {plan.run_id}", err=True)
+    with display.progress() as step:
+        result = work.run(
+            settings.database_url,
+            plan,
+            lambda: runtime.session(register),
+            (lambda progress: step(str(progress))) if sys.stderr.isatty() else None,
+        )
+    if as_json:
+        click.echo(json.dumps(vars(result)))
+    elif result.before:
+        click.echo(f"run {result.run_id} had staged its {result.jobs:,} jobs before; nothing was staged now")
+    else:
+        click.echo(f"run {result.run_id} has staged {result.jobs:,} jobs in {result.seconds:.1f} s")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _show_preview(plan: work.Plan, count: int, shown: list[tuple[str, str]], *, as_json: bool) -> None:
+    if as_json:
+        jobs = [{"job_args": json.loads(args), "job_kwargs": json.loads(kwargs)} for args, kwargs in shown]
+        click.echo(json.dumps({"jobs": count, "job_name": plan.job_name, "shown": jobs}))
+        return
+    for args, kwargs in shown:
+        click.echo(f"{plan.job_name}  {args}{'' if kwargs == '{}' else f'  {kwargs}'}")
+    if count > len(shown):
+        click.echo("...")
+    click.echo(f"{count:,} jobs on queue {plan.queue} with priority {plan.priority}; nothing was staged")

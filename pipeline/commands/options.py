@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,9 @@ import click
 
 from drain.commandline import F
 from pipeline.session import session
+from pipeline.sources import register_others
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from pyspark.sql import SparkSession
 
 
@@ -26,9 +26,15 @@ class Runtime:
     settings: Mapping[str, str]
     verbose: bool
 
-    def session(self) -> AbstractContextManager[SparkSession]:
-        """A session as this says."""
-        return session(self.master, self.settings, verbose=self.verbose)
+    @contextmanager
+    def session(self, sources_of_others: Sequence[str] = ()) -> Iterator[SparkSession]:
+        """A session as this says, which knows our data sources and these, each named `module:Class`."""
+        with session(self.master, self.settings, verbose=self.verbose) as spark:
+            from pipeline import datasources
+
+            datasources.register(spark)
+            register_others(spark, sources_of_others)
+            yield spark
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:

@@ -194,6 +194,19 @@ def test_a_job_whose_worker_died_on_the_last_attempt_is_given_up_by_the_next_one
     assert buried["reason"] == "lease"
 
 
+def test_a_job_that_failed_has_its_next_attempt_though_its_limit_is_lower_now(
+    connection: Connection, worker: Worker
+) -> None:
+    runs: list[int] = []
+    job(name=NAME, max_attempts=2)(lambda: runs.append(1))
+    job_id = delivered(connection)
+    for _ in range(5):
+        token = claimed(connection, job_id, registered={}).fencing_token
+        assert inflight.retry_later(connection, job_id, token, 0, ERROR)
+    assert worker.execute(job_id) == "finished"
+    assert runs == [1]
+
+
 def test_a_job_with_a_limit_of_zero_attempts_is_never_out_of_them(connection: Connection) -> None:
     job_id = delivered(connection, max_attempts=0)
     for number in range(1, 21):

@@ -203,7 +203,7 @@ def test_list_shows_jobs_of_every_state(env: dict[str, str], state: str, make: A
 def test_list_of_nothing_prints_nothing_but_a_word(env: dict[str, str]) -> None:
     result = drain("list dead", env)
 
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no job is dead\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no dead job matches\n")
 
 
 def test_a_queue_that_is_unknown_is_answered_with_those_that_are_known(env: dict[str, str]) -> None:
@@ -305,7 +305,7 @@ def test_dead_list_shows_the_dead_jobs_that_were_named_the_latest_first(
 
     assert [job["id"] for job in jobs] == [ids[name] for name in named]
     assert all(job["explanation"] in " ".join(text.stdout.split()) for job in jobs)
-    assert (text.stderr == "no job is dead\n") == (not named)
+    assert (text.stderr == "no dead job matches\n") == (not named)
 
 
 def test_dead_list_answers_a_queue_that_is_unknown_with_those_that_are_known(env: dict[str, str]) -> None:
@@ -422,7 +422,7 @@ def test_how_many_dead_jobs_it_will_be_is_asked_before_anything_happens(
 
 
 def test_dead_jobs_that_nobody_knows_are_one_line(env: dict[str, str]) -> None:
-    assert "no dead job matches" in one_line_of(drain("dead retry 4711 --yes", env))
+    assert "not dead: 4711" in one_line_of(drain("dead retry 4711 --yes", env))
     assert "no dead job matches" in one_line_of(drain("dead discard --all --yes", env))
 
 

@@ -182,6 +182,7 @@ def test_the_port_serves_metrics_and_probes(database_url: str, redis_url: str, e
         "drain_batch_jobs_sum 3.0",
         "drain_push_seconds_count 1.0",
         "drain_staged_jobs ",
+        "drain_dead_jobs_kept ",
         "drain_lag_seconds ",
         "# TYPE drain_redis_depth gauge",
         "# TYPE drain_failures_total counter",

@@ -56,6 +56,7 @@ def claim(args: str = "[]", kwargs: str = "{}", *, name: str = NAME, timeout_sec
         fencing_token=1,
         lease_expires_at=datetime.now(UTC),
         expired=False,
+        failed_before=False,
     )
 
 

@@ -1,0 +1,32 @@
+"""Columns of a row as the JSON arguments of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+# A null is an argument like any other, and not one that is left out.
+_OPTIONS = {"ignoreNullFields": "false"}
+_BEFORE, _AFTER = len('{"v":'), len("}")
+
+
+def positional(columns: Sequence[Column]) -> Column:
+    """A JSON array of these values, each with its own type: numbers stay numbers, structs become objects."""
+    from pyspark.sql import functions as f
+
+    # An array of Spark's has one type for all of its elements, so each value is written by itself.
+    objects = [f.to_json(f.struct(column.alias("v")), _OPTIONS) for column in columns]
+    values = [f.substr(text, f.lit(_BEFORE + 1), f.length(text) - (_BEFORE + _AFTER)) for text in objects]
+    return f.concat(f.lit("["), f.concat_ws(",", *values), f.lit("]"))
+
+
+def keyword(columns: Mapping[str, Column]) -> Column:
+    """A JSON object of these values, by name."""
+    from pyspark.sql import functions as f
+
+    if not columns:
+        return f.lit("{}")
+    return f.to_json(f.struct(*(column.alias(name) for name, column in columns.items())), _OPTIONS)

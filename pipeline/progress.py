@@ -1,0 +1,81 @@
+"""How far a run has come, as Postgres sees it: rows that tasks are copying, and those that they have copied."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, TypeAlias
+
+from drain import postgres
+from drain.errors import DrainError
+from drain.transitions import bulk
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far it has come.
+
+    Attributes:
+        rows: Copied so far.
+        total: Of so many.
+        seconds: Since copying began.
+    """
+
+    rows: int
+    total: int
+    seconds: float
+
+    def __str__(self) -> str:
+        rate = self.rows / self.seconds if self.seconds else 0.0
+        if self.rows >= self.total:
+            return f"{self.total:,} rows copied, now they are staged in one commit"
+        left = f", {_clock((self.total - self.rows) / rate)} left" if rate else ""
+        return f"{self.rows:,} of {self.total:,} rows, {rate:,.0f} a second{left}"
+
+
+Reporter: TypeAlias = Callable[[Step], None]
+
+
+@contextmanager
+def watched(database_url: str, run_id: str, rows: DataFrame, report: Reporter | None) -> Iterator[None]:
+    """Report how far the run has come, twice a second, while the block runs.
+
+    The rows are counted first; without `report` they are not, and nothing is watched.
+    """
+    if report is None:
+        yield
+        return
+    total = rows.count()
+    ended = threading.Event()
+    watcher = threading.Thread(
+        target=_watch, args=(database_url, run_id, total, report, ended), name="progress", daemon=True
+    )
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _watch(database_url: str, run_id: str, total: int, report: Reporter, ended: threading.Event) -> None:
+    began = monotonic()
+    # Whatever is wrong with the database, the run itself will say.
+    with suppress(DrainError):
+        connection = postgres.connect(database_url, "drain progress")
+        with connection, postgres.reachable(database_url):
+            while not ended.wait(_LOOK_SECONDS):
+                report(Step(min(total, bulk.copied(connection, run_id)), total, monotonic() - began))
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"
