@@ -83,7 +83,7 @@ class Worker:
         reached(CrashPoint.CLAIMED)
         if claim.expired and claim.attempts == 1:
             return self._bury(claim, "expired", _EXPIRED, ran=False)
-        if claim.max_attempts and claim.attempts > claim.max_attempts:
+        if claim.is_spent:
             return self._bury(claim, "lease", _LEASE_RAN_OUT, ran=False)
         return self._run(claim, asked_at)
 
