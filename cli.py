@@ -31,6 +31,8 @@ from drain.errors import DrainError, UnavailableError
 from drain.postgres import Connection
 from drain.transitions import dead as dead_jobs
 from drain.transitions.dead import Selection
+from pipeline.commands.audit import conserve
+from pipeline.commands.options import Runtime, spark_options
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 
@@ -202,8 +204,32 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
     show_default=True,
     help="For how long to look again at what may only be under way.",
 )
+@click.option(
+    "--expected",
+    metavar="SOURCE",
+    help="Instead: hold a list of job ids that an application says it has committed against all tables, on Spark.",
+)
+@click.option("--key", default="id", show_default=True, help="The list's column with the ids.")
+@click.option(
+    "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, help="With --expected: where archived days are."
+)
+@click.option("--queue", help="With --expected: the list is about this queue only.")
+@click.option("--job", help="With --expected: the list is about this job name only.")
+@spark_options
 @as_json_option
-def audit_jobs(settings: Settings, *, overdue_seconds: int, patience_seconds: int, as_json: bool) -> None:
+def audit_jobs(
+    settings: Settings,
+    runtime: Runtime,
+    *,
+    overdue_seconds: int,
+    patience_seconds: int,
+    expected: str | None,
+    key: str,
+    archive: str | None,
+    queue: str | None,
+    job: str | None,
+    as_json: bool,
+) -> None:
     """Check that no job is lost, doubled or stuck. Exits 1 if one is, with a line for each breach.
 
     Changes nothing, and may run beside everything else at any time. It reads every table once, all as of one
@@ -215,7 +241,14 @@ def audit_jobs(settings: Settings, *, overdue_seconds: int, patience_seconds: in
     drain audit
     drain audit --overdue-seconds 600     for a backlog that may take ten minutes
     drain audit --json | jq '.checks[] | select(.ok | not)'
+    drain audit --expected 'sql:SELECT job_id AS id FROM orders' --archive s3a://lake/jobs
     """  # noqa: D301
+    if expected is not None:
+        only = {"queue": queue, "job_name": job}
+        ok = conserve(settings, runtime, expected, key=key, archive=archive, only=only, as_json=as_json)
+        sys.exit(0 if ok else 1)
+    if queue or job:
+        raise click.UsageError("--queue and --job go with --expected")
     with _database(settings, _AUDIT_SECONDS) as connection, display.progress() as progress:
         redis = wire.Wire(settings.redis_url, settings.namespace) if settings.redis_url else None
         with closing(redis) if redis else nullcontext():

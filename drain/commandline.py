@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -33,6 +34,9 @@ class Group(click.Group):
             return super().invoke(ctx)
         except DrainError as error:
             raise click.ClickException(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            sys.exit(130)
         except BrokenPipeError:
             # Whoever reads has had enough; click ends quietly.
             raise

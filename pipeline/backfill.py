@@ -14,9 +14,11 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from psycopg import errors
+
 import drain
 from drain import postgres, schema
-from drain.errors import ConfigError, DrainError
+from drain.errors import ConfigError, DrainError, StageError
 from drain.postgres import Connection
 from drain.transitions import bulk
 from pipeline import arguments, progress
@@ -174,8 +176,11 @@ def _write(jobs: DataFrame, database_url: str, plan: Plan) -> None:
 
 def _try_one(connection: Connection, plan: Plan) -> None:
     """Stage one such job and roll back: what no row of the run could be staged with is refused before Spark starts."""
-    with connection.transaction(force_rollback=True):
-        drain.stage(connection, plan.job_name, queue=plan.queue, priority=plan.priority, tag=plan.tag)
+    try:
+        with connection.transaction(force_rollback=True):
+            drain.stage(connection, plan.job_name, queue=plan.queue, priority=plan.priority, tag=plan.tag)
+    except errors.IntegrityError as error:
+        raise StageError(f"such jobs break the rule {bulk.broken_rule(error)!r}") from None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import sys
@@ -59,6 +60,10 @@ def session(
     """
     require()
     java.provide()
+    if not verbose:
+        # They log errors that they raise as well, as pages of JSON and tracebacks.
+        for name in ("SQLQueryContextLogger", "py4j"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     # Python workers are to be of this very Python, and to import what we can import.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession

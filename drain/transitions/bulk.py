@@ -134,13 +134,19 @@ def stage(
             f"the rows of run {run_id!r} are gone: another driver has staged it, or a day has passed"
         ) from None
     except errors.IntegrityError as error:
-        broken = (error.diag.constraint_name or error.diag.message_primary or "").replace("_", " ")
         row = (error.diag.message_detail or "").strip()[:_LOOKED_AT]
-        raise StageError(f"nothing was staged, for a row breaks the rule {broken!r}: {row}") from None
+        raise StageError(f"nothing was staged, for a row breaks the rule {broken_rule(error)!r}: {row}") from None
     except errors.DataError as error:
         text = _text_that_is_no_json(connection, side_table, numbers) or error.diag.message_primary
         raise StageError(f"nothing was staged, for a row cannot be read as JSON: {text}") from None
     return expected
+
+
+def broken_rule(error: errors.IntegrityError) -> str:
+    """The rule that a row breaks, in words: constraints of ours are named so."""
+    if error.diag.constraint_name:
+        return error.diag.constraint_name.replace("_", " ")
+    return f"{(error.diag.column_name or 'a column').replace('_', ' ')} must not be null"
 
 
 def _text_that_is_no_json(connection: Connection, side_table: str, numbers: Sequence[int]) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drain.commandline import F
+from pipeline.interruption import interruptible
 from pipeline.session import session
 from pipeline.sources import register_others
 
@@ -29,7 +30,10 @@ class Runtime:
     @contextmanager
     def session(self, sources_of_others: Sequence[str] = ()) -> Iterator[SparkSession]:
         """A session as this says, which knows our data sources and these, each named `module:Class`."""
-        with session(self.master, self.settings, verbose=self.verbose) as spark:
+        with (
+            session(self.master, self.settings, verbose=self.verbose) as spark,
+            interruptible(spark),
+        ):
             from pipeline import datasources
 
             datasources.register(spark)

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from drain import postgres
+from drain.errors import DrainError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +32,9 @@ def connect(database_url: str, application_name: str) -> Iterator[Connection]:
             yield connection
     except adbc_driver_manager.OperationalError as error:
         raise postgres.unavailable(error, database_url) from None
+    except adbc_driver_manager.Error as error:
+        reason = str(error).rpartition("ERROR:")[2].strip().partition("\n")[0]
+        raise DrainError(f"PostgreSQL refused: {reason}") from None
 
 
 def schema_of(connection: Connection, statement: str) -> pa.Schema:

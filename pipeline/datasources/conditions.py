@@ -65,5 +65,8 @@ def _literal(value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | str | datetime | date):
         return None
     if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return None
         return f"timestamptz {sql.Literal(value.isoformat()).as_string()}"
-    return sql.Literal(value).as_string()
+    # PostgreSQL has no text with a NUL, and takes no such literal.
+    return None if isinstance(value, str) and "\0" in value else sql.Literal(value).as_string()

@@ -14,21 +14,18 @@ from pipeline.datasources import adbc, columns, options
 _TABLE = "finished_jobs"
 _MAX_ROWS = 200_000
 
-# Whatever is not visible yet belongs to a transaction from here on.
-_LATEST = """
-SELECT coalesce(max(finished_xid)::text::bigint, %(start)s) FROM finished_jobs
-WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < pg_snapshot_xmin(pg_current_snapshot())
+# Whatever is not visible yet belongs to a transaction from pg_snapshot_xmin() on. (PostgreSQL 14 has no max(xid8).)
+_SEEN = """
+finished_jobs WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < pg_snapshot_xmin(pg_current_snapshot())
 """
+_LATEST = f"SELECT finished_xid::text::bigint FROM {_SEEN} ORDER BY finished_xid DESC LIMIT 1"
 # The last transaction that still fits; the first one fits whatever its size.
-_LATEST_THAT_FITS = """
+_LATEST_THAT_FITS = f"""
 WITH too_far AS (
-    SELECT finished_xid AS xid FROM finished_jobs
-    WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < pg_snapshot_xmin(pg_current_snapshot())
-    ORDER BY finished_xid OFFSET %(rows)s LIMIT 1
+    SELECT finished_xid AS xid FROM {_SEEN} ORDER BY finished_xid OFFSET %(rows)s LIMIT 1
 )
 SELECT coalesce((
-        SELECT max(finished_xid) FROM finished_jobs
-        WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < xid), xid)::text::bigint
+        SELECT finished_xid FROM {_SEEN} AND finished_xid < xid ORDER BY finished_xid DESC LIMIT 1), xid)::text::bigint
 FROM too_far
 """
 
@@ -58,13 +55,13 @@ class FinishedJobsStream(DataSourceStreamReader):
         """The last transaction that belongs to the next batch; the start again if there is nothing new."""
         connection = postgres.connect(self._database_url, "drain spark stream")
         with connection, postgres.reachable(self._database_url):
+            parameters = {"start": start["xid"], "rows": getattr(limit, "max_rows", None)}
+            found = None
             if isinstance(limit, ReadMaxRows):
-                parameters = {"start": start["xid"], "rows": limit.max_rows}
                 found = connection.execute(_LATEST_THAT_FITS, parameters).fetchone()
-                if found is not None:
-                    return {"xid": int(found[0])}
-            (latest,) = postgres.fetch_one(connection, _LATEST, {"start": start["xid"]})
-        return {"xid": int(latest)}
+            # They all fit.
+            found = found or connection.execute(_LATEST, parameters).fetchone()
+        return {"xid": int(found[0])} if found else start
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """One, for the rows of these transactions."""

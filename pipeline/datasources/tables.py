@@ -37,12 +37,13 @@ class JobTable(DataSource):
 
     Options: `database_url` (DRAIN_DATABASE_URL by default), `columns` (all by default, separated by commas), `where` (a
     condition in Postgres' SQL), `max_connections` (8), `snapshot` (the name of an exported one; one is taken by
-    default and kept for as long as it is read), `snapshot_seconds` (60: for how long one that nobody reads is kept).
+    default and kept for as long as it is read), `snapshot_seconds` (60: for how long one that nobody reads is kept),
+    `pushdown` (`false`).
 
-    With Spark's setting `spark.sql.python.filterPushdown.enabled`, filters of Spark's own on ids, names, queues and
-    times reach Postgres too. It is off by default for a reason: a DataFrame that was once asked with a filter, and is
-    then asked without one, answers with the filter still on (seen with Spark 4.3). So ask each DataFrame one
-    question only, or use `where`, which has no such memory.
+    With `pushdown`, filters of Spark's own on ids, names, queues and times reach Postgres too, if Spark's setting
+    `spark.sql.python.filterPushdown.enabled` is on. Then ask each DataFrame one question only: one that was asked with
+    a filter, and is asked again without, answers with the filter still on (seen with Spark 4.3). `where` has no such
+    memory.
     """
 
     table: ClassVar[str]
@@ -63,7 +64,8 @@ class JobTable(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Read the table."""
-        return JobTableReader(self, schema.names)
+        filtering = self.options.get("pushdown", "false").lower() == "true"
+        return (FilteringReader if filtering else JobTableReader)(self, schema.names)
 
 
 class StagedJobs(JobTable):
@@ -129,15 +131,6 @@ class JobTableReader(DataSourceReader):
         where = source.options.get("where")
         self._conditions = [f"({where})"] if where else []
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's own)
-        """Take those that SQL can express; Spark applies the others."""
-        for given in filters:
-            found = conditions.condition(given)
-            if found is None:
-                yield given
-            else:
-                self._conditions.append(found)
-
     def partitions(self) -> list[InputPartition]:
         """Divide the table's blocks among at most `max_connections` tasks."""
         name = self._snapshot or snapshot.keep(self._database_url, self._table, self._unused_seconds)
@@ -162,6 +155,19 @@ class JobTableReader(DataSourceReader):
             f"SELECT {columns.select_list(self._table, self._names)} FROM ONLY {block.leaf} "
             f"WHERE {' AND '.join([within, *self._conditions])}"
         )
+
+
+class FilteringReader(JobTableReader):
+    """The same, which takes filters of Spark's: without Spark's setting, Spark refuses a reader that would."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's own)
+        """Take those that SQL can express; Spark applies the others."""
+        for given in filters:
+            found = conditions.condition(given)
+            if found is None:
+                yield given
+            else:
+                self._conditions.append(found)
 
 
 def _shares(leaves: Iterable[tuple[str, int]], most: int) -> Iterator[list[Blocks]]:

@@ -1,0 +1,72 @@
+"""`drain audit --expected`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+from psycopg.sql import Literal
+
+from drain import display
+from pipeline import conservation
+from pipeline.sources import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from drain.config import Settings
+    from pipeline.commands.options import Runtime
+
+
+def conserve(
+    settings: Settings,
+    runtime: Runtime,
+    expected: str,
+    *,
+    key: str,
+    archive: str | None,
+    only: Mapping[str, str | None],
+    as_json: bool,
+) -> bool:
+    """Hold a list of jobs against the tables, and show the result; returns whether all is well.
+
+    Args:
+        settings: Where the database is.
+        runtime: How Spark runs.
+        expected: The list, as a person spells it.
+        key: Its column with the ids.
+        archive: Where archived days are.
+        only: Columns of jobs and the value that the list is about; None for any.
+        as_json: For programs.
+    """
+    source = Source.of(expected, database_url=settings.database_url)
+    conditions = [
+        f"{name} = {Literal(value).as_string()}" for name, value in only.items() if value is not None
+    ]
+    with display.progress() as step:
+        step("starting Spark")
+        with runtime.session() as spark:
+            step("holding the list against the tables")
+            report = conservation.check(
+                spark,
+                settings.database_url,
+                source,
+                key=key,
+                archive=archive,
+                where=" AND ".join(conditions) or None,
+            )
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        _show(report)
+    return report.ok
+
+
+def _show(report: conservation.Report) -> None:
+    for finding in report.findings:
+        ids = ", ".join(map(str, finding.ids)) + (", ..." if finding.count > len(finding.ids) else "")
+        click.echo(f"FAIL  {finding.count:,} {conservation.REASONS[finding.reason]}: {ids}")
+    counts = ", ".join(f"{count:,} {place}" for place, count in report.found.items())
+    verdict = "every job is in exactly one place" if report.ok else "not all is well"
+    click.echo(f"{report.expected:,} expected; {counts}: {verdict}")
