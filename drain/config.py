@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -115,8 +117,17 @@ class Settings:
 
 
 def process_name() -> str:
-    """This process, as people see it in `drain status` and in the tables."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """This process, as people see it in `drain status` and in the tables; no other one has the same name."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_word()}"
+
+
+@cache
+def _word() -> str:
+    # Containers that share the name of their host are all process 1 of it.
+    return secrets.token_hex(3)
+
+
+os.register_at_fork(after_in_child=_word.cache_clear)
 
 
 def _libpq_url(url: str) -> str:

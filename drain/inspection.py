@@ -1,4 +1,7 @@
-"""Every question that is asked of the tables, and changes nothing: counts, lists, one job whole."""
+"""Every question that is asked of the tables, and changes nothing: counts, lists, one job whole.
+
+Times are read in binary: psycopg reads the texts of no DateStyle but ISO, and the database may have another.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from typing import Any, NamedTuple
 
 from psycopg import sql
 from psycopg.rows import dict_row
+from psycopg.sql import Composed
 from psycopg.types.json import set_json_loads
+from psycopg.types.numeric import Int8BinaryLoader
 
 from drain import postgres
 from drain.errors import UnknownJobError
@@ -243,7 +248,7 @@ class Retrying(NamedTuple):
 
 def retrying_queues(connection: Connection) -> list[Retrying]:
     """Queues with jobs that wait for their next attempt."""
-    rows = connection.execute(_RETRYING_QUEUES, {"failures": FAILURES_IN_A_ROW})
+    rows = connection.execute(_RETRYING_QUEUES, {"failures": FAILURES_IN_A_ROW}, binary=True)
     return [Retrying._make(row) for row in rows]
 
 
@@ -279,8 +284,7 @@ def jobs(
     statement = sql.SQL("SELECT * FROM {} WHERE true {} ORDER BY id DESC LIMIT %(limit)s").format(
         sql.Identifier(TABLES[state]), sql.SQL(" ").join(conditions)
     )
-    with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(statement, {**wanted, "limit": limit}).fetchall()
+    return _objects(connection, statement, {**wanted, "limit": limit})
 
 
 def job(connection: Connection, job_id: int) -> dict[str, Any]:
@@ -290,10 +294,8 @@ def job(connection: Connection, job_id: int) -> dict[str, Any]:
         UnknownJobError: No table has this id.
     """
     for state, table in TABLES.items():
-        statement = sql.SQL("SELECT * FROM {table} WHERE id = %s").format(table=sql.Identifier(table))
-        with connection.cursor(row_factory=dict_row) as cursor:
-            row = cursor.execute(statement, (job_id,)).fetchone()
-        if row is not None:
+        statement = sql.SQL("SELECT * FROM {table} WHERE id = %(id)s").format(table=sql.Identifier(table))
+        for row in _objects(connection, statement, {"id": job_id}):
             return {"state": state, **row}
     raise UnknownJobError(
         f"no job has the id {job_id}: it was never staged, its transaction rolled back, "
@@ -310,6 +312,14 @@ def readable(connection: Connection) -> Connection:
 def queues(connection: Connection) -> set[str]:
     """Names of all queues that have a job anywhere but in `finished_jobs`."""
     return {queue for (queue,) in connection.execute(_QUEUES)}
+
+
+def _objects(
+    connection: Connection, statement: Composed, parameters: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    with connection.cursor(row_factory=dict_row, binary=True) as cursor:
+        cursor.adapters.register_loader("xid8", Int8BinaryLoader)
+        return cursor.execute(statement, parameters).fetchall()
 
 
 def _json_or_text(data: str | bytes) -> Any:
@@ -330,7 +340,7 @@ def _count_finished(connection: Connection) -> tuple[int, bool]:
 def leader(connection: Connection) -> dict[str, str] | None:
     """Who drains, and since when; None if nobody does."""
     # A leader that has its lock and not yet written its name is about to.
-    row: tuple[str | None, datetime | None] | None = connection.execute(_LEADER).fetchone()
+    row: tuple[str | None, datetime | None] | None = connection.execute(_LEADER, binary=True).fetchone()
     if row is None or row[0] is None or row[1] is None:
         return None
     return {"name": row[0], "since": row[1].isoformat()}

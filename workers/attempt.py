@@ -23,6 +23,7 @@ from workers.errors import (
     JobTimeoutError,
     LeaseLostError,
     NotRegisteredError,
+    checked,
 )
 from workers.lease import Handler, Lease
 from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Unreadable, describe
@@ -71,13 +72,23 @@ def _call(
 
 
 def _outcome_of(error: BaseException, options: JobOptions) -> Outcome:
-    if isinstance(error, Defer):
-        return Deferred(error.when)
-    if isinstance(error, Dead):
+    # What isinstance() asks of an exception may raise.
+    kind = type(error)
+    if issubclass(kind, Defer):
+        return _deferred(error, options)
+    if issubclass(kind, Dead):
         return GaveUp(describe(error))
-    if isinstance(error, LeaseLostError):
+    if issubclass(kind, LeaseLostError):
         return Lost(describe(error), options)
     return Failed(describe(error), options)
+
+
+def _deferred(error: Any, options: JobOptions) -> Outcome:
+    try:
+        return Deferred(checked(error.when))
+    # A class of the job's own may have left `when` out, or made anything of it.
+    except Exception as unusable:  # noqa: BLE001
+        return Failed(describe(unusable), options)
 
 
 def interruptible(

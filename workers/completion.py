@@ -59,6 +59,7 @@ def transaction() -> Iterator[Session]:
             f"job {job.id} has its transaction already; a job has one, since it finishes it"
         )
     job.in_transaction = True
+    never_ended = False
     try:
         with _session(job._database_url) as session:
             yield session
@@ -71,8 +72,12 @@ def transaction() -> Iterator[Session]:
             session.commit_with_the_finish()
             job.finished = True
             reached(CrashPoint.SETTLED_AND_COMMITTED)
+    except GeneratorExit:
+        # Nobody came to the end of the block, and what it wrote is lost: the job must not finish as if it were not.
+        never_ended = True
+        raise
     finally:
-        job.in_transaction = False
+        job.in_transaction = never_ended
         job._lease.settling = job.finished
 
 

@@ -28,7 +28,7 @@ class CurrentJob:
             lower ones, is safe from workers that come back late.
         key: The same for every attempt, and no other job has it: for services that take an idempotency key.
         finished: Its `transaction()` has committed.
-        in_transaction: Its `transaction()` is open.
+        in_transaction: Its `transaction()` is open, or was thrown away without having been ended.
     """
 
     id: int

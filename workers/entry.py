@@ -81,7 +81,7 @@ class Worker:
             log.info("job %d is not to be claimed: claimed, finished or not due", job_id)
             return "refused"
         reached(CrashPoint.CLAIMED)
-        if claim.expired and claim.attempts == 1:
+        if claim.expired:
             return self._bury(claim, "expired", _EXPIRED, ran=False)
         if claim.is_spent:
             return self._bury(claim, "lease", _LEASE_RAN_OUT, ran=False)
@@ -130,6 +130,13 @@ class Worker:
         return str(uuid5(self.installation or NAMESPACE_OID, str(job_id)))
 
     def _record(self, claim: Claim, result: Outcome) -> str:
+        try:
+            return self._record_as_it_is(claim, result)
+        except psycopg.DataError:
+            # The database's encoding lacks a character of the texts.
+            return self._record_as_it_is(claim, outcome.in_ascii(result))
+
+    def _record_as_it_is(self, claim: Claim, result: Outcome) -> str:
         match result:
             case Finished():
                 return self._finish(claim)

@@ -18,7 +18,7 @@ class Defer(Exception):  # noqa: N818  (it is no error: the job asks to be run l
     """
 
     def __init__(self, when: float | timedelta | datetime) -> None:
-        self.when = _checked(when)
+        self.when = checked(when)
         super().__init__(f"deferred: {when}")
 
 
@@ -61,7 +61,12 @@ class TransactionError(RuntimeError):
     """A job's `transaction()` was used in a way in which it could not commit together with the finish."""
 
 
-def _checked(when: float | timedelta | datetime) -> float | datetime:
+def checked(when: float | timedelta | datetime) -> float | datetime:
+    """What `Defer` was given, in seconds or as a time.
+
+    Raises:
+        ValueError: As `Defer`.
+    """
     if isinstance(when, datetime):
         if when.utcoffset() is None:
             raise ValueError("Defer: the time has no time zone; use datetime.now(UTC) + ... or add tzinfo")

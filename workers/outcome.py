@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from drain.job import JobOptions
 
@@ -73,18 +75,21 @@ Outcome = Finished | Failed | Deferred | GaveUp | Lost | Unreadable
 
 def describe(error: BaseException) -> dict[str, str]:
     """An exception as texts that PostgreSQL can store: no NUL, no lone surrogate, no megabytes."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        message = str(error)
-    except BaseException as unprintable:  # noqa: BLE001  (the error's own __str__ may raise anything)
-        message = f"(its text cannot be shown: {type(unprintable).__name__})"
-    lines = "".join(traceback.format_exception(error))
     return {
-        "type": _storable(name, _LONGEST_MESSAGE),
-        "message": _storable(message, _LONGEST_MESSAGE),
-        "traceback": _storable(lines, _LONGEST_TRACEBACK),
+        "type": _told(partial(_name, type(error)), _LONGEST_MESSAGE),
+        "message": _told(partial(str, error), _LONGEST_MESSAGE),
+        "traceback": _told(partial(_traceback, error), _LONGEST_TRACEBACK),
     }
+
+
+def in_ascii(result: Outcome) -> Outcome:
+    """The same outcome, its texts with escapes as in Python for all that is not ASCII."""
+    match result:
+        case Failed() | GaveUp():
+            return replace(result, error={name: _in_ascii(text) for name, text in result.error.items()})
+        case Unreadable():
+            return Unreadable(_in_ascii(result.explanation))
+    return result
 
 
 def wait_seconds(attempts: int, options: JobOptions | None) -> float:
@@ -98,10 +103,35 @@ def wait_seconds(attempts: int, options: JobOptions | None) -> float:
     return step * random.uniform(0.5, 1.0)  # noqa: S311
 
 
+def _name(kind: type[BaseException]) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    # It asks the error for texts and notes, and takes those of a SyntaxError for a place in a file.
+    except Exception as unprintable:  # noqa: BLE001
+        lines = traceback.format_tb(error.__traceback__)
+        return "".join([*lines, f"(the rest cannot be shown: {type(unprintable).__name__})\n"])
+
+
+def _told(tell: Callable[[], str], longest: int) -> str:
+    """A text of an error, whose class may make anything of being asked."""
+    try:
+        return _storable(tell(), longest)
+    except BaseException as unprintable:  # noqa: BLE001
+        return f"(its text cannot be shown: {type(unprintable).__name__})"
+
+
+def _in_ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
+
+
 def _storable(text: str, longest: int) -> str:
     text = text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     if len(text) <= longest:
         return text
     # The end of a traceback says what happened, its beginning where it came from.
     half = longest // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

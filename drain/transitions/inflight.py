@@ -32,7 +32,7 @@ class Claim:
         lease_seconds: For how long the claim holds, and by how much a heartbeat extends it.
         fencing_token: Only this token can finish the job, until somebody claims it anew.
         lease_expires_at: Until when it holds, by the database's clock.
-        expired: The job's `expires_at` has passed: it is ours to bury, not to run.
+        expired: The job's `expires_at` has passed, and nobody has claimed it before: it is ours to bury, not to run.
         failed_before: The attempt before this one failed, and its worker lived to say so.
     """
 
@@ -63,16 +63,24 @@ class Claim:
 
 # One statement: a claim takes the lease, by the database's clock, and raises the token, or does nothing.
 # The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, because which of
-# them applies is known only once the row has been found.
+# them applies is known only once the row has been found; the names as the hex digits of their UTF-8, because
+# the database's encoding may lack characters of some.
+#
+# set_config() holds for this commit alone. A claim that a crash of the server takes back leaves a worker who goes
+# on under a token that somebody else will get as well.
 CLAIM = """
 WITH found AS (
     SELECT id,
-        coalesce(max_attempts, (%(limits)s -> job_name ->> 0)::integer, %(max_attempts)s) AS max_attempts,
-        coalesce(timeout_seconds, (%(limits)s -> job_name ->> 1)::integer, %(timeout_seconds)s)
-            AS timeout_seconds,
-        coalesce((%(limits)s -> job_name ->> 2)::float8, %(lease_seconds)s) AS lease_seconds,
-        coalesce(failed_at >= claimed_at, false) AS failed_before
-    FROM inflight_jobs WHERE id = %(id)s
+        coalesce(max_attempts, (limits ->> 0)::integer, %(max_attempts)s) AS max_attempts,
+        coalesce(timeout_seconds, (limits ->> 1)::integer, %(timeout_seconds)s) AS timeout_seconds,
+        coalesce((limits ->> 2)::float8, %(lease_seconds)s) AS lease_seconds,
+        coalesce(failed_at >= claimed_at, false) AS failed_before,
+        claimed_at IS NOT NULL AS claimed_before,
+        set_config('synchronous_commit',
+            replace(current_setting('synchronous_commit'), 'off', 'on'), true) AS durable
+    FROM inflight_jobs, LATERAL (
+        SELECT %(limits)s -> encode(convert_to(job_name, 'UTF8'), 'hex') AS limits) AS registered
+    WHERE id = %(id)s
 )
 UPDATE inflight_jobs AS job SET
     fencing_token = job.fencing_token + 1,
@@ -91,7 +99,8 @@ WHERE job.id = found.id
 RETURNING job.id, job.job_name, job.job_args::text, job.job_kwargs::text, job.queue, job.tag, job.context::text,
     job.attempts, found.max_attempts, found.timeout_seconds, found.lease_seconds,
     job.fencing_token, job.lease_expires_at,
-    coalesce(job.expires_at <= clock_timestamp(), false) AS expired, found.failed_before
+    coalesce(job.expires_at <= clock_timestamp() AND NOT found.claimed_before, false) AS expired,
+    found.failed_before
 """
 
 
@@ -115,11 +124,14 @@ def claim(
     parameters = {
         "id": job_id,
         "worker": worker,
-        "limits": Jsonb(limits),
+        "limits": Jsonb(
+            {name.encode(errors="surrogatepass").hex(): numbers for name, numbers in limits.items()}
+        ),
         "again": again,
         **Limits()._asdict(),
     }
-    with connection.cursor(row_factory=class_row(Claim)) as cursor:
+    # In binary: psycopg reads times as text in no DateStyle but ISO, and by then the claim has been committed.
+    with connection.cursor(row_factory=class_row(Claim), binary=True) as cursor:
         return cursor.execute(CLAIM, parameters).fetchone()
 
 
@@ -138,7 +150,7 @@ def extend(connection: Connection, job_id: int, token: int, lease_seconds: float
         Until when it holds; None if the token is stale, or the job waits for its next attempt.
     """
     parameters = {"id": job_id, "token": token, "lease": lease_seconds}
-    row: tuple[datetime] | None = connection.execute(EXTEND, parameters).fetchone()
+    row: tuple[datetime] | None = connection.execute(EXTEND, parameters, binary=True).fetchone()
     return None if row is None else row[0]
 
 

@@ -1,5 +1,8 @@
 """Claims: who may run a job, for how long, and whose outcome counts."""
 
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,13 +13,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from drain import postgres, stage
+from drain import postgres, schema, stage
 from drain.config import Settings, process_name
+from drain.embedded import CARELESS, EmbeddedPostgres
 from drain.job import Limits
 from drain.postgres import Connection
 from drain.transitions import dead, inflight, staged
 from drain.transitions.dead import Selection
 from drain.transitions.inflight import Claim
+from tests.support import ROOT
+from tests.workshop import Workshop
 from workers import job, registry
 from workers.entry import Worker
 
@@ -219,6 +225,94 @@ def test_an_expired_job_is_claimed_so_that_it_can_be_buried(connection: Connecti
     job_id = delivered(connection, expires_at=expires_at)
     connection.execute("UPDATE inflight_jobs SET expires_at = clock_timestamp() - interval '1 ms'")
     assert claimed(connection, job_id).expired
+
+
+def test_a_job_that_was_claimed_before_it_expired_is_not_too_late(connection: Connection) -> None:
+    job_id = delivered(connection, expires_at=datetime.now(UTC) + timedelta(hours=1))
+    token = claimed(connection, job_id).fencing_token
+    inflight.defer(connection, job_id, token, 0)
+    connection.execute("UPDATE inflight_jobs SET expires_at = clock_timestamp() - interval '1 ms'")
+    again = claimed(connection, job_id)
+    assert (again.attempts, again.expired) == (1, False)
+
+
+def test_a_name_that_the_encoding_of_the_database_lacks_keeps_nobody_from_claiming(latin1: Workshop) -> None:
+    job(name="客户")(lambda: None)
+    job(name="alone \ud800")(lambda: None)
+    assert latin1.work(latin1.delivered(lambda: None)) == "finished"
+
+
+@pytest.mark.parametrize("database", ["shop", "latin1"])
+def test_the_limits_of_a_name_beyond_ascii_are_found(database: str, request: pytest.FixtureRequest) -> None:
+    shop: Workshop = request.getfixturevalue(database)
+    with postgres.connect(shop.database_url, "tests") as connection:
+        found = claimed(connection, delivered(connection, "grüße"), registered={"grüße": Limits(7, 8, 9.5)})
+    assert (found.max_attempts, found.timeout_seconds, found.lease_seconds) == (7, 8, 9.5)
+
+
+def test_a_claim_outlives_a_crash_of_a_server_that_commits_later_than_it_says() -> None:
+    # Of what it has not written yet, the server forgets all at once; the tests' own connections wait for theirs.
+    late = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
+    with EmbeddedPostgres(settings=CARELESS | late) as server:
+        schema.install(server.url)
+        with postgres.connect(server.url, "tests") as connection:
+            connection.execute("SET synchronous_commit = on")
+            job_id = delivered(connection)
+        with postgres.connect(server.url, "tests") as connection:
+            token = claimed(connection, job_id).fencing_token
+            assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
+            server.kill()
+        server.start()
+        with postgres.connect(server.url, "tests") as connection:
+            assert claim(connection, job_id) is None
+            end_lease(connection, job_id)
+            assert claimed(connection, job_id).fencing_token > token
+
+
+@pytest.mark.parametrize("style", ["German", "SQL, DMY", "Postgres, YMD"])
+def test_a_claim_and_its_extension_are_read_in_any_datestyle(connection: Connection, style: str) -> None:
+    job_id = delivered(connection)
+    connection.execute("SELECT set_config('DateStyle', %s, false)", [style])
+    result = claimed(connection, job_id)
+    extended = inflight.extend(connection, job_id, result.fencing_token, 3600)
+    assert extended is not None
+    assert (
+        3500
+        < (extended - result.lease_expires_at + timedelta(seconds=result.lease_seconds)).total_seconds()
+        < 3700
+    )
+
+
+# Both run as process 1 of their machine, as containers do.
+TELL_MY_NAME = """
+import os
+os.getpid = lambda: 1
+from drain.config import process_name
+assert process_name() == process_name()
+print(process_name(), flush=True)
+if not os.fork():
+    print(process_name(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_no_two_processes_have_the_same_name() -> None:
+    names = [
+        name
+        for _ in range(2)
+        for name in subprocess.run(
+            [sys.executable, "-c", TELL_MY_NAME],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout.split()
+    ]
+    assert len(names) == 4
+    assert len(set(names)) == 4
+    assert {name.rpartition(":")[0] for name in names} == {f"{socket.gethostname()}:1"}
 
 
 def test_of_two_claims_at_the_same_moment_exactly_one_wins(database_url: str) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from drain import inspection
 from drain.redelivery import Redelivery
-from drain.transitions import inflight
+from drain.transitions import dead, inflight, staged
+from drain.transitions.dead import Selection
 from tests.support import new_enqueuer, pushed_jobs, query, wait_until
 from tests.workshop import Workshop
 from workers import Dead, Defer, current_job
@@ -160,6 +161,33 @@ def test_a_deferral_whose_answer_was_lost_counts_once(
     assert shop.stale_finishes() == []
 
 
+@pytest.mark.parametrize("max_attempts", [1, 3])
+def test_a_deferred_job_that_expires_has_been_started_in_time(shop: Workshop, max_attempts: int) -> None:
+    def act() -> None:
+        if current_job().fencing_token < 3:
+            raise Defer(0)
+
+    job_id = shop.delivered(act, max_attempts=max_attempts, row={"expires_at": datetime.now(UTC) + DAY})
+    assert shop.work(job_id) == "deferred"
+    shop.set(job_id, "expires_at = clock_timestamp() - interval '1 ms' WHERE")
+    assert shop.work_to_the_end(job_id) == ["deferred", "finished"]
+
+
+def test_a_revived_job_that_expires_before_a_worker_starts_it_is_dead(shop: Workshop) -> None:
+    def act() -> None:
+        raise Dead("enough")
+
+    job_id = shop.delivered(act, row={"expires_at": datetime.now(UTC) + DAY})
+    assert shop.work(job_id) == "dead"
+    with psycopg.connect(shop.database_url, autocommit=True) as connection:
+        assert dead.revive(connection, Selection((job_id,))) == 1
+        staged.move(connection, [job_id], last_delivery=job_id)
+    shop.set(job_id, "expires_at = clock_timestamp() - interval '1 ms' WHERE")
+    assert shop.work(job_id) == "dead"
+    row = shop.row(job_id)
+    assert (row["reason"], row["attempts"], row["fencing_token"]) == ("expired", 0, 2)
+
+
 def test_a_deferral_under_a_stale_token_is_noted_and_changes_nothing(shop: Workshop) -> None:
     def act() -> None:
         shop.take_over(job_id)
@@ -224,10 +252,40 @@ def test_of_a_reason_of_a_megabyte_the_beginning_and_the_end_are_kept(shop: Work
 
     job_id = shop.delivered(act)
     assert shop.work(job_id) == "dead"
-    dead = shop.row(job_id)
-    assert dead["explanation"].startswith("begin")
-    assert dead["explanation"].endswith("end")
-    assert len(json.dumps(dead, default=str)) < 100_000
+    row = shop.row(job_id)
+    assert row["explanation"].startswith("begin")
+    assert row["explanation"].endswith("end")
+    assert len(json.dumps(row, default=str)) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("客户不存在", r"\u5ba2\u6237\u4e0d\u5b58\u5728"),
+        ("größe", "größe"),
+        ("nul\x00", r"nul\ufffd"),
+        ("x" * 5000 + "客", None),
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize(
+    ("error", "words"), [(ValueError, ["retrying", "dead"]), (Dead, ["dead"])], ids=["failed", "gave up"]
+)
+def test_what_the_encoding_of_the_database_lacks_is_told_in_ascii(
+    latin1: Workshop, error: type[Exception], words: list[str], text: str, told: str | None
+) -> None:
+    def act() -> None:
+        raise error(text)
+
+    job_id = latin1.delivered(act, max_attempts=2)
+    assert latin1.work_to_the_end(job_id) == words
+    row = latin1.row(job_id)
+    assert row["attempts"] == len(words)
+    if told:
+        assert row["last_error"]["message"] == told
+        assert row["explanation"].endswith(told)
+    else:
+        assert row["last_error"]["message"].endswith(r"x\u5ba2")
 
 
 def test_whoever_raises_the_class_alone_has_given_up_too(shop: Workshop) -> None:

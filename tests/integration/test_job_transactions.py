@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -413,6 +413,45 @@ def test_a_transaction_that_is_left_open_fails_the_job_instead_of_losing_what_it
     assert shop.work(job_id) == "retrying"
     assert "still open" in shop.row(job_id)["last_error"]["message"]
     opened.clear()
+    assert shop.effects() == []
+
+
+def throw_it_away() -> None:
+    block = transaction()
+    leave(block.__enter__(), "lost")
+
+
+def throw_a_stack_away() -> None:
+    stack = ExitStack()
+    leave(stack.enter_context(transaction()), "lost")
+
+
+def leave_a_generator_unfinished() -> None:
+    def write() -> Iterator[None]:
+        with transaction() as session:
+            leave(session, "lost")
+            yield
+
+    next(write())
+
+
+@pytest.mark.parametrize("act", [throw_it_away, throw_a_stack_away, leave_a_generator_unfinished])
+def test_a_transaction_that_is_thrown_away_fails_the_job_too(shop: Workshop, act: Callable[[], None]) -> None:
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "retrying"
+    assert "still open" in shop.row(job_id)["last_error"]["message"]
+    assert shop.effects() == []
+
+
+def test_a_transaction_that_was_thrown_away_is_not_made_good_by_another_one(shop: Workshop) -> None:
+    def act() -> None:
+        throw_it_away()
+        with transaction() as session:
+            leave(session, "second")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "retrying"
+    assert "has its transaction already" in shop.row(job_id)["last_error"]["message"]
     assert shop.effects() == []
 
 

@@ -16,7 +16,7 @@ import pytest
 from drain.job import JobOptions
 from drain.transitions.inflight import Claim
 from tests.support import wait_until
-from workers import attempt, job, lease, registry
+from workers import Defer, attempt, job, lease, registry
 from workers.attempt import interruptible
 from workers.errors import JobTimeoutError
 from workers.lease import Lease
@@ -135,6 +135,54 @@ def test_whatever_the_function_raises_is_a_failed_attempt(error: BaseException) 
     assert outcome.error["message"] == str(error)
     assert "in act" in outcome.error["traceback"]
     assert outcome.options is registered.job_options
+
+
+class UntoldDefer(Defer):
+    def __init__(self) -> None:
+        pass
+
+
+class LateDefer(Defer):
+    def __init__(self) -> None:
+        self.when = "tomorrow"  # type: ignore[assignment]
+
+
+class SilentDefer(Defer):
+    def __init__(self) -> None:
+        pass
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "when":
+            raise OSError("no when")
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize(
+    ("error", "complaint"), [(UntoldDefer, "when"), (LateDefer, "'tomorrow'"), (SilentDefer, "no when")]
+)
+def test_a_deferral_that_does_not_say_until_when_has_failed(
+    error: Callable[[], Defer], complaint: str
+) -> None:
+    registered = job(name=NAME)(raising(error()))
+    outcome = failed(run(claim()))
+    assert complaint in outcome.error["message"]
+    assert outcome.options is registered.job_options
+
+
+class FacelessError(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise RuntimeError("no class")
+
+
+def test_an_error_that_lies_about_its_class_has_failed() -> None:
+    outcomes: list[Outcome] = []
+    job(name=NAME)(raising(FacelessError("why")))
+    # Were it to come out here, pytest would break off at it.
+    with contextlib.suppress(RuntimeError):
+        outcomes.append(run(claim()))
+    (outcome,) = outcomes
+    assert failed(outcome).error["message"] == "why"
 
 
 def test_ctrl_c_is_no_failure_of_the_job() -> None:

@@ -6,7 +6,17 @@ from typing import TypeVar
 import pytest
 
 from drain.job import JobOptions
-from workers.outcome import Failed, describe, wait_seconds
+from workers.outcome import (
+    Deferred,
+    Failed,
+    GaveUp,
+    Lost,
+    Outcome,
+    Unreadable,
+    describe,
+    in_ascii,
+    wait_seconds,
+)
 
 OPTIONS = JobOptions(retry_base_seconds=2, retry_cap_seconds=3600)
 E = TypeVar("E", bound=BaseException)
@@ -114,6 +124,56 @@ def test_an_error_that_cannot_be_printed_is_told_all_the_same(inner: BaseExcepti
     assert described["type"].endswith("UnprintableError")
     assert type(inner).__name__ in described["message"]
     assert "in raised" in described["traceback"]
+
+
+def test_a_syntax_error_whose_place_is_no_place_is_told_all_the_same() -> None:
+    described = describe(raised(SyntaxError("bad", ("f.py", 1, "abc", "text"))))  # type: ignore[arg-type]
+    assert (described["type"], described["message"]) == ("SyntaxError", "bad (f.py, line 1)")
+    assert "in raised" in described["traceback"]
+    assert "TypeError" in described["traceback"]
+
+
+def test_an_error_whose_notes_cannot_be_read_is_told_all_the_same() -> None:
+    class UnreadableError(Exception):
+        @property
+        def __notes__(self) -> list[str]:  # type: ignore[override]
+            raise RuntimeError("no notes")
+
+    described = describe(raised(UnreadableError("why")))
+    assert described["message"] == "why"
+    assert "in raised" in described["traceback"]
+
+
+def test_an_error_whose_class_cannot_say_its_name_is_told_all_the_same() -> None:
+    class Nameless(type):
+        @property
+        def __module__(cls) -> str:  # type: ignore[override]
+            raise RuntimeError("no module")
+
+    class NamelessError(Exception, metaclass=Nameless):
+        pass
+
+    described = describe(raised(NamelessError("why")))
+    assert described["message"] == "why"
+    assert "RuntimeError" in described["type"]
+
+
+ERROR = {"type": "Größe", "message": "客户 a", "traceback": "plain"}
+IN_ASCII = {"type": "Gr\\xf6\\xdfe", "message": "\\u5ba2\\u6237 a", "traceback": "plain"}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Failed(ERROR, OPTIONS), Failed(IN_ASCII, OPTIONS)),
+        (Lost(ERROR, OPTIONS), Lost(IN_ASCII, OPTIONS)),
+        (GaveUp(ERROR), GaveUp(IN_ASCII)),
+        (Unreadable("größe"), Unreadable("gr\\xf6\\xdfe")),
+        (Deferred(3.0), Deferred(3.0)),
+    ],
+)
+def test_any_outcome_can_be_told_in_ascii(outcome: Outcome, expected: Outcome) -> None:
+    assert in_ascii(outcome) == expected
 
 
 def test_an_error_on_one_line_is_its_type_and_the_first_line_of_its_message() -> None:
