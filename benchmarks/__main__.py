@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import statistics
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import redis
 
-from benchmarks import figures, held_snapshot, latency, rates, recovery, soak
+from benchmarks import bulk_report, figures, held_snapshot, latency, rates, recovery, soak
 from benchmarks.processes import command, peak_megabytes
 from drain import schema
 from drain.embedded import Services, services
@@ -29,10 +30,18 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 def main() -> None:
     """Measure, print as it goes, and write the table."""
     arguments = _arguments()
-    sections = [_heading()]
     with services() as started:
         schema.install(started.database_url)
-        sections += [
+        parts = {part: PARTS[part](started, arguments) for part in arguments.parts}
+    text = figures.merge(arguments.output, parts)
+    arguments.output.write_text(text, encoding="utf-8")
+    print(f"\nwritten to {arguments.output}")
+
+
+def _drain(started: Services, arguments: argparse.Namespace) -> list[str]:
+    return [
+        _heading(),
+        *[
             _versions(started),
             _rates(started, arguments.jobs, arguments.rounds),
             _backlog(started, arguments.jobs, arguments.backlog, arguments.rounds),
@@ -41,15 +50,32 @@ def main() -> None:
             _scheduled(started, arguments.jobs, arguments.rounds),
             _latency(started, arguments.seconds),
             recovery.section(started, arguments.jobs, arguments.rounds),
-        ]
-    sections += soak.sections(arguments.soak)
-    text = "\n\n".join(sections) + "\n"
-    arguments.output.write_text(text, encoding="utf-8")
-    print(f"\nwritten to {arguments.output}")
+        ],
+        *soak.sections(arguments.soak),
+    ]
+
+
+def _bulk(started: Services, arguments: argparse.Namespace) -> list[str]:
+    title, *others = bulk_report.sections(started, (arguments.rounds + 1) // 2, scale=arguments.scale)
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("pyspark", "adbc-driver-postgresql", "pyarrow")
+    )
+    return [title, f"{_versions(started)} {packages}.", *others]
+
+
+PARTS: dict[str, Callable[[Services, argparse.Namespace], list[str]]] = {"drain": _drain, "bulk": _bulk}
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=list(PARTS),
+        default=list(PARTS),
+        help="what to measure anew; the rest stays",
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="of bulk work, such as 0.01 to try it")
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs of one round")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each figure")
     parser.add_argument("--backlog", type=int, default=3_000_000, help="rows of the large backlog")

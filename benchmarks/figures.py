@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 def milliseconds(values: Sequence[float], percent: float) -> str:
@@ -23,6 +25,34 @@ def ratio(values: Sequence[float], to: Sequence[float], digits: int = 1) -> str:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def plot_growth(path: Path, sizes: Sequence[int], measured: Mapping[str, Sequence[float]]) -> None:
+    """Seconds over millions of rows, a line for each way."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, seconds in measured.items():
+        axes.plot([size / 1e6 for size in sizes], seconds, marker="o", label=name)
+    axes.set_xlabel("rows, in millions")
+    axes.set_ylabel("seconds")
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+_BEGIN = "<!-- {} -->\n"
+
+
+def merge(path: Path, parts: Mapping[str, Sequence[str]]) -> str:
+    """The text of a file of results in which these parts are replaced, each known by a comment above it."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    found = dict(re.findall(r"^<!-- (\w+) -->\n(.*?)(?=^<!-- |\Z)", text, re.MULTILINE | re.DOTALL))
+    found |= {name: "\n\n".join(sections) + "\n\n" for name, sections in parts.items()}
+    return "".join(f"{_BEGIN.format(name)}{part}" for name, part in found.items()).rstrip() + "\n"
 
 
 def say(text: str) -> None:

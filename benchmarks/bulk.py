@@ -1,0 +1,193 @@
+"""Bulk work on Spark, each beside what a user would do without it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import psycopg
+
+from drain.embedded.binaries import find_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from drain.embedded import Services
+
+ROOT = Path(__file__).parents[1]
+COLUMNS = "job_name, job_args, queue, priority"
+FINISH = """
+INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
+    claimed_at, finished_at, finished_by, attempts, fencing_token)
+SELECT n, 'shop.jobs.send_receipt', jsonb_build_array(n, 'user' || n), '{}', 'mail', 0, now(), now(), now(), now(),
+    now(), 'worker:1', 1, 1
+FROM generate_series(1, %s) AS n
+"""
+# What a person's own script would do with rows from a cursor that lives in the server.
+CURSOR = """
+import os, psycopg
+with psycopg.connect(os.environ["DRAIN_DATABASE_URL"]) as connection:
+    with connection.cursor("rows") as cursor:
+        cursor.itersize = 10_000
+        cursor.execute("SELECT {columns} FROM finished_jobs")
+        rows = sum(1 for _ in cursor)
+assert rows == {rows}, rows
+"""
+# Spark starts in seconds, and that is not what is measured; each then reads all columns of all rows.
+READ = """
+import os, sys
+from time import perf_counter
+from pipeline import datasources
+from pipeline.session import session
+with session("local[*]") as spark:
+    datasources.register(spark)
+    spark.read.format("finished_jobs").option("columns", "id").load().limit(1).collect()
+    began = perf_counter()
+    rows = spark.read.format("finished_jobs").option("columns", "{columns}").load()
+    rows.write.format("noop").mode("overwrite").save()
+    print(perf_counter() - began)
+"""
+READ_COLUMNS = "id, job_name, queue, priority, tag, staged_at, claimed_at, finished_at, finished_by, attempts"
+
+
+class Run(NamedTuple):
+    """One command from its start to its end.
+
+    Attributes:
+        seconds: What it took.
+        megabytes: The most memory that it and all of its processes had together.
+        output: What it printed.
+    """
+
+    seconds: float
+    megabytes: float
+    output: str
+
+
+def drain(services: Services, *words: str) -> Run:
+    """Run a `drain` command to its end."""
+    return program(services, "-c", "from cli import main; main()", *words)
+
+
+def program(services: Services, *words: str) -> Run:
+    """Run Python to its end."""
+    environment = os.environ | {"DRAIN_DATABASE_URL": services.database_url, "PYTHONPATH": str(ROOT)}
+    began = perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with _peak(process.pid) as peak:
+        output, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(words[-3:])} failed: {errors.strip().splitlines()[-1:]}")
+    return Run(perf_counter() - began, peak[0], output)
+
+
+def make(services: Services, directory: Path, statements: Sequence[str]) -> None:
+    """Have Spark make files: statements in its SQL, with {directory} for the place."""
+    lines = "".join(
+        f"    spark.sql({statement.format(directory=directory)!r}).write.parquet({str(directory / name)!r})\n"
+        for name, statement in (each.split(": ", 1) for each in statements)
+    )
+    program(
+        services, "-c", f"from pipeline.session import session\nwith session('local[*]') as spark:\n{lines}"
+    )
+
+
+def copied(services: Services, rows: Path) -> float:
+    """Seconds that psql's COPY takes for the same rows, from a file."""
+    psql = str(find_postgres(None) / "psql")
+    command = f"\\copy staged_jobs ({COLUMNS}) FROM '{rows}' CSV"
+    began = perf_counter()
+    subprocess.run([psql, "-qX", services.database_url, "-c", command], check=True)
+    return perf_counter() - began
+
+
+def inserted(services: Services, rows: int) -> float:
+    """Rows a second of a loop that inserts one row after another, all in one transaction."""
+    statement = f"INSERT INTO staged_jobs ({COLUMNS}) VALUES ('shop.jobs.index', %s::jsonb, 'bulk', 100)"
+    with psycopg.connect(services.database_url) as connection:
+        began = perf_counter()
+        for number in range(rows):
+            connection.execute(statement, (f'[{number}, "user{number}"]',))
+        connection.commit()
+        return rows / (perf_counter() - began)
+
+
+def empty(services: Services) -> None:
+    """No jobs, no runs, and no work left over for the server."""
+    with psycopg.connect(services.database_url, autocommit=True) as connection:
+        connection.execute("TRUNCATE staged_jobs, inflight_jobs, finished_jobs, dead_jobs, bulk_runs")
+        connection.execute("CHECKPOINT")
+
+
+def finish(services: Services, rows: int) -> None:
+    """So many finished jobs."""
+    with psycopg.connect(services.database_url, autocommit=True) as connection:
+        connection.execute(FINISH, (rows,))
+        connection.execute("VACUUM ANALYZE finished_jobs")
+        connection.execute("CHECKPOINT")
+
+
+@contextmanager
+def place() -> Iterator[Path]:
+    """A directory for the files of a benchmark."""
+    directory = ROOT / "benchmarks" / ".files"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def _peak(pid: int) -> Iterator[list[float]]:
+    """The most memory, in MB, that a process and all that descend from it have together, looked at now and then."""
+    peak = [0.0]
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.25):
+            peak[0] = max(peak[0], sum(map(_megabytes, _family(pid))))
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _family(pid: int) -> list[int]:
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            parents.setdefault(parent, []).append(int(entry.name))
+    family = [pid]
+    for member in family:
+        family += parents.get(member, [])
+    return family
+
+
+def _megabytes(pid: int) -> float:
+    # Memory that several processes share counts in parts: Python's workers are forks of one.
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    except OSError:
+        pass
+    return 0.0
