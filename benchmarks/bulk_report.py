@@ -196,8 +196,8 @@ def _latency(started: Services, directory: Path, rows: int, seconds: float) -> s
     figures.say(table)
     return (
         f"## Single jobs beside a backfill of {rows:,} rows\n\n{table}\n\nTo reach: p99 not doubled. "
-        f"{latency.PER_SECOND} transactions a second for {seconds:.0f} s, each with one job, while the command starts, copies, commits, and "
-        "its jobs are drained to a queue of their own."
+        f"{latency.PER_SECOND} transactions a second for {seconds:.0f} s, each with one job, while the command starts, "
+        "copies, commits, and its jobs are drained to a queue of their own."
     )
 
 
