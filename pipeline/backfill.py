@@ -6,22 +6,16 @@ staged, nothing more.
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from psycopg import errors
 
-import drain
-from drain import postgres, schema
-from drain.errors import ConfigError, DrainError, StageError
-from drain.postgres import Connection
+from drain.errors import ConfigError, DrainError
 from drain.transitions import bulk
-from pipeline import arguments, progress
+from pipeline import arguments, progress, runs
 from pipeline.failures import explained
 from pipeline.sources import Source
 
@@ -59,7 +53,7 @@ class Plan:
     priority: int = 100
     tag: str | None = None
     where: str | None = None
-    run_id: str = field(default_factory=lambda: new_run_id("backfill"))
+    run_id: str = field(default_factory=lambda: runs.new_run_id("backfill"))
     rows_per_second: float | None = None
     max_connections: int = 8
 
@@ -79,11 +73,6 @@ class Result:
     jobs: int
     before: bool
     seconds: float
-
-
-def new_run_id(command: str) -> str:
-    """A name for a run that is not to be repeated by accident."""
-    return f"{command}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
 def preview(spark: SparkSession, plan: Plan) -> tuple[int, list[tuple[str, str]]]:
@@ -117,11 +106,11 @@ def run(
         KeyboardInterrupt: So was it, and by then nothing is left of the run, or all of it was staged.
     """
     began = monotonic()
-    with _run_alone(database_url, plan.run_id) as connection:
+    with runs.alone(database_url, plan.run_id) as connection:
         before = bulk.rows_of(connection, plan.run_id)
         if before is not None:
             return Result(plan.run_id, before, before=True, seconds=monotonic() - began)
-        _try_one(connection, plan)
+        runs.try_one(connection, [plan.job_name], queue=plan.queue, priority=plan.priority, tag=plan.tag)
         try:
             with session() as spark, explained():
                 jobs = _jobs(spark, plan)
@@ -172,23 +161,3 @@ def _write(jobs: DataFrame, database_url: str, plan: Plan) -> None:
     if plan.rows_per_second is not None:
         writer = writer.option("rows_per_second", str(plan.rows_per_second))
     writer.mode("append").save()
-
-
-def _try_one(connection: Connection, plan: Plan) -> None:
-    """Stage one such job and roll back: what no row of the run could be staged with is refused before Spark starts."""
-    try:
-        with connection.transaction(force_rollback=True):
-            drain.stage(connection, plan.job_name, queue=plan.queue, priority=plan.priority, tag=plan.tag)
-    except errors.IntegrityError as error:
-        raise StageError(f"such jobs break the rule {bulk.broken_rule(error)!r}") from None
-
-
-@contextmanager
-def _run_alone(database_url: str, run_id: str) -> Iterator[Connection]:
-    """A connection that holds the lock of the run."""
-    connection = postgres.connect(database_url, "drain backfill")
-    with connection, postgres.reachable(database_url):
-        schema.check(connection)
-        if not bulk.try_to_run(connection, run_id):
-            raise DrainError(f"run {run_id} is under way in another process")
-        yield connection

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from drain.errors import ConfigError
@@ -77,9 +78,15 @@ class Source:
 def register_others(spark: SparkSession, names: Sequence[str]) -> None:
     """Let the session read Python data sources of others, each named as `module:Class`.
 
+    Modules in the current directory are found. Elsewhere than on this machine they have to be installed.
+
     Raises:
         ConfigError: One cannot be imported.
     """
+    # Spark's workers look there by themselves.
+    here = str(Path.cwd())
+    if names and here not in sys.path:
+        sys.path.insert(0, here)
     for name in names:
         module, _, attribute = name.partition(":")
         try:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipeline.commands.backfill import backfill
+from pipeline.commands.reconcile import reconcile
 
 if TYPE_CHECKING:
     import click
 
-COMMANDS: tuple[click.Command, ...] = (backfill,)
+COMMANDS: tuple[click.Command, ...] = (backfill, reconcile)

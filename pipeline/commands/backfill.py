@@ -11,7 +11,7 @@ import click
 from drain import display
 from drain.commandline import as_json_option, settings_options
 from pipeline import backfill as work
-from pipeline import sources
+from pipeline import runs, sources
 from pipeline.commands.options import Runtime, pairs, spark_options
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def backfill(
     drain backfill parquet:s3a://lake/documents --job shop.index --args id --max-rows-per-second 500
     """  # noqa: D301
     if given["run_id"] is None:
-        given["run_id"] = work.new_run_id("backfill")
+        given["run_id"] = runs.new_run_id("backfill")
     plan = work.Plan(
         source=sources.Source.of(source, pairs(options, "--option"), database_url=settings.database_url),
         args=_names(args),

@@ -1,0 +1,165 @@
+"""`drain reconcile`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from drain import display
+from drain.commandline import as_json_option, settings_options
+from pipeline import reconcile as work
+from pipeline import runs, sources
+from pipeline.commands.options import Runtime, pairs, spark_options
+from pipeline.comparison import DELETED, Columns, Pair
+
+if TYPE_CHECKING:
+    from drain.config import Settings
+
+
+@click.command()
+@settings_options("database_url")
+@click.option("--source", required=True, help="The truth; spelled as for backfill.")
+@click.option("--target", required=True, help="What is to follow it; spelled in the same way.")
+@click.option(
+    "--key",
+    required=True,
+    metavar="COLUMNS",
+    help="What tells rows apart, and the jobs' arguments in this order: tenant,id.",
+)
+@click.option("--version", metavar="COLUMN", help="Equal on both sides if the target is up to date.")
+@click.option("--compare", default="", metavar="COLUMNS", help="Or columns that are all equal then.")
+@click.option("--job", "job_name", required=True, help="For what is missing or different in the target.")
+@click.option("--delete-job", help="For what was deleted at the source; without it, that is only counted.")
+@click.option("--queue", default="default", show_default=True, help="Whose workers run them.")
+@click.option(
+    "--priority",
+    type=click.IntRange(-(2**31), 2**31 - 1),
+    default=100,
+    show_default=True,
+    help="Lower runs first; applications' own jobs have 0.",
+)
+@click.option("--tag", help="Where they come from, for people.")
+@click.option("--report", metavar="PATH", help="Keep the differences here, as Parquet.")
+@click.option("--run-id", help="Tells this run from others; made up and printed by default.")
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1, 1000),
+    default=8,
+    show_default=True,
+    help="The most that copy to Postgres at the same time.",
+)
+@click.option(
+    "--source-option",
+    "source_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of the source's format, such as database_url=… for sql; may be repeated.",
+)
+@click.option(
+    "--target-option",
+    "target_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="The same for the target.",
+)
+@click.option(
+    "--register",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="A Python data source to read with; may be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Compare and count, and stage nothing.")
+@spark_options
+@as_json_option
+def reconcile(
+    settings: Settings,
+    runtime: Runtime,
+    *,
+    source: str,
+    target: str,
+    key: str,
+    version: str | None,
+    compare: str,
+    source_options: tuple[str, ...],
+    target_options: tuple[str, ...],
+    register: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Compare a source of truth with a target, and stage a job for each difference, all of them in one commit.
+
+    Each side is a path that ends in .parquet, .csv, .json, .jsonl or .orc; FORMAT:PATH for any other format of
+    Spark's; or 'sql:SELECT …' on Postgres. A column that the target calls otherwise is given as id=document_id.
+
+    A job gets the key, and has to bring the target to what the source holds when it runs; a delete job has to look
+    whether the source still lacks it. A key whose job waits already is left out, so running this twice does no
+    harm. Exits 0 whether or not anything differs.
+
+    \b
+    drain reconcile --source 'sql:SELECT id, version FROM documents' --target index.parquet --key id=document_id \\
+        --version version --job shop.index --delete-job shop.index --dry-run
+    drain reconcile --source lake.parquet --target shop_index:/var/lib/index --register shop.spark:IndexSource \\
+        --key id --compare name,text --job shop.index --queue bulk --report differences.parquet
+    """  # noqa: D301
+    if bool(version) == bool(compare):
+        raise click.UsageError("give --version, one column, or --compare, one or more; not both")
+    if given["run_id"] is None:
+        given["run_id"] = runs.new_run_id("reconcile")
+    url = settings.database_url
+    plan = work.Plan(
+        source=sources.Source.of(source, pairs(source_options, "--source-option"), database_url=url),
+        target=sources.Source.of(target, pairs(target_options, "--target-option"), database_url=url),
+        columns=Columns(
+            key=_columns(key, "--key"),
+            version=_columns(version, "--version", most=1)[0] if version else None,
+            compare=_columns(compare, "--compare") if compare else (),
+        ),
+        **given,
+    )
+    with display.progress() as step:
+        if dry_run:
+            result = work.count(url, plan, lambda: runtime.session(register))
+        else:
+            # Before it starts: whoever sees it fail can repeat it.
+            click.echo(f"run {plan.run_id}", err=True)
+            result = work.run(url, plan, lambda: runtime.session(register), step)
+    if as_json:
+        click.echo(json.dumps(vars(result) | {"dry_run": dry_run}))
+    else:
+        _show(plan, result, dry_run=dry_run)
+
+
+def _columns(text: str, option: str, most: int | None = None) -> list[Pair]:
+    """Names with commas between them, each also as SOURCE=TARGET."""
+    split = [name.partition("=") for name in text.split(",")]
+    found = [Pair(ours.strip(), (theirs if equals else ours).strip()) for ours, equals, theirs in split]
+    if not all(name for pair in found for name in pair) or len(found) > (most or len(found)):
+        many = "one column" if most == 1 else "columns"
+        raise click.UsageError(f"{option} is given as {many}, each NAME or SOURCE=TARGET, not {text!r}")
+    return found
+
+
+def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
+    if not result.reasons:
+        click.echo(
+            f"run {result.run_id} had staged its {result.staged:,} jobs before; nothing was compared now"
+        )
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for reason, keys in result.reasons.items():
+        table.add_row(reason, f"{keys:,}")
+    Console(highlight=False, markup=False).print(table)
+    waiting = f"; for {result.waiting:,} more one waits already" if result.waiting else ""
+    if dry_run:
+        click.echo(f"{result.staged:,} jobs would be staged{waiting}; nothing was")
+    else:
+        click.echo(f"{result.staged:,} jobs staged on queue {plan.queue} in {result.seconds:.1f} s{waiting}")
+    if result.reasons[DELETED] and not plan.delete_job:
+        click.echo("what was deleted at the source stays in the target: there is no --delete-job")

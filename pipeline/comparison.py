@@ -1,0 +1,239 @@
+"""Two sides compared key by key, in one pass: what is missing, different or deleted, and how much is up to date.
+
+This is a full outer join on the key, made by grouping the rows of both sides: so a key that is there twice is seen
+as such, and does not multiply. Only the differences are kept, on disk, for whoever asks more than one question.
+
+The target is read, whole, before the source: what it holds and the source does not was deleted at the source, or never
+was there, and is not merely newer than what was read of the source. A document that is saved between the two reads
+is missing in the target, though its own job is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from drain.errors import ConfigError, DrainError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    # A column of the source, and one of the target.
+    _Both: TypeAlias = tuple[Column, Column]
+
+MISSING = "missing in target"
+DIFFERENT = "different in target"
+DELETED = "deleted at source"
+SAME = "up to date"
+REASONS = (MISSING, DIFFERENT, DELETED, SAME)
+
+_NO_KEY = "no key"
+_REPEATED = "repeated"
+
+_INTEGERS = {"tinyint", "smallint", "int", "bigint"}
+_COUNTED = ("source_rows", "target_rows")
+_VERSIONS = ("source_version", "target_version")
+
+
+class Pair(NamedTuple):
+    """A column, as the source and as the target call it."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """What tells rows, and versions of a row, from one another.
+
+    Attributes:
+        key: Together they tell a row from others; none of them is ever null.
+        version: Equal on both sides if the target is up to date, null with null too.
+        compare: Without a version: columns that are all equal if the target is up to date. What is compared is a hash
+            of 64 bits, so one difference in 10^19 goes unseen.
+    """
+
+    key: Sequence[Pair]
+    version: Pair | None = None
+    compare: Sequence[Pair] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found.
+
+    Attributes:
+        counts: How many keys, by each of `REASONS`.
+        differences: A row for each key that is not up to date: `key_0`, `key_1`, …, `reason`, `source_version`,
+            `target_version`. It can be read again and again.
+    """
+
+    counts: Mapping[str, int]
+    differences: DataFrame
+
+
+def key_names(columns: Columns) -> list[str]:
+    """The names of the key's columns in `Comparison.differences`."""
+    return [f"key_{number}" for number in range(len(columns.key))]
+
+
+@contextmanager
+def compared(source: DataFrame, target: DataFrame, columns: Columns) -> Iterator[Comparison]:
+    """Compare the two sides; what was found is kept on disk while the block runs.
+
+    Raises:
+        ConfigError: A column is missing, or of another type on the other side.
+        DrainError: A row has no key, or two of a side have the same; the text names an example.
+    """
+    from pyspark.sql import functions as f
+
+    source_columns, target_columns = _alike(source, target, columns)
+    names = key_names(columns)
+    with ExitStack() as stack:
+        kept_target = _kept(stack, target.select(target_columns))
+        kept_target.count()
+        groups = _classified(_grouped(source.select(source_columns), kept_target, names), names)
+        found = _kept(stack, _collapsed(groups, names))
+        counted = {
+            row.reason: row.keys for row in found.groupBy("reason").agg(f.sum("keys").alias("keys")).collect()
+        }
+        _refuse(found, counted, columns)
+        differences = found.where(f.col("reason") != SAME).select(*names, "reason", *_VERSIONS)
+        yield Comparison({reason: counted.get(reason, 0) for reason in REASONS}, differences)
+
+
+def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
+    """The rows, on disk from when they are first asked for until the stack ends."""
+    from pyspark import StorageLevel
+
+    kept = rows.persist(StorageLevel.DISK_ONLY)
+
+    def forget() -> None:
+        # A Spark that has died says so elsewhere.
+        with suppress(Exception):
+            kept.unpersist()
+
+    stack.callback(forget)
+    return kept
+
+
+def _alike(source: DataFrame, target: DataFrame, columns: Columns) -> tuple[list[Column], list[Column]]:
+    """What is read of each side: the key and the version, by the same names and with the same types."""
+    keys = [_same_type(source, target, pair) for pair in columns.key]
+    if columns.version is not None:
+        versions = _same_type(source, target, columns.version)
+    else:
+        compared_columns = [_same_type(source, target, pair) for pair in columns.compare]
+        versions = (
+            _hash([each for each, _ in compared_columns]),
+            _hash([each for _, each in compared_columns]),
+        )
+    return _read(keys, versions, 0), _read(keys, versions, 1)
+
+
+def _read(keys: Sequence[_Both], versions: _Both, side: int) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    named = [both[side].alias(f"key_{number}") for number, both in enumerate(keys)]
+    return [*named, versions[side].alias("version"), f.lit(side == 0).alias("is_source")]
+
+
+def _hash(columns: Sequence[Column]) -> Column:
+    from pyspark.sql import functions as f
+
+    # Spark's own passes over nulls: (null, 'a') and ('a', null) would be the same.
+    return f.xxhash64(*(each for column in columns for each in (column.isNull(), column)))
+
+
+def _same_type(source: DataFrame, target: DataFrame, pair: Pair) -> _Both:
+    ours, theirs = _column(source, pair.source, "source"), _column(target, pair.target, "target")
+    our_type, their_type = _type(source, ours), _type(target, theirs)
+    if our_type == their_type:
+        return ours, theirs
+    if {our_type, their_type} <= _INTEGERS:
+        return ours.cast("bigint"), theirs.cast("bigint")
+    raise ConfigError(
+        f"{pair.source} is {our_type} in the source and {pair.target} is {their_type} in the target; "
+        "cast one of them, such as by 'sql:SELECT id::text AS id, …'"
+    )
+
+
+def _type(rows: DataFrame, column: Column) -> str:
+    return rows.select(column).schema[0].dataType.simpleString()
+
+
+def _column(rows: DataFrame, name: str, side: str) -> Column:
+    if name in rows.columns:
+        quoted = name.replace("`", "``")
+        return rows[f"`{quoted}`"]
+    # A field of a struct is spelled author.name.
+    if name.partition(".")[0] in rows.columns:
+        return rows[name]
+    raise ConfigError(f"the {side} has no column {name!r}; it has {', '.join(rows.columns) or 'none'}")
+
+
+def _grouped(source: DataFrame, target: DataFrame, names: Sequence[str]) -> DataFrame:
+    """A row for each key: how many rows of each side have it, and their versions."""
+    from pyspark.sql import functions as f
+
+    of_source = f.col("is_source")
+    return (
+        target.unionByName(source)
+        # Or each task would group its own rows first, in vain.
+        .repartition(*names)
+        .groupBy(*names)
+        .agg(
+            f.count_if(of_source).alias("source_rows"),
+            f.count_if(~of_source).alias("target_rows"),
+            f.max(f.when(of_source, f.col("version"))).alias("source_version"),
+            f.max(f.when(~of_source, f.col("version"))).alias("target_version"),
+        )
+    )
+
+
+def _classified(groups: DataFrame, names: Sequence[str]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    no_key = f.lit(False)  # noqa: FBT003  (a literal of Spark's)
+    for name in names:
+        no_key |= f.col(name).isNull()
+    return groups.withColumn(
+        "reason",
+        f.when(no_key, _NO_KEY)
+        .when((f.col("source_rows") > 1) | (f.col("target_rows") > 1), _REPEATED)
+        .when(f.col("target_rows") == 0, MISSING)
+        .when(f.col("source_rows") == 0, DELETED)
+        .when(f.col("source_version").eqNullSafe(f.col("target_version")), SAME)
+        .otherwise(DIFFERENT),
+    )
+
+
+def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
+    """All that is up to date as one row with its count, so that what is kept is as small as the differences."""
+    from pyspark.sql import functions as f
+
+    is_different = f.col("reason") != SAME
+    kept = [f.when(is_different, f.col(name)).alias(name) for name in (*names, *_COUNTED, *_VERSIONS)]
+    return groups.groupBy("reason", *kept).agg(f.count("*").alias("keys"))
+
+
+def _refuse(found: DataFrame, counted: Mapping[str, int], columns: Columns) -> None:
+    if _NO_KEY in counted:
+        rows = found.where(found.reason == _NO_KEY).groupBy().sum(*_COUNTED).collect()[0]
+        raise DrainError(
+            f"rows without a key: {rows[0]} in the source and {rows[1]} in the target have null in "
+            f"{_spelled(columns.key)}; leave them out, such as by 'sql:SELECT … WHERE … IS NOT NULL'"
+        )
+    if _REPEATED in counted:
+        (example,) = found.where(found.reason == _REPEATED).limit(1).collect()
+        key = ", ".join(str(example[name]) for name in key_names(columns))
+        raise DrainError(
+            f"{_spelled(columns.key)} is no key: {counted[_REPEATED]} of its values are there more than once, such as "
+            f"{key}, {example.source_rows} times in the source and {example.target_rows} times in the target"
+        )
+
+
+def _spelled(key: Sequence[Pair]) -> str:
+    return ", ".join(dict.fromkeys(name for pair in key for name in pair))

@@ -1,0 +1,54 @@
+"""A run that stages jobs: it has a name, and under that name nobody else is at work, and it stages once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from psycopg import errors
+
+import drain
+from drain import postgres, schema
+from drain.errors import DrainError, StageError
+from drain.postgres import Connection
+from drain.transitions import bulk
+
+
+def new_run_id(command: str) -> str:
+    """A name for a run that is not to be repeated by accident."""
+    return f"{command}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+@contextmanager
+def alone(database_url: str, run_id: str) -> Iterator[Connection]:
+    """A connection that holds the lock of the run while the block runs.
+
+    Raises:
+        DrainError: Another process holds it.
+        SchemaError: The database has no schema of ours, or one of another version.
+        UnavailableError: The database cannot be reached, or is lost.
+    """
+    connection = postgres.connect(database_url, "drain bulk")
+    with connection, postgres.reachable(database_url):
+        schema.check(connection)
+        if not bulk.try_to_run(connection, run_id):
+            raise DrainError(f"run {run_id} is under way in another process")
+        yield connection
+
+
+def try_one(
+    connection: Connection, job_names: Iterable[str], *, queue: str, priority: int, tag: str | None
+) -> None:
+    """Stage one job of each name and roll back: what no job could be staged with is refused before Spark starts.
+
+    Raises:
+        StageError: Such jobs break a rule.
+    """
+    try:
+        with connection.transaction(force_rollback=True):
+            for name in job_names:
+                drain.stage(connection, name, queue=queue, priority=priority, tag=tag)
+    except errors.IntegrityError as error:
+        raise StageError(f"such jobs break the rule {bulk.broken_rule(error)!r}") from None
