@@ -56,6 +56,7 @@ def main() -> None:
                    drain work mail      a worker on the queue "mail"
     Look around:   drain status, drain list, drain show
     Check it:      drain audit           exits 1 if a job is lost, doubled or stuck
+    In bulk:       drain backfill, drain reconcile, drain archive, drain stats    (on Spark)
     Clean up:      drain dead list, drain dead retry, drain dead discard
 
     Exit codes: 0 done, 1 it could not be done (one line says why), 2 wrong usage.

@@ -64,6 +64,8 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
             AND greatest(scheduled_at, expires_at, staged_at) < '9999-12-30 00:00:00+00'),
     CONSTRAINT tag_must_not_exceed_255_characters
         CHECK (char_length(tag) <= 255),
+    CONSTRAINT context_must_not_exceed_64_kibibytes
+        CHECK (octet_length(context::text) <= 65536),
     CONSTRAINT max_attempts_must_not_be_negative
         CHECK (max_attempts >= 0),
     CONSTRAINT timeout_seconds_must_be_positive
@@ -224,21 +226,35 @@ CREATE TABLE IF NOT EXISTS finished_jobs_other PARTITION OF finished_jobs (PRIMA
 
 -- Makes the partitions of today and of the next days, and returns how many it made. Rows of such a day that are
 -- in finished_jobs_other are moved over. Nobody who finishes a job waits for longer than a moment: without the
--- locks at once, it does nothing, and whoever calls it calls again.
+-- locks at once, it does nothing, and whoever calls it calls again; and a day with too many rows to move stays
+-- where it is, and is archived from there.
 CREATE OR REPLACE FUNCTION drain_make_days(ahead integer) RETURNS integer LANGUAGE plpgsql
     SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' SET timezone = 'UTC'
 AS $$
 DECLARE
+    most   constant integer := 10000;
     today  date := (now() AT TIME ZONE 'UTC')::date;
     day    date;
     name   text;
+    waits  bigint;
     made   integer := 0;
 BEGIN
+    -- Anybody may call this, with the rights of the one who made the schema: few days at a time, and with no
+    -- temporary tables of the caller's in the place of ours.
+    IF ahead IS NULL OR ahead NOT BETWEEN 0 AND 30 THEN
+        RAISE EXCEPTION 'drain_make_days() makes the partitions of 0 to 30 days ahead, not of %', ahead;
+    END IF;
+    PERFORM set_config('search_path', current_setting('search_path') || ', pg_temp', true);
+    -- The lock of two who make the same days. Taken before the look at what is there: behind it, that is the last word.
+    IF NOT pg_try_advisory_xact_lock(1785684580, 4) THEN
+        RETURN 0;
+    END IF;
     FOR day IN SELECT today + generate_series(0, ahead) LOOP
         name := 'finished_jobs_' || to_char(day, 'YYYYMMDD');
         CONTINUE WHEN to_regclass(quote_ident(name)) IS NOT NULL;
-        -- The lock of two who make the same day at the same time.
-        CONTINUE WHEN NOT pg_try_advisory_xact_lock(1785684580, 4);
+        SELECT count(*) INTO waits FROM (
+            SELECT FROM finished_jobs_other WHERE finished_at >= day AND finished_at < day + 1 LIMIT most + 1) AS few;
+        CONTINUE WHEN waits > most;
         EXECUTE format('CREATE TABLE %I (LIKE finished_jobs INCLUDING DEFAULTS, PRIMARY KEY (id))', name);
         -- With this it is known that no row is in the way, and the partition is attached without reading it.
         LOCK TABLE finished_jobs_other IN ACCESS EXCLUSIVE MODE;
@@ -266,9 +282,9 @@ BEGIN
 END
 $$;
 
--- Drops the partition of a day, if it holds so many rows with this checksum, as `SELECT count(*), checksum` of
--- drain_checksum_of_day says; returns whether it did. Between the count and the drop nobody can add a row; whoever
--- reads goes on meanwhile. A day that is in use is left alone after a moment, with lock_not_available.
+-- Drops the partition of a day, if it holds so many rows with this checksum, as drain_checksum_of has said; returns
+-- whether it did. Between the count and the drop nobody can add a row; whoever reads goes on meanwhile. A day that is
+-- in use is left alone after a moment, with lock_not_available.
 CREATE OR REPLACE FUNCTION drain_drop_day(partition regclass, expected_rows bigint, expected_checksum numeric)
     RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '100ms'
 AS $$
@@ -279,6 +295,10 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'drain_drop_day() is for read committed transactions';
     END IF;
+    -- Somebody else may have dropped it, and then it has no name.
+    IF NOT EXISTS (SELECT FROM pg_class WHERE oid = partition) THEN
+        RETURN false;
+    END IF;
     EXECUTE format('LOCK TABLE ONLY %s IN SHARE MODE', partition);
     SELECT * INTO found FROM drain_checksum_of(partition);
     IF found.counted IS DISTINCT FROM expected_rows OR found.checksum IS DISTINCT FROM expected_checksum THEN
@@ -286,7 +306,17 @@ BEGIN
     END IF;
     EXECUTE format('DROP TABLE %s', partition);
     RETURN true;
+EXCEPTION WHEN undefined_table THEN
+    RETURN false;
 END
+$$;
+
+-- Count and checksum of the rows of a day that has no partition; they are in finished_jobs_other.
+CREATE OR REPLACE FUNCTION drain_checksum_of_late(day date, OUT counted bigint, OUT checksum numeric)
+    LANGUAGE sql STABLE SET timezone = 'UTC' SET datestyle = 'ISO'
+AS $$
+    SELECT count(*), coalesce(sum(hashtextextended(job::text, 0)), 0) FROM finished_jobs_other AS job
+    WHERE finished_at >= day AND finished_at < day + 1
 $$;
 
 

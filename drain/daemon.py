@@ -20,6 +20,7 @@ from drain.config import Settings
 from drain.days import Days
 from drain.enqueuer import Enqueuer
 from drain.errors import DrainError, UnavailableError
+from drain.limit import Limit
 from drain.pace import Pace
 from drain.postgres import Connection
 from drain.redelivery import Redelivery
@@ -64,6 +65,7 @@ class Daemon:
         self._ticked = monotonic()
         self._nap = _FIRST_NAP_SECONDS
         self._redeliver_at = 0.0
+        self._limit = Limit(settings.batch_size)
         self._observations = Pace(_OBSERVE_SECONDS)
         self._queues: set[str] = set()
         self._stale: int | None = None
@@ -157,7 +159,8 @@ class Daemon:
             self.redis,
             state,
             forward_queues=self.settings.forward_queues,
-            batch_size=self.settings.batch_size,
+            limit=self._limit,
+            alive=self._tick,
         )
 
     def _stand_by_and_lead(self) -> None:
@@ -196,7 +199,9 @@ class Daemon:
             with self._enqueuer(connection, state) as enqueuer:
                 redelivery = Redelivery(enqueuer, alive=self._tick)
                 redelivery.recover()
-                # Only now: a Redis that answers may still refuse to take jobs.
+                # Only now: a Redis that answers may still refuse to take jobs, and until a batch has got through,
+                # the waits between two terms grow.
+                enqueuer.drain(keep_on=lambda: False)
                 self._up("leading")
                 chores = (Turns(connection), Days(connection))
                 log.info("leading from now on", extra={"event": "leading"})

@@ -5,7 +5,8 @@ A batch is one repeatable-read transaction. What becomes of its rows depends on 
     tracked    moved to `inflight_jobs`; committed first, then pushed. The other way round a worker could
                look for the row before it is there. A crash between the two is found by redelivery.
     forward    pushed first, then committed, as in the article that this pattern has its name from. A crash
-               between the two pushes the job twice; it is never lost before Redis has it.
+               between the two pushes the job twice; it is never lost before Redis has it. At most one call
+               of Redis in a transaction, so that a refusal leaves nothing there.
 
 The next batch is moved while the last one is being pushed: the server works on the one while this
 process works on the other.
@@ -17,17 +18,18 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Self
 
 import psycopg
 from psycopg import IsolationLevel
 
-from drain import metrics, postgres, wire
+from drain import forward, metrics, postgres, wire
 from drain.bound import Bound, Look
 from drain.crashpoints import CrashPoint, reached
-from drain.errors import UndeliverableError
+from drain.forward import Load, QueuesRefusedError
+from drain.limit import Limit
 from drain.postgres import Connection
 from drain.transitions import staged
 from drain.transitions import state as notes
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 _MATURE_LIMIT = 10_000
 # How long to pass over locked rows, which costs a write for each row, after having met one.
 _SKIP_LOCKED_SECONDS = 30.0
+# How long to pass over the forwarded jobs of a queue that Redis has refused.
+_REFUSED_SECONDS = 10.0
 # What the leader sets for its session.
 SESSION = (
     # Safe for a move: if the server crashes and forgets it, the row is in staged_jobs again. A worker's claim,
@@ -91,6 +95,8 @@ class Enqueuer:
         state: Where the last leader got to.
         forward_queues: Names of the queues in forward mode.
         batch_size: The most rows of one transaction.
+        limit: What an earlier enqueuer of this process has learnt of them; in place of `batch_size`.
+        alive: Called between statements, so that a batch that takes long is not taken for a standstill.
     """
 
     def __init__(
@@ -101,6 +107,8 @@ class Enqueuer:
         *,
         forward_queues: frozenset[str] = frozenset(),
         batch_size: int = 2500,
+        limit: Limit | None = None,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         connection.execute("; ".join(SESSION))
         self.connection = connection
@@ -112,14 +120,16 @@ class Enqueuer:
         # How many jobs have gone to Redis so far.
         self.delivered = 0
         self._forward_queues = forward_queues
-        self._batch_size = batch_size
+        self._limit = limit or Limit(batch_size)
+        self._alive = alive
         self._recorded = (state.last_delivery, state.pushed_up_to)
         self._pusher = ThreadPoolExecutor(1, thread_name_prefix="push")
         self._pushing: Future[int] | None = None
         # Rows that cannot even be given up, by id: reported once, and passed over from then on.
         self._stuck: list[int] = []
         self._in_hand: Sequence[Taken] = ()
-        self._limit = batch_size
+        # Queues whose forwarded jobs are passed over, and until when.
+        self._refused_until: dict[str, float] = {}
         self._bound = Bound()
         self._skip_locked_until = 0.0
 
@@ -206,23 +216,38 @@ class Enqueuer:
     def _take_or_isolate(self) -> Batch:
         """One batch. If some row spoils it, smaller ones, until that row is out of the way."""
         while True:
+            began = monotonic()
             try:
                 batch = self._transact()
+            except QueuesRefusedError as refusal:
+                until = monotonic() + _REFUSED_SECONDS
+                self._refused_until.update(dict.fromkeys(refusal.queues, until))
             except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
                 if self._skips_locked():
                     raise
                 # Somebody else is writing a row of the batch. For a while, pass over what is locked.
                 self._skip_locked_until = monotonic() + _SKIP_LOCKED_SECONDS
             except psycopg.Error as error:
-                if postgres.is_no_fault_of_a_row(error) or not self._in_hand:
+                suspects = self._suspects(error)
+                if not suspects:
                     raise
-                if len(self._in_hand) == 1:
+                if suspects == 1:
                     return self._give_up(_line(error))
-                # Some row of it cannot be moved. Half of the batch, and half of that, finds which.
-                self._limit = len(self._in_hand) // 2
+                # Half of the batch, and half of that, finds which row it is, or is not too much.
+                self._limit.halve(suspects)
+                log.info("a batch of %d rows failed, trying half of it: %s", suspects, _line(error))
             else:
-                self._limit = min(self._batch_size, 2 * self._limit)
+                self._limit.went_well(monotonic() - began)
                 return batch
+            self._alive()
+
+    def _suspects(self, error: psycopg.Error) -> int:
+        """How many rows the error may be about; 0 if it is about none."""
+        if isinstance(error, psycopg.errors.QueryCanceled):
+            # All together took longer than a statement may. Even to let scheduled rows mature may do so.
+            rows = len(self._in_hand) or self._limit.rows
+            return rows if rows > 1 else 0
+        return 0 if postgres.is_no_fault_of_a_row(error) else len(self._in_hand)
 
     def _give_up(self, explanation: str) -> Batch:
         (row,) = self._in_hand
@@ -251,7 +276,9 @@ class Enqueuer:
         with metrics.MOVE_SECONDS.time(), postgres.transaction(self.connection, isolation):
             look = self._look(skip_locked=skip_locked)
             self._in_hand = look.rows
-            batch = self._settle(look.rows) if look.rows else Batch()
+            look, load = self._loaded(look)
+            self._in_hand = look.rows
+            batch = self._settle(look.rows, load) if look.rows else Batch()
         self._bound.passed(look)
         if batch.moved:
             self.last_delivery = batch.last_delivery
@@ -265,56 +292,76 @@ class Enqueuer:
         if not self._bound.sweep_is_due():
             rows = self._take(self._bound.key, skip_locked=skip_locked)
             if rows:
-                return Look(rows, is_full=len(rows) == self._limit)
+                return Look(rows, is_full=len(rows) == self._limit.rows)
         began = monotonic()
-        staged.mature(self.connection, _MATURE_LIMIT)
+        staged.mature(self.connection, self._limit.rows if self._limit.is_reduced else _MATURE_LIMIT)
+        self._alive()
         reached(CrashPoint.MATURED)
         rows = self._take(START, skip_locked=skip_locked)
-        return Look(rows, is_full=len(rows) == self._limit, sweep_seconds=monotonic() - began)
+        return Look(rows, is_full=len(rows) == self._limit.rows, sweep_seconds=monotonic() - began)
 
     def _take(self, after: Key, *, skip_locked: bool) -> Sequence[Taken]:
         return staged.take(
-            self.connection, self._limit, after=after, leave=self._stuck, skip_locked=skip_locked
+            self.connection,
+            self._limit.rows,
+            after=after,
+            leave=self._stuck,
+            leave_queues=self._refused_queues(),
+            skip_locked=skip_locked,
         )
 
-    def _settle(self, rows: Sequence[Taken]) -> Batch:
+    def _refused_queues(self) -> Sequence[str]:
+        if not self._refused_until:
+            return ()
+        now = monotonic()
+        self._refused_until = {queue: until for queue, until in self._refused_until.items() if until > now}
+        return list(self._refused_until)
+
+    def _loaded(self, look: Look) -> tuple[Look, Load]:
+        """Encode the forwarded rows of a look, which ends before the first one that one call cannot carry."""
+        ids = [row.id for row in look.rows if not row.expired and row.queue in self._forward_queues]
+        load = forward.load(self.connection, self.redis.namespace, ids) if ids else Load()
+        if load.left is None:
+            return look, load
+        end = next(place for place, row in enumerate(look.rows) if row.id == load.left)
+        return replace(look, rows=look.rows[:end], is_full=True), load
+
+    def _settle(self, rows: Sequence[Taken], load: Load) -> Batch:
         """Send each row of the batch its way, within the transaction that took it."""
         reached(CrashPoint.TAKEN)
         expired = [row.id for row in rows if row.expired]
-        forward = [row.id for row in rows if not row.expired and row.queue in self._forward_queues]
         moved = [row for row in rows if not row.expired and row.queue not in self._forward_queues]
         buried = staged.bury(self.connection, expired, "expired", _EXPIRED) if expired else 0
+        self._alive()
         last_delivery = self.last_delivery + len(moved)
         if moved:
             staged.move(self.connection, [row.id for row in moved], self.last_delivery)
             notes.record_progress(self.connection, last_delivery, self.pushed_up_to)
-        forwarded, unreadable = self._forward(forward)
+        self._alive()
+        self._forward(load)
         reached(CrashPoint.MOVED)
         return Batch(
             moved=moved,
-            forwarded=forwarded,
+            forwarded=list(load.deliveries.values()),
             expired=buried,
-            unreadable=unreadable,
+            unreadable=len(load.unreadable),
             last_delivery=last_delivery,
         )
 
-    def _forward(self, ids: Sequence[int]) -> tuple[Sequence[Delivery], int]:
-        """Push rows that leave Postgres; returns those, and how many could not leave and are dead."""
-        deliveries: dict[int, Delivery] = {}
-        unreadable = 0
-        for row in staged.read_forwardable(self.connection, ids) if ids else ():
-            try:
-                deliveries[row.id] = wire.forwarded(self.redis.namespace, *row)
-            except UndeliverableError as error:
-                unreadable += staged.bury(self.connection, [row.id], "unreadable", str(error))
-        if deliveries:
-            # Deleting before pushing, in the one transaction: should a row have changed under us, that
-            # fails here, and nothing has been pushed.
-            staged.forward(self.connection, list(deliveries))
-            reached(CrashPoint.FORWARDED)
-            self.redis.push(list(deliveries.values()))
-            reached(CrashPoint.PUSHED_FORWARD)
-        return list(deliveries.values()), unreadable
+    def _forward(self, load: Load) -> None:
+        """Push rows that leave Postgres, and give those up that cannot be pushed."""
+        for job_id, explanation in load.unreadable.items():
+            staged.bury(self.connection, [job_id], "unreadable", explanation)
+        if not load.deliveries:
+            return
+        # Deleting before pushing, in the one transaction: should a row have changed under us, that
+        # fails here, and nothing has been pushed.
+        staged.forward(self.connection, list(load.deliveries))
+        reached(CrashPoint.FORWARDED)
+        refused = self.redis.push_together(list(load.deliveries.values()))
+        if refused:
+            raise QueuesRefusedError(refused)
+        reached(CrashPoint.PUSHED_FORWARD)
 
 
 def _count(batch: Batch) -> None:

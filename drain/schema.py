@@ -35,7 +35,7 @@ def install(database_url: str) -> int:
 
     Raises:
         UnavailableError: The database cannot be reached.
-        SchemaError: It has a newer schema, or the role may not create tables.
+        SchemaError: It has a newer schema or an encoding that checks nothing, or the role may not create tables.
     """
     connection = postgres.connect(database_url, "drain init")
     with (
@@ -44,6 +44,7 @@ def install(database_url: str) -> int:
         postgres.time_limit(connection, _LONGEST_SECONDS),
         connection.transaction(),
     ):
+        _require_encoding(connection)
         connection.execute(_LOCK)
         # Who waits for a table's lock makes everybody else wait behind it.
         connection.execute("SET LOCAL lock_timeout = '2s'")
@@ -77,8 +78,9 @@ def check(connection: Connection) -> None:
     """Raise unless the database has exactly the schema that this program knows.
 
     Raises:
-        SchemaError: It has none, an older or a newer one.
+        SchemaError: It has none, an older or a newer one, or an encoding that checks nothing.
     """
+    _require_encoding(connection)
     found = version(connection)
     if found is None:
         raise SchemaError("the database has no job-drain schema; run `drain init` first")
@@ -88,6 +90,15 @@ def check(connection: Connection) -> None:
         raise SchemaError(
             f"the database has version {found} of the schema and this program needs {VERSION}; "
             "run `drain init` to bring it up to date"
+        )
+
+
+def _require_encoding(connection: Connection) -> None:
+    (encoding,) = postgres.fetch_one(connection, "SELECT current_setting('server_encoding')")
+    if encoding == "SQL_ASCII":
+        raise SchemaError(
+            "the database has the encoding SQL_ASCII, which takes bytes that no program can read as text; "
+            "create it with ENCODING 'UTF8'"
         )
 
 

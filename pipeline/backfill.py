@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
-
 from drain.errors import ConfigError, DrainError
 from drain.transitions import bulk
 from pipeline import arguments, progress, runs

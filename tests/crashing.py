@@ -19,6 +19,6 @@ def die_at(point: CrashPoint) -> None:
 
 if __name__ == "__main__":
     # A few jobs are pushed in several slices, as thousands are elsewhere.
-    wire._JOBS_PER_CALL = 2
+    wire.JOBS_PER_CALL = 2
     die_at(CrashPoint[sys.argv[1]])
     main(sys.argv[2:])

@@ -17,7 +17,7 @@ from rq.exceptions import StopRequested
 
 from drain.config import VARIABLES, Settings
 from drain.errors import UnavailableError
-from drain.wire import Wire
+from drain.wire import BYTES, Wire
 from workers import registry
 
 log = logging.getLogger(__name__)
@@ -87,6 +87,7 @@ class _Worker(SimpleWorker):
 def _worked_to_the_end(url: str, queues: Sequence[str], ended: threading.Event, *, burst: bool) -> bool:
     """Let RQ's worker run; False if it gave up because Redis went away under it, or refused."""
     connection = redis.Redis.from_url(url)
+    connection.connection_pool.connection_kwargs.update(BYTES)
     worker: _Worker | None = None
     try:
         worker = _Worker(list(queues), connection=connection, worker_ttl=_WORKER_TTL_SECONDS)

@@ -135,7 +135,9 @@ def stage(
         ) from None
     except errors.IntegrityError as error:
         row = (error.diag.message_detail or "").strip()[:_LOOKED_AT]
-        raise StageError(f"nothing was staged, for a row breaks the rule {broken_rule(error)!r}: {row}") from None
+        raise StageError(
+            f"nothing was staged, for a row breaks the rule {broken_rule(error)!r}: {row}"
+        ) from None
     except errors.DataError as error:
         text = _text_that_is_no_json(connection, side_table, numbers) or error.diag.message_primary
         raise StageError(f"nothing was staged, for a row cannot be read as JSON: {text}") from None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import NamedTuple
 
+from psycopg import Rollback
+
 from drain.postgres import Connection, fetch_one
-from drain.transitions import id_array
+
+# Where rows of a day without a partition are.
+OTHER = "finished_jobs_other"
 
 _MAKE_DAYS = "SELECT drain_make_days(%s)"
 _DAYS = r"""
@@ -16,27 +19,45 @@ FROM pg_partition_tree('finished_jobs') JOIN pg_class ON oid = relid
 WHERE relname ~ '^finished_jobs_\d{8}$' ORDER BY day
 """
 _TODAY = "SELECT (now() AT TIME ZONE 'UTC')::date"
-_CHECKSUM = "SELECT counted, checksum FROM drain_checksum_of(%s)"
-_DROP_DAY = "SELECT drain_drop_day(%s, %s, %s)"
 _LATE_DAYS = """
 SELECT DISTINCT (finished_at AT TIME ZONE 'UTC')::date FROM finished_jobs_other
-WHERE finished_at < date_trunc('day', now(), 'UTC') - make_interval(days => %s) ORDER BY 1
+WHERE finished_at < (%s::date)::timestamp AT TIME ZONE 'UTC'
 """
-_DELETE_LATE = "DELETE FROM finished_jobs_other WHERE id = ANY (%s::bigint[])"
+_CHECKSUM = "SELECT counted, checksum FROM drain_checksum_of(%s)"
+_CHECKSUM_OF_LATE = "SELECT counted, checksum FROM drain_checksum_of_late(%s)"
+_DROP_DAY = "SELECT drain_drop_day(%s, %s, %s)"
+# As drain_checksum_of_late spells times.
+_SPELLING = "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'"
+# One statement: what is counted is what is deleted.
+_DELETE_LATE = """
+WITH job AS (
+    DELETE FROM finished_jobs_other WHERE finished_at >= %(day)s::date AND finished_at < %(day)s::date + 1 RETURNING *
+)
+SELECT count(*), coalesce(sum(hashtextextended(job::text, 0)), 0) FROM job
+"""
+_ARCHIVE_ALONE = "SELECT pg_try_advisory_lock(1785684580, 6)"
+_NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+_CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 class Day(NamedTuple):
-    """A day's partition, by the name of the table."""
+    """Where the rows of a day are: a partition of that day alone, by the name of the table, or `OTHER`."""
 
     partition: str
     date: date
 
 
 class Checksum(NamedTuple):
-    """Of all rows of a partition, in any order."""
+    """Of all rows of a day, in any order."""
 
     rows: int
     value: int
+
+
+def try_to_archive(connection: Connection) -> bool:
+    """Take the lock of whoever archives for as long as the session lives; False if another session has it."""
+    (taken,) = fetch_one(connection, _ARCHIVE_ALONE)
+    return bool(taken)
 
 
 def make_days(connection: Connection, ahead: int) -> int:
@@ -50,32 +71,67 @@ def days(connection: Connection) -> list[Day]:
     return [Day._make(row) for row in connection.execute(_DAYS)]
 
 
+def today(connection: Connection) -> date:
+    """The day that is not over, by the database's clock and UTC."""
+    found: date
+    (found,) = fetch_one(connection, _TODAY)
+    return found
+
+
 def closed_days(connection: Connection, keep: int = 0) -> list[Day]:
-    """The partitions of days that are over, by the database's clock, the oldest first; not of the last `keep`."""
-    (today,) = fetch_one(connection, _TODAY)
-    return [day for day in days(connection) if day.date < today - timedelta(days=keep)]
+    """The days that are over and in Postgres, the oldest first; without the last `keep` of them.
+
+    Those without a partition are among them, if rows of theirs are in `OTHER`.
+    """
+    end = today(connection) - timedelta(days=keep)
+    closed = [day for day in days(connection) if day.date < end]
+    closed += [Day(OTHER, late) for (late,) in connection.execute(_LATE_DAYS, (end,))]
+    return sorted(closed, key=lambda day: day.date)
 
 
-def checksum(connection: Connection, partition: str) -> Checksum:
-    """Count and checksum of a partition, as `drop_day` wants them; in the snapshot of the open transaction."""
-    return Checksum._make(fetch_one(connection, _CHECKSUM, (partition,)))
+def checksum(connection: Connection, day: Day) -> Checksum:
+    """Count and checksum of a day, as `remove` wants them; in the snapshot of the open transaction."""
+    if day.partition == OTHER:
+        return Checksum._make(fetch_one(connection, _CHECKSUM_OF_LATE, (day.date,)))
+    return Checksum._make(fetch_one(connection, _CHECKSUM, (day.partition,)))
 
 
-def drop_day(connection: Connection, partition: str, expected: Checksum) -> bool:
-    """Drop a partition, if its rows are still those; returns whether it is gone.
+def remove(connection: Connection, day: Day, expected: Checksum) -> bool:
+    """Drop the day's partition, or delete its rows from `OTHER`, if they are still those; returns whether it did.
+
+    Args:
+        connection: In autocommit mode, at read committed.
+        day: That has been archived.
+        expected: What was archived.
 
     Raises:
-        psycopg.errors.LockNotAvailable: Somebody is using it.
+        psycopg.errors.LockNotAvailable: Somebody is using the partition.
     """
-    (dropped,) = fetch_one(connection, _DROP_DAY, (partition, *expected))
+    if day.partition == OTHER:
+        return _delete_late(connection, day.date, expected)
+    (dropped,) = fetch_one(connection, _DROP_DAY, (day.partition, *expected))
     return bool(dropped)
 
 
-def late_days(connection: Connection, keep: int = 0) -> list[date]:
-    """The days that are over and have rows in `finished_jobs_other`."""
-    return [day for (day,) in connection.execute(_LATE_DAYS, (keep,))]
+def next_transaction(connection: Connection) -> int:
+    """What `finished_xid` is not below in any row that is committed from now on, or was not seen until now.
+
+    Open transactions may have a lower one, and their rows have not been seen either.
+    """
+    (number,) = fetch_one(connection, _NEXT_TRANSACTION)
+    return int(number)
 
 
-def delete_late(connection: Connection, ids: Sequence[int]) -> int:
-    """Delete rows of `finished_jobs_other` that have been archived; returns how many."""
-    return connection.execute(_DELETE_LATE, (id_array(ids),)).rowcount
+def clock(connection: Connection) -> float:
+    """The database's clock, in seconds since 1970."""
+    (seconds,) = fetch_one(connection, _CLOCK)
+    return float(seconds)
+
+
+def _delete_late(connection: Connection, day: date, expected: Checksum) -> bool:
+    with connection.transaction() as transaction:
+        connection.execute(_SPELLING)
+        deleted = Checksum._make(fetch_one(connection, _DELETE_LATE, {"day": day}))
+        if deleted != expected:
+            raise Rollback(transaction)
+    return deleted == expected

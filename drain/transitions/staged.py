@@ -86,13 +86,16 @@ class Taken(NamedTuple):
 
 # A batch is a list of ids, and each statement after this one names exactly these. Never `id <= last`:
 # a lower id whose transaction commits later would be deleted without ever having been seen.
-TAKE = """
+_TAKE = """
 SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority
 FROM staged_jobs_ready
 WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
     AND (priority, id) > (%s::integer, %s::bigint) AND id <> ALL (%s::bigint[])
+{of_queues}
 ORDER BY priority, id LIMIT %s
 """
+TAKE = _TAKE.format(of_queues="")
+TAKE_OF_OTHER_QUEUES = _TAKE.format(of_queues="AND queue <> ALL (%s)")
 
 
 def take(
@@ -101,6 +104,7 @@ def take(
     *,
     after: Key = START,
     leave: Sequence[int] = (),
+    leave_queues: Sequence[str] = (),
     skip_locked: bool = False,
 ) -> list[Taken]:
     """Read up to `limit` due rows in the order of `priority, id`.
@@ -113,11 +117,13 @@ def take(
         limit: The most rows to take.
         after: Where to begin. What is due and stands before it is not seen.
         leave: Ids to pass over.
+        leave_queues: Names of queues to pass over.
         skip_locked: Lock the rows, passing over those that another session has locked. Costs a write
             for each row, so it is for the case that a batch ran into such a lock.
     """
     lock = "FOR UPDATE SKIP LOCKED" if skip_locked else ""
-    rows = connection.execute(TAKE + lock, (*after, id_array(leave), limit), binary=True)
+    statement, queues = (TAKE_OF_OTHER_QUEUES, (list(leave_queues),)) if leave_queues else (TAKE, ())
+    rows = connection.execute(statement + lock, (*after, id_array(leave), *queues, limit), binary=True)
     return [Taken._make(row) for row in rows.fetchall()]
 
 

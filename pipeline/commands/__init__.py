@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipeline.commands.archive import archive
 from pipeline.commands.backfill import backfill
 from pipeline.commands.reconcile import reconcile
+from pipeline.commands.stats import stats
 
 if TYPE_CHECKING:
     import click
 
-COMMANDS: tuple[click.Command, ...] = (backfill, reconcile)
+COMMANDS: tuple[click.Command, ...] = (archive, backfill, reconcile, stats)

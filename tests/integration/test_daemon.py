@@ -9,13 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from drain import daemon as daemon_module
 from drain import leader, postgres, stage
 from drain.config import Settings
 from drain.daemon import Daemon
+from drain.errors import UnavailableError
+from drain.transitions import staged
+from drain.wire import Wire
 from tests.support import (
     PATIENCE_SECONDS,
     ask,
@@ -288,3 +293,66 @@ def test_what_is_committed_as_it_falls_asleep_is_drained_before_it_waits(
 def _asleep(first: Callable[[], object]) -> Iterator[bool]:
     first()
     yield True
+
+
+def nobody_leads(database_url: str) -> bool:
+    return not query(
+        database_url,
+        "SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND objid = 1 "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
+
+
+def test_the_waits_grow_until_a_batch_has_got_through(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[int] = []
+    refuses = iter([True, True, True, False, True])
+    push = Wire.push_together
+
+    def push_or_refuse(wire: Wire, deliveries: Any) -> list[str]:
+        if next(refuses):
+            raise UnavailableError("Redis does not take commands")
+        refused = push(wire, deliveries)
+        stage_jobs(database_url, queue="mail")
+        return refused
+
+    def count(number: int) -> float:
+        failures.append(number)
+        if len(failures) == 4:
+            daemon.stop()
+        # Who found the lock still held would stand by, which is well, too.
+        wait_until(lambda: nobody_leads(database_url))
+        return 0.0
+
+    monkeypatch.setattr(Wire, "push_together", push_or_refuse)
+    monkeypatch.setattr(daemon_module, "_backoff", count)
+    stage_jobs(database_url, queue="mail")
+    daemon = Daemon(
+        Settings(database_url=database_url, redis_url=redis_url, forward_queues=frozenset({"mail"}))
+    )
+    daemon.run()
+
+    assert failures == [1, 2, 3, 1]
+
+
+def test_a_batch_that_was_too_much_is_smaller_in_the_next_term_too(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    take = staged.take
+
+    def take_with_trouble(connection: postgres.Connection, limit: int, **options: Any) -> Any:
+        limits.append(limit)
+        if len(limits) == 1:
+            raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
+        if len(limits) == 2:
+            raise psycopg.OperationalError("the server is gone")
+        daemon.stop()
+        return take(connection, limit, **options)
+
+    monkeypatch.setattr(staged, "take", take_with_trouble)
+    daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url, batch_size=100))
+    daemon.run()
+
+    assert limits[:3] == [100, 50, 50]

@@ -7,11 +7,12 @@ from redis import Redis
 from rq import SimpleWorker
 from rq.job import Job
 
-from drain import stage
+from drain import enqueuer as enqueuer_module
+from drain import forward, stage
 from drain.embedded import EmbeddedRedis
 from drain.errors import UnavailableError
 from drain.transitions import staged
-from drain.wire import Wire
+from drain.wire import Delivery, Wire
 from tests.support import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
 
 FORWARD = frozenset({"mail"})
@@ -109,15 +110,18 @@ def test_a_job_is_in_redis_before_its_row_is_gone(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = stage_jobs(database_url, 2, queue="mail")
-    push = Wire.push
+    push = Wire.push_together
+    looked: list[list[int]] = []
 
-    def push_and_look(*given: Any) -> None:
-        push(*given)
-        assert ids_in(database_url, "staged_jobs") == ids
+    def push_and_look(*given: Any) -> list[str]:
+        refused = push(*given)
+        looked.append(ids_in(database_url, "staged_jobs"))
+        return refused
 
-    monkeypatch.setattr(Wire, "push", push_and_look)
+    monkeypatch.setattr(Wire, "push_together", push_and_look)
     drain(database_url, redis_url)
 
+    assert looked == [ids]
     assert pushed_jobs(redis_url, "mail") == ids
     assert ids_in(database_url, "staged_jobs") == []
 
@@ -154,7 +158,7 @@ def test_a_crash_between_push_and_commit_pushes_again_and_loses_nothing(
 ) -> None:
     ids = stage_jobs(database_url, 2, queue="mail")
     with monkeypatch.context() as patch:
-        patch.setattr(Wire, "push", then(Wire.push, interrupt))
+        patch.setattr(Wire, "push_together", then(Wire.push_together, interrupt))
         with pytest.raises(KeyboardInterrupt):
             drain(database_url, redis_url)
     assert ids_in(database_url, "staged_jobs") == ids
@@ -169,9 +173,145 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def then(first: Callable[..., Any], second: Callable[[], None]) -> Callable[..., None]:
-    def both(*given: Any) -> None:
-        first(*given)
+def then(first: Callable[..., Any], second: Callable[[], None]) -> Callable[..., Any]:
+    def both(*given: Any) -> Any:
+        done = first(*given)
         second()
+        return done
 
     return both
+
+
+def no_list(redis_url: str, queue: str) -> None:
+    with Redis.from_url(redis_url) as client:
+        client.set(f"rq:queue:{queue}", "somebody's string")
+
+
+def a_list_again(redis_url: str, queue: str) -> None:
+    with Redis.from_url(redis_url) as client:
+        client.delete(f"rq:queue:{queue}")
+
+
+def test_jobs_of_a_queue_whose_key_is_no_list_stay_and_all_others_leave_once(
+    database_url: str, redis_url: str
+) -> None:
+    no_list(redis_url, "mail")
+    refused = stage_jobs(database_url, 3, queue="mail")
+    forwarded = stage_jobs(database_url, 3, queue="text")
+    tracked = stage_jobs(database_url, 3)
+
+    with new_enqueuer(database_url, redis_url, forward_queues=FORWARD | {"text"}) as enqueuer:
+        assert enqueuer.drain() == 6
+        assert enqueuer.drain() == 0
+    assert (pushed_jobs(redis_url, "text"), pushed_jobs(redis_url)) == (forwarded, tracked)
+    assert ids_in(database_url, "staged_jobs") == refused
+
+    a_list_again(redis_url, "mail")
+    drain(database_url, redis_url)
+    assert pushed_jobs(redis_url, "mail") == refused
+
+
+def test_a_queue_that_was_refused_is_tried_again_after_a_while_and_not_before(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(enqueuer_module, "monotonic", lambda: now[0])
+    calls: list[Any] = []
+    monkeypatch.setattr(Wire, "push_together", tell(calls, Wire.push_together))
+    no_list(redis_url, "mail")
+    ids = stage_jobs(database_url, 3, queue="mail")
+
+    with new_enqueuer(database_url, redis_url, forward_queues=FORWARD) as enqueuer:
+        for _ in range(3):
+            assert enqueuer.drain() == 0
+        assert len(calls) == 1
+        a_list_again(redis_url, "mail")
+        now[0] += enqueuer_module._REFUSED_SECONDS
+        assert enqueuer.drain() == 3
+
+    assert pushed_jobs(redis_url, "mail") == ids
+
+
+def test_what_redis_refuses_again_and_again_leaves_no_job_there_twice(
+    database_url: str, own_redis: EmbeddedRedis
+) -> None:
+    stage_jobs(database_url, 1000, queue="mail")
+    heavy = "SELECT 'm.f', jsonb_build_array(repeat('x', 20000)), 'mail' FROM generate_series(1, 1000)"
+    query(database_url, f"INSERT INTO staged_jobs (job_name, job_args, queue) {heavy}")
+    everything = ids_in(database_url, "staged_jobs")
+
+    with Redis.from_url(own_redis.url) as client:
+        used: Any = client.info("memory")
+        client.config_set("maxmemory", used["used_memory"] + 8 * 2**20)
+        for _ in range(3):
+            with pytest.raises(UnavailableError, match="OOM"):
+                drain(database_url, own_redis.url)
+        there = pushed_jobs(own_redis.url, "mail")
+        assert there == everything[: len(there)]
+        assert ids_in(database_url, "staged_jobs") == everything[len(there) :]
+
+        client.config_set("maxmemory", "0")
+    drain(database_url, own_redis.url)
+    assert pushed_jobs(own_redis.url, "mail") == everything
+
+
+def test_a_call_carries_no_more_than_some_megabytes(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(Wire, "push_together", tell(calls, Wire.push_together))
+    few = stage_jobs(database_url, 3, queue="mail")
+    large = "SELECT 'm.f', jsonb_build_array(repeat('x', 1048000)), 'mail' FROM generate_series(1, 20)"
+    query(database_url, f"INSERT INTO staged_jobs (job_name, job_args, queue) {large}")
+    ids = ids_in(database_url, "staged_jobs")
+
+    drain(database_url, redis_url)
+
+    sizes = [sum(len(delivery.data) for delivery in deliveries) for _, deliveries in calls]
+    assert len(sizes) == 3
+    assert max(sizes) <= forward._MOST_BYTES
+    assert pushed_jobs(redis_url, "mail") == ids
+    assert ids[:3] == few
+
+
+def test_rows_behind_those_that_fit_into_a_call_follow_in_the_next_ones_whatever_their_queues(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(Wire, "push_together", tell(calls, Wire.push_together))
+    # Each row is too large to share a call, and goes alone.
+    monkeypatch.setattr(forward, "_MOST_BYTES", 1)
+    mail: list[int] = []
+    tracked: list[int] = []
+    for _ in range(3):
+        mail += stage_jobs(database_url, queue="mail")
+        tracked += stage_jobs(database_url)
+
+    with new_enqueuer(database_url, redis_url, forward_queues=FORWARD) as enqueuer:
+        assert enqueuer.drain() == 6
+
+    assert [len(deliveries) for _, deliveries in calls] == [1, 1, 1]
+    assert (pushed_jobs(redis_url, "mail"), pushed_jobs(redis_url)) == (mail, tracked)
+    assert ids_in(database_url, "staged_jobs") == []
+
+
+def test_more_jobs_than_one_call_carries_leave_in_order(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(Wire, "push_together", tell(calls, Wire.push_together))
+    ids = stage_jobs(database_url, 2100, queue="mail")
+
+    with new_enqueuer(database_url, redis_url, forward_queues=FORWARD, batch_size=1500) as enqueuer:
+        enqueuer.drain()
+
+    assert [len(deliveries) for _, deliveries in calls] == [1000, 1000, 100]
+    assert pushed_jobs(redis_url, "mail") == ids
+
+
+def tell(calls: list[Any], push: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    def tell_and_push(wire: Wire, deliveries: list[Delivery]) -> list[str]:
+        calls.append((wire, deliveries))
+        return push(wire, deliveries)
+
+    return tell_and_push

@@ -1,12 +1,14 @@
 """A row that cannot be moved is out of the way, and stops nobody."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 import pytest
 
 from drain.enqueuer import Enqueuer
+from drain.limit import Limit
 from drain.transitions import staged
 from tests.support import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
 
@@ -124,6 +126,68 @@ def test_a_batch_with_a_locked_row_and_a_poisoned_one_loses_neither(
         somebody.rollback()
         enqueuer.drain()
         assert pushed_jobs(redis_url) == [*others, held]
+
+
+def make_slow(database_url: str, table: str, *, job: str) -> None:
+    """Let each row of this job take 50 ms on its way into the table."""
+    query(
+        database_url,
+        "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END $$",
+    )
+    query(
+        database_url,
+        f"CREATE TRIGGER dawdle BEFORE INSERT ON {table} FOR EACH ROW "
+        f"WHEN (NEW.job_name = '{job}') EXECUTE FUNCTION dawdle()",
+    )
+
+
+def test_a_batch_that_takes_longer_than_a_statement_may_is_tried_in_parts(
+    database_url: str, redis_url: str
+) -> None:
+    alive: list[None] = []
+    heavy = stage_jobs(database_url, 20, job="heavy")
+    light = stage_jobs(database_url, 20)
+    make_slow(database_url, "inflight_jobs", job="heavy")
+    limit = Limit(2500)
+
+    with new_enqueuer(database_url, redis_url, limit=limit, alive=lambda: alive.append(None)) as enqueuer:
+        enqueuer.connection.execute("SET statement_timeout = '400ms'")
+        enqueuer.run_once()
+        assert limit.rows < len(heavy)
+        # Whoever waits for a sign of life waits no longer than for one statement.
+        assert len(alive) >= 3
+        enqueuer.drain()
+
+    assert pushed_jobs(redis_url) == heavy + light
+    assert ids_in(database_url, "dead_jobs") == []
+
+
+def test_scheduled_rows_that_together_take_too_long_to_mature_do_so_in_parts(
+    database_url: str, redis_url: str
+) -> None:
+    heavy = stage_jobs(database_url, 20, job="heavy", run_at=datetime(2100, 1, 1, tzinfo=UTC))
+    query(database_url, "UPDATE staged_jobs SET scheduled_at = now()")
+    (light,) = stage_jobs(database_url)
+    make_slow(database_url, "staged_jobs", job="heavy")
+
+    with new_enqueuer(database_url, redis_url, batch_size=20) as enqueuer:
+        enqueuer.connection.execute("SET statement_timeout = '400ms'")
+        enqueuer.drain()
+
+    assert sorted(pushed_jobs(redis_url)) == [*heavy, light]
+
+
+def test_a_single_row_that_takes_too_long_is_not_given_up(database_url: str, redis_url: str) -> None:
+    (heavy,) = stage_jobs(database_url, job="heavy")
+    make_slow(database_url, "inflight_jobs", job="heavy")
+
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.connection.execute("SET statement_timeout = '10ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            enqueuer.drain()
+
+    assert ids_in(database_url, "staged_jobs") == [heavy]
 
 
 def test_a_better_row_that_commits_meanwhile_is_not_taken_for_the_poisoned_one(

@@ -1,12 +1,14 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg import sql
 
 from drain import postgres, schema
+from drain.embedded import Services
 from drain.errors import SchemaError, UnavailableError
 from tests.support import ids_in, query
 
@@ -122,3 +124,45 @@ def test_a_role_that_may_not_create_tables_is_told_so_on_one_line(empty_database
         schema.install(url)
 
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def sql_ascii_url(servers: Services) -> Iterator[str]:
+    """A database that takes any bytes for text."""
+    name, administrator = f"test_{uuid4().hex}", servers.postgres.url_of("postgres")
+    query(administrator, f"CREATE DATABASE {name} TEMPLATE template0 ENCODING SQL_ASCII LOCALE 'C'")
+    yield servers.postgres.url_of(name)
+    query(administrator, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_a_database_that_takes_any_bytes_for_text_is_refused_by_init_and_by_every_program(
+    sql_ascii_url: str,
+) -> None:
+    for use in (schema.install, check):
+        with pytest.raises(SchemaError, match="create it with ENCODING 'UTF8'") as caught:
+            use(sql_ascii_url)
+        assert "\n" not in str(caught.value)
+
+    assert query(sql_ascii_url, "SELECT to_regclass('staged_jobs')") == [(None,)]
+
+
+@pytest.mark.parametrize("ahead", [-1, 31, 2_147_483_647, None])
+def test_partitions_are_made_for_a_month_ahead_at_most(database_url: str, ahead: int | None) -> None:
+    with pytest.raises(psycopg.errors.RaiseException, match="0 to 30 days"):
+        query(database_url, "SELECT drain_make_days(%s)", ahead)
+
+
+def test_whoever_makes_partitions_cannot_put_his_own_tables_in_the_place_of_ours(database_url: str) -> None:
+    days = (
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'public.finished_jobs'::regclass"
+    )
+    before = query(database_url, days)
+    with a_role_without_rights(database_url) as url, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TEMPORARY TABLE finished_jobs (id bigint)")
+        connection.execute("CREATE TEMPORARY TABLE finished_jobs_other (id bigint, finished_at timestamptz)")
+        made = connection.execute("SELECT drain_make_days(30)").fetchone()
+        connection.execute("DROP TABLE pg_temp.finished_jobs, pg_temp.finished_jobs_other")
+
+    assert made is not None
+    assert made[0] > 0
+    assert len(query(database_url, days)) == len(before) + made[0]

@@ -254,6 +254,7 @@ CHECKS: list[tuple[str, str, dict[str, Any]]] = [
     ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": "a\n"}),
     ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": "x" * 101}),
     ("tag_must_not_exceed_255_characters", "m.f", {"tag": "x" * 256}),
+    ("context_must_not_exceed_64_kibibytes", "m.f", {"context": {"trace": "x" * 65_536}}),
     ("max_attempts_must_not_be_negative", "m.f", {"max_attempts": -1}),
     ("timeout_seconds_must_be_positive", "m.f", {"timeout_seconds": 0}),
     ("times_must_lie_between_the_years_1_and_9999", "m.f", {"run_at": datetime.max.replace(tzinfo=UTC)}),

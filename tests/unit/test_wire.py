@@ -10,7 +10,7 @@ from rq import Queue
 from rq.job import Job, JobStatus
 
 from drain import wire
-from drain.errors import UnavailableError, UndeliverableError
+from drain.errors import ConfigError, UnavailableError, UndeliverableError
 from drain.wire import Delivery, Wire
 from tests.support import pushed
 
@@ -210,6 +210,40 @@ def test_a_key_that_is_no_list_says_nothing_and_keeps_nothing_from_other_queues(
     assert pushed(redis_url, "mail") == ["shop-2-102"]
     assert redis.lowest_deliveries(["default"], up_to=200) == {"default": 0}
     assert redis.depth("default") == 0
+
+
+def test_jobs_that_are_pushed_together_are_all_refused_if_the_key_of_one_is_no_list(
+    redis: Wire, redis_url: str, client: Redis
+) -> None:
+    client.set("rq:queue:default", "no list")
+
+    assert redis.push_together([tracked(1), tracked(2, "mail")]) == ["default"]
+    assert client.keys() == [b"rq:queue:default"]
+
+    client.delete("rq:queue:default")
+    assert redis.push_together([tracked(1), tracked(2, "mail")]) == []
+    assert (pushed(redis_url), pushed(redis_url, "mail")) == (["shop-1-101"], ["shop-2-102"])
+
+
+@pytest.mark.parametrize("options", ["decode_responses=true", "encoding=nope", "encoding_errors=nope"])
+def test_what_a_url_says_of_text_is_ignored_for_all_we_read_are_bytes(
+    redis_url: str, client: Redis, options: str
+) -> None:
+    with closing(Wire(f"{redis_url}&{options}", "shop")) as odd:
+        odd.push([tracked(1)])
+        assert odd.lowest_deliveries(["default"], up_to=200) == {"default": 101}
+        assert odd.queues() == {"default"}
+        assert list(odd.listed("default")) == [[(1, 101)]]
+    assert Job.fetch("shop-1-101", connection=client).args == (1,)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["rediss://localhost?ssl_cert_reqs=bogus", "redis://localhost?protocol=9", "redis://localhost?db=x"],
+)
+def test_an_option_that_has_no_such_value_is_a_wrong_setting(url: str) -> None:
+    with pytest.raises(ConfigError, match="DRAIN_REDIS_URL cannot be read"):
+        wire.connect(url)
 
 
 def test_the_mark_is_there_until_the_memory_is_lost(fake: Wire) -> None:

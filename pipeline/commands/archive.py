@@ -1,0 +1,171 @@
+"""`drain archive`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from drain import display
+from drain.commandline import as_json_option, settings_options
+from pipeline import archive as work
+from pipeline import follow as following
+from pipeline.commands.options import Runtime, spark_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from drain.config import Settings
+
+
+@click.command()
+@click.argument("path", envvar="DRAIN_ARCHIVE")
+@settings_options("database_url")
+@click.option(
+    "--keep-days",
+    type=click.IntRange(0, 36_500),
+    default=0,
+    show_default=True,
+    help="Closed days that stay in Postgres.",
+)
+@click.option("--dry-run", is_flag=True, help="Count the rows of each day, and do nothing.")
+@click.option("--follow", is_flag=True, help="Go on, and archive what finishes within seconds.")
+@click.option(
+    "--checkpoint", metavar="PATH", help="Where --follow notes how far it is; PATH/_checkpoint by default."
+)
+@spark_options
+@as_json_option
+def archive(
+    settings: Settings,
+    runtime: Runtime,
+    *,
+    path: str,
+    keep_days: int,
+    dry_run: bool,
+    follow: bool,
+    checkpoint: str | None,
+    as_json: bool,
+) -> None:
+    """Move closed days of finished jobs from Postgres to Parquet files in PATH, or DRAIN_ARCHIVE.
+
+    A day, by UTC, is closed when it is over. Its rows are written to PATH/finished_date=2026-11-20/queue=mail/, and
+    read again and compared; then its partition is dropped. Whatever is interrupted, run it again. Exits 1 if a day
+    could not be archived; the others are.
+
+    With --follow each finished job is in the files a few seconds later, and closed days are dropped as they come,
+    until SIGINT or SIGTERM.
+
+    \b
+    drain archive /var/lib/jobs --dry-run
+    drain archive s3a://lake/jobs --keep-days 7
+    drain archive s3a://lake/jobs --follow
+    """  # noqa: D301
+    if dry_run and follow:
+        raise click.UsageError("give --dry-run or --follow, not both")
+    if dry_run:
+        _count(settings.database_url, keep_days, as_json=as_json)
+    elif follow:
+        plan = following.Plan(
+            settings.database_url, path, checkpoint or f"{path.rstrip('/')}/_checkpoint", keep_days
+        )
+        _follow(plan, runtime, as_json=as_json)
+    else:
+        _archive(settings.database_url, path, runtime, keep_days, as_json=as_json)
+
+
+def _count(database_url: str, keep_days: int, *, as_json: bool) -> None:
+    counts = work.waiting(database_url, keep_days)
+    if as_json:
+        click.echo(json.dumps([{"day": str(day), "rows": rows} for day, rows in counts.items()]))
+        return
+    for day, rows in counts.items():
+        click.echo(f"{day}  {rows:,} rows")
+    click.echo(f"{len(counts)} closed days; nothing was done")
+
+
+def _archive(database_url: str, path: str, runtime: Runtime, keep_days: int, *, as_json: bool) -> None:
+    days = []
+    say: list[Callable[[str], None]] = []
+
+    def report(step: str) -> None:
+        say[-1](step)
+
+    found = work.run(database_url, path, runtime.session, keep=keep_days, report=report)
+    while True:
+        # Not around the lines on standard output as well: a terminal's progress takes them over.
+        with display.progress() as step:
+            say.append(step)
+            day = next(found, None)
+        if day is None:
+            break
+        days.append(day)
+        _show(day, as_json=as_json)
+    if not days and not as_json:
+        click.echo("no closed day is in Postgres")
+    sys.exit(1 if any(day.problem for day in days) else 0)
+
+
+def _follow(plan: following.Plan, runtime: Runtime, *, as_json: bool) -> None:
+    stop = threading.Event()
+    terminal = sys.stderr.isatty()
+
+    def tell(batch: following.Batch) -> None:
+        if as_json:
+            click.echo(json.dumps({"event": "batch", **asdict(batch)}))
+        elif terminal:
+            click.echo(f"{batch.rows:,} rows, {batch.behind:.1f} s behind", err=True)
+
+    def report(step: str) -> None:
+        if terminal:
+            click.echo(step, err=True)
+
+    @contextmanager
+    def session() -> Iterator[SparkSession]:
+        with runtime.session() as spark, _ended_by_signals(stop):
+            yield spark
+
+    def show(day: work.Archived) -> None:
+        _show(day, as_json=as_json)
+
+    following.run(plan, session, stop, on_batch=tell, on_day=show, report=report)
+    click.echo("stopped", err=True)
+
+
+@contextmanager
+def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM set `stop`; the second one has the effect that it had before."""
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def handle(_number: int, _frame: object) -> None:
+        restore()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def _show(day: work.Archived, *, as_json: bool) -> None:
+    if as_json:
+        fields = {"event": "day", **asdict(day), "day": str(day.day), "seconds": round(day.seconds, 3)}
+        click.echo(json.dumps(fields))
+    elif day.problem:
+        click.echo(f"Error: {day.problem}", err=True)
+    else:
+        gone = "late, deleted" if day.late else "partition dropped"
+        click.echo(f"{day.day}  {day.rows:,} rows  archived, {gone}")
+    sys.stdout.flush()

@@ -1,0 +1,158 @@
+"""`drain stats`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from drain import display
+from drain.commandline import as_json_option, settings_options
+from pipeline import history
+from pipeline.commands.options import Runtime, spark_options
+from pipeline.stats import page, tables, words
+from pipeline.stats.as_json import as_json as plain
+from pipeline.stats.measures import measure
+from pipeline.stats.question import PERIODS, Question, moment
+
+if TYPE_CHECKING:
+    from drain.config import Settings
+    from pipeline.stats.report import Report
+
+# What a terminal shows of the periods; a page shows all of them.
+_LATEST = 24
+_GAP = 2
+# Of a job's name, however narrow the terminal.
+_LEAST = 12
+
+
+@click.command()
+@settings_options("database_url")
+@click.option(
+    "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, metavar="PATH", help="Where archived days are."
+)
+@click.option(
+    "--since", metavar="TIME", help="Only what ended since: 2026-11-01, 2026-11-01T12:00, 7d, 24h; UTC."
+)
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--job", help="Only jobs of this name.")
+@click.option(
+    "--per", type=click.Choice(list(PERIODS)), default="day", show_default=True, help="How long a period is."
+)
+@click.option(
+    "--top",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="How many jobs a table shows at most.",
+)
+@click.option(
+    "--html", "file", metavar="FILE", type=click.Path(path_type=Path), help="Write a page with plots as well."
+)
+@spark_options
+@as_json_option
+def stats(
+    settings: Settings,
+    runtime: Runtime,
+    *,
+    archive: str | None,
+    since: str | None,
+    queue: str | None,
+    job: str | None,
+    per: str,
+    top: int,
+    file: Path | None,
+    as_json: bool,
+) -> None:
+    """Show how the jobs went: counts, retries, waiting and processing times, over archived and live jobs together.
+
+    Waiting is from when a job was due until a worker claimed it. Only the latest claim is on record, so a job that
+    was claimed more than once counts for processing only: from the claim that finished it until then. Percentiles
+    are within 1 %, all other numbers are exact.
+
+    Finished and dead jobs are those that ended since --since; staged and in flight is what there is now. A retried
+    job is one that finished after more than one attempt; "per job" is how many attempts a finished job took.
+
+    \b
+    drain stats --since 7d --per hour --html week.html
+    drain stats --archive s3a://lake/jobs --queue mail --json
+    """  # noqa: D301
+    question = Question(since=moment(since) if since is not None else None, queue=queue, job=job, per=per)
+    if file is not None:
+        page.check(file)
+    with display.progress() as step:
+        step("Spark starts")
+        with runtime.session() as spark:
+            if archive is not None and not history.exists(spark, archive):
+                click.echo(f"there is no archive at {archive}: only what is in Postgres counts", err=True)
+            step("reading what has finished")
+            report = measure(spark, settings.database_url, question, archive=archive)
+        if file is not None:
+            step("drawing")
+            page.write(file, report, about(question, report), top=top)
+    if as_json:
+        click.echo(json.dumps(plain(report, top)))
+    else:
+        _show(report, about(question, report), top)
+    if file is not None:
+        click.echo(f"the page is in {file}", err=True)
+
+
+def about(question: Question, report: Report) -> str:
+    """Which jobs these are, in a line."""
+    where = [f"queue {question.queue}" if question.queue is not None else "all queues"]
+    if question.job is not None:
+        where.append(f"job {question.job}")
+    since = f"since {report.since:%Y-%m-%d %H:%M}" if report.since else "all that is kept"
+    return f"{', '.join(where)}; {since}, as of {report.at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _show(report: Report, which: str, top: int) -> None:
+    console = Console(highlight=False, markup=False)
+    total = report.total
+    now = f"{words.count(total.staged)} staged and {words.count(total.inflight)} in flight"
+    if report.empty:
+        console.print(f"nothing has finished ({which}); {now}", soft_wrap=True)
+        return
+    console.print(which, soft_wrap=True)
+    counts = f"{words.count(total.done.finished)} finished, {words.count(total.died)} dead; {now}"
+    console.print(counts, soft_wrap=True)
+    for table in tables.tables(report, top=top, periods=_LATEST):
+        console.print()
+        console.print(Text(table.title, style="bold"))
+        console.print(_table(table, console.width))
+
+
+def _table(shown: tables.Table, width: int) -> Table:
+    """A line for each row: a name for which there is no room loses its beginning."""
+    texts = shown.texts
+    # Units right behind their digits: seven durations and a name are 80 characters.
+    rows = [[*row[:texts], *(cell.replace(" ", "") for cell in row[texts:])] for row in shown.rows]
+    columns = dict(zip(shown.columns, zip(*rows, strict=True), strict=True))
+    if "job" in columns:
+        others = sum(max(map(len, (name, *cells))) + _GAP for name, cells in columns.items() if name != "job")
+        columns["job"] = tuple(_end(name, width - others) for name in columns["job"])
+    table = Table(
+        box=None, pad_edge=False, header_style="dim", padding=(0, _GAP, 0, 0), collapse_padding=True
+    )
+    for index, (name, cells) in enumerate(columns.items()):
+        # Only a heading that is wider than what is below it may take a second line.
+        table.add_column(
+            Text(name),
+            justify="left" if index < texts else "right",
+            overflow="fold",
+            no_wrap=max(map(len, cells)) >= len(name),
+        )
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _end(text: str, room: int) -> str:
+    most = max(room, _LEAST)
+    return text if len(text) <= most else f"…{text[1 - most :]}"

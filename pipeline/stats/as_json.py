@@ -1,0 +1,72 @@
+"""The statistics for programs: a field may be added, and none is changed or taken away.
+
+`at`, `since`, `per`     when, since when, hour or day
+`total`                  of all jobs: `finished`, `retried`, `retried_share`, `attempts_per_job`, `failed_attempts`,
+                         `dead` by reason, `staged`, `inflight`, `waiting`, `processing`, `slowest_id`
+`jobs`                   the same of each `queue` and `job_name`
+`periods`                what came to an end from `start` on: the same without `staged` and `inflight`
+`details`                the counts among them, of each `queue` and `job_name`
+`slowest`                `queue` and `job_name`, by p95 of `processing`
+`most_failing`           `queue` and `job_name`, by dead jobs and failed attempts
+
+`waiting` and `processing` are null or in seconds: `jobs` (over how many), `avg`, `min`, `max`, `p50`, `p90`, `p95`,
+`p99`. Times are ISO 8601 in UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from pipeline.stats.report import Ended, Finished, Group, Period, Report
+
+
+def as_json(report: Report, top: int) -> dict[str, Any]:
+    """A report as JSON's types; `slowest` and `most_failing` are no longer than `top`."""
+    return {
+        "at": report.at.isoformat(),
+        "since": report.since.isoformat() if report.since else None,
+        "per": report.per,
+        "total": _group(report.total),
+        "jobs": [_name(job) | _group(job) for job in report.jobs],
+        "periods": [_start(period) | _counts(period) | _times(period.done) for period in report.periods],
+        "details": [_start(period) | _name(period) | _counts(period) for period in report.details],
+        "slowest": [_name(job) for job in report.slowest(top)],
+        "most_failing": [_name(job) for job in report.most_failing(top)],
+    }
+
+
+def _name(of: Ended) -> dict[str, Any]:
+    return {"queue": of.queue, "job_name": of.job_name}
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {
+        **_counts(group),
+        "staged": group.staged,
+        "inflight": group.inflight,
+        **_times(group.done),
+    }
+
+
+def _start(period: Period) -> dict[str, Any]:
+    return {"start": period.start.isoformat()}
+
+
+def _counts(ended: Ended) -> dict[str, Any]:
+    return {
+        "finished": ended.done.finished,
+        "retried": ended.done.retried,
+        "retried_share": ended.done.retried_share,
+        "attempts_per_job": ended.done.attempts_per_job,
+        "failed_attempts": ended.failed_attempts,
+        "dead": dict(ended.dead),
+    }
+
+
+def _times(done: Finished) -> dict[str, Any]:
+    return {
+        "waiting": asdict(done.waiting) if done.waiting else None,
+        "processing": asdict(done.processing) if done.processing else None,
+        "slowest_id": done.slowest_id,
+    }

@@ -1,0 +1,63 @@
+"""Counts of what is not finished: dead, staged and in flight, as Postgres finds them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+from drain.postgres import Connection
+from pipeline.stats.question import Question
+
+# Queue, name and number of the period since 1970; None stands for all of them.
+Key: TypeAlias = tuple[str | None, str | None, int | None]
+ALL: Key = (None, None, None)
+
+_CHOSEN = "(%(queue)s::text IS NULL OR queue = %(queue)s) AND (%(job)s::text IS NULL OR job_name = %(job)s)"
+_STAGED = f"SELECT queue, job_name, count(*) FROM staged_jobs WHERE {_CHOSEN} GROUP BY queue, job_name"
+_INFLIGHT = f"SELECT queue, job_name, count(*) FROM inflight_jobs WHERE {_CHOSEN} GROUP BY queue, job_name"
+# By name, by period, by both, and all together.
+_DEAD = f"""
+SELECT queue, job_name, period, reason, count(*), sum(attempts)
+FROM dead_jobs, LATERAL (SELECT floor(extract(epoch FROM died_at) / %(period)s)::bigint AS period) AS time
+WHERE {_CHOSEN} AND (%(since)s::timestamptz IS NULL OR died_at >= %(since)s)
+GROUP BY GROUPING SETS ((reason), (reason, period), (reason, queue, job_name), (reason, queue, job_name, period))
+ORDER BY reason
+"""
+
+
+@dataclass(frozen=True)
+class Others:
+    """Jobs that are not finished.
+
+    Attributes:
+        dead: How many were given up, by reason.
+        dead_attempts: How many attempts those took.
+        staged: How many wait, by queue and name.
+        inflight: How many are in flight.
+    """
+
+    dead: dict[Key, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    dead_attempts: Counter[Key] = field(default_factory=Counter)
+    staged: Counter[Key] = field(default_factory=Counter)
+    inflight: Counter[Key] = field(default_factory=Counter)
+
+
+def count(connection: Connection, question: Question, now: datetime) -> Others:
+    """Count them, in the transaction that is open on this connection."""
+    given = {
+        "queue": question.queue,
+        "job": question.job,
+        "since": question.begin(now),
+        "period": question.period.total_seconds(),
+    }
+    others = Others()
+    for queue, job_name, period, reason, jobs, attempts in connection.execute(_DEAD, given):
+        others.dead[queue, job_name, period][reason] = jobs
+        others.dead_attempts[queue, job_name, period] += attempts
+    for statement, counted in ((_STAGED, others.staged), (_INFLIGHT, others.inflight)):
+        for queue, job_name, jobs in connection.execute(statement, given):
+            counted[queue, job_name, None] = jobs
+            counted[ALL] += jobs
+    return others

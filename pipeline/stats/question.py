@@ -1,0 +1,80 @@
+"""What is asked of the statistics."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from drain.errors import ConfigError
+
+PERIODS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
+
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+# What a text in single quotes holds, for Postgres and Spark alike; the rest is spelled by its code.
+_PLAIN = re.compile(r"([^'\\]+)|['\\]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Which jobs, and how finely.
+
+    Attributes:
+        since: Those that were finished or given up at this time or later; a duration means that long ago, by the
+            database's clock. None: all there are.
+        queue: Only of this queue.
+        job: Only with this name.
+        per: A key of `PERIODS`.
+    """
+
+    since: datetime | timedelta | None = None
+    queue: str | None = None
+    job: str | None = None
+    per: str = "day"
+
+    @property
+    def period(self) -> timedelta:
+        """How long a period is."""
+        return PERIODS[self.per]
+
+    def begin(self, now: datetime) -> datetime | None:
+        """Since when, in UTC."""
+        if not isinstance(self.since, timedelta):
+            return self.since
+        now = now.astimezone(UTC)
+        return now - min(self.since, now - _FIRST)
+
+    def condition(self, now: datetime) -> str | None:
+        """Which finished jobs, in words that Postgres and Spark understand alike; None for all of them."""
+        begin = self.begin(now)
+        conditions = [
+            # A literal with its offset: neither of them asks for the session's time zone.
+            f"finished_at >= '{begin.isoformat(sep=' ')}'" if begin else None,
+            f"queue = {literal(self.queue)}" if self.queue is not None else None,
+            f"job_name = {literal(self.job)}" if self.job is not None else None,
+        ]
+        return " AND ".join(condition for condition in conditions if condition) or None
+
+
+def moment(text: str) -> datetime | timedelta:
+    """A time as people write it: 2026-11-01, 2026-11-01T12:00+01:00, 7d, 24h; UTC unless it says otherwise.
+
+    Raises:
+        ConfigError: It is none of these.
+    """
+    ago = _AGO.fullmatch(text.strip())
+    try:
+        if ago:
+            return timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        found = datetime.fromisoformat(text.strip())
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ConfigError(f"{text!r} is no time; give 2026-11-01, 2026-11-01T12:00, 7d, 24h or 30m") from None
+
+
+def literal(text: str) -> str:
+    """A text in SQL. Postgres and Spark disagree on backslashes, and on how a quote is written inside of quotes."""
+    parts = [f"'{found[1]}'" if found[1] else f"chr({ord(found[0])})" for found in _PLAIN.finditer(text)]
+    return f"({' || '.join(parts)})" if parts else "''"

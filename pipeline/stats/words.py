@@ -1,0 +1,43 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+_NONE = "–"
+
+
+def count(number: int) -> str:
+    """1,234,567."""
+    return f"{number:,}"
+
+
+def some(number: int) -> str:
+    """The same; a dash for none, so that what there is stands out."""
+    return count(number) if number else _NONE
+
+
+def share(fraction: float) -> str:
+    """A share of one in percent; a dash for none."""
+    if not fraction:
+        return _NONE
+    percent = fraction * 100
+    return "<0.1 %" if percent < 0.1 else f"{percent:.1f} %"
+
+
+def seconds(duration: float | None) -> str:
+    """A duration in seconds, with the unit that gives it two or three digits; a dash for none."""
+    if duration is None:
+        return _NONE
+    for limit, factor, unit in (
+        (0.000_999_5, 1e6, "µs"),
+        (0.9995, 1e3, "ms"),
+        (99.95, 1, "s"),
+        (5_970, 1 / 60, "min"),
+        (171_000, 1 / 3600, "h"),
+    ):
+        if duration < limit:
+            return f"{_digits(duration * factor)} {unit}"
+    return f"{_digits(duration / 86_400)} d"
+
+
+def _digits(number: float) -> str:
+    return f"{number:.3g}" if number < 99.95 else f"{number:,.0f}"

@@ -1,0 +1,67 @@
+"""Times that people write and numbers that they read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from drain.errors import ConfigError
+from pipeline.stats import words
+from pipeline.stats.question import Question, literal, moment
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        *((None, "–"), (0.0, "0 µs"), (0.000_25, "250 µs"), (0.000_999_9, "1 ms"), (0.01234, "12.3 ms")),
+        *((0.9999, "1 s"), (3.576, "3.58 s"), (99.9, "99.9 s"), (100, "1.67 min"), (5_400, "90 min")),
+        *((7_200, "2 h"), (86_400, "24 h"), (200_000, "2.31 d"), (86_400 * 1234.0, "1,234 d")),
+    ],
+)
+def test_a_duration_has_the_unit_in_which_it_is_short(duration: float | None, text: str) -> None:
+    assert words.seconds(duration) == text
+
+
+def test_a_share_is_in_percent_and_a_tiny_one_is_not_none() -> None:
+    assert [words.share(share) for share in (0, 0.0001, 0.0349, 1)] == ["–", "<0.1 %", "3.5 %", "100.0 %"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC)),
+        (" 2026-11-01T12:00 ", datetime(2026, 11, 1, 12, tzinfo=UTC)),
+        ("2026-11-01T12:00+02:00", datetime(2026, 11, 1, 10, tzinfo=UTC)),
+        ("7d", timedelta(days=7)),
+        ("24h", timedelta(hours=24)),
+        ("30m", timedelta(minutes=30)),
+    ],
+)
+def test_a_time_is_written_as_a_date_or_as_how_long_ago(text: str, found: datetime | timedelta) -> None:
+    assert moment(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "d", "7 days", "7y", "-1d", "2026-13-01", "0001-01-01T00:00+02:00"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no time; give 2026-11-01"):
+        moment(text)
+
+
+def test_how_long_ago_counts_from_the_given_now_however_long_it_is() -> None:
+    now = datetime(2026, 11, 21, 12, tzinfo=UTC)
+    assert Question(since=timedelta(days=7)).begin(now) == datetime(2026, 11, 14, 12, tzinfo=UTC)
+    assert Question(since=timedelta(days=999_999)).begin(now) == datetime(1, 1, 1, tzinfo=UTC)
+
+
+def test_a_condition_names_all_that_was_asked_for() -> None:
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    assert Question().condition(now) is None
+    asked = Question(since=timedelta(days=1), queue="mail", job="it's")
+    assert asked.condition(now) == (
+        "finished_at >= '2026-11-20 00:00:00+00:00' AND queue = ('mail') AND job_name = ('it' || chr(39) || 's')"
+    )
+
+
+def test_an_empty_text_is_a_literal_too() -> None:
+    assert literal("") == "''"
