@@ -155,7 +155,7 @@ def _peak(pid: int) -> Iterator[list[float]]:
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(0.25):
+        while not ended.wait(1.0):
             peak[0] = max(peak[0], sum(map(_megabytes, _family(pid))))
 
     watcher = threading.Thread(target=watch, daemon=True)

@@ -168,6 +168,7 @@ def stats(started: Services, directory: Path, rows: int) -> bulk.Run:
     script = (
         "from pipeline.session import session\n"
         "with session('local[*]') as spark:\n"
+        "    spark.conf.set('spark.sql.parquet.outputTimestampType', 'TIMESTAMP_MICROS')\n"
         f"    rows = spark.sql({_ARCHIVED.format(rows=rows)!r})\n"
         f"    rows.write.partitionBy('finished_date', 'queue').parquet({str(archive)!r})\n"
     )

@@ -169,8 +169,9 @@ class Follower:
     def close_days(self) -> None:
         """Complete, compare and drop the days that are over."""
         with self._turn:
+            plan = self._plan
             archive = Archive(
-                self._connection, self._plan.database_url, self._plan.archive, lambda: self._spark
+                self._connection, plan.database_url, plan.archive, lambda: self._spark, self._report
             )
             for day in finished.closed_days(self._connection, self._plan.keep):
                 # Whoever uses it now will not a minute from now.

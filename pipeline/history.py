@@ -58,7 +58,13 @@ class Instant:
         return (reader.option("where", where) if where else reader).load()
 
     def finished(
-        self, spark: SparkSession, names: Sequence[str], *, archive: str | None, where: str | None = None
+        self,
+        spark: SparkSession,
+        names: Sequence[str],
+        *,
+        archive: str | None,
+        where: str | None = None,
+        since: date | None = None,
     ) -> DataFrame:
         """These columns of all finished jobs, archived or not, each job once.
 
@@ -67,12 +73,15 @@ class Instant:
             names: Of columns of `finished_jobs`.
             archive: Where the archive is; None if there is none.
             where: A condition that both Postgres and Spark understand, such as `queue = 'mail'`.
+            since: Days of the archive before this one are not looked at.
         """
         needed = list(dict.fromkeys([*names, "id", "finished_at"]))
         live = self.table(spark, "finished_jobs", needed, where=where)
         if archive is None or not exists(spark, archive):
             return live.select(*names)
         archived = read(spark, archive).where(where or "true")
+        if since is not None:
+            archived = archived.where(archived[DATE] >= f"{since:%Y-%m-%d}")
         if self.days:
             days = [f"{day:%Y-%m-%d}" for day in self.days]
             archived = archived.where(~archived[DATE].isin(days))

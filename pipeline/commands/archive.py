@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 @click.option(
     "--keep-days",
     type=click.IntRange(0, 36_500),
-    default=0,
+    # A worker may ask just after midnight whether what it finished just before was recorded.
+    default=1,
     show_default=True,
     help="Closed days that stay in Postgres.",
 )

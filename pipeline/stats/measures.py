@@ -84,7 +84,14 @@ def measure(
     with history.instant(database_url) as instant, explained():
         (now,) = fetch_one(instant.connection, "SELECT now()")
         others = counts.count(instant.connection, question, now)
-        rows = instant.finished(spark, _COLUMNS, archive=archive, where=question.condition(now))
+        begin = question.begin(now)
+        rows = instant.finished(
+            spark,
+            _COLUMNS,
+            archive=archive,
+            where=question.condition(now),
+            since=begin.date() if begin else None,
+        )
         measured = _measured(spark, rows, question.period).collect()
     return _report(measured, others, question, now)
 

@@ -83,7 +83,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def archive(spark: SparkSession, database_url: str, path: Path) -> Archive:
     def act(*options: str) -> Result:
-        words = ["archive", str(path), "--database-url", database_url, *options]
+        words = ["archive", str(path), "--database-url", database_url, "--keep-days", "0", *options]
         return CliRunner().invoke(main, words, catch_exceptions=False)
 
     return act
