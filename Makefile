@@ -19,7 +19,7 @@ demo: install
 	$(BIN)/drain demo
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
 
 check: install
 	$(BIN)/ruff check .

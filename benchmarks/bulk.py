@@ -110,10 +110,10 @@ def copied(services: Services, rows: Path) -> float:
     return perf_counter() - began
 
 
-def inserted(services: Services, rows: int) -> float:
-    """Rows a second of a loop that inserts one row after another, all in one transaction."""
+def inserted(services: Services, rows: int, *, autocommit: bool) -> float:
+    """Rows a second of a loop that inserts one row after another, each in a transaction of its own or all in one."""
     statement = f"INSERT INTO staged_jobs ({COLUMNS}) VALUES ('shop.jobs.index', %s::jsonb, 'bulk', 100)"
-    with psycopg.connect(services.database_url) as connection:
+    with psycopg.connect(services.database_url, autocommit=autocommit) as connection:
         began = perf_counter()
         for number in range(rows):
             connection.execute(statement, (f'[{number}, "user{number}"]',))

@@ -39,6 +39,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several processes, each file is one's, and all that Spark has a part in is one's, for its one session."""
+    for item in items:
+        uses_spark = "spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else item.location[0]))
+
+
 @pytest.fixture(scope="session")
 def temporary_directory() -> str:
     """Where servers put their data: in memory if there is room.

