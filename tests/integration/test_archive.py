@@ -98,7 +98,7 @@ from pipeline import files
 from pipeline.commands.archive import archive
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {patch}
-archive({[str(path), '--keep-days', '0', *options]!r})
+archive({[str(path), "--keep-days", "0", *options]!r})
 """
     environment = os.environ | {"DRAIN_DATABASE_URL": database_url, "SPARK_MASTER": "local[1]"}
     result = subprocess.run(
