@@ -7,6 +7,7 @@ commit takes over the rows of those tasks that count, notes the run, and drops i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from psycopg import errors
@@ -120,15 +121,15 @@ def stage(
     numbers = [task.number for task in tasks]
     try:
         with connection.transaction():
-            if not connection.execute(_NOTE_RUN, (run_id, expected)).rowcount:
-                drop_side_tables(connection, run_id)
-                return int(fetch_one(connection, _FIND_RUN, (run_id,))[0])
-            staged_rows = staged.insert_from(connection, side_table, numbers, rows_per_second=rows_per_second)
-            if staged_rows != expected:
-                raise StageError(
-                    f"the tasks have copied {expected} rows and {staged_rows} were found; nothing was staged"
-                )
-            drop_side_tables(connection, run_id)
+            if connection.execute(_NOTE_RUN, (run_id, expected)).rowcount:
+                rows = staged.insert_from(connection, side_table, numbers, rows_per_second=rows_per_second)
+                if rows != expected:
+                    raise StageError(
+                        f"the tasks have copied {expected} rows and {rows} were found; nothing was staged"
+                    )
+            else:
+                (expected,) = fetch_one(connection, _FIND_RUN, (run_id,))
+            drop_side_table(connection, side_table)
     except errors.UndefinedTable:
         raise StageError(
             f"the rows of run {run_id!r} are gone: another driver has staged it, or a day has passed"
@@ -141,7 +142,15 @@ def stage(
     except errors.DataError as error:
         text = _text_that_is_no_json(connection, side_table, numbers) or error.diag.message_primary
         raise StageError(f"nothing was staged, for a row cannot be read as JSON: {text}") from None
+    _drop_unused(connection, run_id)
     return expected
+
+
+def _drop_unused(connection: Connection, run_id: str) -> None:
+    """Drop what other drivers of the run have left; not what one is writing to, who will drop it by itself."""
+    with suppress(errors.LockNotAvailable), connection.transaction():
+        connection.execute("SET LOCAL lock_timeout = '100ms'")
+        drop_side_tables(connection, run_id)
 
 
 def broken_rule(error: errors.IntegrityError) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from drain import postgres
-from drain.errors import ConfigError, StageError
+from drain.errors import ConfigError, DrainError, StageError
 from drain.transitions import bulk
 from drain.transitions.bulk import Task
 from pipeline.datasources import adbc, columns, options
@@ -96,10 +96,20 @@ class Staging(DataSourceArrowWriter):
             return Copied(task, 0)
         schema = _copied_schema(self._names)
         rows = (_numbered(batch, schema, task) for batch in chain([first], iterator) if batch.num_rows)
-        with self._place() as connection:
-            copied = adbc.copy(connection, self._side_table, rows, schema)
-            connection.commit()
+        try:
+            with self._place() as connection:
+                copied = adbc.copy(connection, self._side_table, rows, schema)
+                connection.commit()
+        except DrainError:
+            if not self._is_staged():
+                raise
+            # By another driver, which has dropped all that belonged to the run.
+            return Copied(task, 0)
         return Copied(task, copied)
+
+    def _is_staged(self) -> bool:
+        with self._control() as connection:
+            return bulk.rows_of(connection, self._run_id) is not None
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Stage what these tasks have copied, and note the run, in one transaction."""
