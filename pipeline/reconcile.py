@@ -158,6 +158,8 @@ def run(
                 bulk.abandon(connection, plan.run_id)
             raise
         staged = bulk.rows_of(connection, plan.run_id)
+        # Tasks of a driver that was killed may still be copying, in vain.
+        bulk.abandon(connection, plan.run_id)
     if due and staged is None:
         raise DrainError(f"run {plan.run_id} has ended and was not staged; run it again with --run-id")
     return Result(plan.run_id, found.counts, staged or 0, due - (staged or 0), monotonic() - began)
