@@ -14,7 +14,7 @@ from pyspark.sql import datasource
 
 from drain import postgres, stage
 from pipeline import history
-from pipeline.datasources import columns, conditions
+from pipeline.datasources import columns, conditions, snapshot
 from pipeline.failures import explanation
 from tests.support import query, wait_until
 
@@ -245,6 +245,14 @@ def test_no_partition_is_dropped_while_an_instant_is_open(database_url: str) -> 
                 "FROM pg_partition_tree('finished_jobs'), drain_checksum_of(relid) "
                 "WHERE isleaf AND relid::regclass::text ~ '\\d{8}$'"
             )
+
+
+def test_no_partition_is_emptied_as_a_whole_under_a_snapshot_that_is_to_be_read(database_url: str) -> None:
+    empty = "SELECT drain_truncate_if_empty('staged_jobs_ready_0')"
+    with postgres.connect(database_url, "tests") as holder:
+        with snapshot.exported(holder, ["staged_jobs"]):
+            assert query(database_url, empty) == [(False,)]
+        assert query(database_url, empty) == [(True,)]
 
 
 def test_a_query_is_a_table_with_the_types_that_spark_knows(spark: SparkSession, database_url: str) -> None:
