@@ -9,6 +9,9 @@ urgent. Those are found by a *sweep*, a look from the start.
 Without dead rows a sweep is as quick as any look, and every look is one. After one that took longer than
 its rows account for, the next is put off, so that sweeps take a fiftieth of the time; but not beyond the
 first look that is not full. That nothing is due can be learnt from a sweep alone.
+
+There are two ranges, and a bound in each. Priorities up to 0 are what applications stage in passing, and every
+batch begins with a look at them; whatever stands in the other range, they never wait for a sweep of that.
 """
 
 from __future__ import annotations
@@ -17,11 +20,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drain.pace import Pace
-from drain.transitions.staged import START, Key, Taken
+from drain.transitions.staged import LAST_PRIORITY, START, Key, Taken
 
 # What a sweep without dead rows takes at most.
 _LOOK_SECONDS = 0.005
 _ROW_SECONDS = 0.000_002
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A range of keys: behind `after`, and up to and with all of the priority `up_to`."""
+
+    after: Key
+    up_to: int
+
+
+URGENT = Range(START, 0)
+PATIENT = Range((0, 2**63 - 1), LAST_PRIORITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +55,22 @@ class Look:
 
 
 class Bound:
-    """The key behind which the next look begins, and whether it should rather be a sweep."""
+    """The key behind which the next look at a range begins, and whether it should rather be a sweep."""
 
-    def __init__(self) -> None:
-        self.key: Key = START
+    def __init__(self, range_: Range = URGENT) -> None:
+        self.range = range_
+        self.key: Key = range_.after
         self._sweeps = Pace()
         self._has_caught_up = True
+        self._was_slow = False
 
     def sweep_is_due(self) -> bool:
         """Whether the next look should begin at the start."""
         return self._has_caught_up or self._sweeps.is_due()
+
+    def steps_over_many(self) -> bool:
+        """Whether the next look is a sweep, and the last one was slow: many rows stand there that it cannot take."""
+        return self._has_caught_up and self._was_slow
 
     def passed(self, look: Look) -> None:
         """Go on from the end of a look whose rows are gone for good.
@@ -62,4 +83,6 @@ class Bound:
             # A sweep that is full has not come as far as the bound yet.
             self.key = last if look.is_full else max(self.key, last)
         if look.sweep_seconds is not None:
-            self._sweeps.took(look.sweep_seconds - _LOOK_SECONDS - _ROW_SECONDS * len(look.rows))
+            too_long = look.sweep_seconds - _LOOK_SECONDS - _ROW_SECONDS * len(look.rows)
+            self._was_slow = too_long > 0
+            self._sweeps.took(too_long)

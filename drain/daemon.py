@@ -256,8 +256,13 @@ class Daemon:
 
     def _observe(self, enqueuer: Enqueuer) -> None:
         connection = enqueuer.connection
-        metrics.LAG.set(inspection.oldest_due_seconds(connection, enqueuer.bound))
-        metrics.STAGED.set(inspection.count_staged(connection, _COUNT_UP_TO))
+        lags = [
+            inspection.oldest_due_seconds(connection, bound.key, bound.range.up_to)
+            for bound in enqueuer.bounds
+        ]
+        metrics.LAG.set(max(lags))
+        if not enqueuer.awaits_bulk:
+            metrics.STAGED.set(inspection.count_staged(connection, _COUNT_UP_TO))
         metrics.KEPT.set(inspection.count_dead(connection, _COUNT_UP_TO))
         self._queues.update(enqueuer.queues)
         self._count_stale(inspection.count_stale(connection))

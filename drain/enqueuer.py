@@ -26,14 +26,14 @@ import psycopg
 from psycopg import IsolationLevel
 
 from drain import forward, metrics, postgres, wire
-from drain.bound import Bound, Look
+from drain.bound import PATIENT, URGENT, Bound, Look
 from drain.crashpoints import CrashPoint, reached
 from drain.forward import Load, QueuesRefusedError
 from drain.limit import Limit
 from drain.postgres import Connection
 from drain.transitions import staged
 from drain.transitions import state as notes
-from drain.transitions.staged import START, Key, Taken
+from drain.transitions.staged import Key, Taken
 from drain.transitions.state import State
 from drain.wire import Delivery, Wire
 
@@ -41,6 +41,10 @@ log = logging.getLogger(__name__)
 
 # Scheduled rows that mature with one batch: more than it takes, so that priorities count among them.
 _MATURE_LIMIT = 10_000
+# While urgent rows come in, every other batch leaves the patient ones out, and takes so many of them in between:
+# what comes in meanwhile waits until they have been pushed.
+_BESIDE_URGENT = 250
+_URGENT_SECONDS = 1.0
 # How long to pass over locked rows, which costs a write for each row, after having met one.
 _SKIP_LOCKED_SECONDS = 30.0
 # How long to pass over the forwarded jobs of a queue that Redis has refused.
@@ -130,7 +134,11 @@ class Enqueuer:
         self._in_hand: Sequence[Taken] = ()
         # Queues whose forwarded jobs are passed over, and until when.
         self._refused_until: dict[str, float] = {}
-        self._bound = Bound()
+        self._urgent, self._patient = Bound(URGENT), Bound(PATIENT)
+        self._urgent_until = 0.0
+        self._only_urgent = False
+        # Millions of rows that nobody can see yet are on their way, and looks had better not step over them.
+        self.awaits_bulk = False
         self._skip_locked_until = 0.0
 
     def __enter__(self) -> Self:
@@ -160,7 +168,8 @@ class Enqueuer:
     def run_once(self) -> int:
         """Take one batch, and leave its push running; returns how many rows left `staged_jobs`.
 
-        Only if nothing is due does it return 0.
+        Only if nothing is due does it return 0; or if none but patient rows are, while a transaction stages more of
+        them by the million.
 
         Raises:
             UnavailableError: Redis refused the push of the batch before, or a forwarded row of this one.
@@ -177,7 +186,12 @@ class Enqueuer:
     @property
     def bound(self) -> Key:
         """The key behind which the next batch begins; what is due before it waits for a sweep."""
-        return self._bound.key
+        return self._urgent.key
+
+    @property
+    def bounds(self) -> list[Bound]:
+        """Where looks begin, of each range that they are made at."""
+        return [self._urgent] if self.awaits_bulk else [self._urgent, self._patient]
 
     def flush(self) -> None:
         """Wait until what was moved has been pushed, and write down how far that is.
@@ -274,12 +288,13 @@ class Enqueuer:
         # batch has locked cannot change, and those that it passes over it must see as they are now.
         isolation = IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ
         with metrics.MOVE_SECONDS.time(), postgres.transaction(self.connection, isolation):
-            look = self._look(skip_locked=skip_locked)
-            self._in_hand = look.rows
-            look, load = self._loaded(look)
-            self._in_hand = look.rows
-            batch = self._settle(look.rows, load) if look.rows else Batch()
-        self._bound.passed(look)
+            looks = self._look(skip_locked=skip_locked)
+            self._in_hand = _rows(looks)
+            looks, load = self._loaded(looks)
+            self._in_hand = rows = _rows(looks)
+            batch = self._settle(rows, load) if rows else Batch()
+        for bound, look in looks.items():
+            bound.passed(look)
         if batch.moved:
             self.last_delivery = batch.last_delivery
             self._recorded = (batch.last_delivery, self.pushed_up_to)
@@ -287,24 +302,42 @@ class Enqueuer:
             _count(batch)
         return batch
 
-    def _look(self, *, skip_locked: bool) -> Look:
-        """Due rows behind the bound; all of them from the start if a sweep is due, or if there are no others."""
-        if not self._bound.sweep_is_due():
-            rows = self._take(self._bound.key, skip_locked=skip_locked)
-            if rows:
-                return Look(rows, is_full=len(rows) == self._limit.rows)
-        began = monotonic()
-        staged.mature(self.connection, self._limit.rows if self._limit.is_reduced else _MATURE_LIMIT)
-        self._alive()
-        reached(CrashPoint.MATURED)
-        rows = self._take(START, skip_locked=skip_locked)
-        return Look(rows, is_full=len(rows) == self._limit.rows, sweep_seconds=monotonic() - began)
+    def _look(self, *, skip_locked: bool) -> dict[Bound, Look]:
+        """Due rows: first the urgent ones, and as many of the others as there is room for."""
+        urgent = self._look_from(self._urgent, self._limit.rows, skip_locked=skip_locked)
+        looks = {self._urgent: urgent}
+        now = monotonic()
+        room = self._limit.rows - len(urgent.rows)
+        if urgent.rows:
+            self._urgent_until = now + _URGENT_SECONDS
+            self._only_urgent = not self._only_urgent
+        if now < self._urgent_until:
+            room = 0 if urgent.rows and self._only_urgent else min(room, _BESIDE_URGENT)
+        self.awaits_bulk = self._patient.steps_over_many() and staged.is_bulk_under_way(self.connection)
+        if room and not self.awaits_bulk:
+            looks[self._patient] = self._look_from(self._patient, room, skip_locked=skip_locked)
+        return looks
 
-    def _take(self, after: Key, *, skip_locked: bool) -> Sequence[Taken]:
+    def _look_from(self, bound: Bound, most: int, *, skip_locked: bool) -> Look:
+        """Due rows of a range: behind the bound, or all of them if a sweep is due, or if there are no others."""
+        if not bound.sweep_is_due():
+            rows = self._take(bound.key, bound.range.up_to, most, skip_locked=skip_locked)
+            if rows:
+                return Look(rows, is_full=len(rows) == most)
+        began = monotonic()
+        if bound is self._urgent:
+            staged.mature(self.connection, self._limit.rows if self._limit.is_reduced else _MATURE_LIMIT)
+            self._alive()
+            reached(CrashPoint.MATURED)
+        rows = self._take(bound.range.after, bound.range.up_to, most, skip_locked=skip_locked)
+        return Look(rows, is_full=len(rows) == most, sweep_seconds=monotonic() - began)
+
+    def _take(self, after: Key, up_to: int, most: int, *, skip_locked: bool) -> Sequence[Taken]:
         return staged.take(
             self.connection,
-            self._limit.rows,
+            most,
             after=after,
+            up_to=up_to,
             leave=self._stuck,
             leave_queues=self._refused_queues(),
             skip_locked=skip_locked,
@@ -317,14 +350,14 @@ class Enqueuer:
         self._refused_until = {queue: until for queue, until in self._refused_until.items() if until > now}
         return list(self._refused_until)
 
-    def _loaded(self, look: Look) -> tuple[Look, Load]:
-        """Encode the forwarded rows of a look, which ends before the first one that one call cannot carry."""
-        ids = [row.id for row in look.rows if not row.expired and row.queue in self._forward_queues]
+    def _loaded(self, looks: dict[Bound, Look]) -> tuple[dict[Bound, Look], Load]:
+        """Encode the forwarded rows of a batch, which ends before the first one that one call cannot carry."""
+        rows = _rows(looks)
+        ids = [row.id for row in rows if not row.expired and row.queue in self._forward_queues]
         load = forward.load(self.connection, self.redis.namespace, ids) if ids else Load()
         if load.left is None:
-            return look, load
-        end = next(place for place, row in enumerate(look.rows) if row.id == load.left)
-        return replace(look, rows=look.rows[:end], is_full=True), load
+            return looks, load
+        return _cut(looks, next(place for place, row in enumerate(rows) if row.id == load.left)), load
 
     def _settle(self, rows: Sequence[Taken], load: Load) -> Batch:
         """Send each row of the batch its way, within the transaction that took it."""
@@ -362,6 +395,22 @@ class Enqueuer:
         if refused:
             raise QueuesRefusedError(refused)
         reached(CrashPoint.PUSHED_FORWARD)
+
+
+def _rows(looks: dict[Bound, Look]) -> list[Taken]:
+    return [row for look in looks.values() for row in look.rows]
+
+
+def _cut(looks: dict[Bound, Look], most: int) -> dict[Bound, Look]:
+    """The first rows of these looks, as if nobody had looked any further."""
+    kept: dict[Bound, Look] = {}
+    for bound, look in looks.items():
+        if len(look.rows) > most:
+            kept[bound] = replace(look, rows=look.rows[:most], is_full=True)
+            break
+        kept[bound] = look
+        most -= len(look.rows)
+    return kept
 
 
 def _count(batch: Batch) -> None:

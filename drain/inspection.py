@@ -20,7 +20,7 @@ from psycopg.types.numeric import Int8BinaryLoader
 from drain import postgres
 from drain.errors import UnknownJobError
 from drain.postgres import Connection
-from drain.transitions.staged import START, Key
+from drain.transitions.staged import LAST_PRIORITY, START, Key
 
 TABLES = {
     "staged": "staged_jobs",
@@ -51,11 +51,13 @@ _OLDEST_DUE = """
 WITH RECURSIVE heads AS (
     (SELECT priority, greatest(staged_at, matured_at) AS due_at FROM staged_jobs_ready
      WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
-         AND (priority, id) > (%s::integer, %s::bigint) ORDER BY priority, id LIMIT 1)
+         AND (priority, id) > (%(priority)s::integer, %(id)s::bigint) AND priority <= %(up_to)s
+     ORDER BY priority, id LIMIT 1)
     UNION ALL
     SELECT following.* FROM heads, LATERAL (
         SELECT priority, greatest(staged_at, matured_at) FROM staged_jobs_ready
         WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND priority > heads.priority
+            AND priority <= %(up_to)s
         ORDER BY priority, id LIMIT 1) AS following
 )
 SELECT greatest(0, extract(epoch FROM clock_timestamp() - min(due_at)))::float8 FROM heads
@@ -186,9 +188,14 @@ def status(connection: Connection) -> Status:
     return result
 
 
-def oldest_due_seconds(connection: Connection, after: Key = START) -> float:
-    """How long the longest-waiting due row has been due, of those behind this key; 0 if none waits."""
-    (age,) = postgres.fetch_one(connection, _OLDEST_DUE, after)
+def oldest_due_seconds(connection: Connection, after: Key = START, up_to: int = LAST_PRIORITY) -> float:
+    """How long the longest-waiting due row has been due, of those behind this key and up to this priority.
+
+    Returns:
+        Seconds; 0 if none waits.
+    """
+    parameters = {"priority": after[0], "id": after[1], "up_to": up_to}
+    (age,) = postgres.fetch_one(connection, _OLDEST_DUE, parameters)
     return float(age or 0.0)
 
 

@@ -7,12 +7,13 @@ from typing import NamedTuple, TypeAlias
 
 from psycopg.sql import Identifier
 
-from drain.postgres import Connection
+from drain.postgres import Connection, fetch_one
 from drain.transitions import JOB_COLUMNS, id_array
 
 # Which rows a look reads: those behind this `(priority, id)`.
 Key: TypeAlias = tuple[int, int]
 START: Key = (-(2**31), -(2**63))
+LAST_PRIORITY = 2**31 - 1
 
 
 def insert_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
@@ -90,7 +91,7 @@ _TAKE = """
 SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority
 FROM staged_jobs_ready
 WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
-    AND (priority, id) > (%s::integer, %s::bigint) AND id <> ALL (%s::bigint[])
+    AND (priority, id) > (%s::integer, %s::bigint) AND priority <= %s AND id <> ALL (%s::bigint[])
 {of_queues}
 ORDER BY priority, id LIMIT %s
 """
@@ -103,6 +104,7 @@ def take(
     limit: int,
     *,
     after: Key = START,
+    up_to: int = LAST_PRIORITY,
     leave: Sequence[int] = (),
     leave_queues: Sequence[str] = (),
     skip_locked: bool = False,
@@ -116,6 +118,7 @@ def take(
         connection: The leader's, with a transaction open.
         limit: The most rows to take.
         after: Where to begin. What is due and stands before it is not seen.
+        up_to: The last priority to look at.
         leave: Ids to pass over.
         leave_queues: Names of queues to pass over.
         skip_locked: Lock the rows, passing over those that another session has locked. Costs a write
@@ -123,7 +126,7 @@ def take(
     """
     lock = "FOR UPDATE SKIP LOCKED" if skip_locked else ""
     statement, queues = (TAKE_OF_OTHER_QUEUES, (list(leave_queues),)) if leave_queues else (TAKE, ())
-    rows = connection.execute(statement + lock, (*after, id_array(leave), *queues, limit), binary=True)
+    rows = connection.execute(statement + lock, (*after, up_to, id_array(leave), *queues, limit), binary=True)
     return [Taken._make(row) for row in rows.fetchall()]
 
 
@@ -191,6 +194,22 @@ def bury(connection: Connection, ids: Sequence[int], reason: str, explanation: s
     return connection.execute(BURY, parameters).rowcount
 
 
+# Held by whoever stages by the million, until it has committed.
+_STAGING_IN_BULK = "SELECT pg_advisory_xact_lock_shared(1785684580, 7)"
+_NOBODY_STAGES_IN_BULK = "SELECT pg_try_advisory_xact_lock(1785684580, 7)"
+
+
+def announce_bulk(connection: Connection) -> None:
+    """Say that the open transaction stages so many rows that looks had better not step over them all the time."""
+    connection.execute(_STAGING_IN_BULK)
+
+
+def is_bulk_under_way(connection: Connection) -> bool:
+    """Whether a transaction that has announced itself is still open; to be asked in a transaction."""
+    (nobody,) = fetch_one(connection, _NOBODY_STAGES_IN_BULK)
+    return not nobody
+
+
 # Three partitions take turns of five seconds. The one whose turn is over is neither the one that applications
 # stage into now, nor the next one: who stages would have to wait for as long as it is locked.
 IDLE_PARTITION = (
@@ -247,6 +266,7 @@ def insert_from(
     values = dict(_DEFAULTS)
     if rows_per_second is not None:
         values["scheduled_at"] = _SPREAD.format_map(_DEFAULTS)
+    announce_bulk(connection)
     statement = (
         f"INSERT INTO staged_jobs ({', '.join(values)}) SELECT {', '.join(values.values())} "
         f"FROM {Identifier(side_table).as_string()} WHERE task = ANY (%(tasks)s)"
