@@ -10,17 +10,19 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
-import sqlalchemy
 from psycopg.rows import tuple_row
-from sqlalchemy.orm import Session, scoped_session
 
 from drain import postgres
 from drain.errors import StageError
 from drain.job import RegisteredJob, name_and_options
 from drain.transitions import staged
+
+if TYPE_CHECKING:
+    import sqlalchemy
+    from sqlalchemy.orm import Session, scoped_session
 
 Connectable: TypeAlias = (
     "Session | scoped_session[Any] | sqlalchemy.Connection | psycopg.Connection[Any] | psycopg.Cursor[Any]"
@@ -210,20 +212,27 @@ def _execute(
 ) -> list[int]:
     """Run the statement in the open transaction, in the parameter style of whoever holds it."""
     columns = [name for name in parameters if name != "arguments"]
-    if isinstance(connection, Session | scoped_session):
-        connection = connection.connection()
-    if isinstance(connection, sqlalchemy.Connection):
-        statement = sqlalchemy.text(build(columns, ":{}".format))
-        return list(connection.execute(statement, parameters).scalars())
     if isinstance(connection, psycopg.Cursor):
         # A cursor of its own: the caller's may hold rows that are still to be fetched.
         connection = connection.connection
     if isinstance(connection, psycopg.Connection):
         return _execute_with_psycopg(connection, build(columns, "%({})s".format), parameters)
-    raise StageError(
-        f"cannot stage on a {type(connection).__name__}; pass a SQLAlchemy Session or Connection, "
-        "or a psycopg connection or cursor"
-    )
+    return _execute_with_sqlalchemy(connection, build(columns, ":{}".format), parameters)
+
+
+def _execute_with_sqlalchemy(connection: Any, statement: str, parameters: Mapping[str, Any]) -> list[int]:
+    # Here, since most processes of ours never stage, and it takes longer to import than all the rest.
+    import sqlalchemy
+    from sqlalchemy.orm import Session, scoped_session
+
+    if isinstance(connection, Session | scoped_session):
+        connection = connection.connection()
+    if not isinstance(connection, sqlalchemy.Connection):
+        raise StageError(
+            f"cannot stage on a {type(connection).__name__}; pass a SQLAlchemy Session or Connection, "
+            "or a psycopg connection or cursor"
+        )
+    return list(connection.execute(sqlalchemy.text(statement), parameters).scalars())
 
 
 def _execute_with_psycopg(

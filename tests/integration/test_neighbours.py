@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from drain import bound, postgres, schema, stage, stage_many
 from drain import enqueuer as enqueuer_module
-from drain import postgres, schema, stage, stage_many
 from drain.config import Settings
 from drain.embedded import EmbeddedRedis, Services
 from drain.errors import UnavailableError
@@ -80,6 +80,8 @@ def test_rows_that_are_written_again_and_again_do_not_stop_the_drain(
 
     def taken_late(*args: Any, **kwargs: Any) -> list[staged.Taken]:
         """Between the transaction's first look and the taking, and once more before the moving."""
+        if kwargs["up_to"] != bound.URGENT.up_to:
+            return take(*args, **kwargs)
         query(database_url, "UPDATE staged_jobs SET tag = 'before' WHERE id = %s", ids[0])
         rows = take(*args, **kwargs)
         if not kwargs["skip_locked"]:

@@ -179,7 +179,7 @@ def test_the_retry_of_a_failing_queue_is_the_first_of_its_index(many_waiting_row
 
 
 def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged_rows: str) -> None:
-    found = scans(many_staged_rows, staged.TAKE, (*staged.START, "{}", 100))
+    found = scans(many_staged_rows, staged.TAKE, (*staged.START, staged.LAST_PRIORITY, "{}", 100))
 
     # One more of each partition, to know which of them comes first.
     assert set(found) == {"staged_jobs_due"}
@@ -188,7 +188,7 @@ def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged
 
 def test_a_batch_begins_behind_the_last_row_that_was_taken(many_staged_rows: str) -> None:
     (id_,) = query(many_staged_rows, "SELECT id FROM staged_jobs_ready ORDER BY id OFFSET 299 LIMIT 1")[0]
-    found = scans(many_staged_rows, staged.TAKE, (0, id_, "{}", 1000))
+    found = scans(many_staged_rows, staged.TAKE, (0, id_, 0, "{}", 1000))
 
     assert found == {"staged_jobs_due": 300}
 
@@ -228,7 +228,9 @@ def test_the_next_scheduled_row_is_the_first_of_its_index(many_staged_rows: str)
 
 
 def test_the_lag_looks_at_one_row_for_each_priority(many_staged_rows: str) -> None:
-    found = scans(many_staged_rows, inspection._OLDEST_DUE, staged.START)
+    priority, id_ = staged.START
+    everything = {"priority": priority, "id": id_, "up_to": staged.LAST_PRIORITY}
+    found = scans(many_staged_rows, inspection._OLDEST_DUE, everything)
 
     assert set(found) == {"staged_jobs_due"}
     assert sum(found.values()) <= 10

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from drain import inspection, metrics, postgres, stage
+from drain import bound, inspection, metrics, postgres, stage
 from drain import turns as turns_module
 from drain.bound import Bound
 from drain.config import Settings
@@ -85,10 +85,10 @@ def size(database_url: str, *partitions: str) -> int:
     return int(size)
 
 
-def pages_read(enqueuer: Enqueuer, after: staged.Key) -> int:
+def pages_read(enqueuer: Enqueuer, after: staged.Key, up_to: int = staged.LAST_PRIORITY) -> int:
     """How many pages a look goes through that finds nothing."""
     explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + staged.TAKE
-    row = enqueuer.connection.execute(explain.encode(), (*after, "{}", 100)).fetchone()
+    row = enqueuer.connection.execute(explain.encode(), (*after, up_to, "{}", 100)).fetchone()
     assert row is not None
     return int(row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"])
 
@@ -128,7 +128,8 @@ def test_the_lag_does_not_step_over_it_either(
 ) -> None:
     def pages(enqueuer: Enqueuer, after: staged.Key) -> int:
         explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + inspection._OLDEST_DUE
-        row = enqueuer.connection.execute(explain.encode(), after).fetchone()
+        behind = {"priority": after[0], "id": after[1], "up_to": staged.LAST_PRIORITY}
+        row = enqueuer.connection.execute(explain.encode(), behind).fetchone()
         assert row is not None
         return int(row[0][0]["Plan"]["Shared Hit Blocks"])
 
@@ -318,10 +319,10 @@ def test_draining_once_gives_it_back_too(
 def test_the_daemon_looks_for_the_lag_behind_the_bound(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[staged.Key] = []
+    asked: list[tuple[staged.Key, int]] = []
 
-    def ask_and_stop(_: psycopg.Connection, after: staged.Key) -> float:
-        asked.append(after)
+    def ask_and_stop(_: psycopg.Connection, after: staged.Key, up_to: int) -> float:
+        asked.append((after, up_to))
         daemon.stop()
         return 0.0
 
@@ -330,7 +331,7 @@ def test_the_daemon_looks_for_the_lag_behind_the_bound(
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
     daemon.run()
 
-    assert asked == [(0, job_id)]
+    assert asked == [((0, job_id), 0), (bound.PATIENT.after, staged.LAST_PRIORITY)]
 
 
 def test_rows_of_all_partitions_are_drained_in_the_order_of_priority_and_id(

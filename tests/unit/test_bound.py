@@ -78,6 +78,24 @@ def test_other_full_looks_neither_hasten_nor_delay_the_next_sweep(clock: list[fl
     assert not bound.sweep_is_due()
 
 
+def test_a_bound_begins_where_its_range_does_and_so_do_its_sweeps() -> None:
+    assert Bound(bound_module.PATIENT).key == bound_module.PATIENT.after == (0, 2**63 - 1)
+    assert bound_module.URGENT.after == START
+
+
+def test_many_rows_are_stepped_over_by_the_sweep_that_follows_a_slow_one(clock: list[float]) -> None:
+    bound = Bound()
+    assert not bound.steps_over_many()
+    bound.passed(look(sweep_seconds=0.105))
+    assert bound.steps_over_many()
+    clock[0] += 3600
+    assert bound.steps_over_many()
+    bound.passed(look((0, 1), is_full=True, sweep_seconds=0.105))
+    assert not bound.steps_over_many()
+    bound.passed(look(sweep_seconds=bound_module._LOOK_SECONDS))
+    assert not bound.steps_over_many()
+
+
 @pytest.mark.parametrize("sweep_seconds", [None, 0.105])
 def test_a_look_that_is_not_full_is_followed_by_a_sweep(
     clock: list[float], sweep_seconds: float | None

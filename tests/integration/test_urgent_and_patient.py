@@ -1,0 +1,171 @@
+"""Rows of a priority above 0 are taken in the order of theirs, and keep no other row waiting."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from drain import bound, enqueuer, inspection, metrics
+from drain.bound import Bound
+from drain.config import Settings
+from drain.daemon import Daemon
+from drain.transitions import staged
+from tests.integration.test_turns import pages_read
+from tests.support import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
+
+BULK = "INSERT INTO staged_jobs (job_name, priority) SELECT 'm.f', 100 FROM generate_series(1, %s)"
+
+
+@pytest.fixture
+def every_sweep_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bound, "_LOOK_SECONDS", -1.0)
+
+
+@pytest.fixture
+def bulk(database_url: str) -> Iterator[psycopg.Connection]:
+    """A transaction that has staged ten thousand rows, and is still open."""
+    with psycopg.connect(database_url) as connection:
+        staged.announce_bulk(connection)
+        connection.execute(BULK, [10_000])
+        yield connection
+
+
+def test_all_is_drained_in_the_order_of_priority_and_id(database_url: str, redis_url: str) -> None:
+    ids = [
+        stage_jobs(database_url, priority=priority)[0] for priority in (100, 7, -5, 0, 2**31 - 1, -(2**31), 0)
+    ]
+    with new_enqueuer(database_url, redis_url, batch_size=2) as draining:
+        assert draining.drain() == 7
+
+    assert pushed_jobs(redis_url) == [ids[number] for number in (5, 2, 3, 6, 1, 0, 4)]
+
+
+def test_an_urgent_row_is_in_the_next_batch_whatever_else_waits(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep_is_due = Bound.sweep_is_due
+
+    def of_urgent_ones_only(self: Bound) -> bool:
+        return self.range == bound.URGENT and sweep_is_due(self)
+
+    patient = stage_jobs(database_url, 6, priority=100)
+    with new_enqueuer(database_url, redis_url, batch_size=2) as draining:
+        draining.run_once()
+        monkeypatch.setattr(Bound, "sweep_is_due", of_urgent_ones_only)
+        draining.run_once()
+        (urgent,) = stage_jobs(database_url)
+        draining.run_once()
+        draining.flush()
+        assert pushed_jobs(redis_url)[:5] == [*patient[:4], urgent]
+        draining.drain()
+
+    assert sorted(pushed_jobs(redis_url)) == [*patient, urgent]
+
+
+def test_while_urgent_rows_come_in_few_others_are_taken_and_not_each_time(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueuer, "_BESIDE_URGENT", 3)
+    stage_jobs(database_url, 20, priority=100)
+    with new_enqueuer(database_url, redis_url, batch_size=10) as draining:
+        taken = []
+        for _ in range(4):
+            stage_jobs(database_url)
+            taken.append(draining.run_once())
+        assert taken == [1, 4, 1, 4]
+
+        # A second after the last urgent one, a batch is as large as it may be.
+        assert draining.run_once() == 3
+        monkeypatch.setattr(enqueuer, "monotonic", lambda: float("inf"))
+        assert draining.run_once() == 10
+        assert draining.drain() == 1
+
+
+def test_looks_at_urgent_rows_do_not_step_over_patient_ones_that_nobody_can_see_yet(
+    database_url: str, redis_url: str, bulk: psycopg.Connection
+) -> None:
+    with new_enqueuer(database_url, redis_url) as draining:
+        assert pages_read(draining, staged.START) > 100
+        assert pages_read(draining, bound.URGENT.after, bound.URGENT.up_to) < 20
+
+
+def test_patient_rows_are_not_looked_for_while_millions_more_are_on_their_way(
+    database_url: str, redis_url: str, bulk: psycopg.Connection, every_sweep_is_slow: None
+) -> None:
+    with new_enqueuer(database_url, redis_url) as draining:
+        assert draining.drain() == 0
+        (patient,) = stage_jobs(database_url, priority=5)
+        (urgent,) = stage_jobs(database_url)
+        assert draining.drain() == 1
+        assert draining.awaits_bulk
+        assert ids_in(database_url, "staged_jobs") == [patient]
+
+        bulk.commit()
+        assert draining.drain() == 10_001
+        assert not draining.awaits_bulk
+
+    assert pushed_jobs(redis_url)[:2] == [urgent, patient]
+
+
+def test_who_rolls_back_keeps_nobody_waiting(
+    database_url: str, redis_url: str, bulk: psycopg.Connection, every_sweep_is_slow: None
+) -> None:
+    with new_enqueuer(database_url, redis_url) as draining:
+        assert draining.drain() == 0
+        stage_jobs(database_url, priority=5)
+        bulk.rollback()
+        assert draining.drain() == 1
+
+
+def test_a_run_announces_itself_until_it_has_committed(database_url: str) -> None:
+    with psycopg.connect(database_url) as run, psycopg.connect(database_url) as other:
+        run.execute("CREATE TABLE side (LIKE staged_jobs)")
+        run.execute("ALTER TABLE side ADD task bigint")
+        assert not staged.is_bulk_under_way(other)
+        other.rollback()
+        staged.insert_from(run, "side", [1])
+        assert staged.is_bulk_under_way(other)
+        run.commit()
+        assert not staged.is_bulk_under_way(other)
+
+
+def test_the_daemon_does_not_step_over_them_for_its_metrics_either(
+    database_url: str,
+    redis_url: str,
+    bulk: psycopg.Connection,
+    every_sweep_is_slow: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def ask(_: psycopg.Connection, after: Any, up_to: int) -> float:
+        asked.append(up_to)
+        daemon.stop()
+        return 1.0
+
+    monkeypatch.setattr(inspection, "oldest_due_seconds", ask)
+    monkeypatch.setattr(inspection, "count_staged", lambda *_: pytest.fail("staged rows were counted"))
+    daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
+    daemon.run()
+
+    assert asked == [0]
+    assert metrics.LAG._value.get() == 1.0
+
+
+def test_the_lag_is_that_of_the_range_where_a_row_has_waited_longest(database_url: str) -> None:
+    for priority, seconds in ((0, 10), (5, 300), (100, 60)):
+        query(
+            database_url,
+            "INSERT INTO staged_jobs (job_name, priority, staged_at, scheduled_at) "
+            "SELECT 'm.f', %s, at, at FROM (SELECT now() - make_interval(secs => %s)) AS staged (at)",
+            priority,
+            seconds,
+        )
+    with psycopg.connect(database_url) as connection:
+        lags = [
+            inspection.oldest_due_seconds(connection, range_.after, range_.up_to)
+            for range_ in (bound.URGENT, bound.PATIENT)
+        ]
+        assert [round(lag, -1) for lag in lags] == [10, 300]
+        assert round(inspection.oldest_due_seconds(connection), -1) == 300
