@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _INSTALL = "this command runs on Spark; install it with `pip install 'job-drain[spark]'`"
 _NEEDED = ("adbc_driver_postgresql", "pandas", "plotly", "pyarrow", "pyspark")
+_NICE = 10
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Read by every session of ours, wherever it runs.
@@ -44,7 +45,11 @@ _LOCALLY = {
 
 @contextmanager
 def session(
-    master: str | None = None, settings: Mapping[str, str] | None = None, *, verbose: bool = False
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    *,
+    verbose: bool = False,
+    gives_way: bool = False,
 ) -> Iterator[SparkSession]:
     """A Spark session of our own, stopped at the end of the block; the caller's, if one is running.
 
@@ -54,6 +59,8 @@ def session(
         settings: Of Spark's own, by name; they win over ours.
         verbose: Show what Spark logs, and its progress. Otherwise its log is kept in a file, which is
             removed at the end.
+        gives_way: Where all of it runs on this machine, leave the processor to others first; for a process that
+            does nothing else.
 
     Raises:
         DrainError: Spark is not installed, finds no Java, or does not start.
@@ -72,9 +79,12 @@ def session(
     if running is not None:
         yield running
         return
+    chosen = _settings(master, settings or {}, verbose=verbose)
+    if gives_way and chosen.get("spark.master", "").startswith("local"):
+        os.nice(_NICE)
     with tempfile.NamedTemporaryFile(prefix="drain-spark-", suffix=".log") as log:
         builder = SparkSession.builder.appName("job-drain")
-        for name, value in _settings(master, settings or {}, verbose=verbose).items():
+        for name, value in chosen.items():
             builder = builder.config(name, value)
         try:
             with nullcontext() if verbose else _standard_error_to(log.fileno()):

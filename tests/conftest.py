@@ -95,7 +95,13 @@ def spark() -> Iterator[SparkSession]:
     from pipeline import datasources
     from pipeline.session import session
 
-    with session("local[2,3]", {"spark.ui.showConsoleProgress": "false"}) as started:
+    # Queries on a few rows are over before compiling them has paid off; programs of their own compile as usual.
+    settings = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    with session("local[2,3]", settings) as started:
         datasources.register(started)
         yield started
 

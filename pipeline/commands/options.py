@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_NICE = 10
-
-
 @dataclass(frozen=True)
 class Runtime:
     """Where and how Spark runs."""
@@ -34,11 +30,8 @@ class Runtime:
     @contextmanager
     def session(self, sources_of_others: Sequence[str] = ()) -> Iterator[SparkSession]:
         """A session as this says, which knows our data sources and these, each named `module:Class`."""
-        if (self.master or "local").startswith("local"):
-            # All of Spark is on this machine, and so may be what others wait for.
-            os.nice(_NICE)
         with (
-            session(self.master, self.settings, verbose=self.verbose) as spark,
+            session(self.master, self.settings, verbose=self.verbose, gives_way=True) as spark,
             interruptible(spark),
         ):
             from pipeline import datasources

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -278,50 +279,49 @@ def test_progress_is_what_postgres_has_of_the_rows(
         wait_until(lambda: bulk.copied(connection, "run") == 100_000)
 
 
-SLOW = """
-import sys, time
-from cli import main
-from pyspark.sql.datasource import DataSource, DataSourceReader
-
-class Slow(DataSource):
-    @classmethod
-    def name(cls): return "slow"
-    def schema(self): return "id bigint"
-    def reader(self, schema): return Reader()
-
-class Reader(DataSourceReader):
-    def read(self, partition):
-        for number in range(100_000_000):
-            yield (number,)
-
-if __name__ == "__main__":
-    sys.modules["slow"] = sys.modules["__main__"]
-    main()
-"""
+RUN = ["backfill", "slow:", "--job", "tests.act", "--args", "id", "--run-id", "ended"]
+SLOW = ["--register", "tests.slow_source:Slow"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_ended_half_way_stages_nothing_and_can_be_repeated(
-    database_url: str, backfill: Backfill, tmp_path: Path, documents: Path, number: signal.Signals
-) -> None:
-    (tmp_path / "slow.py").write_text(SLOW)
-    words = ["backfill", "slow:", "--job", "tests.act", "--args", "id", "--run-id", "ended"]
-    process = subprocess.Popen(
-        [sys.executable, "slow.py", *words, "--register", "slow:Slow", "--master", "local[1]"],
-        cwd=tmp_path,
-        env=os.environ | {"DRAIN_DATABASE_URL": database_url, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def until_it_copies(database_url: str) -> None:
     copying = "SELECT FROM pg_stat_progress_copy WHERE tuples_processed > 0 AND datname = current_database()"
     wait_until(lambda: query(database_url, copying), 60)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
-    assert "Traceback" not in said
-    if number != signal.SIGKILL:
-        assert query(database_url, LEFT) == []
+
+
+def assert_it_can_be_repeated(database_url: str, backfill: Backfill, documents: Path) -> None:
     again = backfill(documents, "--args", "id", "--run-id", "ended")
     assert again.exit_code == 0, again.output
     assert query(database_url, "SELECT count(*) FROM staged_jobs") == [(3,)]
     assert query(database_url, LEFT) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_interrupted_half_way_leaves_nothing_and_can_be_repeated(
+    database_url: str, backfill: Backfill, documents: Path, number: signal.Signals, code: int
+) -> None:
+    def interrupt() -> None:
+        until_it_copies(database_url)
+        os.kill(os.getpid(), number)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    result = backfill("slow:", *RUN[4:], *SLOW)
+    interrupter.join()
+    assert result.exit_code == code
+    assert "Traceback" not in result.output
+    assert query(database_url, LEFT) == []
+    assert_it_can_be_repeated(database_url, backfill, documents)
+
+
+def test_a_run_that_is_killed_half_way_stages_nothing_and_can_be_repeated(
+    database_url: str, backfill: Backfill, documents: Path
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from cli import main; main()", *RUN, *SLOW, "--master", "local[1]"],
+        env=os.environ | {"DRAIN_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+    )
+    until_it_copies(database_url)
+    process.kill()
+    process.wait(60)
+    assert_it_can_be_repeated(database_url, backfill, documents)
