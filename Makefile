@@ -19,7 +19,7 @@ demo: install
 	$(BIN)/drain demo
 
 test: install
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
 
 check: install
 	$(BIN)/ruff check .

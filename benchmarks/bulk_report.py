@@ -111,8 +111,8 @@ def _backfill(started: Services, directory: Path, rows: int, rounds: int) -> str
     return (
         f"## Backfill of {rows:,} rows\n\n{table}\n\n{ratios}\n\nA backfill of no rows, the start of Spark, takes "
         f"{statistics.median(measured['start']):.1f} s of it: the JVM, and a Python process for each of Spark's steps "
-        "with a data source. The rest is two passes: a copy to a side table by all cores, then one `INSERT … SELECT`, which "
-        "makes all rows appear in one commit and, with its checks and two indexes on one core, costs what `COPY` "
+        "with a data source. The rest is two passes: a copy to a side table by all cores, then one `INSERT … SELECT`, "
+        "which makes all rows appear in one commit and, with its checks and two indexes on one core, costs what `COPY` "
         f"does. All processes of the command together had {memory:,.0f} MB at the most."
     )
 
@@ -139,7 +139,8 @@ def _reading(started: Services, rows: int, rounds: int) -> str:
     return (
         f"## Reading {rows:,} finished jobs\n\n{table}\n\nRatio: {figures.ratio(spark, cursor)}; to reach: 3. "
         "Ten columns of each row; the second read of a session, with as many connections as cores. What is left is "
-        "processor time: on such a machine psql takes 0.8 s to copy these rows out in binary, and ADBC 1.2 s on one connection."
+        "processor time: on such a machine psql takes 0.8 s to copy these rows out in binary, and ADBC 1.2 s on "
+        "one connection."
     )
 
 

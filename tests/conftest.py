@@ -10,19 +10,21 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 from redis import Redis
+from xdist.scheduler import LoadFileScheduling
 
 from drain.embedded import Services, services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPARK = "tests/spark/"
 MEMORY = Path("/dev/shm")
 ROOM_IN_MEMORY = 2 * 1024**3
 # The verdicts of drills and soak compare the time of a commit with that of the job's claim.
@@ -39,12 +41,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes, each file is one's, and all that Spark has a part in is one's, for its one session."""
-    for item in items:
-        uses_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else item.location[0]))
+class Shares(LoadFileScheduling):  # type: ignore[misc]
+    """With several processes, each file is one's; all in which Spark has a part are one's, for its one session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return SPARK if file.startswith(SPARK) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
+    """Whatever way of dividing the tests was asked for, this is the one."""
+    return Shares(config, log)
 
 
 @pytest.fixture(scope="session")
