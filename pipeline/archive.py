@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from psycopg import errors
 
 from drain import postgres, schema, session
-from drain.errors import DrainError
+from drain.errors import DrainError, UnavailableError
 from drain.postgres import Connection
 from drain.transitions import finished
 from drain.transitions.finished import Checksum, Day
@@ -162,6 +162,14 @@ class Archive:
             rows = self._settle(day, patience)
         except NotArchivedError as error:
             problem = str(error)
+        except UnavailableError:
+            raise
+        # The next day may be in order.
+        except DrainError as error:
+            problem = (
+                f"{day.date}: not archived, and nothing was dropped: {error}. If it is about a file, and Postgres "
+                f"still has the whole day, remove {files.directory(self._path, day.date)} and run this again"
+            )
         return Archived(day.date, rows, day.partition == finished.OTHER, monotonic() - began, problem)
 
     def _settle(self, day: Day, patience: float) -> int:
@@ -179,6 +187,7 @@ class Archive:
             if expected.rows:
                 with explained():
                     self._append(instant, day, expected)
+                    files.settle(self._spark(), self._path, day.date)
                     self._verify(instant, day, expected)
         return expected
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline import history
 from pipeline.datasources import columns
+from pipeline.session import temporarily
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -52,7 +54,7 @@ def directory(archive: str, day: date) -> str:
 
 def append(rows: DataFrame, archive: str) -> None:
     """Append rows, which have all columns and their day, to the archive."""
-    with _set(rows.sparkSession, _WRITING):
+    with temporarily(rows.sparkSession, _WRITING):
         (
             rows.write.mode("append")
             .partitionBy(history.DATE, history.QUEUE)
@@ -67,8 +69,31 @@ def of_days(spark: SparkSession, archive: str, days: Iterable[date]) -> DataFram
     there = [path for path in wanted if history.exists(spark, path)]
     if not there:
         return None
-    schema = f"{columns.spark_schema('finished_jobs', COLUMNS)}, {history.DATE} string"
-    return spark.read.schema(schema).option("basePath", archive).parquet(*there)
+    return history.read(spark, archive, *there)
+
+
+def settle(spark: SparkSession, archive: str, day: date) -> None:
+    """Have the disk keep what has been written of a day; where the archive is on none of this machine's, do nothing.
+
+    Spark closes files and does not wait until they are more than a promise of the operating system's. A power cut
+    after the day's partition was dropped would take the rows with it.
+    """
+    written = history.local(spark, directory(archive, day))
+    if written is None or not written.exists():
+        return
+    for place, _, names in os.walk(written):
+        for path in (*(Path(place, name) for name in names), Path(place)):
+            _sync(path)
+    for parent in written.parents[:2]:
+        _sync(parent)
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def without(rows: DataFrame, files: DataFrame | None) -> DataFrame:
@@ -105,21 +130,3 @@ def _checksum(rows: DataFrame) -> Column:
 
     # The hash passes over nulls, and ('a', null) is not (null, 'a').
     return f.xxhash64(*[rows[name] for name in COLUMNS], *[rows[name].isNull() for name in COLUMNS])
-
-
-@contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in settings}
-    _apply(spark, settings)
-    try:
-        yield
-    finally:
-        _apply(spark, before)
-
-
-def _apply(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
-    for name, value in settings.items():
-        if value is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, value)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _EVERY = "2 seconds"
 _LOOK_SECONDS = 0.5
+_DAY_SECONDS = 86_400
 _CLOSE_SECONDS = 60.0
 
 
@@ -224,4 +225,6 @@ class Follower:
 def _day_of(rows: DataFrame) -> Any:
     from pyspark.sql import functions as f
 
-    return f.date_format(rows["finished_at"], "yyyy-MM-dd")
+    # Not date_format(), which asks for the session's time zone.
+    days = f.floor(f.unix_seconds(rows["finished_at"]) / _DAY_SECONDS).cast("int")
+    return f.date_add(f.lit(date(1970, 1, 1)), days).cast("string")

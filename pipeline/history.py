@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drain import postgres
 from drain.postgres import Connection
 from drain.transitions import finished
 from pipeline.datasources import columns, snapshot
+from pipeline.failures import explained
 
 if TYPE_CHECKING:
     from datetime import date
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
 DATE = "finished_date"
 QUEUE = "queue"
 
+# Hive's name for the directory of rows without a value, which Spark reads as null.
+_NO_QUEUE = "__HIVE_DEFAULT_PARTITION__"
+
+_LONGEST_TRANSACTION = timedelta(days=1)
 _TABLES = ("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs")
 
 
@@ -38,12 +45,18 @@ class Instant:
         database_url: Of the database.
         snapshot: The name under which others can join.
         days: Whose partitions of `finished_jobs` are in Postgres.
+        at: When it was taken, by the database's clock.
+        xmax: Transactions from this one on are not seen.
+        unseen: Nor are these.
     """
 
     connection: Connection
     database_url: str
     snapshot: str
     days: frozenset[date]
+    at: datetime
+    xmax: int
+    unseen: Sequence[int]
 
     def table(
         self, spark: SparkSession, name: str, names: Sequence[str], *, where: str | None = None
@@ -75,16 +88,22 @@ class Instant:
             where: A condition that both Postgres and Spark understand, such as `queue = 'mail'`.
             since: Days of the archive before this one are not looked at.
         """
+        from pyspark.sql import functions as f
+
         needed = list(dict.fromkeys([*names, "id", "finished_at"]))
         live = self.table(spark, "finished_jobs", needed, where=where)
         if archive is None or not exists(spark, archive):
             return live.select(*names)
         archived = read(spark, archive).where(where or "true")
         if since is not None:
-            archived = archived.where(archived[DATE] >= f"{since:%Y-%m-%d}")
+            archived = archived.where(archived[DATE] >= since.isoformat())
         if self.days:
-            days = [f"{day:%Y-%m-%d}" for day in self.days]
-            archived = archived.where(~archived[DATE].isin(days))
+            archived = archived.where(~archived[DATE].isin([day.isoformat() for day in self.days]))
+        # What has been finished and archived since then is not of this instant. Older rows may bear the numbers of a
+        # server that this database lived on before.
+        xid = f.coalesce(archived["finished_xid"], f.lit(0))
+        unseen = (xid >= self.xmax) | xid.isin(list(self.unseen))
+        archived = archived.where(~(unseen & (archived["finished_at"] > self.at - _LONGEST_TRANSACTION)))
         # A row that came after its day had been archived may be in both until it is deleted here.
         late = self.table(spark, "finished_jobs", ["id"], where="tableoid = 'finished_jobs_other'::regclass")
         if not late.isEmpty():
@@ -106,19 +125,45 @@ def instant(database_url: str) -> Iterator[Instant]:
         snapshot.exported(connection, _TABLES) as name,
     ):
         days = frozenset(day.date for day in finished.days(connection))
-        yield Instant(connection, database_url, name, days)
+        yield Instant(connection, database_url, name, days, *finished.seen(connection))
 
 
-def read(spark: SparkSession, archive: str) -> DataFrame:
-    """The archive as it is, with the columns of `finished_jobs` and `finished_date`."""
+def read(spark: SparkSession, archive: str, *parts: str) -> DataFrame:
+    """The archive as it is, or these directories of it, with the columns of `finished_jobs` and `finished_date`."""
+    from pyspark.sql import functions as f
+
     schema = columns.spark_schema("finished_jobs", list(columns.TABLES["finished_jobs"]))
     # A queue may be called 007, and is no number then.
-    return spark.read.schema(f"{schema}, {DATE} string").parquet(archive)
+    reader = spark.read.schema(f"{schema}, {DATE} string").option("basePath", archive)
+    # One may even be called as the directory of those that have none, and each has one.
+    queue = f.coalesce(f.col(QUEUE), f.lit(_NO_QUEUE))
+    return reader.parquet(*(parts or (archive,))).withColumn(QUEUE, queue)
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Whether there is anything at a path that Spark can read, on whatever file system."""
+    """Whether there is anything at a path that Spark can read, on whatever file system.
+
+    Raises:
+        DrainError: Spark knows no such file system, or it cannot be reached.
+    """
+    with explained():
+        where, system = _found(spark, path)
+        return bool(system.exists(where))
+
+
+def local(spark: SparkSession, path: str) -> Path | None:
+    """Where on this machine a path leads to; None if it leads elsewhere.
+
+    Raises:
+        DrainError: As for `exists`.
+    """
+    with explained():
+        where, system = _found(spark, path)
+        return Path(str(where.toUri().getPath())) if system.getUri().getScheme() == "file" else None
+
+
+def _found(spark: SparkSession, path: str) -> tuple[Any, Any]:
     # PySpark has no file system of its own.
     jvm: Any = spark.sparkContext._jvm
     where = jvm.org.apache.hadoop.fs.Path(path)
-    return bool(where.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).exists(where))
+    return where, where.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())

@@ -26,12 +26,16 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 # Read by every session of ours, wherever it runs.
 _ALWAYS = {
-    "spark.sql.session.timeZone": "UTC",
-    # "007" is the name of a queue, and not a number.
-    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     # Rows travel to and from Postgres in batches of this many: enough to hide the price of a batch, and
     # ten million characters at a time even where each row holds a thousand.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+}
+# What rows mean depends on these, so nobody's setting wins over them: days are UTC's, "007" is the name of a queue and
+# not a number, and "${x}" in a job's name is what it says.
+_MEANING = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "spark.sql.variable.substitute": "false",
 }
 # One machine, one process: nothing to see in a browser, nobody to talk to, and little to shuffle.
 _LOCALLY = {
@@ -56,7 +60,7 @@ def session(
     Args:
         master: Where to run, such as `local[4]` or `k8s://https://…`. Without one it is what
             `spark-submit` said, and else all cores of this machine.
-        settings: Of Spark's own, by name; they win over ours.
+        settings: Of Spark's own, by name; they win over ours, but for those that rows depend on for their meaning.
         verbose: Show what Spark logs, and its progress. Otherwise its log is kept in a file, which is
             removed at the end.
         gives_way: Where all of it runs on this machine, leave the processor to others first; for a process that
@@ -77,7 +81,8 @@ def session(
 
     running = SparkSession.getActiveSession()
     if running is not None:
-        yield running
+        with temporarily(running, _MEANING):
+            yield running
         return
     chosen = _settings(master, settings or {}, verbose=verbose)
     if gives_way and chosen.get("spark.master", "").startswith("local"):
@@ -92,6 +97,7 @@ def session(
         except Exception as error:  # noqa: BLE001  (Spark, py4j and the launcher raise anything)
             raise DrainError(f"Spark did not start: {_reason(error, Path(log.name))}") from None
         try:
+            _apply(started, _MEANING)
             yield started
         finally:
             with suppress(Exception):
@@ -106,6 +112,27 @@ def require() -> None:
     """
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise DrainError(_INSTALL)
+
+
+@contextmanager
+def temporarily(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Have a session use these settings while the block runs."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    _apply(spark, settings)
+    try:
+        yield
+    finally:
+        # A session that has ended needs none.
+        with suppress(Exception):
+            _apply(spark, before)
+
+
+def _apply(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
+    for name, value in settings.items():
+        if value is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, value)
 
 
 def _settings(master: str | None, given: Mapping[str, str], *, verbose: bool) -> dict[str, str]:

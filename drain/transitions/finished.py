@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
 from psycopg import Rollback
@@ -36,6 +36,11 @@ WITH job AS (
 SELECT count(*), coalesce(sum(hashtextextended(job::text, 0)), 0) FROM job
 """
 _ARCHIVE_ALONE = "SELECT pg_try_advisory_lock(1785684580, 6)"
+_SEEN = """
+SELECT extract(epoch FROM now())::float8, pg_snapshot_xmax(seen)::text,
+    array(SELECT xid::text::bigint FROM pg_snapshot_xip(seen) AS xid)
+FROM pg_current_snapshot() AS seen
+"""
 _NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
@@ -120,6 +125,16 @@ def next_transaction(connection: Connection) -> int:
     """
     (number,) = fetch_one(connection, _NEXT_TRANSACTION)
     return int(number)
+
+
+def seen(connection: Connection) -> tuple[datetime, int, list[int]]:
+    """What the open transaction sees: as of which time, rows of transactions below which number, but for these.
+
+    Args:
+        connection: With a repeatable-read transaction open.
+    """
+    seconds, xmax, unseen = fetch_one(connection, _SEEN)
+    return datetime.fromtimestamp(seconds, UTC), int(xmax), list(unseen)
 
 
 def clock(connection: Connection) -> float:

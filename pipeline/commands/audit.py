@@ -6,11 +6,12 @@ import json
 from typing import TYPE_CHECKING
 
 import click
-from psycopg.sql import Literal
 
 from drain import display
 from pipeline import conservation
+from pipeline.commands.options import warn_if_absent
 from pipeline.sources import Source
+from pipeline.stats.question import literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,12 +42,11 @@ def conserve(
         as_json: For programs.
     """
     source = Source.of(expected, database_url=settings.database_url)
-    conditions = [
-        f"{name} = {Literal(value).as_string()}" for name, value in only.items() if value is not None
-    ]
+    conditions = [f"{name} = {literal(value)}" for name, value in only.items() if value is not None]
     with display.progress() as step:
         step("starting Spark")
         with runtime.session() as spark:
+            warn_if_absent(spark, archive)
             step("holding the list against the tables")
             report = conservation.check(
                 spark,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drain.commandline import F
+from pipeline import history
 from pipeline.interruption import interruptible
 from pipeline.session import session
 from pipeline.sources import register_others
@@ -39,6 +40,16 @@ class Runtime:
             datasources.register(spark)
             register_others(spark, sources_of_others)
             yield spark
+
+
+def warn_if_absent(spark: SparkSession, archive: str | None) -> None:
+    """Say so if there is nothing where the archive is said to be.
+
+    Raises:
+        DrainError: Spark cannot look there.
+    """
+    if archive is not None and not history.exists(spark, archive):
+        click.echo(f"there is no archive at {archive}: only what is in Postgres counts", err=True)
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from drain import display
 from drain.commandline import as_json_option, settings_options
-from pipeline import history
-from pipeline.commands.options import Runtime, spark_options
+from pipeline.commands.options import Runtime, spark_options, warn_if_absent
 from pipeline.stats import page, tables, words
 from pipeline.stats.as_json import as_json as plain
 from pipeline.stats.measures import measure
@@ -88,8 +87,7 @@ def stats(
     with display.progress() as step:
         step("Spark starts")
         with runtime.session() as spark:
-            if archive is not None and not history.exists(spark, archive):
-                click.echo(f"there is no archive at {archive}: only what is in Postgres counts", err=True)
+            warn_if_absent(spark, archive)
             step("reading what has finished")
             report = measure(spark, settings.database_url, question, archive=archive)
         if file is not None:

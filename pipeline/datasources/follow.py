@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from drain import postgres
+from drain.errors import DrainError
 from pipeline.datasources import adbc, columns, options
 
 _TABLE = "finished_jobs"
@@ -18,6 +19,16 @@ _MAX_ROWS = 200_000
 _SEEN = """
 finished_jobs WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < pg_snapshot_xmin(pg_current_snapshot())
 """
+# A database that was restored from a dump may have rows, or a reader with a checkpoint, of a server that was further.
+_IS_OF_ANOTHER_SERVER = """
+SELECT greatest((SELECT finished_xid FROM finished_jobs ORDER BY finished_xid DESC LIMIT 1), %(start)s::text::xid8)
+    >= pg_snapshot_xmax(pg_current_snapshot())
+"""
+_OF_ANOTHER_SERVER = (
+    "finished_jobs, or the checkpoint, knows of transactions that this server has not had yet: the database has moved "
+    "here. Execute UPDATE finished_jobs SET finished_xid = DEFAULT WHERE finished_xid >= "
+    "pg_snapshot_xmax(pg_current_snapshot()), and begin with a new checkpoint"
+)
 _LATEST = f"SELECT finished_xid::text::bigint FROM {_SEEN} ORDER BY finished_xid DESC LIMIT 1"
 # The last transaction that still fits; the first one fits whatever its size.
 _LATEST_THAT_FITS = f"""
@@ -41,7 +52,7 @@ class FinishedJobsStream(DataSourceStreamReader):
     def __init__(self, database_url: str, given: Mapping[str, str], names: Sequence[str]) -> None:
         self._database_url = database_url
         self._names = columns.chosen(_TABLE, ",".join(names))
-        self._max_rows = int(options.positive(given, "max_rows", _MAX_ROWS))
+        self._max_rows = options.whole(given, "max_rows", _MAX_ROWS)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  (Spark's own)
         """Before the first transaction."""
@@ -52,10 +63,17 @@ class FinishedJobsStream(DataSourceStreamReader):
         return ReadMaxRows(self._max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """The last transaction that belongs to the next batch; the start again if there is nothing new."""
+        """The last transaction that belongs to the next batch; the start again if there is nothing new.
+
+        Raises:
+            DrainError: The rows, or the start, are of a server that had come further than this one.
+        """
         connection = postgres.connect(self._database_url, "drain spark stream")
         with connection, postgres.reachable(self._database_url):
             parameters = {"start": start["xid"], "rows": getattr(limit, "max_rows", None)}
+            (of_another,) = postgres.fetch_one(connection, _IS_OF_ANOTHER_SERVER, parameters)
+            if of_another:
+                raise DrainError(_OF_ANOTHER_SERVER)
             found = None
             if isinstance(limit, ReadMaxRows):
                 found = connection.execute(_LATEST_THAT_FITS, parameters).fetchone()

@@ -19,6 +19,18 @@ def database_url(options: Mapping[str, str]) -> str:
     return Settings.from_texts({"database_url": given}).database_url
 
 
+def whole(options: Mapping[str, str], name: str, default: int) -> int:
+    """An option that is a whole number above zero.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    text = options.get(name, str(default)).strip()
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise ConfigError(f"option {name} must be a whole number above 0, not {text!r}")
+    return int(text)
+
+
 def positive(options: Mapping[str, str], name: str, default: float) -> float:
     """An option that is a number above zero.
 

@@ -77,7 +77,7 @@ class Staging(DataSourceArrowWriter):
             )
         if overwrite:
             raise ConfigError('staged_jobs can only be appended to: use mode("append")')
-        self._connections = int(options.positive(given, "max_connections", _MAX_CONNECTIONS))
+        self._connections = options.whole(given, "max_connections", _MAX_CONNECTIONS)
         rate = options.positive(given, "rows_per_second", 0.0)
         self._rows_per_second = rate or None
         self._names = _stageable(schema)

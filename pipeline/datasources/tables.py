@@ -127,7 +127,7 @@ class JobTableReader(DataSourceReader):
         self._names = columns.chosen(source.table, ",".join(names))
         self._snapshot = source.options.get("snapshot")
         self._unused_seconds = given_options.positive(source.options, "snapshot_seconds", _UNUSED_SECONDS)
-        self._connections = int(given_options.positive(source.options, "max_connections", _MAX_CONNECTIONS))
+        self._connections = given_options.whole(source.options, "max_connections", _MAX_CONNECTIONS)
         where = source.options.get("where")
         self._conditions = [f"({where})"] if where else []
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from drain import postgres
 from drain.commandline import Group
@@ -25,6 +26,8 @@ from drain.transitions import finished
 from pipeline import archive as work
 from pipeline import files, follow, history
 from pipeline.commands.archive import archive as command
+from pipeline.datasources.follow import FinishedJobsStream
+from pipeline.session import temporarily
 from tests.support import ROOT, query, wait_until
 
 if TYPE_CHECKING:
@@ -294,6 +297,80 @@ def test_a_day_whose_files_disagree_stays_and_one_line_says_why(
     assert in_postgres(database_url, TODAY - timedelta(days=4)) == 0
 
 
+def test_a_day_whose_files_cannot_be_read_is_named_and_keeps_no_other_from_its_end(
+    database_url: str, archive: Archive, path: Path
+) -> None:
+    earlier = YESTERDAY - timedelta(days=1)
+    finish(database_url, 1, 5, earlier)
+    finish(database_url, 6, 10)
+    damaged = path / f"finished_date={earlier}" / "queue=mail"
+    damaged.mkdir(parents=True)
+    (damaged / "part-0.zstd.parquet").write_text("this is no Parquet")
+    result = archive()
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"Error: {earlier}: not archived, and nothing was dropped: Spark: ")
+    assert f"remove {damaged.parent} and run this again" in line
+    assert (in_postgres(database_url, earlier), in_postgres(database_url)) == (5, 0)
+
+
+def test_a_queue_may_be_called_as_the_directory_of_those_that_have_none(
+    spark: SparkSession, database_url: str, archive: Archive, path: Path
+) -> None:
+    finish(database_url, 1, 5, queue="__HIVE_DEFAULT_PARTITION__")
+    result = archive()
+    assert (result.exit_code, in_postgres(database_url)) == (0, 0), result.output
+    (queue,) = {row.queue for row in history.read(spark, str(path)).collect()}
+    assert queue == "__HIVE_DEFAULT_PARTITION__"
+
+
+def test_the_disk_has_all_files_of_a_day_before_its_partition_is_dropped(
+    database_url: str, archive: Archive, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[Path] = set()
+    sync, remove = files._sync, finished.remove
+
+    def recorded(each: Path) -> None:
+        sync(each)
+        synced.add(each)
+
+    def only_then(*arguments: Any) -> bool:
+        day = path / f"finished_date={YESTERDAY}"
+        assert {*day.rglob("*"), day, path} <= synced
+        assert any(day.rglob("*.parquet"))
+        return remove(*arguments)
+
+    monkeypatch.setattr(files, "_sync", recorded)
+    monkeypatch.setattr(finished, "remove", only_then)
+    finish(database_url, 1, 5)
+    assert archive().exit_code == 0
+
+
+def test_what_is_finished_and_archived_after_an_instant_is_not_of_it(
+    spark: SparkSession, database_url: str, path: Path
+) -> None:
+    def keep(instant: history.Instant, job_id: int, day: date, xid: str) -> None:
+        rows = instant.table(spark, "finished_jobs", files.COLUMNS, where=f"id = {job_id}")
+        rows = rows.selectExpr("* EXCEPT (finished_xid)", f"{xid} AS finished_xid")
+        files.append(rows.selectExpr("*", f"'{day}' AS {history.DATE}"), str(path))
+
+    def ids(instant: history.Instant) -> list[int]:
+        rows = instant.finished(spark, ["id"], archive=str(path))
+        return sorted(row.id for row in rows.collect())
+
+    # Of a server that was further than this one.
+    finish(database_url, 1, 1, TODAY - timedelta(days=30))
+    with history.instant(database_url) as instant:
+        keep(instant, 1, TODAY - timedelta(days=30), "bigint(1000000000000)")
+    with history.instant(database_url) as before:
+        finish(database_url, 2, 2)
+        query(database_url, "UPDATE finished_jobs SET finished_at = now() WHERE id = 2")
+        with history.instant(database_url) as after:
+            keep(after, 2, TODAY, "finished_xid")
+            assert ids(after) == [1, 2]
+        assert ids(before) == [1]
+
+
 def test_a_row_that_is_not_in_the_files_keeps_the_day(
     database_url: str, archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,7 +502,9 @@ def test_an_archiver_that_fails_before_or_after_the_write_is_completed_by_the_ne
 
     with monkeypatch.context() as patch:
         patch.setattr(files, where, fail)
-        assert archive().output == "Error: failed\n"
+        output = archive().output
+        assert output.startswith(f"Error: {YESTERDAY}: not archived, and nothing was dropped: failed. ")
+        assert len(output.splitlines()) == 1
     assert in_postgres(database_url) == 100
     assert len(in_files(spark, path)) == (0 if where == "append" else 100)
     result = archive()
@@ -504,6 +583,31 @@ def test_what_finishes_is_in_the_files_soon_and_once(
     assert sum(batch.rows for batch in running.batches) == 10
     assert in_files(spark, path, TODAY) == list(range(1, 311))
     assert in_postgres(database_url, TODAY) == 310
+
+
+def test_the_day_of_a_row_is_utcs_wherever_the_session_is(
+    spark: SparkSession, database_url: str, path: Path, following: Callable[..., Any]
+) -> None:
+    finish(database_url, 1, 5, TODAY)
+    with temporarily(spark, {"spark.sql.session.timeZone": "America/New_York"}), following():
+        wait_until(lambda: in_files(spark, path, TODAY) == [1, 2, 3, 4, 5], 30)
+    assert not (path / f"finished_date={YESTERDAY}").exists()
+
+
+def test_a_stream_does_not_pass_over_rows_that_came_with_a_dump(database_url: str) -> None:
+    stream = FinishedJobsStream(database_url, {}, ["id"])
+    everything = ReadAllAvailable()
+    finish(database_url, 1, 3)
+    assert stream.latestOffset({"xid": 0}, everything)["xid"] > 0
+    with pytest.raises(DrainError, match="begin with a new checkpoint"):
+        stream.latestOffset({"xid": 10**12}, everything)
+    query(database_url, "UPDATE finished_jobs SET finished_xid = '1000000000000' WHERE id = 2")
+    with pytest.raises(DrainError, match="the database has moved here") as error:
+        stream.latestOffset({"xid": 0}, everything)
+    query(database_url, str(error.value).partition("Execute ")[2].partition(", and begin")[0])
+    end = stream.latestOffset({"xid": 0}, everything)
+    (part,) = stream.partitions({"xid": 0}, end)
+    assert sum(batch.num_rows for batch in stream.read(part)) == 3
 
 
 def test_a_row_of_a_transaction_that_commits_late_is_not_passed_over(

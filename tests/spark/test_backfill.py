@@ -285,7 +285,7 @@ SLOW = ["--register", "tests.slow_source:Slow"]
 
 def until_it_copies(database_url: str) -> None:
     copying = "SELECT FROM pg_stat_progress_copy WHERE tuples_processed > 0 AND datname = current_database()"
-    wait_until(lambda: query(database_url, copying), 60)
+    wait_until(lambda: query(database_url, copying), 120)
 
 
 def assert_it_can_be_repeated(database_url: str, backfill: Backfill, documents: Path) -> None:

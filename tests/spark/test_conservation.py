@@ -157,6 +157,27 @@ def test_archived_jobs_count_and_those_that_are_in_both_count_once(
     assert result.stdout.splitlines()[0] == "FAIL  1 in more than one place, or more than once in one: 5"
 
 
+@pytest.mark.parametrize("name", ["a\\b", "a'b", "x${spark.app.name}y"])
+def test_any_name_of_a_job_is_found_in_the_archive_too(
+    spark: SparkSession, database_url: str, audit: Audit, tmp_path: Path, name: str
+) -> None:
+    finish(database_url, [1], LONG_AGO)
+    query(database_url, "UPDATE finished_jobs SET job_name = %s", name)
+    archive(spark, database_url, tmp_path / "archive", "true")
+    query(database_url, "DELETE FROM finished_jobs RETURNING id")
+    result = audit([1], "--job", name, "--archive", str(tmp_path / "archive"))
+    assert result.exit_code == 0, result.output
+
+
+def test_an_archive_that_is_not_there_is_mentioned(database_url: str, audit: Audit, tmp_path: Path) -> None:
+    put(database_url, "staged_jobs", [1])
+    result = audit([1], "--archive", str(tmp_path / "archvie"))
+    assert result.exit_code == 0
+    assert (
+        f"there is no archive at {tmp_path / 'archvie'}: only what is in Postgres counts\n" in result.stderr
+    )
+
+
 @pytest.mark.parametrize(
     ("ids", "options", "code", "words"),
     [

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +16,11 @@ from cli import main
 from drain.errors import DrainError
 from pipeline import java
 from pipeline.failures import explanation
+from pipeline.session import session, temporarily
 from tests.support import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 COMMANDS = {
     "backfill": ["backfill", "rows.parquet", "--job", "tests.act", "--dry-run"],
@@ -152,3 +156,12 @@ def test_the_spark_commands_import_nothing_of_sparks_before_they_run() -> None:
     )
     environment: dict[str, Any] = os.environ | {"PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 0
+
+
+def test_nobodys_setting_changes_what_rows_mean(spark: SparkSession) -> None:
+    with temporarily(spark, {"spark.sql.session.timeZone": "America/New_York"}):
+        with session("local[1]", {"spark.sql.session.timeZone": "America/New_York"}) as ours:
+            assert ours.conf.get("spark.sql.session.timeZone") == "UTC"
+            assert ours.conf.get("spark.sql.variable.substitute") == "false"
+        assert spark.conf.get("spark.sql.session.timeZone") == "America/New_York"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"

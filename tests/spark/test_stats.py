@@ -234,6 +234,26 @@ def test_the_slowest_jobs_are_those_with_the_longest_p95(database_url: str) -> N
     assert len(report(database_url, "--top", "1")["slowest"]) == 1
 
 
+@pytest.mark.parametrize("since", ["0500-01-01", "500000d", "3000d"])
+def test_archived_jobs_count_however_long_ago_the_time_is(
+    spark: SparkSession, database_url: str, tmp_path: Path, since: str
+) -> None:
+    finish(database_url, [Job(1, 0.1, 0.1)])
+    archive = archive_all(spark, database_url, tmp_path / "archive")
+    found = report(database_url, "--archive", archive, "--since", since)
+    assert sum(period["finished"] for period in found["periods"]) == 1
+
+
+@pytest.mark.parametrize("archive", ["s3a://lake/jobs", "bogus://x/y", ""])
+def test_an_archive_that_spark_cannot_look_at_is_one_line(
+    spark: SparkSession, database_url: str, archive: str
+) -> None:
+    result = run(database_url, "--archive", archive)
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("Error: Spark: ")
+
+
 @pytest.mark.parametrize("archived", [False, True])
 def test_only_what_is_asked_for_counts(
     spark: SparkSession, database_url: str, tmp_path: Path, archived: bool
