@@ -137,6 +137,9 @@ class Enqueuer:
         self._urgent, self._patient = Bound(URGENT), Bound(PATIENT)
         self._urgent_until = 0.0
         self._only_urgent = False
+        self._looks: dict[Bound, Look] = {}
+        # Where the row may be that spoils batches. Until they get through again, these take no more rows.
+        self._suspected: set[Bound] = set()
         # Millions of rows that nobody can see yet are on their way, and looks had better not step over them.
         self.awaits_bulk = False
         self._skip_locked_until = 0.0
@@ -246,12 +249,16 @@ class Enqueuer:
                 if not suspects:
                     raise
                 if suspects == 1:
+                    self._suspected.clear()
                     return self._give_up(_line(error))
                 # Half of the batch, and half of that, finds which row it is, or is not too much.
                 self._limit.halve(suspects)
+                self._suspected = set(self._looks or self.bounds)
                 log.info("a batch of %d rows failed, trying half of it: %s", suspects, _line(error))
             else:
-                self._limit.went_well(monotonic() - began)
+                self._suspected -= self._looks.keys()
+                if not self._suspected:
+                    self._limit.went_well(monotonic() - began)
                 return batch
             self._alive()
 
@@ -282,13 +289,13 @@ class Enqueuer:
         return monotonic() < self._skip_locked_until
 
     def _transact(self) -> Batch:
-        self._in_hand = ()
+        self._in_hand, self._looks = (), {}
         skip_locked = self._skips_locked()
         # What one statement of a batch reads, the next one must find unchanged, or fail. Rows that the
         # batch has locked cannot change, and those that it passes over it must see as they are now.
         isolation = IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ
         with metrics.MOVE_SECONDS.time(), postgres.transaction(self.connection, isolation):
-            looks = self._look(skip_locked=skip_locked)
+            self._looks = looks = self._look(skip_locked=skip_locked)
             self._in_hand = _rows(looks)
             looks, load = self._loaded(looks)
             self._in_hand = rows = _rows(looks)
@@ -311,12 +318,16 @@ class Enqueuer:
         if urgent.rows:
             self._urgent_until = now + _URGENT_SECONDS
             self._only_urgent = not self._only_urgent
+        if urgent.rows and self._limit.is_reduced and not self._only_urgent:
+            # Each range by itself: a row that spoils batches could otherwise hide behind urgent ones that keep coming.
+            looks, room = {}, self._limit.rows
         if now < self._urgent_until:
             room = 0 if urgent.rows and self._only_urgent else min(room, _BESIDE_URGENT)
         self.awaits_bulk = self._patient.steps_over_many() and staged.is_bulk_under_way(self.connection)
         if room and not self.awaits_bulk:
-            looks[self._patient] = self._look_from(self._patient, room, skip_locked=skip_locked)
-        return looks
+            patient = self._look_from(self._patient, room, skip_locked=skip_locked)
+            looks = (looks if patient.rows else {self._urgent: urgent}) | {self._patient: patient}
+        return looks or {self._urgent: urgent}
 
     def _look_from(self, bound: Bound, most: int, *, skip_locked: bool) -> Look:
         """Due rows of a range: behind the bound, or all of them if a sweep is due, or if there are no others."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pipeline.datasources.columns import JSON
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-# A null is an argument like any other, and not one that is left out.
-_OPTIONS = {"ignoreNullFields": "false"}
 _BEFORE, _AFTER = len('{"v":'), len("}")
 
 
@@ -18,7 +18,7 @@ def positional(columns: Sequence[Column]) -> Column:
     from pyspark.sql import functions as f
 
     # An array of Spark's has one type for all of its elements, so each value is written by itself.
-    objects = [f.to_json(f.struct(column.alias("v")), _OPTIONS) for column in columns]
+    objects = [f.to_json(f.struct(column.alias("v")), JSON) for column in columns]
     values = [f.substr(text, f.lit(_BEFORE + 1), f.length(text) - (_BEFORE + _AFTER)) for text in objects]
     return f.concat(f.lit("["), f.concat_ws(",", *values), f.lit("]"))
 
@@ -29,4 +29,4 @@ def keyword(columns: Mapping[str, Column]) -> Column:
 
     if not columns:
         return f.lit("{}")
-    return f.to_json(f.struct(*(column.alias(name) for name, column in columns.items())), _OPTIONS)
+    return f.to_json(f.struct(*(column.alias(name) for name, column in columns.items())), JSON)

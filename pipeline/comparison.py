@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from drain.errors import ConfigError, DrainError
+from pipeline.datasources.columns import JSON
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -125,7 +126,7 @@ def _alike(source: DataFrame, target: DataFrame, columns: Columns) -> tuple[list
     if columns.version is not None:
         versions = _same_type(source, target, columns.version)
     else:
-        compared_columns = [_same_type(source, target, pair) for pair in columns.compare]
+        compared_columns = [_comparable(source, _same_type(source, target, pair)) for pair in columns.compare]
         versions = (
             _hash([each for each, _ in compared_columns]),
             _hash([each for _, each in compared_columns]),
@@ -145,6 +146,16 @@ def _hash(columns: Sequence[Column]) -> Column:
 
     # Spark's own passes over nulls: (null, 'a') and ('a', null) would be the same.
     return f.xxhash64(*(each for column in columns for each in (column.isNull(), column)))
+
+
+def _comparable(source: DataFrame, both: _Both) -> _Both:
+    """Nested values as their text: a hash passes over the nulls within, and over where one list ends."""
+    from pyspark.sql import functions as f
+
+    if not _type(source, both[0]).startswith(("struct", "array", "map")):
+        return both
+    ours, theirs = (f.to_json(f.struct(column.alias("v")), JSON) for column in both)
+    return ours, theirs
 
 
 def _same_type(source: DataFrame, target: DataFrame, pair: Pair) -> _Both:

@@ -21,7 +21,9 @@ SPELLING = (
 
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 # A CSV without its names, or with numbers that sort as text, is of little use.
-_OPTIONS = {"csv": {"header": "true", "inferSchema": "true"}}
+# And a line that cannot be read is not a job with nulls.
+_STRICT = {"mode": "FAILFAST"}
+_OPTIONS = {"csv": {"header": "true", "inferSchema": "true"} | _STRICT, "json": _STRICT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +85,8 @@ def register_others(spark: SparkSession, names: Sequence[str]) -> None:
     Raises:
         ConfigError: One cannot be imported.
     """
+    from pyspark.sql.datasource import DataSource
+
     # Spark's workers look there by themselves.
     here = str(Path.cwd())
     if names and here not in sys.path:
@@ -93,4 +97,6 @@ def register_others(spark: SparkSession, names: Sequence[str]) -> None:
             source = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"the data source {name!r} cannot be imported: {error}") from None
+        if not (isinstance(source, type) and issubclass(source, DataSource)):
+            raise ConfigError(f"{name!r} is no data source: no class that derives from pyspark's DataSource")
         spark.dataSource.register(source)

@@ -41,6 +41,8 @@ SELECT extract(epoch FROM now())::float8, pg_snapshot_xmax(seen)::text,
     array(SELECT xid::text::bigint FROM pg_snapshot_xip(seen) AS xid)
 FROM pg_current_snapshot() AS seen
 """
+# What a person executes after the rows have come here with a dump, from a server that had come further.
+ADOPT = "UPDATE finished_jobs SET finished_xid = DEFAULT WHERE finished_xid >= pg_snapshot_xmax(pg_current_snapshot())"
 _NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 

@@ -92,6 +92,8 @@ def backfill(
     """  # noqa: D301
     if given["run_id"] is None:
         given["run_id"] = runs.new_run_id("backfill")
+    if given["where"] is not None and not given["where"].strip():
+        raise click.UsageError("--where is empty; leave it out for all rows")
     plan = work.Plan(
         source=sources.Source.of(source, pairs(options, "--option"), database_url=settings.database_url),
         args=_names(args),

@@ -78,6 +78,13 @@ STAGEABLE = {
     "context": "json",
 }
 
+# How values are written as JSON: nothing is left out, and times keep their microseconds.
+JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
 
 def spark_schema(table: str, names: Sequence[str]) -> str:
     """The columns as a schema of Spark's."""

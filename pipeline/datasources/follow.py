@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
 from drain import postgres
 from drain.errors import DrainError
+from drain.transitions import finished
 from pipeline.datasources import adbc, columns, options
 
 _TABLE = "finished_jobs"
@@ -26,8 +27,7 @@ SELECT greatest((SELECT finished_xid FROM finished_jobs ORDER BY finished_xid DE
 """
 _OF_ANOTHER_SERVER = (
     "finished_jobs, or the checkpoint, knows of transactions that this server has not had yet: the database has moved "
-    "here. Execute UPDATE finished_jobs SET finished_xid = DEFAULT WHERE finished_xid >= "
-    "pg_snapshot_xmax(pg_current_snapshot()), and begin with a new checkpoint"
+    f"here. Execute {finished.ADOPT}, and begin with a new checkpoint"
 )
 _LATEST = f"SELECT finished_xid::text::bigint FROM {_SEEN} ORDER BY finished_xid DESC LIMIT 1"
 # The last transaction that still fits; the first one fits whatever its size.

@@ -6,18 +6,22 @@ from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from psycopg.sql import Identifier
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from drain.errors import ConfigError
+from drain.errors import ConfigError, DrainError
 from pipeline.datasources import adbc, snapshot
 from pipeline.datasources import options as given_options
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
 
+# The years 1 to 9999. Infinity arrives as a number like any other.
+_MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+_DAYS = (-719_162, 2_932_896)
 _APPLICATION = "drain spark query"
 
 
@@ -67,7 +71,27 @@ class _QueryReader(DataSourceReader):
     def _batches(self, connection: Connection) -> Iterator[pa.RecordBatch]:
         statement = _readable(connection, self._query)
         schema = _as_spark_has_it(adbc.schema_of(connection, statement))
-        yield from adbc.batches(connection, statement, schema)
+        for batch in adbc.batches(connection, statement, schema):
+            _refuse_times_of_no_calendar(batch)
+            yield batch
+
+
+def _refuse_times_of_no_calendar(batch: pa.RecordBatch) -> None:
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if pa.types.is_timestamp(field.type):
+            first, last = _MICROSECONDS
+            numbers = column.cast(pa.int64())
+        elif pa.types.is_date32(field.type):
+            first, last = _DAYS
+            numbers = column.cast(pa.int32())
+        else:
+            continue
+        found = pc.min_max(numbers).as_py()
+        if found["min"] is not None and not first <= found["min"] <= found["max"] <= last:
+            raise DrainError(
+                f"column {field.name} holds a time outside of the years 1 to 9999, such as infinity: "
+                f"select {field.name}::text"
+            )
 
 
 def _readable(connection: Connection, query: str) -> str:
@@ -77,7 +101,7 @@ def _readable(connection: Connection, query: str) -> str:
         for field in adbc.schema_of(connection, query)
         for name in [Identifier(field.name).as_string()]
     )
-    return f"SELECT {', '.join(names)} FROM ({query}) AS given"
+    return f"SELECT {', '.join(names)} FROM ({query}\n) AS given"
 
 
 def _as_spark_has_it(schema: pa.Schema) -> pa.Schema:

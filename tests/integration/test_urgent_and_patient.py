@@ -169,3 +169,33 @@ def test_the_lag_is_that_of_the_range_where_a_row_has_waited_longest(database_ur
         ]
         assert [round(lag, -1) for lag in lags] == [10, 300]
         assert round(inspection.oldest_due_seconds(connection), -1) == 300
+
+
+@pytest.mark.parametrize(("poisoned", "others"), [(100, 0), (0, 100)])
+def test_a_row_that_cannot_be_moved_is_found_though_others_of_the_other_range_keep_coming(
+    database_url: str, redis_url: str, poisoned: int, others: int
+) -> None:
+    query(database_url, "ALTER TABLE inflight_jobs ADD CONSTRAINT no_poison CHECK (job_name <> 'poison')")
+    before = stage_jobs(database_url, 3, priority=poisoned)
+    (poison,) = stage_jobs(database_url, job="poison", priority=poisoned)
+    behind = stage_jobs(database_url, 16, priority=poisoned)
+    with new_enqueuer(database_url, redis_url) as draining:
+        for _ in range(100):
+            stage_jobs(database_url, priority=others)
+            draining.run_once()
+        draining.flush()
+        assert ids_in(database_url, "dead_jobs") == [poison]
+        assert {*before, *behind} <= set(pushed_jobs(redis_url))
+
+
+def test_batches_are_as_large_as_before_once_the_row_is_out_of_the_way(
+    database_url: str, redis_url: str
+) -> None:
+    query(database_url, "ALTER TABLE inflight_jobs ADD CONSTRAINT no_poison CHECK (job_name <> 'poison')")
+    stage_jobs(database_url, job="poison", priority=100)
+    stage_jobs(database_url, 40, priority=100)
+    with new_enqueuer(database_url, redis_url, batch_size=8) as draining:
+        for _ in range(100):
+            stage_jobs(database_url)
+            draining.run_once()
+        assert not draining._limit.is_reduced

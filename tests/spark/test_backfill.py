@@ -125,6 +125,43 @@ def test_a_query_on_postgres_is_a_source(database_url: str, backfill: Backfill) 
     assert found == [([number], {"name": f"user {number}"}) for number in (1, 2, 3)]
 
 
+def test_times_keep_their_microseconds_and_a_comment_may_end_a_query(
+    database_url: str, backfill: Backfill
+) -> None:
+    moment = "2026-01-02 03:04:05.123456"
+    result = backfill(
+        f"sql:SELECT '{moment}+00'::timestamptz AS a, '{moment}'::timestamp AS b -- both", "--args", "a,b"
+    )
+    assert result.exit_code == 0, result.output
+    expected = ["2026-01-02T03:04:05.123456Z", "2026-01-02T03:04:05.123456"]
+    assert query(database_url, "SELECT job_args FROM staged_jobs") == [(expected,)]
+
+
+@pytest.mark.parametrize("kind", ["timestamptz", "timestamp", "date"])
+def test_a_time_that_no_calendar_has_is_refused(database_url: str, backfill: Backfill, kind: str) -> None:
+    result = backfill(f"sql:SELECT 'infinity'::{kind} AS until", "--args", "until")
+    assert result.exit_code == 1
+    assert "column until holds a time outside of the years 1 to 9999" in result.stderr
+    assert query(database_url, "SELECT FROM staged_jobs") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "text"),
+    [
+        ("rows.jsonl", "id", '{"id": 1}\n{"id": 2\n{"id": 3}\n'),
+        ("rows.csv", "id,author", "id,author\n1,ann\n2\n3,bob\n"),
+    ],
+)
+def test_a_line_that_cannot_be_read_fails_the_run_unless_that_is_wanted(
+    database_url: str, backfill: Backfill, tmp_path: Path, name: str, columns: str, text: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert backfill(path, "--args", columns).exit_code == 1
+    assert query(database_url, "SELECT FROM staged_jobs") == []
+    assert backfill(path, "--args", columns, "--option", "mode=PERMISSIVE").exit_code == 0
+
+
 def test_a_dry_run_counts_and_shows_ten_and_stages_nothing(
     database_url: str, backfill: Backfill, tmp_path: Path
 ) -> None:
@@ -209,6 +246,8 @@ def test_the_jobs_come_due_at_the_rate_that_is_asked_for(
             1,
             "the data source 'nope:Nope' cannot be imported",
         ),
+        ("{}", ["--args", "id", "--register", "json:loads"], 1, "'json:loads' is no data source"),
+        ("{}", ["--args", "id", "--where", " "], 2, "--where is empty"),
         ("{}x", ["--args", "id"], 1, "cannot tell the format of"),
         ("nothing.parquet", ["--args", "id"], 1, "Path does not exist"),
         ("nope:nothing", ["--args", "id"], 1, "nope"),

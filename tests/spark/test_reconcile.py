@@ -334,6 +334,20 @@ def test_columns_are_compared_each_with_its_own_and_null_with_null(database_url:
     assert staged(database_url) == [(JOB, [1]), (JOB, [3]), (JOB, [4])]
 
 
+def test_nested_values_are_compared_with_all_their_nulls_and_limits(
+    spark: SparkSession, database_url: str, tmp_path: Path
+) -> None:
+    kinds = "id int, one struct<a:string,b:string>, many array<array<int>>"
+    ours = [(1, (None, "x"), [[1], [2]]), (2, ("x", None), [[1, None]]), (3, (None, None), [[1], []])]
+    theirs = [(1, ("x", None), [[1], [2]]), (2, ("x", None), [[None, 1]]), (3, (None, None), [[1], []])]
+    words = []
+    for side, rows in (("source", ours), ("target", theirs)):
+        spark.createDataFrame(rows, kinds).write.parquet(str(tmp_path / f"{side}.parquet"))
+        words += [f"--{side}", str(tmp_path / f"{side}.parquet")]
+    outcome(database_url, *words, "--key", "id", "--compare", "one,many")
+    assert staged(database_url) == [(JOB, [1]), (JOB, [2])]
+
+
 @pytest.mark.parametrize(
     ("source", "target", "reason"),
     [

@@ -25,7 +25,7 @@ LEAVES = {
     "staged": {"staged_jobs", "staged_jobs_ready"},
     "inflight": {"inflight_jobs"},
     "dead": {"dead_jobs"},
-    "finished": {"finished_jobs_other"},
+    "finished": {"finished_jobs", "finished_jobs_other"},
     "bulk": set(),
     "stale": set(),
     "state": {"drain_state"},
