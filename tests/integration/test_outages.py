@@ -96,7 +96,8 @@ def test_a_restart_of_postgres_is_waited_for(own: Services, env: dict[str, str])
         ids += stage_jobs(own.database_url, 3)
 
         wait_until(lambda: pushed_jobs(own.redis_url) == ids)
-        assert went_away_once(process)
+        # It is told only once a batch has got through.
+        wait_until(lambda: went_away_once(process))
         assert "PostgreSQL" in process.events("down")[0]["message"]
 
 
