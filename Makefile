@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check bench soak format clean
+.PHONY: install demo test check bench bench-quick bench-check soak format clean
 
 install: .venv/.installed
 
@@ -27,8 +27,16 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+# QUICK=1 for the short form: three minutes once the peers are installed.
 bench: install
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+
+bench-quick: install
+	$(BIN)/python -m benchmarks --quick
+
+# Fails if a ratio of the short form is more than a fifth below what benchmarks/peers.json records.
+bench-check: install
+	$(BIN)/python -m benchmarks --check
 
 # For how long, which faults, and a summary for `make bench`:
 # make soak SOAK_SECONDS=600 SOAK_SEED=7 SOAK_OUTPUT=benchmarks/soak.json

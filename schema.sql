@@ -172,6 +172,9 @@ CREATE TABLE IF NOT EXISTS inflight_jobs (
     fencing_token    bigint      NOT NULL DEFAULT 0,
     claimed_at       timestamptz,
     claimed_by       text,
+    -- Claimed together with others, by a worker that runs one after the other: this attempt counts when it ends,
+    -- since nobody else knows which of them has begun. If the worker dies, the next claim is of this job alone.
+    batched          boolean     NOT NULL DEFAULT false,
     lease_expires_at timestamptz,
     next_run_at      timestamptz,
     -- {"type": ..., "message": ..., "traceback": ..., "at": ...} of the latest failure, and when that was.

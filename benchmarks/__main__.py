@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING
 import psycopg
 import redis
 
-from benchmarks import bulk_report, figures, held_snapshot, latency, rates, recovery, soak
+from benchmarks import bulk_report, figures, held_snapshot, latency, rates, recovery, soak, staging
+from benchmarks.peers import plots, quick, report, results, run
 from benchmarks.processes import command, peak_megabytes
 from drain import schema
 from drain.embedded import Services, services
@@ -32,6 +34,8 @@ def main() -> None:
     arguments = _arguments()
     with services() as started:
         schema.install(started.database_url)
+        if arguments.quick or arguments.check:
+            sys.exit(_quick(started, arguments))
         parts = {part: PARTS[part](started, arguments) for part in arguments.parts}
     text = figures.merge(arguments.output, parts)
     arguments.output.write_text(text, encoding="utf-8")
@@ -44,6 +48,7 @@ def _drain(started: Services, arguments: argparse.Namespace) -> list[str]:
         *[
             _versions(started),
             _rates(started, arguments.jobs, arguments.rounds),
+            staging.section(started, arguments.jobs, arguments.rounds),
             _backlog(started, arguments.jobs, arguments.backlog, arguments.rounds),
             _memory(started, arguments.backlog),
             _held_snapshot(started, arguments.held_backlog, (arguments.rounds + 1) // 2),
@@ -63,7 +68,51 @@ def _bulk(started: Services, arguments: argparse.Namespace) -> list[str]:
     return [title, f"{_versions(started)} {packages}.", *others]
 
 
-PARTS: dict[str, Callable[[Services, argparse.Namespace], list[str]]] = {"drain": _drain, "bulk": _bulk}
+def _peers(started: Services, arguments: argparse.Namespace) -> list[str]:
+    plan = run.Plan(
+        rounds=arguments.peer_rounds,
+        seconds=arguments.peer_seconds,
+        delay_seconds=arguments.peer_seconds + 2,
+        hold_seconds=arguments.hold_seconds,
+    )
+    found = run.run(started, plan)
+    found.machine = _versions(started)
+    # The check compares like with like: its ratios come from the short form, on the same machine and day.
+    found.quick = quick.measure(started)
+    results.save(found)
+    plots.draw(found)
+    return report.sections(found)
+
+
+def _quick(started: Services, arguments: argparse.Namespace) -> int:
+    """The short form; the exit code of the check."""
+    recorded = results.load()
+    found = quick.measure(started)
+    fallen = quick.fallen(found, recorded.quick) if arguments.check else []
+    if fallen:
+        # One bad moment of a shared machine is no verdict: what is better counts.
+        figures.say("once more, since these are low:\n" + "\n".join(fallen))
+        again = quick.measure(started)
+        found = {name: max(value, again[name]) for name, value in found.items()}
+        fallen = quick.fallen(found, recorded.quick)
+    figures.say("")
+    for name, value in found.items():
+        figures.say(
+            f"{name}: {value:.3g}" + (f" ({before:.3g})" if (before := recorded.quick.get(name)) else "")
+        )
+    for line in fallen:
+        print(f"more than a fifth lower than recorded: {line}", file=sys.stderr)
+    if arguments.record:
+        recorded.quick = found
+        results.save(recorded)
+    return 1 if fallen else 0
+
+
+PARTS: dict[str, Callable[[Services, argparse.Namespace], list[str]]] = {
+    "drain": _drain,
+    "bulk": _bulk,
+    "peers": _peers,
+}
 
 
 def _arguments() -> argparse.Namespace:
@@ -83,6 +132,21 @@ def _arguments() -> argparse.Namespace:
         "--held-backlog", type=int, default=2_000_000, help="rows that are drained under a held snapshot"
     )
     parser.add_argument("--seconds", type=float, default=30, help="how long to measure latency")
+    parser.add_argument("--peer-rounds", type=int, default=5, help="rounds of rates beside the peers")
+    parser.add_argument("--peer-seconds", type=float, default=6, help="of one run beside the peers")
+    parser.add_argument(
+        "--hold-seconds",
+        type=float,
+        default=600,
+        help="of a held snapshot beside the peers; 0: no other sessions",
+    )
+    parser.add_argument("--quick", action="store_true", help="the short form, which writes nothing")
+    parser.add_argument("--record", action="store_true", help="… but its ratios, into peers.json")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="the short form; fails if a ratio is a fifth below the recorded one",
+    )
     parser.add_argument("--soak", type=Path, default=soak.SUMMARY, help="what `make soak` has written")
     parser.add_argument("--output", type=Path, default=RESULTS, help="where to write")
     return parser.parse_args()

@@ -61,6 +61,7 @@ class JobOptions:
         heartbeat_seconds: How often the worker extends the lease; None for a third of it.
         max_execute_seconds: An attempt that runs for longer has its stack logged, once, and goes on;
             None for half of its timeout.
+        isolated: Whether each runs in a process of its own.
     """
 
     queue: str = DEFAULT_QUEUE
@@ -71,6 +72,7 @@ class JobOptions:
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     heartbeat_seconds: float | None = None
     max_execute_seconds: float | None = None
+    isolated: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.queue, str) or not self.queue:
@@ -80,6 +82,8 @@ class JobOptions:
             if not _is_a(kind, value):
                 whole = "whole " if kind is int else ""
                 raise ValueError(f"{name} must be a {whole}number, not {value!r}")
+        if self.isolated not in (True, False):
+            raise ValueError(f"isolated must be True or False, not {self.isolated!r}")
         self._check_ranges()
 
     def _check_ranges(self) -> None:

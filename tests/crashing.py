@@ -5,8 +5,9 @@ import signal
 import sys
 
 from cli import main
-from drain import crashpoints, wire
+from drain import crashpoints
 from drain.crashpoints import CrashPoint
+from drain.wire import push
 
 
 def die_at(point: CrashPoint) -> None:
@@ -19,6 +20,6 @@ def die_at(point: CrashPoint) -> None:
 
 if __name__ == "__main__":
     # A few jobs are pushed in several slices, as thousands are elsewhere.
-    wire.JOBS_PER_CALL = 2
+    push.JOBS_PER_CALL = 2
     die_at(CrashPoint[sys.argv[1]])
     main(sys.argv[2:])

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic
 from types import CoroutineType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from drain.job import JobOptions
 from drain.transitions.inflight import Claim
 from workers import registry
+from workers.current import CurrentJob, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
     Dead,
@@ -23,57 +24,93 @@ from workers.errors import (
     JobTimeoutError,
     LeaseLostError,
     NotRegisteredError,
+    TransactionError,
     checked,
 )
 from workers.lease import Handler, Lease
-from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Unreadable, describe
+from workers.outcome import (
+    FINISHED,
+    Deferred,
+    Failed,
+    Finished,
+    GaveUp,
+    Lost,
+    Outcome,
+    Settled,
+    Unreadable,
+    describe,
+)
+
+_LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
 
 
-def run(claim: Claim, lease: Lease) -> Outcome:
+def run(current: CurrentJob) -> Outcome:
     """Call the function of a claimed job; whatever it raises becomes an outcome.
-
-    The lease is extended while the function runs, and no longer.
 
     Raises:
         KeyboardInterrupt: As it came; the claim is left to run out.
     """
-    job = registry.find(claim.job_name)
-    if job is None:
-        return Failed(describe(_not_registered(claim.job_name)))
+    lease = current._lease
+    call = prepare(lease.claim)
+    if not isinstance(call, Call):
+        return call
+    token = begin(current)
     try:
-        args, kwargs = json.loads(claim.job_args), json.loads(claim.job_kwargs)
-    except (ValueError, RecursionError) as error:
-        return Unreadable(f"Python cannot read its arguments: {error}")
-    try:
-        _check_arguments(job, args, kwargs)
-        call = partial(_call, job.function, args, kwargs, lease)
-        interruptible(call, claim.timeout_seconds, lambda: lease.lost, lease.stop)
+        interruptible(partial(_call, call, lease), lease.claim.timeout_seconds, lease.cause, lease.stop)
     except KeyboardInterrupt:
         raise
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
     except BaseException as error:  # noqa: BLE001
-        return _outcome_of(error, job.job_options)
-    return Finished()
+        return concluded(current, outcome_of(error, call))
+    finally:
+        end(token)
+    return concluded(current, FINISHED)
 
 
-def _call(
-    function: Callable[..., Any],
-    args: list[Any],
-    kwargs: dict[str, Any],
-    lease: Lease,
-    handler: Handler | None,
-) -> None:
+class Call(NamedTuple):
+    """What is to be called."""
+
+    job: registry.Job[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def prepare(claim: Claim) -> Call | Failed | Unreadable:
+    """Find the function of a claimed job and read its arguments; or say why that cannot be done."""
+    job = registry.find(claim.job_name)
+    if job is None:
+        return Failed(describe(_not_registered(claim.job_name)))
+    try:
+        return Call(job, json.loads(claim.job_args), json.loads(claim.job_kwargs))
+    except (ValueError, RecursionError) as error:
+        return Unreadable(f"Python cannot read its arguments: {error}")
+
+
+def concluded(current: CurrentJob, result: Outcome) -> Outcome:
+    """What became of an attempt, in view of its transaction."""
+    if current.finished:
+        return Settled(result)
+    if current.in_transaction and isinstance(result, Finished):
+        return Failed(describe(TransactionError(_LEFT_OPEN)), registry.options(current.name))
+    return result
+
+
+def _call(call: Call, lease: Lease, handler: Handler | None) -> None:
     lease.start(handler)
-    result = function(*args, **kwargs)
+    result = call.job.function(*call.args, **call.kwargs)
     # What isinstance() asks of a proxy may raise.
     if issubclass(type(result), CoroutineType):
         lease.coroutine = result
         asyncio.run(result)
 
 
-def _outcome_of(error: BaseException, options: JobOptions) -> Outcome:
+def outcome_of(error: BaseException, call: Call) -> Outcome:
+    """What becomes of an attempt that has raised."""
     # What isinstance() asks of an exception may raise.
     kind = type(error)
+    options = call.job.job_options
+    if kind is TypeError and _is_of_the_call(error):
+        return Failed(describe(_misfit(call, error)), options)
     if issubclass(kind, Defer):
         return _deferred(error, options)
     if issubclass(kind, Dead):
@@ -94,7 +131,7 @@ def _deferred(error: Any, options: JobOptions) -> Outcome:
 def interruptible(
     act: Callable[[Handler | None], None],
     seconds: float,
-    lost: Callable[[], bool] = lambda: False,
+    cause: Callable[[], Exception | None] = lambda: None,
     end: Callable[[], None] = lambda: None,
 ) -> None:
     """Call a function, and raise JobTimeoutError inside of it once `seconds` have passed.
@@ -104,7 +141,7 @@ def interruptible(
     Args:
         act: Is given the handler of SIGALRM; None in another thread, where nothing can be raised.
         seconds: From now.
-        lost: Whether a SIGALRM that comes earlier is to raise LeaseLostError.
+        cause: What a SIGALRM that comes earlier is to raise, if anything.
         end: Called at the end: when a SIGALRM raises nothing any more, and before those that come later are
             for somebody else.
     """
@@ -117,10 +154,8 @@ def interruptible(
     raises = True
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        if raises and lost():
-            raise LeaseLostError("somebody else has claimed the job; this attempt can finish nothing")
         if raises:
-            raise JobTimeoutError(f"it ran for longer than its timeout of {seconds:g} s")
+            raise cause() or JobTimeoutError(f"it ran for longer than its timeout of {seconds:g} s")
 
     handler = signal.signal(signal.SIGALRM, interrupt)
     began, outer = monotonic(), 0.0
@@ -140,16 +175,28 @@ def interruptible(
                 signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (monotonic() - began)))
 
 
-def _check_arguments(job: registry.Job[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
+def _is_of_the_call(error: BaseException) -> bool:
+    """Whether it was raised before the function had begun."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and traceback.tb_frame.f_globals is globals()
+
+
+def _misfit(call: Call, error: BaseException) -> BaseException:
+    """The error in the words of the job, if it is that the arguments do not fit the function."""
     try:
-        signature = inspect.signature(job.function)
+        signature = inspect.signature(call.job.function)
     except ValueError:
-        # Some functions that are written in C do not tell; calling them will.
-        return
+        # Some functions that are written in C do not tell.
+        return error
     try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ArgumentsDoNotFitError(f"the arguments do not fit {job.job_name}{signature}: {error}") from None
+        signature.bind(*call.args, **call.kwargs)
+    except TypeError as misfit:
+        return ArgumentsDoNotFitError(
+            f"the arguments do not fit {call.job.job_name}{signature}: {misfit}"
+        ).with_traceback(None)
+    return error
 
 
 def _not_registered(name: str) -> NotRegisteredError:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from contextvars import ContextVar, Token
 from datetime import datetime
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from drain.transitions.inflight import Claim
 from workers.errors import NoCurrentJobError
 from workers.lease import Lease
 
 
-@dataclass(slots=True)
 class CurrentJob:
     """The job that is running here.
 
@@ -26,41 +23,36 @@ class CurrentJob:
         attempt: 1 for the first. Deferrals do not count.
         fencing_token: Grows with each claim. A store that keeps the highest one it has seen, and refuses
             lower ones, is safe from workers that come back late.
-        key: The same for every attempt, and no other job has it: for services that take an idempotency key.
         finished: Its `transaction()` has committed.
         in_transaction: Its `transaction()` is open, or was thrown away without having been ended.
     """
 
-    id: int
-    name: str
-    queue: str
-    tag: str | None
-    context: str | None
-    attempt: int
-    fencing_token: int
-    key: str
-    finished: bool
-    in_transaction: bool
-    _lease: Lease = field(repr=False)
-    _database_url: str = field(repr=False)
+    __slots__ = (
+        *("id", "name", "queue", "tag", "context", "attempt", "fencing_token", "finished", "in_transaction"),
+        *("_lease", "_installation", "_database_url"),
+    )
 
-    @classmethod
-    def of(cls, claim: Claim, key: str, lease: Lease, database_url: str) -> CurrentJob:
-        """The job of a claim that was taken a moment ago."""
-        return cls(
-            id=claim.id,
-            name=claim.job_name,
-            queue=claim.queue,
-            tag=claim.tag,
-            context=claim.context,
-            attempt=claim.attempts,
-            fencing_token=claim.fencing_token,
-            key=key,
-            finished=False,
-            in_transaction=False,
-            _lease=lease,
-            _database_url=database_url,
-        )
+    def __init__(self, claim: Claim, lease: Lease, installation: UUID | None, database_url: str) -> None:
+        self.id = claim.id
+        self.name = claim.job_name
+        self.queue = claim.queue
+        self.tag = claim.tag
+        self.context = claim.context
+        self.attempt = claim.attempts
+        self.fencing_token = claim.fencing_token
+        self.finished = False
+        self.in_transaction = False
+        self._lease = lease
+        self._installation = installation
+        self._database_url = database_url
+
+    def __repr__(self) -> str:
+        return f"<job {self.id} ({self.name}), attempt {self.attempt}>"
+
+    @property
+    def key(self) -> str:
+        """The same for every attempt, and no other job has it: for services that take an idempotency key."""
+        return str(uuid5(self._installation or NAMESPACE_OID, str(self.id)))
 
     @property
     def lease_expires_at(self) -> datetime:
@@ -93,11 +85,11 @@ def current_job() -> CurrentJob:
     return job
 
 
-@contextmanager
-def running(job: CurrentJob) -> Iterator[None]:
-    """Make `job` the current one for as long as the block runs."""
-    token = _current.set(job)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+def begin(job: CurrentJob) -> Token[CurrentJob | None]:
+    """Make `job` the current one, until `end`."""
+    return _current.set(job)
+
+
+def end(token: Token[CurrentJob | None]) -> None:
+    """Make the one current that was so before."""
+    _current.reset(token)

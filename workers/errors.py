@@ -45,6 +45,14 @@ class JobTimeoutError(Exception):
     """The job has run for longer than its timeout_seconds; raised again every ten seconds should it go on."""
 
 
+class WorkerStoppedError(Exception):
+    """The worker of the job was told to stop, and the job did not end in time: it will be tried again."""
+
+
+class WorkerDiedError(Exception):
+    """The process that ran the job was killed, or ended, in the middle of it."""
+
+
 class NotRegisteredError(Exception):
     """Nobody has registered a function under the job's name."""
 

@@ -70,7 +70,26 @@ class Unreadable:
     explanation: str
 
 
-Outcome = Finished | Failed | Deferred | GaveUp | Lost | Unreadable
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The function has finished the job by its own transaction.
+
+    Attributes:
+        rest: What it did afterwards, which changes nothing about that.
+    """
+
+    rest: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The process that ran the job has written down that it is not finished, and why."""
+
+
+Outcome = Settled | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Unreadable
+
+
+FINISHED = Finished()
 
 
 def describe(error: BaseException) -> dict[str, str]:

@@ -32,6 +32,7 @@ class Job(Generic[P, R]):
         function: The function as it was written.
         job_name: The name that it is registered under.
         job_options: What the registration says about its jobs.
+        runs_in_loop: It is an `async def`, many of which run at once.
     """
 
     def __init__(self, function: Callable[P, R], name: str, options: JobOptions) -> None:
@@ -39,6 +40,7 @@ class Job(Generic[P, R]):
         self.function = function
         self.job_name = name
         self.job_options = options
+        self.runs_in_loop = inspect.iscoroutinefunction(function) and not options.isolated
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now."""
@@ -62,6 +64,7 @@ class Job(Generic[P, R]):
 
 
 _jobs: dict[str, Job[..., Any]] = {}
+_DEFAULT_OPTIONS = JobOptions()
 
 
 @overload
@@ -78,13 +81,14 @@ def job(
     lease_seconds: float = DEFAULT_LEASE_SECONDS,
     heartbeat_seconds: float | None = None,
     max_execute_seconds: float | None = None,
+    isolated: bool = False,
 ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 def job(
     function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
 ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
     """Register a function as a job: `@job`, or `@job(queue="mail", max_attempts=5)`.
 
-    An `async def` runs in an event loop of its own.
+    An `async def` runs in the event loop of its worker, many at once; in RQ's own worker one by one.
 
     Args:
         function: The function, where no option is given.
@@ -98,6 +102,8 @@ def job(
         heartbeat_seconds: How often it is extended; a third of the lease by default.
         max_execute_seconds: An attempt that runs for longer has its stack logged, once, and goes on; half of
             its timeout by default.
+        isolated: `drain work` runs each in a process of its own, as RQ's worker does anyway: for code that
+            leaks, crashes or cannot be interrupted.
 
     Raises:
         ValueError: An option makes no sense, another function has this name already, or this one yields.
@@ -150,6 +156,12 @@ def load(modules: Sequence[str]) -> None:
 def find(name: str) -> Job[..., Any] | None:
     """The job registered under this name."""
     return _jobs.get(name)
+
+
+def options(name: str) -> JobOptions:
+    """What is registered about jobs of this name; the defaults if nothing is."""
+    registered = _jobs.get(name)
+    return registered.job_options if registered else _DEFAULT_OPTIONS
 
 
 def names() -> list[str]:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from drain.job import Limits
+from drain.job import DEFAULT_LEASE_SECONDS, Limits
 from drain.postgres import Connection, fetch_one
-from drain.transitions import JOB_COLUMNS
+from drain.transitions import JOB_COLUMNS, id_array
 
 # Seconds; a hundred years.
 EVER = 3.2e9
 
+_DEFAULT_LIMITS = Limits()
 _DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A job that is ours for as long as the lease holds.
 
     Attributes:
@@ -89,6 +87,7 @@ UPDATE inflight_jobs AS job SET
         ELSE 1 END,
     claimed_at = clock_timestamp(),
     claimed_by = %(worker)s,
+    batched = false,
     lease_expires_at = clock_timestamp() + make_interval(secs => found.lease_seconds),
     next_run_at = NULL
 FROM found
@@ -124,15 +123,108 @@ def claim(
     parameters = {
         "id": job_id,
         "worker": worker,
-        "limits": Jsonb(
-            {name.encode(errors="surrogatepass").hex(): numbers for name, numbers in limits.items()}
-        ),
+        "limits": Jsonb({_hex(name): numbers for name, numbers in limits.items()}),
         "again": again,
         **Limits()._asdict(),
     }
     # In binary: psycopg reads times as text in no DateStyle but ISO, and by then the claim has been committed.
-    with connection.cursor(row_factory=class_row(Claim), binary=True) as cursor:
-        return cursor.execute(CLAIM, parameters).fetchone()
+    row = connection.execute(CLAIM, parameters, binary=True).fetchone()
+    return None if row is None else Claim._make(row)
+
+
+# Takes the jobs that one worker may take together: unclaimed and due, not expired, and either new or failed by
+# themselves the last time. Those whose last worker died, or that asked to be run later, are claimed singly, where
+# it is decided whether they are to be buried; so the row of a batch needs no look at what it was before.
+#
+# An attempt that is one of many counts when it ends, for nobody would know which of them had begun: `batched`.
+_MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
+CLAIM_MANY = f"""
+UPDATE inflight_jobs SET
+    fencing_token = fencing_token + 1,
+    attempts = attempts + CASE WHEN NOT %(alone)s OR {_MINE_ALREADY} THEN 0 ELSE 1 END,
+    batched = NOT %(alone)s,
+    claimed_at = clock_timestamp(),
+    claimed_by = %(worker)s,
+    lease_expires_at = clock_timestamp() + make_interval(secs => CASE WHEN %(same_lease)s THEN %(lease_seconds)s
+        ELSE coalesce((%(leases)s ->> encode(convert_to(job_name, 'UTF8'), 'hex'))::float8, %(lease_seconds)s) END),
+    next_run_at = NULL
+WHERE id = ANY (%(ids)s::bigint[])
+    AND (lease_expires_at IS NULL AND (next_run_at IS NULL OR next_run_at <= clock_timestamp()) AND (
+            claimed_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())
+            OR failed_at >= claimed_at)
+        OR {_MINE_ALREADY})
+    AND (SELECT set_config('synchronous_commit',
+        replace(current_setting('synchronous_commit'), 'off', 'on'), true)) <> ''
+RETURNING id, job_name, job_args::text, job_kwargs::text, queue, tag, context::text,
+    attempts + batched::integer, max_attempts, timeout_seconds, fencing_token, lease_expires_at
+"""
+LEFT_TO_CLAIM = """
+SELECT id FROM inflight_jobs WHERE id = ANY (%s::bigint[])
+    AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
+    AND (next_run_at IS NULL OR next_run_at <= clock_timestamp())
+"""
+
+
+def claim_many(
+    connection: Connection,
+    ids: Sequence[int],
+    *,
+    worker: str,
+    limits: Mapping[str, Limits],
+    alone: bool = False,
+    again: bool = False,
+) -> list[Claim]:
+    """Claim those of these jobs that may be claimed together, in one statement; the others stay as they are.
+
+    Args:
+        connection: In autocommit mode, as for `claim`.
+        ids: None of which this worker holds.
+        worker: Who claims, for people to read.
+        limits: Of each registered name; others get the defaults.
+        alone: There is one id, and it is begun at once: its attempt counts from now on.
+        again: As for `claim`.
+
+    Returns:
+        The claims, in the order of `ids`. What is missing among them may still be to be claimed singly:
+        `left_to_claim` tells.
+    """
+    leases = {
+        _hex(name): each.lease_seconds
+        for name, each in limits.items()
+        if each.lease_seconds != DEFAULT_LEASE_SECONDS
+    }
+    parameters = {
+        "ids": id_array(ids),
+        "worker": worker,
+        "same_lease": not leases,
+        "leases": Jsonb(leases),
+        "lease_seconds": DEFAULT_LEASE_SECONDS,
+        "alone": alone,
+        "again": again,
+    }
+    rows = connection.execute(CLAIM_MANY, parameters, binary=True).fetchall()
+    claims = {row[0]: _claim_of(row, limits) for row in rows}
+    return [claims[job_id] for job_id in ids if job_id in claims]
+
+
+def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits]) -> Claim:
+    own = limits.get(row[1], _DEFAULT_LIMITS)
+    return Claim._make(
+        (
+            *row[:8],
+            own.max_attempts if row[8] is None else row[8],
+            own.timeout_seconds if row[9] is None else row[9],
+            own.lease_seconds,
+            *row[10:],
+            # What has expired, or whose last attempt ended with its worker, is claimed singly.
+            *(False, False),
+        )
+    )
+
+
+def left_to_claim(connection: Connection, ids: Sequence[int]) -> set[int]:
+    """Those of these jobs that nobody holds and that are due."""
+    return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, (id_array(ids),))}
 
 
 # A heartbeat may come late, when its job has already been given back: what waits is not to be claimed by it.
@@ -154,6 +246,70 @@ def extend(connection: Connection, job_id: int, token: int, lease_seconds: float
     return None if row is None else row[0]
 
 
+CLAIMED = """
+SELECT id, job_name, job_args::text, job_kwargs::text, queue, tag, context::text, attempts + batched::integer,
+    max_attempts, timeout_seconds, fencing_token, lease_expires_at
+FROM inflight_jobs WHERE id = %s AND fencing_token = %s AND lease_expires_at IS NOT NULL
+"""
+
+
+def claimed(connection: Connection, job_id: int, token: int, limits: Mapping[str, Limits]) -> Claim | None:
+    """A claim that has been made, if it is still the current one and its outcome has not been recorded."""
+    row = connection.execute(CLAIMED, (job_id, token), binary=True).fetchone()
+    return None if row is None else _claim_of(row, limits)
+
+
+_THESE = "unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS these (id, token)"
+EXTEND_MANY = """
+UPDATE inflight_jobs AS job SET lease_expires_at = clock_timestamp() + make_interval(secs => these.lease)
+FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[], %(leases)s::float8[]) AS these (id, token, lease)
+WHERE job.id = these.id AND job.fencing_token = these.token AND job.next_run_at IS NULL
+RETURNING job.id, job.lease_expires_at
+"""
+
+
+def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, datetime]:
+    """As `extend`, for many at a time.
+
+    Returns:
+        Until when each lease holds; those that are missing have been refused.
+    """
+    parameters = {**_ids_and_tokens(claims), "leases": [claim.lease_seconds for claim in claims]}
+    return dict(connection.execute(EXTEND_MANY, parameters, binary=True).fetchall())
+
+
+# What was claimed by a batch was new, or had failed: both stand as before the claim.
+RELEASE = f"""
+UPDATE inflight_jobs AS job SET
+    lease_expires_at = NULL,
+    claimed_at = failed_at,
+    batched = false,
+    attempts = attempts - CASE WHEN batched THEN 0 ELSE 1 END
+FROM {_THESE}
+WHERE job.id = these.id AND job.fencing_token = these.token AND job.lease_expires_at IS NOT NULL
+RETURNING job.id, job.queue, job.delivery
+"""
+
+
+class Released(NamedTuple):
+    """A job that was claimed, and is as before: it waits for a worker under its delivery number."""
+
+    id: int
+    queue: str
+    delivery: int
+
+
+def release(connection: Connection, ids: Sequence[int], tokens: Sequence[int]) -> list[Released]:
+    """Give back claims of `claim_many` whose jobs have not begun, as if they had not been made.
+
+    Returns:
+        Those that were still ours, in the order of `ids`.
+    """
+    parameters = {"ids": id_array(ids), "tokens": id_array(tokens)}
+    released = {row[0]: Released._make(row) for row in connection.execute(RELEASE, parameters)}
+    return [released[job_id] for job_id in ids if job_id in released]
+
+
 IS_CURRENT = "SELECT EXISTS (SELECT FROM inflight_jobs WHERE id = %s AND fencing_token = %s)"
 
 
@@ -163,17 +319,25 @@ def is_current(connection: Connection, job_id: int, token: int) -> bool:
     return bool(current)
 
 
-FINISH_ONCE = """
-WITH done AS (
-    DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *
-), recorded AS (
+_FINISH = """
+WITH done AS ({leave}), recorded AS (
     INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
         staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
     SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
-        staged_at, moved_at, claimed_at, clock_timestamp(), claimed_by, attempts, fencing_token, last_error, history
+        staged_at, moved_at, claimed_at, clock_timestamp(), claimed_by, attempts + batched::integer, fencing_token,
+        last_error, history
     FROM done RETURNING id
 )
-SELECT EXISTS (SELECT FROM recorded)"""
+"""
+_FINISH_ONE = """
+    DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *
+"""
+_FINISH_THESE = f"""
+    DELETE FROM inflight_jobs AS job USING {_THESE}
+    WHERE job.id = these.id AND job.fencing_token = these.token RETURNING job.*
+"""
+FINISH_ONCE = _FINISH.format(leave=_FINISH_ONE) + "SELECT EXISTS (SELECT FROM recorded)"
+FINISH_MANY = _FINISH.format(leave=_FINISH_THESE) + "SELECT id FROM recorded"
 IS_FINISHED = """
 SELECT EXISTS (
     SELECT FROM finished_jobs
@@ -204,6 +368,18 @@ def finish_once(connection: Connection, job_id: int, token: int) -> bool:
     return bool(finished)
 
 
+def finish_many(connection: Connection, claims: Sequence[Claim]) -> set[int]:
+    """Record many jobs as finished, each only if its token is still the current one, in one statement.
+
+    Returns:
+        Ids of those that this very call has finished. What became of the others, `finish` tells of each.
+
+    Raises:
+        psycopg.IntegrityError: The id of one is finished already; none has been recorded.
+    """
+    return {job_id for (job_id,) in connection.execute(FINISH_MANY, _ids_and_tokens(claims), binary=True)}
+
+
 def is_finished(connection: Connection, job_id: int, token: int) -> bool:
     """Whether the job has been finished under this very token, within the last day."""
     (finished,) = fetch_one(connection, IS_FINISHED, (job_id, token))
@@ -213,6 +389,8 @@ def is_finished(connection: Connection, job_id: int, token: int) -> bool:
 RETRY_LATER = """
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
+    attempts = attempts + batched::integer,
+    batched = false,
     next_run_at = clock_timestamp() + make_interval(secs => %(wait)s),
     failed_at = clock_timestamp(),
     last_error = %(error)s::jsonb || jsonb_build_object('at', clock_timestamp())
@@ -235,7 +413,8 @@ UPDATE inflight_jobs SET
     lease_expires_at = NULL,
     next_run_at = greatest(clock_timestamp(),
         coalesce(%(until)s::timestamptz, clock_timestamp() + make_interval(secs => %(wait)s))),
-    attempts = attempts - CASE WHEN lease_expires_at IS NULL THEN 0 ELSE 1 END
+    attempts = attempts - CASE WHEN lease_expires_at IS NULL OR batched THEN 0 ELSE 1 END,
+    batched = false
 WHERE id = %(id)s AND fencing_token = %(token)s
 """
 
@@ -255,7 +434,7 @@ WITH given_up AS (
     DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *
 ), buried AS (
     INSERT INTO dead_jobs ({JOB_COLUMNS}, attempts, last_error, reason, explanation)
-    SELECT {JOB_COLUMNS}, attempts - CASE WHEN %(ran)s THEN 0 ELSE 1 END,
+    SELECT {JOB_COLUMNS}, attempts + batched::integer - CASE WHEN %(ran)s THEN 0 ELSE 1 END,
         coalesce(%(error)s::jsonb || jsonb_build_object('at', clock_timestamp()), last_error),
         %(reason)s, %(explanation)s
     FROM given_up RETURNING id
@@ -372,3 +551,15 @@ def _redeliver(
     parameters = {"last_delivery": last_delivery, "limit": limit, **condition}
     rows = connection.execute(statement, parameters).fetchall()
     return sorted((Redelivered._make(row) for row in rows), key=lambda job: job.delivery)
+
+
+def _ids_and_tokens(claims: Iterable[Claim]) -> dict[str, str]:
+    ids, tokens = [], []
+    for claim in claims:
+        ids.append(claim.id)
+        tokens.append(claim.fencing_token)
+    return {"ids": id_array(ids), "tokens": id_array(tokens)}
+
+
+def _hex(name: str) -> str:
+    return name.encode(errors="surrogatepass").hex()

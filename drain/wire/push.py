@@ -1,16 +1,4 @@
-"""RQ's keys and formats. No other module knows them.
-
-    rq:queues              set of the names of all queues, as keys: rq:queue:<queue>
-    rq:queue:<queue>       list of RQ job ids; pushed on the right, popped on the left
-    rq:job:<rq id>         hash: what an RQ worker needs to run one job
-    drain:<namespace>      ours: there for as long as this Redis remembers what was pushed to it
-
-In the tracked mode the RQ job calls one fixed function with the id of the row, so no argument of a job
-and no name that could be called ever reaches Redis. Its RQ id is `<namespace>-<id>-<delivery>`: each
-delivery is an RQ job of its own, so what RQ still does to an earlier one (expiry, registries, clean-up)
-cannot touch a later one. In forward mode the job is the user's own function and arguments, pickled as RQ
-itself would, under `<namespace>-<id>-forward`.
-"""
+"""The enqueuer's side of the wire: jobs in RQ's format, and the lists that they are appended to."""
 
 from __future__ import annotations
 

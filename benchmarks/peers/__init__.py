@@ -1,0 +1,21 @@
+"""Beside the peers: the same work, by job-drain and by what else a Python programmer would take.
+
+    ticks         shared memory in which each process counts what it has done
+    work          the work itself, the same code for all
+    apps/         each peer's own way to define jobs, to fill its queue and to commit a single job
+    fill          program in a peer's environment: jobs in bulk
+    produce       program in a peer's environment: single jobs at a steady rate
+    peers         how each of them is run, and why so
+    environments  a virtual environment for each, of pinned versions
+    bench         one database, one Redis, and the processes of a peer, for one measurement
+    processes     their processor time and their memory
+    rate          jobs a second
+    delay         from commit to start
+    disturbances  what other sessions do meanwhile
+    results       all figures as plain data, and the JSON file
+    run           the rounds
+    report, plots the figures for people
+    quick         the short form, and whether it is what it was
+
+`ticks`, `work`, `apps`, `fill` and `produce` run in the environment of each peer: they import nothing else of ours.
+"""

@@ -1,0 +1,74 @@
+"""job-drain. Jobs are staged in bulk by `stage_many`, in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+from sqlalchemy import text
+
+import workers
+from benchmarks.peers import work
+from drain import schema, stage_many
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_UPDATE = text(work.UPDATE.format(":id"))
+
+
+@workers.job(name="noop")
+def noop() -> None:
+    work.done()
+
+
+@workers.job(name="cpu")
+def cpu() -> None:
+    work.spin()
+    work.done()
+
+
+@workers.job(name="wait")
+def wait() -> None:
+    time.sleep(work.WAIT_SECONDS)
+    work.done()
+
+
+@workers.job(name="wait_async")
+async def wait_async() -> None:
+    await asyncio.sleep(work.WAIT_SECONDS)
+    work.done()
+
+
+@workers.job(name="update")
+def update(number: int) -> None:
+    with workers.transaction() as session:
+        session.execute(_UPDATE, {"id": number % work.ACCOUNTS})
+    work.done()
+
+
+@workers.job(name="started")
+def started(number: int) -> None:
+    work.started(number)
+
+
+def prepare() -> None:
+    schema.install(work.database_url())
+
+
+def fill(name: str, jobs: int) -> None:
+    arguments = ((number,) if name == "update" else () for number in range(jobs))
+    with psycopg.connect(work.database_url()) as connection:
+        stage_many(connection, name, arguments)
+
+
+def producer() -> Callable[[int], object]:
+    connection = psycopg.connect(work.database_url())
+
+    def commit(number: int) -> None:
+        started.stage(connection, number)
+        connection.commit()
+
+    return commit

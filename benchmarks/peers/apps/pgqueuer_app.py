@@ -1,0 +1,88 @@
+"""PgQueuer, on asyncpg, which it recommends. Jobs are inserted in thousands by one `enqueue` with lists."""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncpg
+from pgqueuer import PgQueuer
+from pgqueuer.db import AsyncpgDriver
+from pgqueuer.queries import Queries
+
+from benchmarks.peers import work
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from pgqueuer.models import Job
+
+_TOGETHER = 1000
+
+
+@asynccontextmanager
+async def main() -> AsyncIterator[PgQueuer]:
+    """What `pgq run` calls."""
+    connection = await asyncpg.connect(work.database_url())
+    accounts = await asyncpg.create_pool(work.database_url(), min_size=0, max_size=10)
+    queuer = PgQueuer(AsyncpgDriver(connection))
+
+    @queuer.entrypoint("noop")
+    async def noop(_: Job) -> None:
+        work.done()
+
+    @queuer.entrypoint("cpu")
+    async def cpu(_: Job) -> None:
+        work.spin()
+        work.done()
+
+    @queuer.entrypoint("wait")
+    async def wait(_: Job) -> None:
+        await asyncio.sleep(work.WAIT_SECONDS)
+        work.done()
+
+    @queuer.entrypoint("update")
+    async def update(job: Job) -> None:
+        await accounts.execute(work.UPDATE.format("$1"), int(job.payload) % work.ACCOUNTS)
+        work.done()
+
+    @queuer.entrypoint("started")
+    async def started(job: Job) -> None:
+        work.started(int(job.payload))
+
+    yield queuer
+    await accounts.close()
+    await connection.close()
+
+
+def prepare() -> None:
+    async def install(queries: Queries) -> None:
+        await queries.install()
+        # `pgq autovac`, the first line of its checklist.
+        await queries.optimize_autovacuum()
+
+    asyncio.run(_with_queries(install))
+
+
+def fill(name: str, jobs: int) -> None:
+    async def enqueue(queries: Queries) -> None:
+        for first in range(0, jobs, _TOGETHER):
+            numbers = range(first, min(first + _TOGETHER, jobs))
+            payloads = [str(number).encode() if name == "update" else None for number in numbers]
+            await queries.enqueue([name] * len(payloads), payloads, [0] * len(payloads))
+
+    asyncio.run(_with_queries(enqueue))
+
+
+def producer() -> Callable[[int], object]:
+    loop = asyncio.new_event_loop()
+    queries = Queries(AsyncpgDriver(loop.run_until_complete(asyncpg.connect(work.database_url()))))
+    return lambda number: loop.run_until_complete(queries.enqueue("started", str(number).encode()))
+
+
+async def _with_queries(use: Callable[[Queries], object]) -> None:
+    connection = await asyncpg.connect(work.database_url())
+    await use(Queries(AsyncpgDriver(connection)))
+    await connection.close()

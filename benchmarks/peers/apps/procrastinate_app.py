@@ -1,0 +1,76 @@
+"""Procrastinate, on psycopg's pool. Jobs are inserted in thousands by `batch_defer`."""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from procrastinate import App, PsycopgConnector
+from psycopg_pool import AsyncConnectionPool
+
+from benchmarks.peers import work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_TOGETHER = 1000
+
+app = App(connector=PsycopgConnector(conninfo=work.database_url(), min_size=1, max_size=20))
+_pools: list[AsyncConnectionPool] = []
+
+
+@app.task(name="noop")
+async def noop() -> None:
+    work.done()
+
+
+@app.task(name="cpu")
+async def cpu() -> None:
+    work.spin()
+    work.done()
+
+
+@app.task(name="wait")
+async def wait() -> None:
+    await asyncio.sleep(work.WAIT_SECONDS)
+    work.done()
+
+
+@app.task(name="update")
+async def update(number: int) -> None:
+    async with (await _accounts()).connection() as connection:
+        await connection.execute(work.UPDATE.format("%s"), (number % work.ACCOUNTS,))
+    work.done()
+
+
+@app.task(name="started")
+async def started(number: int) -> None:
+    work.started(number)
+
+
+def prepare() -> None:
+    with app.open():
+        app.schema_manager.apply_schema()
+
+
+def fill(name: str, jobs: int) -> None:
+    with app.open():
+        for first in range(0, jobs, _TOGETHER):
+            numbers = range(first, min(first + _TOGETHER, jobs))
+            app.tasks[name].batch_defer(*({"number": n} if name == "update" else {} for n in numbers))
+
+
+def producer() -> Callable[[int], object]:
+    app.open()
+    return lambda number: started.defer(number=number)
+
+
+async def _accounts() -> AsyncConnectionPool:
+    if not _pools:
+        pool = AsyncConnectionPool(
+            work.database_url(), min_size=1, max_size=10, open=False, kwargs={"autocommit": True}
+        )
+        _pools.append(pool)
+        await pool.open()
+    return _pools[0]

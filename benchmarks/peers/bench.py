@@ -1,0 +1,194 @@
+"""What one measurement stands on: a fresh database, an empty Redis, shared memory, and the processes of a peer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+import psycopg
+import redis
+
+from benchmarks.peers import processes, work
+from benchmarks.peers.environments import ROOT
+from benchmarks.peers.ticks import Ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from benchmarks.peers.peers import Peer, Program
+    from drain.embedded import Services
+
+DATABASE = "peers"
+_FIRST_JOB_SECONDS = 30
+_END_SECONDS = 10
+_LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Running:
+    """The processes of a peer, by the ids of those that were started; what they fork belongs to them."""
+
+    workers: list[int]
+    others: list[int]
+
+    @property
+    def pids(self) -> list[int]:
+        return self.workers + self.others
+
+
+class Bench:
+    """Both servers and a directory for what processes share.
+
+    Args:
+        services: The servers, the same for all.
+        directory: Where the shared memory and the logs are.
+    """
+
+    def __init__(self, services: Services, directory: Path) -> None:
+        self.services = services
+        self.directory = directory
+        self.database_url = services.postgres.url_of(DATABASE)
+        self.ticks = Ticks.create(directory / work.TICKS)
+
+    @cached_property
+    def servers(self) -> list[int]:
+        """Process ids of PostgreSQL and Redis."""
+        return [self.services.postgres.pid, self.services.redis.pid]
+
+    @cached_property
+    def _environment(self) -> dict[str, str]:
+        return os.environ | {
+            "BENCH_DIRECTORY": str(self.directory),
+            "BENCH_DATABASE_URL": self.database_url,
+            "BENCH_REDIS_URL": self.services.redis_url,
+            "BENCH_SPINS": str(work.spins_of_a_millisecond()),
+            "PYTHONPATH": str(ROOT),
+            "DRAIN_DATABASE_URL": self.database_url,
+            "DRAIN_REDIS_URL": self.services.redis_url,
+            "DRAIN_NAMESPACE": "bench",
+            "DRAIN_JOBS": "benchmarks.peers.apps.drain_app",
+        }
+
+    def reset(self, peer: Peer) -> None:
+        """A new database with the peer's tables, an empty Redis, and no work left over for either."""
+        with psycopg.connect(self.services.postgres.url_of("postgres"), autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+            connection.execute(f"CREATE DATABASE {DATABASE}")
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            connection.execute(work.MAKE_ACCOUNTS)
+        with redis.Redis.from_url(self.services.redis_url, socket_timeout=60) as client:
+            client.flushall()
+        self._in_its_environment(peer, "fill", peer.app, "noop", "0", "prepare")
+
+    def fill(self, peer: Peer, name: str, jobs: int) -> None:
+        """So many jobs, and statistics of the tables, as a server that has run for a while would have them."""
+        self._in_its_environment(peer, "fill", peer.app, name, str(jobs))
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            connection.execute("VACUUM ANALYZE")
+            connection.execute("CHECKPOINT")
+
+    def forget(self) -> None:
+        """Begin to count anew; no process of a peer may run."""
+        self.ticks = Ticks.create(self.directory / work.TICKS)
+        for name in (work.STARTS, work.COMMITS):
+            (self.directory / name).unlink(missing_ok=True)
+
+    def produce(self, peer: Peer, per_second: int, seconds: float, threads: int) -> None:
+        """Commit single jobs at a steady rate."""
+        self._in_its_environment(peer, "produce", peer.app, str(per_second), str(seconds), str(threads))
+
+    @contextmanager
+    def running(self, programs: Sequence[Program]) -> Iterator[Running]:
+        """Run them for as long as the block runs."""
+        started: list[tuple[subprocess.Popen[bytes], bool]] = []
+        try:
+            with (self.directory / "log").open("wb") as log:
+                for program in programs:
+                    process = subprocess.Popen(
+                        program.words,
+                        env=self._environment,
+                        cwd=self.directory,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+                    started.append((process, program.is_worker))
+            yield Running(
+                [process.pid for process, is_worker in started if is_worker],
+                [process.pid for process, is_worker in started if not is_worker],
+            )
+        finally:
+            _end([process for process, _ in started])
+
+    def wait_for_jobs(self, jobs: int, seconds: float) -> bool:
+        """Return once so many are done, or False when the first of them was as long ago.
+
+        Raises:
+            RuntimeError: None is done at all.
+        """
+        deadline = monotonic() + _FIRST_JOB_SECONDS
+        seen = False
+        while (done := self.ticks.read()).jobs < jobs:
+            if done.jobs and not seen:
+                seen, deadline = True, monotonic() + seconds
+            if monotonic() > deadline:
+                if not seen:
+                    raise RuntimeError(f"no job is done: {self._last_words()}")
+                return False
+            sleep(_LOOK_SECONDS)
+        return True
+
+    def cpu_seconds(self, running: Running) -> float:
+        """Processor time of all that take part, so far."""
+        return processes.cpu_seconds(running.pids + self.servers)
+
+    def _in_its_environment(self, peer: Peer, program: str, *words: str) -> None:
+        ended = subprocess.run(
+            [peer.python, "-m", f"benchmarks.peers.{program}", *words],
+            env=self._environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode:
+            raise RuntimeError(f"{peer.name}, {program}: {ended.stderr.strip()[-500:]}")
+
+    def _last_words(self) -> str:
+        return (self.directory / "log").read_text(encoding="utf-8", errors="replace").strip()[-1000:]
+
+
+@contextmanager
+def bench(services: Services) -> Iterator[Bench]:
+    """A place to measure in, gone when the block ends."""
+    directory = Path(tempfile.mkdtemp(prefix="drain-peers-"))
+    try:
+        yield Bench(services, directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """SIGTERM, a bounded wait, SIGKILL for whoever is left, forked ones included."""
+    members = processes.family(process.pid for process in started)
+    for process in started:
+        process.terminate()
+    deadline = monotonic() + _END_SECONDS
+    for process in started:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - monotonic()))
+    for pid in members:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for process in started:
+        process.wait()

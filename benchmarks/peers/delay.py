@@ -1,0 +1,94 @@
+"""From commit to start: idle workers, and single jobs committed at a steady rate."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+from benchmarks.peers import work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.peers.bench import Bench
+    from benchmarks.peers.peers import Peer
+
+# Enough for whoever waits 3 ms for its commit to reach 2,000 a second.
+_THREADS = 8
+_WARM_UP_JOBS = 200
+_REST_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Delay:
+    """One run.
+
+    Attributes:
+        committed_per_second: What the producer reached.
+        started_per_second: What the workers reached.
+        started_of_committed: Which part had been started when the run ended.
+        p50: Milliseconds that half of those that started had waited at the most.
+        p99: The same for 99 in 100.
+        p999: The same for 999 in 1000.
+    """
+
+    committed_per_second: float
+    started_per_second: float
+    started_of_committed: float
+    p50: float
+    p99: float
+    p999: float
+
+
+def measure(bench: Bench, peer: Peer, per_second: int, seconds: float) -> Delay:
+    """Commit single jobs for so many seconds; who has fallen behind gets as long again, and no more."""
+    bench.reset(peer)
+    bench.forget()
+    # Both processes are up and have imported everything before it begins.
+    bench.fill(peer, "noop", _WARM_UP_JOBS)
+    with bench.running(peer.programs(bench.services.redis_url)):
+        bench.wait_for_jobs(_WARM_UP_JOBS, 10)
+        sleep(_REST_SECONDS)
+        bench.produce(peer, per_second, seconds, _THREADS)
+        committed = array("d", (bench.directory / work.COMMITS).read_bytes())
+        wanted = sum(1 for at in committed if at)
+        deadline = monotonic() + seconds
+        while len(starts := _starts(bench)) < wanted and monotonic() < deadline:
+            sleep(0.1)
+    return _delay(committed, starts)
+
+
+def _starts(bench: Bench) -> dict[int, float]:
+    path = bench.directory / work.STARTS
+    if not path.exists():
+        return {}
+    # A job that runs twice has started when it first did.
+    read = sorted(work.START.iter_unpack(path.read_bytes()), key=lambda start: -start[1])
+    return {int(number): at for number, at in read}
+
+
+def _delay(committed: Sequence[float], starts: dict[int, float]) -> Delay:
+    commits = sorted(at for at in committed if at)
+    waited = sorted(at - committed[number] for number, at in starts.items() if committed[number])
+    if not waited:
+        raise RuntimeError("no job has been started")
+    began = sorted(starts.values())
+    return Delay(
+        committed_per_second=_per_second(commits),
+        started_per_second=_per_second(began),
+        started_of_committed=len(waited) / len(commits),
+        p50=_percentile(waited, 0.5),
+        p99=_percentile(waited, 0.99),
+        p999=_percentile(waited, 0.999),
+    )
+
+
+def _per_second(times: Sequence[float]) -> float:
+    return (len(times) - 1) / max(times[-1] - times[0], 1e-6)
+
+
+def _percentile(ordered: Sequence[float], part: float) -> float:
+    """In milliseconds. A start may come before its COMMIT has returned: then nobody has waited."""
+    return max(0.0, ordered[min(len(ordered) - 1, round(part * (len(ordered) - 1)))]) * 1000

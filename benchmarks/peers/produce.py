@@ -1,0 +1,52 @@
+"""Program: `python -m benchmarks.peers.produce APP RATE SECONDS THREADS`, in the environment of a peer.
+
+Commits single jobs at a steady rate, numbered from 1, and leaves in the file `commits` when each call that commits
+one has returned, by its number.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from array import array
+from importlib import import_module
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+from benchmarks.peers import work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def main(app: str, rate: str, seconds: str, threads: str) -> None:
+    """Commit for so many seconds; whoever is late does not wait."""
+    module = import_module(f"benchmarks.peers.apps.{app}")
+    total = int(float(rate) * float(seconds))
+    committed = array("d", bytes(8 * (total + 1)))
+    barrier = threading.Barrier(int(threads))
+    began: list[float] = []
+
+    def run(first: int, commit: Callable[[int], object]) -> None:
+        barrier.wait()
+        began.append(monotonic() + 0.1)
+        for number in range(first, total + 1, int(threads)):
+            sleep(max(0.0, began[0] + number / float(rate) - monotonic()))
+            # Half as long again, and no longer: whoever cannot keep up shall not keep everybody waiting.
+            if monotonic() > began[0] + 1.5 * float(seconds):
+                return
+            commit(number)
+            committed[number] = monotonic()
+
+    running = [
+        threading.Thread(target=run, args=(first + 1, module.producer())) for first in range(int(threads))
+    ]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    (work.directory() / work.COMMITS).write_bytes(committed.tobytes())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

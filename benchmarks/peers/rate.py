@@ -1,0 +1,140 @@
+"""Jobs a second: the queue is filled while nobody works on it, then the workers come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+import psycopg
+import redis
+
+from benchmarks.peers import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.peers.bench import Bench
+    from benchmarks.peers.peers import Peer, Program
+
+# Whoever takes so many times as long as was thought is stopped there.
+_PATIENCE = 4
+_FINISH_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a full queue.
+
+    Attributes:
+        jobs: How many were done.
+        rate: A second, from the first that was done to the last.
+        finished_rate: The same to the moment when the last of them was noted as finished, where Postgres knows.
+        cpu_seconds: Processor time of 100,000 of them: workers, enqueuer, PostgreSQL and Redis.
+        worker_megabytes: Memory of all worker processes together when the last job was done.
+        enqueuer_megabytes: Memory of what else the peer runs.
+    """
+
+    jobs: int
+    rate: float
+    finished_rate: float
+    cpu_seconds: float
+    worker_megabytes: float
+    enqueuer_megabytes: float
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Bytes that one queued job takes, indexes included."""
+
+    postgres: float
+    redis: float
+
+
+def measure(
+    bench: Bench, peer: Peer, name: str, jobs: int, seconds: float, programs: Sequence[Program]
+) -> Run:
+    """Run so many jobs of this name.
+
+    Args:
+        bench: Prepared for the peer; what is in its tables stays there.
+        peer: Whose jobs.
+        name: Which work.
+        jobs: How many.
+        seconds: How long they should take.
+        programs: What runs them.
+    """
+    bench.forget()
+    bench.fill(peer, name, jobs)
+    with bench.running(programs) as running:
+        # Processor time begins to count with the first job: importing modules is not what it costs.
+        bench.wait_for_jobs(1, seconds)
+        first, used_first = bench.ticks.read().jobs, bench.cpu_seconds(running)
+        bench.wait_for_jobs(jobs, _PATIENCE * seconds)
+        done = bench.ticks.read()
+        finished = _finished(bench, peer) if done.jobs >= jobs else done.last
+        used = bench.cpu_seconds(running) - used_first
+        workers, others = (processes.megabytes(pids) for pids in (running.workers, running.others))
+    return Run(
+        jobs=done.jobs,
+        rate=(done.jobs - 1) / max(done.last - done.first, 1e-6),
+        finished_rate=(done.jobs - 1) / max(max(finished, done.last) - done.first, 1e-6),
+        cpu_seconds=used / max(done.jobs - first, 1) * 100_000,
+        worker_megabytes=workers,
+        enqueuer_megabytes=others,
+    )
+
+
+def _finished(bench: Bench, peer: Peer) -> float:
+    """When nothing was left to be noted as finished: some do so in batches, behind their jobs."""
+    deadline = monotonic() + _FINISH_SECONDS
+    if peer.unfinished:
+        with psycopg.connect(bench.database_url, autocommit=True) as connection:
+            while connection.execute(peer.unfinished).rowcount and monotonic() < deadline:
+                sleep(0.02)
+    return monotonic() if peer.unfinished else 0.0
+
+
+def stored(bench: Bench, peer: Peer, jobs: int, drain: Sequence[Program]) -> Stored:
+    """What a queued job takes.
+
+    Args:
+        bench: To measure in.
+        peer: Whose job.
+        jobs: How many are queued.
+        drain: What brings them from Postgres to Redis, if it is not there that they are queued first.
+    """
+    bench.reset(peer)
+    before = _sizes(bench)
+    bench.fill(peer, "noop", jobs)
+    after = _sizes(bench)
+    if drain:
+        with bench.running(drain):
+            after = Stored(after.postgres, _settled_redis(bench))
+    return Stored((after.postgres - before.postgres) / jobs, (after.redis - before.redis) / jobs)
+
+
+def _sizes(bench: Bench) -> Stored:
+    with psycopg.connect(bench.database_url, autocommit=True) as connection:
+        ((size,),) = connection.execute(
+            "SELECT sum(pg_total_relation_size(oid)) FROM pg_class "
+            "WHERE relkind IN ('r', 'm') AND relnamespace = 'public'::regnamespace"
+        ).fetchall()
+    return Stored(float(size), _redis_bytes(bench))
+
+
+def _redis_bytes(bench: Bench) -> float:
+    with redis.Redis.from_url(bench.services.redis_url) as client:
+        return float(client.info("memory")["used_memory"])
+
+
+def _settled_redis(bench: Bench) -> float:
+    """Its memory once everything staged has been pushed."""
+    deadline = monotonic() + 60
+    with psycopg.connect(bench.database_url, autocommit=True) as connection:
+        while monotonic() < deadline:
+            connection.execute("SELECT pg_sleep(0.5)")
+            if not connection.execute("SELECT FROM staged_jobs LIMIT 1").rowcount:
+                connection.execute("SELECT pg_sleep(0.5)")
+                return _redis_bytes(bench)
+    raise TimeoutError("the enqueuer does not drain")

@@ -1,0 +1,169 @@
+"""The third part of RESULTS.md."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from benchmarks import figures
+from benchmarks.peers import peers
+from benchmarks.peers.results import spread
+
+if TYPE_CHECKING:
+    from benchmarks.peers.results import Rates, Results
+
+_WORKS = {
+    "noop": "A job that does nothing",
+    "cpu": "A job of 1 ms of processor time",
+    "update": "A job of one UPDATE",
+    "wait": "Jobs that wait 10 ms, 16 at once",
+}
+_IDEAL_AT_ONCE = 1600
+
+
+def sections(results: Results) -> list[str]:
+    """All of them, each as Markdown."""
+    return [
+        _heading(results),
+        *[_rates(results, work) for work in ("noop", "cpu", "update")],
+        _at_once(results),
+        "![Jobs executed a second, by peer and kind of work](peers.png)",
+        _delays(results),
+        "![Milliseconds from commit to start, by peer](latency.png)",
+        _memory(results),
+        *([_disturbed(results)] if results.disturbed else []),
+        _set_up(),
+    ]
+
+
+def _heading(results: Results) -> str:
+    return (
+        "# Beside the peers\n\n"
+        f"{results.machine} Peers: {', '.join(results.versions)}.\n\n"
+        "The same functions run by all, in two worker processes each, against one PostgreSQL and one Redis on the "
+        "same two cores; a fresh database and an empty Redis for every run. The queue is filled first, then the "
+        "workers start; each job counts itself in shared memory, and the rate is from the first one done to the "
+        "last. Median of the rounds, with the lowest and the highest; the peers take turns. `make bench` repeats "
+        "all of it, `python -m benchmarks --parts peers` this part alone, `make bench-quick` a short form in three "
+        "minutes. All figures: [`peers.json`](peers.json)."
+    )
+
+
+def _rates(results: Results, work: str) -> str:
+    measured = sorted((each for each in results.rates if each.work == work), key=_median, reverse=True)
+    ours = next(each for each in measured if each.peer == peers.DRAIN)
+    rows = [
+        (
+            each.peer,
+            spread(each.rates),
+            _finished(each),
+            "" if each is ours else f"{_median(ours) / _median(each):.2g}",
+            f"{statistics.median(run.cpu_seconds for run in each.runs):,.1f}",
+        )
+        for each in measured
+    ]
+    header = (
+        "",
+        "jobs a second",
+        "noted as finished",
+        "ours is … times that",
+        "processor seconds of 100,000 jobs",
+    )
+    return f"## {_WORKS[work]}\n\n{figures.table(header, rows)}"
+
+
+def _finished(measured: Rates) -> str:
+    """Its rate up to the last commit that says so; nothing where Postgres does not know."""
+    finished = statistics.median(run.finished_rate for run in measured.runs)
+    known = any(measured.peer == peer.name and peer.unfinished for peer in peers.ALL)
+    return f"{finished:,.0f}" if known else ""
+
+
+def _at_once(results: Results) -> str:
+    rows = [
+        (each.peer, spread(each.rates), f"{_median(each) / _IDEAL_AT_ONCE:.2f}")
+        for each in sorted(results.at_once, key=_median, reverse=True)
+    ]
+    table = figures.table(("", "jobs a second", f"of the ideal {_IDEAL_AT_ONCE:,}"), rows)
+    return (
+        f"## {_WORKS['wait']}\n\n{table}\n\nSixteen in hand: as coroutines of one process (job-drain, PgQueuer, "
+        "Procrastinate), as threads of one (Dramatiq), or as sixteen processes."
+    )
+
+
+def _delays(results: Results) -> str:
+    rows = [
+        (
+            f"{each.per_second:,}",
+            each.peer,
+            *(spread(each.of(name), ".1f") for name in ("p50", "p99", "p999")),
+            f"{statistics.median(each.of('committed_per_second')):,.0f}",
+            f"{statistics.median(each.of('started_per_second')):,.0f}",
+        )
+        for each in results.delays
+    ]
+    header = (
+        "commits a second",
+        "",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "committed a second",
+        "started a second",
+    )
+    return (
+        f"## From commit to start\n\n{figures.table(header, rows)}\n\nIdle workers, and single jobs, a transaction "
+        "(or a push to Redis) each, on eight connections. The clock starts when the call that commits has returned. "
+        "Whoever starts fewer than were committed has a queue that grows, and a delay that only tells for how long."
+    )
+
+
+def _memory(results: Results) -> str:
+    rows = []
+    for each in results.rates:
+        if each.work == "noop":
+            bytes_ = results.stored.get(each.peer)
+            others = statistics.median(run.enqueuer_megabytes for run in each.runs)
+            rows.append(
+                (
+                    each.peer,
+                    f"{statistics.median(run.worker_megabytes for run in each.runs):.0f}",
+                    f"{others:.0f}" if others else "",
+                    f"{bytes_.redis:,.0f}" if bytes_ and bytes_.redis > 1 else "",
+                    f"{bytes_.postgres:,.0f}" if bytes_ and bytes_.postgres > 1 else "",
+                )
+            )
+    header = ("", "workers MB", "enqueuer MB", "Redis bytes a queued job", "Postgres bytes a queued job")
+    return (
+        f"## Memory\n\n{figures.table(header, rows)}\n\nMemory is that of all processes together, what they share "
+        "counted once. The bytes in Postgres are those of a staged row with its indexes."
+    )
+
+
+def _disturbed(results: Results) -> str:
+    rows = [
+        (
+            each.what,
+            each.peer,
+            spread(each.alone),
+            spread(each.disturbed),
+            f"{statistics.median(each.disturbed) / statistics.median(each.alone):.2f}",
+        )
+        for each in sorted(results.disturbed, key=lambda each: each.what)
+    ]
+    header = ("while", "", "jobs a second alone", "beside it", "ratio")
+    return f"## Beside other sessions\n\n{figures.table(header, rows)}"
+
+
+def _set_up() -> str:
+    lines = [f"- **{peer.name}**: {peer.why}" for peer in peers.ALL]
+    return (
+        "## How each is set up\n\n"
+        + "\n".join(lines)
+        + "\n\nVersions are pinned in [`peers/requirements`](peers/requirements), the jobs are in "
+        "[`peers/apps`](peers/apps)."
+    )
+
+
+def _median(measured: Rates) -> float:
+    return statistics.median(measured.rates)

@@ -1,0 +1,99 @@
+"""A file in shared memory: for each thread of each process how many jobs it has done, the first and the last time.
+
+Nobody waits for anybody: a thread takes a slot at its first job and is alone in it from then on, so a tick is
+two stores. Whoever measures reads all slots.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# RQ's own worker forks for each job, and each fork takes one.
+SLOTS = 65_536
+_WORDS = 4
+_HEADER_WORDS = 8
+
+
+class Done(NamedTuple):
+    """What all processes have done together.
+
+    Attributes:
+        jobs: How many.
+        first: When the first of them ended, by time.monotonic(), which is one for all processes.
+        last: When the last of them did.
+    """
+
+    jobs: int
+    first: float
+    last: float
+
+
+class Ticks:
+    """The file, mapped into this process.
+
+    Args:
+        path: Where it is. Who measures has made it by `create`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("r+b")
+        memory = memoryview(mmap.mmap(self._file.fileno(), 0))
+        self._counts = memory.cast("q")
+        self._times = memory.cast("d")
+        self._thread = threading.local()
+        os.register_at_fork(after_in_child=self._forget)
+
+    @staticmethod
+    def create(path: Path) -> Ticks:
+        """Make the file anew, all zero."""
+        with path.open("wb") as file:
+            file.truncate((_HEADER_WORDS + SLOTS * _WORDS) * 8)
+        return Ticks(path)
+
+    def tick(self) -> None:
+        """One job more is done."""
+        try:
+            slot = self._thread.slot
+        except AttributeError:
+            slot = self._thread.slot = self._take_slot()
+        self._counts[slot] += 1
+        self._times[slot + 2] = monotonic()
+
+    def read(self) -> Done:
+        """What has been done so far."""
+        used = range(_HEADER_WORDS, _HEADER_WORDS + self._counts[0] * _WORDS, _WORDS)
+        slots = [slot for slot in used if self._counts[slot]]
+        if not slots:
+            return Done(0, 0.0, 0.0)
+        return Done(
+            sum(self._counts[slot] for slot in slots),
+            min(self._times[slot + 1] for slot in slots),
+            max(self._times[slot + 2] for slot in slots),
+        )
+
+    def _take_slot(self) -> int:
+        # A lock of the file's, not of the open file that forks share. Threads share it as well.
+        with _TAKING:
+            fcntl.lockf(self._file, fcntl.LOCK_EX)
+            number = self._counts[0]
+            if number == SLOTS:
+                raise RuntimeError("more processes than slots")
+            self._counts[0] = number + 1
+            fcntl.lockf(self._file, fcntl.LOCK_UN)
+        slot = _HEADER_WORDS + number * _WORDS
+        self._times[slot + 1] = self._times[slot + 2] = monotonic()
+        return slot
+
+    def _forget(self) -> None:
+        self._thread = threading.local()
+
+
+_TAKING = threading.Lock()

@@ -1,0 +1,51 @@
+"""RQ's keys and formats. Nobody outside of this package knows them.
+
+    rq:queues              set of the names of all queues, as keys: rq:queue:<queue>
+    rq:queue:<queue>       list of RQ job ids; pushed on the right, popped on the left
+    rq:queue:<queue>:intermediate
+                           list of RQ job ids: plain RQ jobs on their way to a worker, which takes them out
+    rq:job:<rq id>         hash: what an RQ worker needs to run one job
+    rq:suspended           there while `rq suspend` holds: no worker takes anything
+    rq:worker:<name>       hash: what RQ's tools show of a worker
+    drain:<namespace>      ours: there for as long as this Redis remembers what was pushed to it
+
+In the tracked mode the RQ job calls one fixed function with the id of the row, so no argument of a job
+and no name that could be called ever reaches Redis. Its RQ id is `<namespace>-<id>-<delivery>`: each
+delivery is an RQ job of its own, so what RQ still does to an earlier one (expiry, registries, clean-up)
+cannot touch a later one. In forward mode the job is the user's own function and arguments, pickled as RQ
+itself would, under `<namespace>-<id>-forward`.
+
+    push   the enqueuer's side: jobs are written and appended
+    take   the worker's side: ids are taken, many at a time, and what is done is cleared
+"""
+
+from drain.wire.push import (
+    BYTES,
+    ENTRY_POINT,
+    JOBS_PER_CALL,
+    Delivery,
+    Wire,
+    connect,
+    delivery_number,
+    describe,
+    forwarded,
+    tracked,
+    tracked_id,
+)
+from drain.wire.take import Intake, Taken
+
+__all__ = [
+    "BYTES",
+    "ENTRY_POINT",
+    "JOBS_PER_CALL",
+    "Delivery",
+    "Intake",
+    "Taken",
+    "Wire",
+    "connect",
+    "delivery_number",
+    "describe",
+    "forwarded",
+    "tracked",
+    "tracked_id",
+]

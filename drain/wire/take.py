@@ -1,0 +1,227 @@
+"""The worker's side of the wire: ids are taken from RQ's lists, many at a time, and what is done is cleared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import redis
+
+from drain.errors import UnavailableError
+from drain.wire.push import connect, describe
+
+# Redis is asked to answer a command that blocks after so long, should nothing come.
+WAIT_SECONDS = 30
+_ANSWER_SECONDS = 10.0
+
+# Takes ids from the heads of the lists, the first list first, until there are enough; none while RQ is suspended.
+#
+# An id that is none of our tracked ones is taken alone, and by way of RQ's intermediate list: for all that we know,
+# this list is the only place that it is in.
+#
+# One id may have been popped already, by the command that blocks: KEYS[1] of ARGV[3], if that is not empty.
+_TAKE = """
+local most, prefix, popped, popped_from = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
+local function is_ours(id)
+  return string.sub(id, 1, #prefix) == prefix and string.match(id, '^%d+%-%d+$', #prefix + 1)
+end
+local suspended = redis.call('EXISTS', 'rq:suspended') == 1
+if popped ~= '' then
+  redis.call('LREM', popped_from .. ':intermediate', 1, popped)
+  if suspended then redis.call('LPUSH', popped_from, popped) end
+end
+if suspended then return {1} end
+local taken = {}
+if popped ~= '' then
+  taken[1] = popped_from
+  taken[2] = {popped}
+  if not is_ours(popped) then
+    redis.call('RPUSH', popped_from .. ':intermediate', popped)
+    return {0, taken}
+  end
+  most = most - 1
+end
+for _, key in ipairs(KEYS) do
+  if most <= 0 then break end
+  local ids = redis.call('LRANGE', key, 0, most - 1)
+  local ours = #ids
+  for number, id in ipairs(ids) do
+    if not is_ours(id) then
+      ours = number - 1
+      break
+    end
+  end
+  if ours > 0 then
+    redis.call('LTRIM', key, ours, -1)
+    taken[#taken + 1] = key
+    taken[#taken + 1] = ours == #ids and ids or {unpack(ids, 1, ours)}
+    most = most - ours
+  elseif #ids > 0 and #taken == 0 then
+    redis.call('LPOP', key)
+    redis.call('RPUSH', key .. ':intermediate', ids[1])
+    return {0, {key, {ids[1]}}}
+  end
+  if ours < #ids then break end
+end
+return {0, taken}
+"""
+
+
+class Taken(NamedTuple):
+    """An id that has been taken from its queue's list.
+
+    Attributes:
+        rq_id: As it was in the list.
+        queue: Name of the queue.
+        job_id: Of a tracked job of ours; None of anybody else's.
+    """
+
+    rq_id: str
+    queue: str
+    job_id: int | None
+
+
+class Intake:
+    """A worker's connections to Redis: one to wait on, one for all else.
+
+    `wait` is for one thread; the rest is safe to use from several. Every method raises UnavailableError as those
+    of `Wire` do.
+
+    Args:
+        redis_url: Where.
+        namespace: First part of our RQ ids.
+        queues: Names of the queues, the first of which comes first.
+    """
+
+    def __init__(self, redis_url: str, namespace: str, queues: Sequence[str]) -> None:
+        self.where = describe(redis_url)
+        self._prefix = f"{namespace}-"
+        # More digits than these no id of ours will ever have, and PostgreSQL could not take.
+        self._tracked_id = re.compile(rf"{re.escape(namespace)}-(\d{{1,18}})-\d{{1,18}}".encode())
+        self._keys = [f"rq:queue:{queue}" for queue in queues]
+        self._redis = connect(redis_url)
+        self._take = self._redis.register_script(_TAKE)
+        patient = connect(redis_url)
+        patient.connection_pool.connection_kwargs["socket_timeout"] = WAIT_SECONDS + _ANSWER_SECONDS
+        self._patient = patient
+        self._waiter: redis.Redis | None = None
+        self._waiter_id: int | None = None
+
+    def take(self, most: int, popped: tuple[str, bytes] | None = None) -> list[Taken] | None:
+        """Take up to so many ids from the heads of the lists, the first queue first, without waiting.
+
+        An id that is none of our tracked jobs' is taken alone, and goes by way of RQ's intermediate list.
+
+        Args:
+            most: How many.
+            popped: What `wait` has returned; it comes first.
+
+        Returns:
+            None while RQ is suspended; `popped` is then back in its list.
+        """
+        key, rq_id = popped or ("", b"")
+        with self._reachable():
+            answer: Any = self._take(self._keys, [most, self._prefix, rq_id, key])
+        if answer[0]:
+            return None
+        lists = iter(answer[1])
+        return [
+            self._taken(rq_id, key.decode().removeprefix("rq:queue:"))
+            for key, rq_ids in zip(lists, lists, strict=True)
+            for rq_id in rq_ids
+        ]
+
+    def wait(self, seconds: float = WAIT_SECONDS) -> tuple[str, bytes] | None:
+        """Pop one id as soon as there is one; None if none comes in time, or `end_wait` is called.
+
+        Of a single queue it goes to RQ's intermediate list until it is given to `take`, so that a plain RQ job is
+        not lost with its worker.
+        """
+        try:
+            with self._reachable():
+                return self._popped(min(seconds, WAIT_SECONDS))
+        except UnavailableError:
+            self._waiter_id = None
+            raise
+
+    def _popped(self, seconds: float) -> tuple[str, bytes] | None:
+        if self._waiter is None:
+            self._waiter = self._patient.client()  # type: ignore[no-untyped-call]
+        if self._waiter_id is None:
+            self._waiter_id = self._waiter.client_id()
+        if len(self._keys) == 1:
+            (key,) = self._keys
+            to = f"{key}:intermediate"
+            moved: Any = self._waiter.execute_command("BLMOVE", key, to, "LEFT", "RIGHT", seconds)
+            return (key, moved) if moved is not None else None
+        popped: Any = self._waiter.execute_command("BLPOP", *self._keys, seconds)
+        return (popped[0].decode(), popped[1]) if popped is not None else None
+
+    def end_wait(self) -> None:
+        """Let `wait` return at once, in whatever thread it is; nothing that it has popped is lost."""
+        waiter_id = self._waiter_id
+        if waiter_id is not None:
+            with self._reachable():
+                self._redis.client_unblock(waiter_id)
+
+    def give_back(self, taken: Sequence[tuple[str, str]]) -> None:
+        """Put ids back to the heads of their lists, in the order in which they were: queue and RQ id of each."""
+        with self._reachable(), self._redis.pipeline(transaction=False) as pipeline:
+            for queue, rq_id in reversed(taken):
+                key = f"rq:queue:{queue}"
+                pipeline.lrem(f"{key}:intermediate", 1, rq_id)
+                pipeline.lpush(key, rq_id)
+            pipeline.execute()
+
+    def clear(self, rq_ids: Sequence[str]) -> None:
+        """Delete the hashes of deliveries whose jobs have ended."""
+        if rq_ids:
+            with self._reachable():
+                self._redis.unlink(*[f"rq:job:{rq_id}" for rq_id in rq_ids])
+
+    def tell(
+        self, worker_key: str, fields: Mapping[str, str], counts: Mapping[str, float], ttl_seconds: int
+    ) -> None:
+        """Let RQ's tools see what a worker does: fields of its hash ("" for none), and what its counts grow by."""
+        with self._reachable(), self._redis.pipeline(transaction=False) as pipeline:
+            for name, text in fields.items():
+                if text == "":
+                    pipeline.hdel(worker_key, name)
+                else:
+                    pipeline.hset(worker_key, name, text)
+            for name, more in counts.items():
+                pipeline.hincrbyfloat(worker_key, name, more)
+            pipeline.expire(worker_key, ttl_seconds)
+            pipeline.execute()
+
+    def tell_of_job(self, rq_id: str, worker_name: str) -> None:
+        """Let RQ's tools see who runs a job, if its hash is still there."""
+        key = f"rq:job:{rq_id}"
+        with self._reachable():
+            if self._redis.exists(key):
+                self._redis.hset(key, mapping={"worker_name": worker_name, "status": "started"})
+
+    def ping(self) -> None:
+        """Raise unless Redis answers."""
+        with self._reachable():
+            self._redis.ping()
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._waiter is not None:
+            self._waiter.close()
+        self._patient.close()
+        self._redis.close()
+
+    def _taken(self, rq_id: bytes, queue: str) -> Taken:
+        match = self._tracked_id.fullmatch(rq_id)
+        return Taken(rq_id.decode(errors="surrogateescape"), queue, int(match[1]) if match else None)
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as error:
+            raise UnavailableError(f"Redis at {self.where} does not take commands: {error}") from error

@@ -1,0 +1,117 @@
+"""The thread that empties the hand: it finishes jobs in Postgres, many in one statement, and clears them in Redis."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import psycopg
+
+from drain.crashpoints import CrashPoint, reached
+from drain.errors import UnavailableError
+from drain.transitions import inflight
+from drain.wire import Intake
+from workers.database import Database
+from workers.hand import Hand, Held
+from workers.outcome import Finished, Outcome
+from workers.recording import Recorder
+
+log = logging.getLogger(__name__)
+
+# What has ended waits for its like for so long, so that one statement does for all. A worker that is killed
+# meanwhile leaves a journal; one whose machine dies repeats them.
+_TOGETHER_SECONDS = 0.01
+# Ids of hashes that could not be cleared while Redis was away.
+_MOST_UNCLEARED = 100_000
+
+
+@dataclass(slots=True)
+class Finisher:
+    """Records outcomes, until `ended` is set and nothing is left.
+
+    Attributes:
+        hand: What to empty.
+        intake: Where the hashes are.
+        database: Where the jobs are; no other thread uses it.
+        ended: Nothing more will end.
+        finished, failed: How many so far.
+    """
+
+    hand: Hand
+    intake: Intake
+    database: Database
+    ended: bool = False
+    finished: int = 0
+    failed: int = 0
+    _recorder: Recorder = field(init=False)
+    _uncleared: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._recorder = Recorder(self.database)
+
+    def run(self) -> None:
+        """Go on until nothing more will end, and all is recorded."""
+        try:
+            while not self.ended or self.hand.ended:
+                if not self.hand.ended:
+                    self.hand.done.wait()
+                elif not self.ended and self.hand.waits:
+                    self.hand.full.wait(_TOGETHER_SECONDS)
+                self._record([self.hand.ended.popleft() for _ in range(len(self.hand.ended))])
+        finally:
+            self.database.close()
+
+    def count(self, word: str) -> None:
+        """A job has been recorded, by somebody else or by us, with this word for what became of it."""
+        if word == "finished":
+            self.finished += 1
+        else:
+            self.failed += 1
+
+    def _record(self, ended: Sequence[tuple[Held, Outcome]]) -> None:
+        if not ended:
+            return
+        for held, _ in ended:
+            held.lease.settling = True
+        try:
+            done = self._finish([held for held, result in ended if isinstance(result, Finished)])
+            self.finished += len(done)
+            for held, result in ended:
+                if held.claim.id not in done:
+                    self._record_one(held, result)
+            reached(CrashPoint.RECORDED)
+        finally:
+            for held, _ in ended:
+                self.hand.forget(held)
+            self.hand.room.ring()
+        self._clear([held.rq_id for held, _ in ended])
+
+    def _finish(self, ended: Sequence[Held]) -> set[int]:
+        if not ended:
+            return set()
+        claims = [held.claim for held in ended]
+        try:
+            return self.database.ask(lambda c: inflight.finish_many(c, claims))
+        except psycopg.IntegrityError:
+            # One of them is finished already: each is looked at by itself.
+            return set()
+        except UnavailableError as error:
+            log.error("%d outcomes could not be recorded, and will be redelivered: %s", len(claims), error)
+            return {claim.id for claim in claims}
+
+    def _record_one(self, held: Held, result: Outcome) -> None:
+        try:
+            word = self._recorder.record(held.claim, result)
+        except UnavailableError as error:
+            log.error("the outcome of job %d could not be recorded: %s", held.claim.id, error)
+            return
+        self.count(word)
+
+    def _clear(self, rq_ids: list[str]) -> None:
+        rq_ids, self._uncleared = [*self._uncleared, *rq_ids], []
+        try:
+            self.intake.clear(rq_ids)
+        except UnavailableError:
+            # The next ones may find it again.
+            self._uncleared = rq_ids[-_MOST_UNCLEARED:]

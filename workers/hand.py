@@ -1,0 +1,247 @@
+"""What a worker process has in hand: jobs that wait, that run, and whose outcome is still to be written down.
+
+The threads of a process meet here. The taker fills `waiting`, the main thread empties it, and appends to `ended`,
+which the finisher empties. Nothing in it needs a lock: each step is one operation on a deque, a dict or a
+SimpleQueue, none of which is held while a signal's handler runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Any
+
+from drain.transitions.inflight import Claim
+from drain.wire import Taken
+from workers.errors import WorkerStoppedError
+from workers.journal import Journal
+from workers.lease import Lease
+from workers.options import WorkOptions
+from workers.outcome import Outcome
+from workers.prefetch import Prefetch
+from workers.registry import Job
+
+# The finisher is woken at the latest when so many have ended.
+ENOUGH = 250
+
+
+class Bell:
+    """Wakes one thread; may be rung from a signal's handler."""
+
+    def __init__(self) -> None:
+        self._rung: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self) -> None:
+        """Let `wait` return, now or when it is next called."""
+        if self._rung.empty():
+            self._rung.put(None)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it is rung, or for so long; returns whether it was."""
+        try:
+            self._rung.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
+
+
+class Held:
+    """A job that has been claimed.
+
+    Attributes:
+        claim: The claim.
+        rq_id: Of the delivery.
+        lease: Of the claim.
+        slot: In the journal.
+        job: The registration; None if nobody has registered the name.
+        taken_at: By the monotonic clock.
+    """
+
+    __slots__ = ("claim", "job", "lease", "rq_id", "slot", "taken_at")
+
+    def __init__(
+        self, claim: Claim, rq_id: str, lease: Lease, slot: int, job: Job[..., object] | None
+    ) -> None:
+        self.claim = claim
+        self.rq_id = rq_id
+        self.lease = lease
+        self.slot = slot
+        self.job = job
+        self.taken_at = lease.extended
+
+
+class Unclaimed:
+    """What is claimed only when its turn comes: a job that is to be alone, or a plain RQ job.
+
+    Attributes:
+        taken: The id, as it was in the list.
+        taken_at: By the monotonic clock.
+        lease: Of its claim, once it is running.
+    """
+
+    __slots__ = ("lease", "taken", "taken_at")
+
+    def __init__(self, taken: Taken, taken_at: float) -> None:
+        self.lease: Lease | None = None
+        self.taken = taken
+        self.taken_at = taken_at
+
+
+Item = Held | Unclaimed
+
+
+class Hand:
+    """What is in hand, and whether more is wanted.
+
+    Attributes:
+        journal: The same, for the supervisor.
+        waiting: What the main thread is to run.
+        waiting_async: What the event loop is to run.
+        held: All that has been claimed and not been recorded, by job id.
+        ended: What has ended, with its outcome.
+        running: What the main thread is running.
+        running_async: What the event loop is running.
+        began_at: When the main thread began with it.
+        work, room, full, done, chores: Rung when there is something to run; when more may be taken; when the
+            finisher should not wait any longer; when something has ended; when the process is to stop.
+        stuck: What waited for too long has been given back, and nothing has ended since.
+        stopping: Nothing more is to begin.
+        stop_at: What runs at this time is interrupted.
+        recycled: A new process is to take the place of this one.
+        ran: How many jobs have ended.
+        error: What has ended a thread of this process.
+    """
+
+    def __init__(self, options: WorkOptions, journal: Journal) -> None:
+        self.journal = journal
+        self.prefetch = Prefetch(options.prefetch)
+        self.waiting: deque[Item] = deque()
+        self.waiting_async: deque[Held] = deque()
+        self.held: dict[int, Held] = {}
+        self.ended: deque[tuple[Held, Outcome]] = deque()
+        self.running: Item | None = None
+        self.running_async: set[Held] = set()
+        self.began_at = 0.0
+        self.work, self.room, self.full, self.done, self.chores = (Bell() for _ in range(5))
+        self.stuck = False
+        self.stopping = False
+        self.stop_at = float("inf")
+        self.recycled = False
+        self.ran = 0
+        self.error: BaseException | None = None
+        self._told_to_stop = False
+        self._max_jobs = options.max_jobs
+        self._concurrency = options.concurrency
+        self._grace_seconds = options.grace_seconds
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return self.running is None and not self.running_async and not self.waits
+
+    @property
+    def waits(self) -> int:
+        """How many have been taken and have not begun."""
+        return len(self.waiting) + len(self.waiting_async)
+
+    @property
+    def wanted(self) -> int:
+        """How many are to be taken now."""
+        size, waits = self.prefetch.size, self.waits
+        if self.stuck or self.journal.room < size:
+            return 0
+        if size == 1:
+            is_free = self.running is None and len(self.running_async) < self._concurrency
+            return 1 if is_free and not waits else 0
+        return size - waits if waits <= size // 2 else 0
+
+    def leases(self) -> list[Lease]:
+        """Those that are to be extended."""
+        return [held.lease for held in list(self.held.values())]
+
+    def end(self, held: Held, result: Outcome, seconds: float) -> None:
+        """A job has ended after so many seconds of this worker's time."""
+        self.ended.append((held, result))
+        self.end_unclaimed(seconds)
+        if not self.waits or len(self.ended) >= ENOUGH:
+            self.full.ring()
+        self.done.ring()
+
+    def end_unclaimed(self, seconds: float) -> None:
+        """A job has ended, and has been recorded."""
+        self.prefetch.ended(seconds)
+        self.ran += 1
+        if self.ran == self._max_jobs:
+            self.recycle()
+        self.stuck = False
+        if self.waits <= self.prefetch.size // 2:
+            self.room.ring()
+
+    def forget(self, held: Held) -> None:
+        """Nothing is left to be done for a job."""
+        self.held.pop(held.claim.id, None)
+        self.journal.clear(held.slot)
+
+    def accept(self, items: Sequence[Item], into_loop: Sequence[Held]) -> None:
+        """Jobs that are to be run: by the main thread, and by the event loop."""
+        self.waiting.extend(items)
+        self.waiting_async.extend(into_loop)
+        self.work.ring()
+
+    def take_back(self, waiting_since: float) -> list[Item]:
+        """All that waits, of each thread for which the first has waited since then or longer."""
+        items: list[Item] = []
+        for waiting in list[deque[Any]]((self.waiting, self.waiting_async)):
+            # Whatever is not there any more has just begun.
+            with suppress(IndexError):
+                if waiting[0].taken_at <= waiting_since:
+                    while True:
+                        items.append(waiting.popleft())
+        return items
+
+    def stop(self) -> None:
+        """Begin nothing more; what runs has its time of grace, which a second call ends. For signals' handlers too."""
+        now = monotonic()
+        self.stop_at = now if self._told_to_stop else now + self._grace_seconds
+        self._told_to_stop = True
+        self.recycled = False
+        self._begin_nothing_more()
+
+    def recycle(self) -> None:
+        """Begin nothing more: a new process is to take over when what runs has ended."""
+        self.recycled = not self._told_to_stop
+        self._begin_nothing_more()
+
+    def _begin_nothing_more(self) -> None:
+        self.stopping = True
+        for bell in (self.work, self.room, self.full, self.done, self.chores):
+            bell.ring()
+
+    def fail(self, error: BaseException) -> None:
+        """A thread cannot go on, and so neither can the process."""
+        self.error = self.error or error
+        self.stop()
+
+    def interrupt(self, cause: Exception) -> None:
+        """Raise in whatever runs."""
+        running = self.running
+        leases = [held.lease for held in list(self.running_async)]
+        if running is not None and running.lease is not None:
+            leases.append(running.lease)
+        for lease in leases:
+            lease.ordered = cause
+            lease.interrupt()
+        # RQ's own jobs have a handler of RQ's, which raises what it takes for a timeout.
+        is_plain = isinstance(running, Unclaimed) and running.taken.job_id is None
+        if is_plain and callable(signal.getsignal(signal.SIGALRM)):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+
+    def interrupt_for_stop(self) -> None:
+        """As the worker's time of grace is over."""
+        self.interrupt(WorkerStoppedError(f"its worker (process {os.getpid()}) was told to stop"))

@@ -1,0 +1,108 @@
+"""A job in a child process of its own, as RQ's forking worker runs each."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from time import monotonic, sleep
+from types import FrameType
+
+from workers import attempt, registry
+from workers.current import CurrentJob
+from workers.database import Database
+from workers.errors import WorkerDiedError, WorkerStoppedError
+from workers.journal import KILL_AFTER_SECONDS
+from workers.keeper import Keeper
+from workers.lease import Lease
+from workers.outcome import FINISHED, Failed, Outcome, Recorded, Settled, describe
+from workers.recording import Recorder
+
+# What a child says by its exit code: it has written down what became of its job.
+_FINISHED, _FAILED = 0, 3
+_LOOK_SECONDS = 0.02
+_STOP_SECONDS = 5.0
+
+
+def run(current: CurrentJob) -> Outcome:
+    """Fork, and run the job in the child, which also writes down what became of it.
+
+    Returns:
+        `Settled` if the job is finished, `Recorded` if it is not, and `Failed` if the child died.
+    """
+    lease = current._lease
+    # Extended by the child from now on.
+    lease.settling = True
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        _be_the_child(current)
+    status = _wait_for(pid, lease)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) in (_FINISHED, _FAILED):
+        done = os.WEXITSTATUS(status) == _FINISHED
+        return Settled(FINISHED) if done else Recorded()
+    return Failed(
+        describe(WorkerDiedError(f"its process {ended(status)}")), registry.options(lease.claim.job_name)
+    )
+
+
+def ended(status: int) -> str:
+    """How a process has ended, in words."""
+    if os.WIFSIGNALED(status):
+        return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exited with code {os.WEXITSTATUS(status)}"
+
+
+def _wait_for(pid: int, lease: Lease) -> int:
+    kill_at = monotonic() + lease.claim.timeout_seconds + KILL_AFTER_SECONDS
+    told = False
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status
+        now = monotonic()
+        if now > kill_at:
+            os.kill(pid, signal.SIGKILL)
+        elif lease.ordered is not None and not told:
+            told, kill_at = True, min(kill_at, now + _STOP_SECONDS)
+            os.kill(pid, signal.SIGTERM)
+        # A pidfd would tell at once, but not everywhere; beside a fork the pause is short.
+        sleep(_LOOK_SECONDS)
+
+
+def _be_the_child(current: CurrentJob) -> None:
+    code = 1
+    try:
+        random.seed()
+        code = _run_and_record(current)
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        # Nothing of the parent's is to be tidied up here.
+        os._exit(code)
+
+
+def _run_and_record(theirs: CurrentJob) -> int:
+    claim = theirs._lease.claim
+    database = Database(theirs._database_url)
+    keeper = Keeper(database.url, lambda: [lease])
+    lease = Lease(claim, registry.options(claim.job_name), theirs._lease.extended, keeper)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        lease.ordered = WorkerStoppedError("its worker was told to stop, and did not wait any longer")
+        if callable(signal.getsignal(signal.SIGALRM)):
+            signal.raise_signal(signal.SIGALRM)
+
+    signal.signal(signal.SIGTERM, stop)
+    result = attempt.run(CurrentJob(claim, lease, theirs._installation, database.url))
+    keeper.stop()
+    word = Recorder(database).record(claim, result)
+    database.close()
+    return _FINISHED if word == "finished" else _FAILED

@@ -1,0 +1,113 @@
+"""What a worker process holds, in memory that it shares with its supervisor: it can be read after its death.
+
+Each job in hand has a slot: its id, its token, how far it is, and when its process is to be killed. So whoever comes
+after a process that was killed knows which of its jobs had not begun, which one was running, and which had ended.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from time import monotonic
+from typing import NamedTuple
+
+SLOTS = 4096
+# A job that does not yield to its timeout, nor to what is raised after it every ten seconds, is killed so many
+# seconds after it.
+KILL_AFTER_SECONDS = 25.0
+
+_SLOT = struct.Struct("<qqqd")
+_STATE = struct.Struct("<q")
+_STATE_AND_TIME = struct.Struct("<qd")
+_STATE_AT = 16
+_NEVER = float("inf")
+
+
+class Progress(IntEnum):
+    """How far a job is."""
+
+    NONE = 0
+    TAKEN = 1
+    RUNNING = 2
+    # Its function has returned, and nothing is left but to write that down.
+    FINISHED = 3
+
+
+class Entry(NamedTuple):
+    """A job that a process held."""
+
+    job_id: int
+    token: int
+    progress: Progress
+    kill_at: float
+
+
+class Journal:
+    """The slots of one seat; they outlive the process that sits there.
+
+    Written by that process alone, one slot by one thread at a time, and read by the supervisor.
+    """
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, SLOTS * _SLOT.size)
+        self._free = list(range(SLOTS))
+
+    @property
+    def room(self) -> int:
+        """How many jobs more can be taken."""
+        return len(self._free)
+
+    def take(self, job_id: int, token: int) -> int:
+        """Note a job that has been claimed; returns its slot."""
+        slot = self._free.pop() * _SLOT.size
+        _SLOT.pack_into(self._memory, slot, job_id, token, Progress.TAKEN, _NEVER)
+        return slot
+
+    def begin(self, slot: int, kill_at: float) -> None:
+        """Its job begins, and must be over by then, by the monotonic clock."""
+        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, Progress.RUNNING, kill_at)
+
+    def finish(self, slot: int) -> None:
+        """Its function has returned."""
+        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, Progress.FINISHED, _NEVER)
+
+    def end(self, slot: int) -> None:
+        """Its function has raised: what is to become of it is being written down."""
+        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, Progress.RUNNING, _NEVER)
+
+    def clear(self, slot: int) -> None:
+        """Nothing is left to be done for it."""
+        _STATE.pack_into(self._memory, slot + _STATE_AT, Progress.NONE)
+        self._free.append(slot // _SLOT.size)
+
+    def entries(self) -> list[Entry]:
+        """What is held, or was when the process died."""
+        return [
+            Entry(job_id, token, Progress(progress), kill_at)
+            for job_id, token, progress, kill_at in self._slots()
+            if progress
+        ]
+
+    def is_overdue(self) -> bool:
+        """Whether a job runs that should have been over."""
+        now = monotonic()
+        return any(
+            progress == Progress.RUNNING and kill_at < now for _, _, progress, kill_at in self._slots()
+        )
+
+    def forget(self, entries: Sequence[Entry]) -> None:
+        """Clear the slots of these jobs, which a process before this one held."""
+        tokens = {(entry.job_id, entry.token) for entry in entries}
+        for number, (job_id, token, progress, _) in enumerate(self._slots()):
+            if progress and (job_id, token) in tokens:
+                _STATE.pack_into(self._memory, number * _SLOT.size + _STATE_AT, Progress.NONE)
+
+    def sit_down(self) -> None:
+        """A new process begins here: what is in use stays so."""
+        slots = list(self._slots())
+        self._free = [number for number, (_, _, progress, _) in enumerate(slots) if not progress]
+
+    def _slots(self) -> Iterator[tuple[int, int, int, float]]:
+        return _SLOT.iter_unpack(self._memory[:])

@@ -1,0 +1,205 @@
+"""A thread beside the jobs: it extends the leases that a worker holds, and tells a job when its own is lost.
+
+A third of a lease after the claim, and so on, it extends all that are held, in one statement, on a connection of its
+own that is opened only then: a job of milliseconds costs nothing. If an extension is refused, somebody else has
+claimed the job.
+
+PostgreSQL may be away for longer than the lease. Then nobody else can claim either, and once it is back the
+first who asks has the job: the extension of a lease that ran out is taken as long as nobody has claimed.
+
+A job that hangs where no exception reaches it does not keep its lease for ever: some time after its
+time limit the thread extends it no more, and only looks whether somebody else has claimed the job. One that
+catches its LeaseLostError or its JobTimeoutError, and goes on, gets the next one every ten seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic
+
+from drain import postgres
+from drain.crashpoints import CrashPoint, reached
+from drain.postgres import Connection
+from drain.transitions import inflight
+from workers import lease as leases
+from workers.lease import NEVER, Lease
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.5
+_SHORTEST_PAUSE_SECONDS = 0.01
+# What a heartbeat may take before it is tried again on a new connection.
+_LONGEST_BEAT_SECONDS = 15.0
+# A worker that ends a job lets a heartbeat that is under way come to its end, for so long; then it breaks it off.
+_PATIENCE_SECONDS = 0.25
+_JOIN_SECONDS = 1.0
+
+
+class Keeper:
+    """Extends leases, from the first `watch` to `stop`.
+
+    Args:
+        database_url: Where.
+        held: The leases that are held now; called in the keeper's thread.
+
+    Attributes:
+        interrupting: Held while a job is being interrupted: whoever has taken it is not.
+    """
+
+    def __init__(self, database_url: str, held: Callable[[], Sequence[Lease]]) -> None:
+        self.interrupting = threading.Lock()
+        self._database_url = database_url
+        self._held = held
+        self._wakes_at = NEVER
+        self._woken = threading.Event()
+        self._ended = False
+        self._thread: threading.Thread | None = None
+        # Held by who opens, closes or breaks off the connection: the number of a closed one may be another's.
+        self._connecting = threading.Lock()
+        self._connection: Connection | None = None
+
+    def watch(self, lease: Lease) -> None:
+        """Take care of a lease that is held from now on, or whose job begins."""
+        next_at = min(lease.beat_at, lease.tell_at, lease.interrupt_at)
+        if next_at < self._wakes_at:
+            self._wakes_at = next_at
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._keep, name="leases", daemon=True)
+                self._thread.start()
+            else:
+                self._woken.set()
+
+    def stop(self) -> None:
+        """Extend no more; may be called again, or without `watch`."""
+        self._ended = True
+        thread = self._thread
+        if thread is None:
+            return
+        self._woken.set()
+        thread.join(_PATIENCE_SECONDS)
+        with self._connecting:
+            if thread.is_alive() and self._connection is not None:
+                postgres.break_off(self._connection)
+        thread.join(_JOIN_SECONDS)
+
+    def _keep(self) -> None:
+        while not self._ended:
+            now = monotonic()
+            held = self._held()
+            for lease in held:
+                if now >= lease.tell_at:
+                    _tell_where_it_is(lease)
+            if any(now >= lease.beat_at for lease in held):
+                self._beat(held, now)
+            for lease in held:
+                if now >= lease.interrupt_at:
+                    lease.interrupt_at = now + leases.AGAIN_SECONDS
+                    lease.interrupt()
+            self._sleep()
+        self._disconnect()
+
+    def _sleep(self) -> None:
+        # From here on whoever watches a lease that needs care earlier wakes us.
+        self._woken.clear()
+        self._wakes_at = NEVER
+        next_at = min(
+            (min(lease.beat_at, lease.tell_at, lease.interrupt_at) for lease in self._held()), default=NEVER
+        )
+        self._wakes_at = min(self._wakes_at, next_at)
+        if not self._ended:
+            pause = max(_SHORTEST_PAUSE_SECONDS, next_at - monotonic())
+            self._woken.wait(None if pause == NEVER else min(pause, threading.TIMEOUT_MAX))
+
+    def _beat(self, held: Sequence[Lease], now: float) -> None:
+        """One heartbeat for all."""
+        heeded = [lease for lease in held if lease.beat_at < NEVER]
+        for lease in heeded:
+            lease.beat_at = now + lease.heartbeat
+        kept = [lease for lease in heeded if not lease.settling]
+        if not kept:
+            return
+        seconds = min(_LONGEST_BEAT_SECONDS, max(1.0, min(lease.heartbeat for lease in kept)))
+        try:
+            self._extend_or_lose(kept, now, seconds)
+        # Whatever it is, a job must not lose its lease over it: the next heartbeat may succeed.
+        except Exception as error:  # noqa: BLE001
+            self._disconnect()
+            for lease in heeded:
+                lease.beat_at = monotonic() + min(_RETRY_SECONDS, lease.heartbeat)
+            if not self._ended:
+                log.warning(
+                    "the leases of %d jobs, such as %d, could not be extended: %s",
+                    *(len(kept), kept[0].claim.id, error),
+                )
+
+    def _extend_or_lose(self, held: Sequence[Lease], now: float, seconds: float) -> None:
+        with postgres.reachable(self._database_url):
+            connection = self._connected(seconds)
+            # Connecting may have taken longer than the job.
+            if self._ended:
+                return
+            with postgres.time_limit(connection, seconds):
+                claims = [lease.claim for lease in held if now < lease.let_go_at]
+                extended = inflight.extend_many(connection, claims) if claims else {}
+                refused = []
+                for lease in held:
+                    claim = lease.claim
+                    if claim.id in extended:
+                        lease.extended, lease.expires_at = now, extended[claim.id]
+                    elif now < lease.let_go_at or not inflight.is_current(
+                        connection, claim.id, claim.fencing_token
+                    ):
+                        refused.append(lease)
+                if extended:
+                    reached(CrashPoint.EXTENDED)
+                for lease in refused:
+                    # Refused may also mean finished, in a commit of the job's own whose answer never came.
+                    claim = lease.claim
+                    if not lease.settling and inflight.is_finished(connection, claim.id, claim.fencing_token):
+                        lease.settling = True
+        for lease in refused:
+            if not lease.settling:
+                _lose(lease)
+
+    def _connected(self, seconds: float) -> Connection:
+        if self._connection is None:
+            connection = postgres.connect(self._database_url, "drain lease")
+            with self._connecting:
+                self._connection = connection
+            with postgres.time_limit(connection, seconds):
+                # A heartbeat that waits for a lock must not stay behind on the server when it is given up here.
+                bound = max(1, int(seconds))
+                postgres.set_bounds(connection, statement_seconds=bound, lock_seconds=bound)
+        return self._connection
+
+    def _disconnect(self) -> None:
+        with self._connecting:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+
+def _lose(lease: Lease) -> None:
+    claim = lease.claim
+    lease.lost = True
+    lease.beat_at = NEVER
+    lease.interrupt_at = monotonic()
+    log.warning(
+        "job %d has been claimed by somebody else: the lease of attempt %d is lost",
+        *(claim.id, claim.attempts),
+        extra={"event": "lease_lost", "job_id": claim.id, "token": claim.fencing_token},
+    )
+
+
+def _tell_where_it_is(lease: Lease) -> None:
+    lease.tell_at = NEVER
+    # The stack is of another thread, and may change while it is being read.
+    with suppress(Exception):
+        log.warning(
+            "job %d (%s) has been running for %.0f s; it is here:\n%s",
+            *(lease.claim.id, lease.claim.job_name, monotonic() - lease.began, lease.stack()),
+            extra={"event": "job_slow", "job_id": lease.claim.id},
+        )

@@ -1,0 +1,121 @@
+"""The thread with the event loop, in which `async def` jobs run, many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+
+from drain.crashpoints import CrashPoint, reached
+from workers import attempt
+from workers.attempt import Call
+from workers.current import CurrentJob, begin
+from workers.database import Database
+from workers.errors import JobTimeoutError
+from workers.hand import Hand, Held
+from workers.journal import KILL_AFTER_SECONDS
+from workers.outcome import FINISHED, Outcome
+
+
+class Loop:
+    """Runs what waits for it in the hand; its thread begins with the first job.
+
+    Args:
+        hand: Where the jobs are.
+        database: What tells of the database; nothing is asked on it.
+        concurrency: How many run at once.
+    """
+
+    def __init__(self, hand: Hand, database: Database, concurrency: int) -> None:
+        self._hand = hand
+        self._database = database
+        self._concurrency = concurrency
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def wake(self) -> None:
+        """Look for what waits."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="event loop", daemon=True).start()
+        self._loop.call_soon_threadsafe(self._start)
+
+    def _start(self) -> None:
+        hand = self._hand
+        while not hand.stopping and len(hand.running_async) < self._concurrency:
+            try:
+                held = hand.waiting_async.popleft()
+            except IndexError:
+                return
+            if held.lease.lost:
+                hand.forget(held)
+                continue
+            hand.running_async.add(held)
+            task = asyncio.get_running_loop().create_task(self._run(held))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, held: Held) -> None:
+        hand, claim = self._hand, held.claim
+        began = monotonic()
+        hand.journal.begin(held.slot, began + claim.timeout_seconds + KILL_AFTER_SECONDS)
+        try:
+            result = await self._attempt(held)
+        # No exception of a job may reach the loop; those of ours end the process.
+        except BaseException as error:  # noqa: BLE001
+            hand.fail(error)
+            return
+        finally:
+            hand.running_async.discard(held)
+        reached(CrashPoint.RAN)
+        if result is FINISHED:
+            hand.journal.finish(held.slot)
+        else:
+            hand.journal.end(held.slot)
+        hand.end(held, result, (monotonic() - began) / self._concurrency)
+        self._start()
+
+    async def _attempt(self, held: Held) -> Outcome:
+        lease, claim = held.lease, held.claim
+        call = attempt.prepare(claim)
+        if not isinstance(call, Call):
+            return call
+        current = CurrentJob(claim, lease, self._database.installation, self._database.url)
+        begin(current)
+        loop = asyncio.get_running_loop()
+        cancel = partial(_cancel, asyncio.current_task())
+        lease.start(partial(_from_elsewhere, loop, cancel))
+        timer = loop.call_later(claim.timeout_seconds, self._time_out, held, cancel)
+        try:
+            coroutine = call.job.function(*call.args, **call.kwargs)
+            lease.coroutine = coroutine
+            await coroutine
+        # SystemExit and CancelledError too: the job has failed, and the worker goes on.
+        except BaseException as error:  # noqa: BLE001
+            cause = lease.cause() if isinstance(error, asyncio.CancelledError) else None
+            result = attempt.outcome_of(cause.with_traceback(error.__traceback__) if cause else error, call)
+        else:
+            result = FINISHED
+        finally:
+            timer.cancel()
+            lease.stop()
+        return attempt.concluded(current, result)
+
+    def _time_out(self, held: Held, cancel: Callable[[], None]) -> None:
+        seconds = held.claim.timeout_seconds
+        held.lease.ordered = JobTimeoutError(f"it ran for longer than its timeout of {seconds:g} s")
+        cancel()
+
+
+def _cancel(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+
+
+def _from_elsewhere(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
+    # The loop may have ended.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(act)

@@ -1,0 +1,197 @@
+"""One worker process, from its first thread to its last: its main thread runs the jobs.
+
+taker         RQ's lists ──► claimed ──► waiting
+main thread   waiting ──► run ──► ended        loop: the same for `async def` jobs, many at once
+finisher      ended ──► finished in Postgres, cleared in Redis
+keeper        extends the leases of all that are held
+housekeeping  what RQ's tools see; grace, memory, parent
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from types import FrameType
+
+from drain.config import Settings
+from drain.crashpoints import CrashPoint, reached
+from drain.errors import DrainError, UnavailableError
+from drain.wire import Intake
+from workers import attempt, isolation, registry
+from workers.current import CurrentJob
+from workers.database import Database
+from workers.entry import Worker
+from workers.finisher import Finisher
+from workers.hand import Hand, Held, Unclaimed
+from workers.housekeeping import Housekeeping
+from workers.inheritance import settle
+from workers.journal import KILL_AFTER_SECONDS, Journal
+from workers.keeper import Keeper
+from workers.loop import Loop
+from workers.options import WorkOptions
+from workers.outcome import FINISHED, Outcome
+from workers.rq_worker import RQWorker
+from workers.taker import Taker
+
+log = logging.getLogger(__name__)
+
+DONE, FAILED, RECYCLED = 0, 1, 75
+
+
+class Process:
+    """Works until it is told to stop, or has nothing left to do in a burst.
+
+    Args:
+        settings: Where.
+        options: How.
+        journal: Where what it holds can be read after its death; what the last process has left there is its
+            first work.
+        death: How the last process ended.
+    """
+
+    def __init__(self, settings: Settings, options: WorkOptions, journal: Journal, death: str) -> None:
+        self._settings = settings
+        self._options = options
+        self._journal = journal
+        self._death = death
+        url, redis_url = settings.database_url, settings.required_redis_url
+        self._hand = hand = Hand(options, journal)
+        self._intake = Intake(redis_url, settings.namespace, options.queues)
+        self._database = Database(url)
+        self._keeper = Keeper(url, hand.leases)
+        self._loop = Loop(hand, self._database, options.concurrency)
+        self._taker = Taker(hand, self._intake, self._database, self._keeper, self._loop, burst=options.burst)
+        self._finisher = Finisher(hand, self._intake, Database(url))
+        self._rq = RQWorker(redis_url, options.queues, hand)
+        self._housekeeping = Housekeeping(
+            hand, self._intake, self._rq, self._finisher, options, lambda: self._taker.is_suspended
+        )
+        self._alone: Worker | None = None
+
+    def run(self) -> int:
+        """Work; returns the exit code.
+
+        What is held at the end has been recorded or given back.
+        """
+        self._take_signals()
+        random.seed()
+        if self._journal.entries():
+            settle(self._journal, self._settings, self._death)
+        self._journal.sit_down()
+        taker = self._thread("taker", self._taker.run)
+        finisher = self._thread("finisher", self._finisher.run)
+        housekeeping = self._thread("housekeeping", self._housekeeping.run)
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001
+            self._hand.fail(error)
+        while self._hand.running_async:
+            self._hand.chores.wait(0.1)
+        taker.join()
+        self._finisher.ended = True
+        self._hand.done.ring()
+        self._hand.full.ring()
+        finisher.join()
+        self._keeper.stop()
+        self._housekeeping.ended = True
+        self._hand.chores.ring()
+        housekeeping.join()
+        self._rq.leave()
+        self._intake.close()
+        return self._exit_code()
+
+    def _exit_code(self) -> int:
+        error = self._hand.error
+        if error is None:
+            return RECYCLED if self._hand.recycled else DONE
+        if isinstance(error, DrainError):
+            log.error("%s", error)
+        else:
+            log.error("a worker process cannot go on", exc_info=error, extra={"event": "failed"})
+        return FAILED
+
+    def _take_signals(self) -> None:
+        def stop(_signal: int, _frame: FrameType | None) -> None:
+            self._hand.stop()
+
+        signal.signal(signal.SIGTERM, stop)
+        # A terminal sends it to all; the supervisor passes it on as SIGTERM.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        def go_on() -> None:
+            try:
+                run()
+            except BaseException as error:  # noqa: BLE001
+                self._hand.fail(error)
+
+        thread = threading.Thread(target=go_on, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _work(self) -> None:
+        hand = self._hand
+        while not hand.stopping:
+            try:
+                item = hand.waiting.popleft()
+            except IndexError:
+                hand.work.wait()
+                continue
+            hand.began_at = monotonic()
+            hand.running = item
+            if isinstance(item, Held):
+                self._run(item)
+            else:
+                self._run_unclaimed(item)
+
+    def _run(self, held: Held) -> None:
+        hand, claim, lease = self._hand, held.claim, held.lease
+        if lease.lost:
+            hand.running = None
+            hand.forget(held)
+            return
+        began = hand.began_at
+        hand.journal.begin(held.slot, began + claim.timeout_seconds + KILL_AFTER_SECONDS)
+        result = _attempt(CurrentJob(claim, lease, self._database.installation, self._settings.database_url))
+        reached(CrashPoint.RAN)
+        if result is FINISHED:
+            hand.journal.finish(held.slot)
+        else:
+            hand.journal.end(held.slot)
+        hand.running = None
+        hand.end(held, result, monotonic() - began)
+
+    def _run_unclaimed(self, item: Unclaimed) -> None:
+        """A job that is to be alone is claimed only now; a plain RQ job is RQ's to run."""
+        hand, taken = self._hand, item.taken
+        if taken.job_id is None:
+            self._rq.execute(taken)
+        else:
+            if self._alone is None:
+                self._alone = Worker(self._settings)
+            self._finisher.count(self._alone.execute(taken.job_id, partial(self._attempt_alone, item)))
+            with suppress(UnavailableError):
+                self._intake.clear([taken.rq_id])
+        hand.running = None
+        hand.end_unclaimed(monotonic() - hand.began_at)
+
+    def _attempt_alone(self, item: Unclaimed, current: CurrentJob) -> Outcome:
+        journal, lease = self._journal, current._lease
+        item.lease = lease
+        slot = journal.take(lease.claim.id, lease.claim.fencing_token)
+        journal.begin(slot, monotonic() + lease.claim.timeout_seconds + KILL_AFTER_SECONDS)
+        try:
+            return _attempt(current)
+        finally:
+            journal.clear(slot)
+
+
+def _attempt(current: CurrentJob) -> Outcome:
+    isolated = registry.options(current.name).isolated
+    return isolation.run(current) if isolated else attempt.run(current)

@@ -1,0 +1,161 @@
+"""What became of an attempt is written down, under the token of its claim."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+
+import psycopg
+
+from drain.config import process_name
+from drain.crashpoints import CrashPoint, reached
+from drain.transitions import inflight, stale
+from drain.transitions.inflight import Claim
+from workers import outcome
+from workers.database import Database
+from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Recorded, Settled, Unreadable
+
+log = logging.getLogger(__name__)
+
+_LEASE_RAN_OUT = "its worker died or stalled on the last attempt, and the lease ran out"
+_EXPIRED = "its expires_at had passed before a worker could start it"
+_NO_REASON = "the job gave up, and gave no reason"
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Writes outcomes down.
+
+    Each method returns one word for RQ's own books: finished, retrying, deferred, dead, recorded, or stale, when
+    somebody else has claimed the job and nothing was changed.
+
+    Attributes:
+        database: Where. All methods raise UnavailableError when it stays away; the job is then redelivered.
+    """
+
+    database: Database
+
+    def record(self, claim: Claim, result: Outcome) -> str:
+        """Write down what became of an attempt."""
+        try:
+            return self._record(claim, result)
+        except psycopg.DataError:
+            # The database's encoding lacks a character of the texts.
+            return self._record(claim, outcome.in_ascii(result))
+
+    def bury_unrun(self, claim: Claim) -> str:
+        """Give up a job that has expired, or whose attempts are spent."""
+        if claim.expired:
+            return self._bury(claim, "expired", _EXPIRED, ran=False)
+        return self._bury(claim, "lease", _LEASE_RAN_OUT, ran=False)
+
+    def _record(self, claim: Claim, result: Outcome) -> str:
+        match result:
+            case Settled():
+                _tell_of_the_rest(claim, result.rest)
+                return "finished"
+            case Recorded():
+                return "recorded"
+            case Finished():
+                return self._finish(claim)
+            case Failed():
+                return self._retry_or_bury(claim, result)
+            case Deferred():
+                return self._defer(claim, result)
+            case GaveUp():
+                return self._bury(claim, "gave up", result.error["message"] or _NO_REASON, result.error)
+            case Unreadable():
+                return self._bury(claim, "unreadable", result.explanation)
+
+    def _finish(self, claim: Claim) -> str:
+        try:
+            done = self.database.ask(lambda c: inflight.finish(c, claim.id, claim.fencing_token))
+        except psycopg.IntegrityError:
+            # Ids are given out once, unless somebody set the sequence back.
+            return self._bury(claim, "unreadable", "it ran, but another job with its id is finished already")
+        return "finished" if done else self._stale(claim, "finished")
+
+    def _defer(self, claim: Claim, deferred: Deferred) -> str:
+        waits = self.database.ask(lambda c: inflight.defer(c, claim.id, claim.fencing_token, deferred.when))
+        return "deferred" if waits else self._stale(claim, "deferred")
+
+    def _retry_or_bury(self, claim: Claim, failed: Failed) -> str:
+        if claim.max_attempts and claim.attempts >= claim.max_attempts:
+            explanation = f"failed {claim.attempts} times; last: {failed.line}"
+            wanted = "nothing" if isinstance(failed, Lost) else "dead"
+            return self._bury(claim, "failed", explanation, failed.error, wanted=wanted)
+        wait = outcome.wait_seconds(claim.attempts, failed.options)
+        waits = self.database.ask(
+            lambda c: inflight.retry_later(c, claim.id, claim.fencing_token, wait, failed.error)
+        )
+        if not waits:
+            return self._stale(claim, "nothing" if isinstance(failed, Lost) else "retrying")
+        log.warning(
+            "job %d (%s) failed on attempt %d, next one in %.1f s: %s",
+            *(claim.id, claim.job_name, claim.attempts, wait, failed.line),
+            extra={"event": "job_failed", "job_id": claim.id, "tag": claim.tag},
+        )
+        return "retrying"
+
+    def _bury(
+        self,
+        claim: Claim,
+        reason: str,
+        explanation: str,
+        error: dict[str, str] | None = None,
+        *,
+        ran: bool = True,
+        wanted: str = "dead",
+    ) -> str:
+        buried = self.database.ask(
+            partial(
+                inflight.bury_claimed,
+                job_id=claim.id,
+                token=claim.fencing_token,
+                reason=reason,
+                explanation=explanation,
+                error=error,
+                ran=ran,
+            )
+        )
+        if not buried:
+            return self._stale(claim, wanted)
+        log.error(
+            "job %d (%s) is dead: %s",
+            *(claim.id, claim.job_name, explanation),
+            extra={"event": "job_dead", "job_id": claim.id, "tag": claim.tag},
+        )
+        return "dead"
+
+    def _stale(self, claim: Claim, wanted: str) -> str:
+        """The token is not the current one any more: leave a row about it, and change nothing."""
+        # Unless it is this very attempt that finished the job, in a commit whose answer never came.
+        if self.database.ask(lambda c: inflight.is_finished(c, claim.id, claim.fencing_token)):
+            return "finished"
+        log.warning(
+            "job %d: the outcome of attempt %d came too late and was not recorded",
+            *(claim.id, claim.attempts),
+            extra={"event": "stale_finish", "job_id": claim.id, "token": claim.fencing_token},
+        )
+        reached(CrashPoint.REFUSED)
+        self.database.ask(
+            lambda c: stale.record(c, claim.id, claim.fencing_token, worker=process_name(), outcome=wanted)
+        )
+        return "stale"
+
+
+def _tell_of_the_rest(claim: Claim, rest: Outcome) -> None:
+    """Log what a job wanted that was finished already, since nobody will see it in a table."""
+    match rest:
+        case Failed(error) | GaveUp(error):
+            told = error["traceback"]
+        case Deferred():
+            told = "it asked to be run later"
+        case _:
+            return
+    log.error(
+        "job %d (%s) is finished, and what it did after its transaction failed: %s",
+        *(claim.id, claim.job_name, told),
+        extra={"event": "failed_after_finish", "job_id": claim.id, "tag": claim.tag},
+    )

@@ -1,0 +1,197 @@
+"""The thread that fills the hand: it takes ids from RQ's lists, many at a time, and claims them in one statement."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+from time import monotonic
+
+from drain.config import process_name
+from drain.crashpoints import CrashPoint, reached
+from drain.errors import UnavailableError
+from drain.postgres import Connection
+from drain.transitions import inflight
+from drain.transitions.inflight import Claim
+from drain.wire import Intake, Taken
+from workers import registry
+from workers.database import Database
+from workers.hand import Hand, Held, Item, Unclaimed
+from workers.keeper import Keeper
+from workers.lease import Lease
+from workers.loop import Loop
+
+log = logging.getLogger(__name__)
+
+# What has waited for so long behind a slow job is given back; looked at twice as often.
+_LONGEST_WAIT_SECONDS = 0.5
+_SUSPENDED_SECONDS = 1.0
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 5.0
+
+
+class Taker:
+    """Takes and claims, until the hand is to be stopped; then it gives back what has not begun.
+
+    Args:
+        hand: What to fill.
+        intake: Where the ids are.
+        database: Where the jobs are; no other thread uses it.
+        keeper: Who extends the leases.
+        loop: Who runs `async def` jobs.
+        burst: Stop the hand once the queues are empty and nothing is left in it.
+
+    Attributes:
+        is_suspended: RQ's workers are suspended.
+    """
+
+    def __init__(
+        self, hand: Hand, intake: Intake, database: Database, keeper: Keeper, loop: Loop, *, burst: bool
+    ) -> None:
+        self.is_suspended = False
+        self._hand = hand
+        self._intake = intake
+        self._database = database
+        self._keeper = keeper
+        self._loop = loop
+        self._burst = burst
+        self._pause_seconds = 0.0
+
+    def run(self) -> None:
+        """Go on until the hand is to be stopped.
+
+        Raises:
+            UnavailableError: Redis went away in a burst.
+        """
+        try:
+            while not self._hand.stopping:
+                try:
+                    self._run_once()
+                except UnavailableError as error:
+                    if self._burst:
+                        raise
+                    self._wait_for_redis(error)
+        finally:
+            self._give_back(self._hand.take_back(float("inf")))
+            self._database.close()
+
+    def _run_once(self) -> None:
+        wanted = self._hand.wanted
+        taken = self._intake.take(wanted) if wanted else []
+        if taken is not None and not taken and wanted and not self._burst:
+            taken = self._wait_and_take(wanted)
+        if self._pause_seconds:
+            self._pause_seconds = 0.0
+            log.info("Redis answers again", extra={"event": "up"})
+        self.is_suspended = taken is None
+        if taken:
+            self._claim(taken)
+            return
+        waiting_since = monotonic() - _LONGEST_WAIT_SECONDS
+        if items := self._hand.take_back(waiting_since):
+            self._hand.stuck = True
+            self._give_back(items)
+        elif self._burst and wanted and self._hand.is_idle and not self._hand.held:
+            self._hand.stop()
+        elif taken is None or not wanted or self._burst:
+            self._hand.room.wait(_SUSPENDED_SECONDS if taken is None else _LONGEST_WAIT_SECONDS / 2)
+
+    def _wait_and_take(self, wanted: int) -> list[Taken] | None:
+        # With jobs in hand that may have to be given back, a look at them comes first.
+        popped = self._intake.wait(_LONGEST_WAIT_SECONDS / 2) if self._hand.waits else self._intake.wait()
+        if popped is None:
+            return []
+        return self._intake.take(wanted, popped)
+
+    def _wait_for_redis(self, error: UnavailableError) -> None:
+        if not self._pause_seconds:
+            log.warning("%s; no job is lost, waiting for Redis", error, extra={"event": "down"})
+        self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, 2 * self._pause_seconds))
+        self._hand.room.wait(random.uniform(self._pause_seconds / 2, self._pause_seconds))  # noqa: S311
+
+    def _claim(self, taken: Sequence[Taken]) -> None:
+        reached(CrashPoint.POPPED)
+        asked_at = monotonic()
+        # What is delivered twice, to us both times, is run once.
+        known = self._hand.held
+        ours = {each.job_id: each for each in taken if each.job_id is not None and each.job_id not in known}
+        try:
+            claims = self._ask(list(ours)) if ours else {}
+            missing = [job_id for job_id in ours if job_id not in claims]
+            left = self._database.ask(lambda c: inflight.left_to_claim(c, missing)) if missing else set()
+        except UnavailableError:
+            # Claims that were made and not answered run out; nothing else is touched.
+            self._intake.give_back([(each.queue, each.rq_id) for each in taken])
+            raise
+        reached(CrashPoint.CLAIMED)
+        items: list[Item] = []
+        into_loop: list[Held] = []
+        refused: list[str] = []
+        for each in taken:
+            claim = claims.get(each.job_id) if each.job_id is not None else None
+            if claim is not None and ours[claim.id] is each:
+                held = self._held(claim, each, asked_at)
+                runs_in_loop = held.job is not None and held.job.runs_in_loop
+                (into_loop if runs_in_loop else items).append(held)
+            elif each.job_id is None or (each.job_id in left and ours.get(each.job_id) is each):
+                items.append(Unclaimed(each, asked_at))
+            else:
+                refused.append(each.rq_id)
+        self._hand.accept(items, into_loop)
+        if into_loop:
+            self._loop.wake()
+        if refused:
+            log.info("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
+            self._intake.clear(refused)
+
+    def _ask(self, ids: Sequence[int]) -> dict[int, Claim]:
+        asked = False
+        limits = registry.limits()
+        alone = len(ids) == 1 and self._hand.is_idle
+
+        def ask(connection: Connection) -> list[Claim]:
+            nonlocal asked
+            again, asked = asked, True
+            return inflight.claim_many(
+                connection, ids, worker=process_name(), limits=limits, alone=alone, again=again
+            )
+
+        return {claim.id: claim for claim in self._database.ask(ask)}
+
+    def _held(self, claim: Claim, taken: Taken, asked_at: float) -> Held:
+        job = registry.find(claim.job_name)
+        lease = Lease(claim, registry.options(claim.job_name), asked_at, self._keeper)
+        slot = self._hand.journal.take(claim.id, claim.fencing_token)
+        held = self._hand.held[claim.id] = Held(claim, taken.rq_id, lease, slot, job)
+        self._keeper.watch(lease)
+        return held
+
+    def _give_back(self, items: Sequence[Item]) -> None:
+        """Let other workers have what has been taken and has not begun."""
+        if not items:
+            return
+        held = [item for item in items if isinstance(item, Held)]
+        queues = {item.claim.id: (item.claim.queue, item.rq_id) for item in held}
+        for item in held:
+            item.lease.settling = True
+        try:
+            released = self._database.ask(
+                lambda c: inflight.release(
+                    c, [item.claim.id for item in held], [item.claim.fencing_token for item in held]
+                )
+            )
+            ours = {job.id for job in released}
+            self._intake.give_back(
+                [
+                    (item.taken.queue, item.taken.rq_id)
+                    if isinstance(item, Unclaimed)
+                    else queues[item.claim.id]
+                    for item in items
+                    if isinstance(item, Unclaimed) or item.claim.id in ours
+                ]
+            )
+        except UnavailableError as error:
+            log.warning("%d jobs could not be given back, and will be redelivered: %s", len(items), error)
+        finally:
+            for item in held:
+                self._hand.forget(item)
