@@ -73,6 +73,7 @@ def _peers(started: Services, arguments: argparse.Namespace) -> list[str]:
         rounds=arguments.peer_rounds,
         seconds=arguments.peer_seconds,
         delay_seconds=arguments.peer_seconds + 2,
+        scheduled=arguments.scheduled,
         hold_seconds=arguments.hold_seconds,
     )
     found = run.run(started, plan)
@@ -139,6 +140,9 @@ def _arguments() -> argparse.Namespace:
         type=float,
         default=600,
         help="of a held snapshot beside the peers; 0: no other sessions",
+    )
+    parser.add_argument(
+        "--scheduled", type=int, default=5_000_000, help="jobs for tomorrow beside those of the peers"
     )
     parser.add_argument("--quick", action="store_true", help="the short form, which writes nothing")
     parser.add_argument("--record", action="store_true", help="… but its ratios, into peers.json")

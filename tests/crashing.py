@@ -1,4 +1,4 @@
-"""`python -m tests.crashing POINT WORDS...`: the `drain` command, killed by SIGKILL at a crash point."""
+"""`python -m tests.crashing POINT WORDS...`: `drain`, killed by SIGKILL at a crash point with all its processes."""
 
 import os
 import signal
@@ -13,7 +13,8 @@ from drain.wire import push
 def die_at(point: CrashPoint) -> None:
     def die(reached: CrashPoint) -> None:
         if reached is point:
-            os.kill(os.getpid(), signal.SIGKILL)
+            # With the supervisor, which would clean up.
+            os.killpg(0, signal.SIGKILL)
 
     crashpoints.set_hook(die)
 

@@ -22,7 +22,7 @@ def run(label: str) -> None:
         job_id = stage(connection, record_in_transaction, [label])
         staged.move(connection, [job_id], last_delivery=job_id)
     became = execute(job_id)
-    worker = entry._worker().connection
+    worker = entry._worker().database.connection
     with _engine(os.environ["DRAIN_DATABASE_URL"]).connect() as session:
         driver: Any = session.connection.driver_connection
     assert worker is not None

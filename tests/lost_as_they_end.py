@@ -16,7 +16,9 @@ from drain import postgres
 from drain.job import JobOptions
 from drain.transitions import inflight
 from drain.transitions.inflight import Claim
-from workers import attempt, job, lease
+from workers import attempt, job, keeper, lease
+from workers.current import CurrentJob
+from workers.keeper import Keeper
 from workers.lease import Lease
 from workers.outcome import Finished, Lost
 
@@ -50,24 +52,27 @@ def end() -> None:
         pass
 
 
-def refuse(*_: Any) -> None:
-    return None
+def refuse(*_: Any) -> dict[int, datetime]:
+    return {}
 
 
 def main() -> None:
     logging.disable()
     # Else the other thread waits for its turn until the job has ended.
     sys.setswitchinterval(SECONDS / 100)
-    lease._SHORTEST_PAUSE_SECONDS = 0.0001
-    lease._AGAIN_SECONDS = 0.0005
-    Lease._connected = lambda self: None  # type: ignore[assignment, method-assign, return-value]
+    keeper._SHORTEST_PAUSE_SECONDS = 0.0001
+    lease.AGAIN_SECONDS = 0.0005
+    Keeper._connected = lambda *_: None  # type: ignore[assignment, method-assign, return-value]
     postgres.time_limit = lambda *_: nullcontext()  # type: ignore[assignment]
-    inflight.extend = refuse  # type: ignore[assignment]
+    inflight.extend_many = refuse
     inflight.is_finished = lambda *_: False
     outcomes = set()
     for _ in range(ROUNDS):
-        watched = Lease("postgresql://nowhere", CLAIM, JobOptions(), time.monotonic())
-        outcomes.add(type(attempt.run(CLAIM, watched)))
+        held: list[Lease] = []
+        kept = Keeper("postgresql://nowhere", held.copy)
+        held.append(Lease(CLAIM, JobOptions(), time.monotonic(), kept))
+        outcomes.add(type(attempt.run(CurrentJob(CLAIM, held[0], None, "postgresql://nowhere"))))
+        kept.stop()
         assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     assert outcomes == {Finished, Lost}, outcomes
     sys.stdout.write("all at work\n")

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -65,8 +65,14 @@ class Command(subprocess.Popen[bytes]):
             stdin=subprocess.DEVNULL,
             stdout=written,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         self._written = Path(written.name)
+
+    def kill(self) -> None:
+        """SIGKILL it at once, and the processes that it has started, as when their machine dies."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     @property
     def output(self) -> str:

@@ -76,7 +76,7 @@ class Supervisor:
         self._options = options
         self._seats = [Seat(number + 1) for number in range(options.processes)]
         self._empty: set[Seat] = set()
-        self._told = 0
+        self._told = self._told_of = 0
         self._kill_at = float("inf")
         self._failed = False
 
@@ -103,6 +103,7 @@ class Supervisor:
                 select.select([reading], [], [], self._pause())
                 with suppress(BlockingIOError):
                     os.read(reading, 4096)
+                self._tell_of_signals()
                 self._bury()
                 self._kill_those_overdue()
         finally:
@@ -128,6 +129,18 @@ class Supervisor:
             if seat.pid:
                 with suppress(ProcessLookupError):
                     os.kill(seat.pid, signal.SIGTERM)
+
+    def _tell_of_signals(self) -> None:
+        # Not in the handler: it may have come in the middle of a line.
+        if self._told_of < self._told:
+            self._told_of = self._told
+            log.info(
+                "told to stop: what runs has %g s to end; a second signal ends it now"
+                if self._told == 1
+                else "told to stop now (after %g s at the latest)",
+                *(self._options.grace_seconds if self._told == 1 else _KILL_SECONDS,),
+                extra={"event": "stopping"},
+            )
 
     def _pause(self) -> float:
         now = monotonic()

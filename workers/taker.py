@@ -78,11 +78,11 @@ class Taker:
     def _run_once(self) -> None:
         wanted = self._hand.wanted
         taken = self._intake.take(wanted) if wanted else []
-        if taken is not None and not taken and wanted and not self._burst:
-            taken = self._wait_and_take(wanted)
-        if self._pause_seconds:
+        if self._pause_seconds and wanted:
             self._pause_seconds = 0.0
             log.info("Redis answers again", extra={"event": "up"})
+        if taken is not None and not taken and wanted and not self._burst:
+            taken = self._wait_and_take(wanted)
         self.is_suspended = taken is None
         if taken:
             self._claim(taken)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from benchmarks.peers.bench import Bench
     from benchmarks.peers.peers import Peer
 
-SCHEDULED = 5_000_000
 READERS = 4
 # A reader's transaction looks at the table so often before it gives its snapshot back.
 _LOOKS = 20
@@ -45,7 +44,9 @@ class Disturbed:
     disturbed: list[float]
 
 
-def measure(bench: Bench, peer: Peer, jobs: int, seconds: float, *, hold_seconds: float) -> list[Disturbed]:
+def measure(
+    bench: Bench, peer: Peer, jobs: int, seconds: float, *, scheduled: int, hold_seconds: float
+) -> list[Disturbed]:
     """One peer, alone and under each disturbance.
 
     Args:
@@ -53,6 +54,7 @@ def measure(bench: Bench, peer: Peer, jobs: int, seconds: float, *, hold_seconds
         peer: One that keeps its queue in Postgres.
         jobs: How many a run.
         seconds: How long a run should take.
+        scheduled: How many jobs wait for tomorrow.
         hold_seconds: How long a snapshot is held, jobs being worked all the while.
     """
 
@@ -63,8 +65,8 @@ def measure(bench: Bench, peer: Peer, jobs: int, seconds: float, *, hold_seconds
     alone = [run() for _ in range(_LAST_RUNS)]
     found = {}
     bench.reset(peer)
-    _schedule(bench, peer)
-    found[f"{SCHEDULED:,} jobs are scheduled for tomorrow"] = [run() for _ in range(_LAST_RUNS)]
+    _schedule(bench, peer, scheduled)
+    found[f"{scheduled:,} jobs are scheduled for tomorrow"] = [run() for _ in range(_LAST_RUNS)]
     bench.reset(peer)
     with _readers(bench, peer):
         found[f"{READERS} sessions read the queue's table, each under one snapshot for long"] = [
@@ -87,10 +89,10 @@ def _last_of(run: Callable[[], float], seconds: float) -> list[float]:
     return rates[-_LAST_RUNS:]
 
 
-def _schedule(bench: Bench, peer: Peer) -> None:
+def _schedule(bench: Bench, peer: Peer, jobs: int) -> None:
     assert peer.schedule
     with psycopg.connect(bench.database_url, autocommit=True) as connection:
-        connection.execute(peer.schedule, (SCHEDULED,))
+        connection.execute(peer.schedule, (jobs,))
         connection.execute("VACUUM ANALYZE")
         connection.execute("CHECKPOINT")
 

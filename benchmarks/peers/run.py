@@ -30,18 +30,20 @@ _STORED_JOBS = 20_000
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to measure.
+    """How much to measure.
 
     Attributes:
         rounds: Of rates; half as many of delays.
-        seconds: Of one run of a full queue.
-        delay_seconds: Of single commits.
-        hold_seconds: Of a held snapshot.
+        seconds: How long one run of a full queue takes.
+        delay_seconds: How long single jobs are committed.
+        scheduled: Jobs that wait for tomorrow beside those that are worked.
+        hold_seconds: How long a snapshot is held; 0 leaves out all other sessions.
     """
 
     rounds: int
     seconds: float
     delay_seconds: float
+    scheduled: int
     hold_seconds: float
 
 
@@ -136,6 +138,11 @@ def _disturbed(place: Bench, plan: Plan, measured: Sequence[Rates]) -> list[dist
         one
         for peer in peers.IN_POSTGRES
         for one in disturbances.measure(
-            place, peer, int(medians[peer.name] * plan.seconds), plan.seconds, hold_seconds=plan.hold_seconds
+            place,
+            peer,
+            int(medians[peer.name] * plan.seconds),
+            plan.seconds,
+            scheduled=plan.scheduled,
+            hold_seconds=plan.hold_seconds,
         )
     ]

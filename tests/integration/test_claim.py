@@ -581,8 +581,10 @@ def test_a_failed_attempt_is_recorded_and_waits_for_the_next_one(
 def test_a_worker_connects_anew_when_its_connection_broke(connection: Connection, worker: Worker) -> None:
     job(name=NAME)(lambda: None)
     assert worker.execute(delivered(connection)) == "finished"
-    assert worker.connection is not None
-    connection.execute("SELECT pg_terminate_backend(%s, 10000)", [worker.connection.info.backend_pid])
+    assert worker.database.connection is not None
+    connection.execute(
+        "SELECT pg_terminate_backend(%s, 10000)", [worker.database.connection.info.backend_pid]
+    )
     job_id = delivered(connection)
     assert worker.execute(job_id) == "finished"
     assert whereabouts(connection, job_id).keys() == {"finished_jobs"}

@@ -68,6 +68,7 @@ class System:
             capture_output=True,
             text=True,
             check=False,
+            start_new_session=True,
         )
         assert result.returncode == -signal.SIGKILL, result.stdout + result.stderr
 

@@ -16,9 +16,12 @@ import pytest
 from drain.job import JobOptions
 from drain.transitions.inflight import Claim
 from tests.support import wait_until
-from workers import Defer, attempt, job, lease, registry
+from workers import Defer, attempt, job, registry
+from workers import lease as leases
 from workers.attempt import interruptible
-from workers.errors import JobTimeoutError
+from workers.current import CurrentJob
+from workers.errors import JobTimeoutError, LeaseLostError
+from workers.keeper import Keeper
 from workers.lease import Lease
 from workers.outcome import Failed, Finished, Outcome, Unreadable
 
@@ -62,7 +65,12 @@ def claim(args: str = "[]", kwargs: str = "{}", *, name: str = NAME, timeout_sec
 
 def run(claimed: Claim) -> Outcome:
     """The attempt of a claim whose lease is long enough to need no extension."""
-    return attempt.run(claimed, Lease("postgresql://nowhere", claimed, JobOptions(), time.monotonic()))
+    keeper = Keeper("postgresql://nowhere", lambda: [lease])
+    lease = Lease(claimed, JobOptions(), time.monotonic(), keeper)
+    try:
+        return attempt.run(CurrentJob(claimed, lease, None, "postgresql://nowhere"))
+    finally:
+        keeper.stop()
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -284,7 +292,7 @@ def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> No
 
 
 def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(leases, "AGAIN_SECONDS", 0.01)
     caught: list[JobTimeoutError] = []
 
     @job(name=NAME)
@@ -299,7 +307,7 @@ def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pyte
 
 
 def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(leases, "AGAIN_SECONDS", 0.01)
     caught: list[object] = []
 
     def block() -> None:
@@ -320,7 +328,7 @@ def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.Mo
 def test_a_function_that_switches_the_alarm_off_is_interrupted_a_little_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lease, "_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(leases, "AGAIN_SECONDS", 0.01)
 
     @job(name=NAME)
     def act() -> None:
@@ -343,7 +351,7 @@ def test_an_alarm_that_comes_when_the_block_has_ended_raises_nothing(error: Exce
             raise error
 
     with contextlib.suppress(KeyError):
-        interruptible(act, FOREVER_SECONDS, lambda: True, end)
+        interruptible(act, FOREVER_SECONDS, lambda: LeaseLostError("lost"), end)
     assert ended == [True]
 
 
