@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, LiteralString
 from weakref import WeakSet
 
@@ -14,6 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from drain.errors import ConfigError, UnavailableError
+from drain.timelimit import limited
 
 Connection = psycopg.Connection[Any]
 
@@ -162,13 +163,8 @@ def time_limit(connection: Connection, seconds: float) -> Iterator[None]:
     Raises:
         psycopg.OperationalError: From within the block, as for any lost connection.
     """
-    timer = threading.Timer(seconds, break_off, (connection,))
-    timer.daemon = True
-    timer.start()
-    try:
+    with limited(seconds, partial(break_off, connection)):
         yield
-    finally:
-        timer.cancel()
 
 
 def break_off(connection: Connection) -> None:

@@ -62,9 +62,9 @@ def main() -> None:
     sys.setswitchinterval(SECONDS / 100)
     keeper._SHORTEST_PAUSE_SECONDS = 0.0001
     lease.AGAIN_SECONDS = 0.0005
-    Keeper._connected = lambda *_: None  # type: ignore[assignment, method-assign, return-value]
+    Keeper._connected = lambda *_: None  # type: ignore[assignment, method-assign]
     postgres.time_limit = lambda *_: nullcontext()  # type: ignore[assignment]
-    inflight.extend_many = refuse
+    inflight.extend_many = refuse  # type: ignore[assignment]
     inflight.is_finished = lambda *_: False
     outcomes = set()
     for _ in range(ROUNDS):

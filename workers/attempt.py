@@ -27,7 +27,7 @@ from workers.errors import (
     TransactionError,
     checked,
 )
-from workers.lease import Handler, Lease
+from workers.lease import AGAIN_SECONDS, Interrupt, Lease
 from workers.outcome import (
     FINISHED,
     Deferred,
@@ -44,8 +44,17 @@ from workers.outcome import (
 _LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
 
 
-def run(current: CurrentJob) -> Outcome:
+Act = Callable[[Interrupt | None], None]
+# What calls a function within a time: the time in seconds, why it may be over earlier, and what comes afterwards.
+Within = Callable[[Act, float, Callable[[], Exception | None], Callable[[], None]], None]
+
+
+def run(current: CurrentJob, within: Within | None = None) -> Outcome:
     """Call the function of a claimed job; whatever it raises becomes an outcome.
+
+    Args:
+        current: The job.
+        within: What bounds the time of the call; `interruptible` by default.
 
     Raises:
         KeyboardInterrupt: As it came; the claim is left to run out.
@@ -56,7 +65,8 @@ def run(current: CurrentJob) -> Outcome:
         return call
     token = begin(current)
     try:
-        interruptible(partial(_call, call, lease), lease.claim.timeout_seconds, lease.cause, lease.stop)
+        bounded = within or interruptible
+        bounded(partial(_call, call, lease), lease.claim.timeout_seconds, lease.cause, lease.stop)
     except KeyboardInterrupt:
         raise
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
@@ -81,7 +91,9 @@ def prepare(claim: Claim) -> Call | Failed | Unreadable:
     if job is None:
         return Failed(describe(_not_registered(claim.job_name)))
     try:
-        return Call(job, json.loads(claim.job_args), json.loads(claim.job_kwargs))
+        # Most jobs have no keyword arguments, and a text costs a microsecond to read.
+        kwargs = {} if claim.job_kwargs == "{}" else json.loads(claim.job_kwargs)
+        return Call(job, json.loads(claim.job_args), kwargs)
     except (ValueError, RecursionError) as error:
         return Unreadable(f"Python cannot read its arguments: {error}")
 
@@ -95,8 +107,8 @@ def concluded(current: CurrentJob, result: Outcome) -> Outcome:
     return result
 
 
-def _call(call: Call, lease: Lease, handler: Handler | None) -> None:
-    lease.start(handler)
+def _call(call: Call, lease: Lease, interrupt: Interrupt | None) -> None:
+    lease.start(interrupt)
     result = call.job.function(*call.args, **call.kwargs)
     # What isinstance() asks of a proxy may raise.
     if issubclass(type(result), CoroutineType):
@@ -129,7 +141,7 @@ def _deferred(error: Any, options: JobOptions) -> Outcome:
 
 
 def interruptible(
-    act: Callable[[Handler | None], None],
+    act: Act,
     seconds: float,
     cause: Callable[[], Exception | None] = lambda: None,
     end: Callable[[], None] = lambda: None,
@@ -139,7 +151,7 @@ def interruptible(
     Works in the main thread, where RQ runs jobs. An alarm that is set already goes on afterwards.
 
     Args:
-        act: Is given the handler of SIGALRM; None in another thread, where nothing can be raised.
+        act: Is given what raises in it; None in another thread, where nothing can be raised.
         seconds: From now.
         cause: What a SIGALRM that comes earlier is to raise, if anything.
         end: Called at the end: when a SIGALRM raises nothing any more, and before those that come later are
@@ -161,7 +173,8 @@ def interruptible(
     began, outer = monotonic(), 0.0
     try:
         outer, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
-        act(interrupt)
+        # The first time is the alarm's, unless the job switches that off.
+        act(Interrupt(interrupt, seconds + AGAIN_SECONDS))
     finally:
         # A signal raises where a call begins or returns, even in the first line of a context manager's end.
         # An assignment it does not interrupt.
@@ -173,6 +186,43 @@ def interruptible(
             signal.signal(signal.SIGALRM, handler)
             if outer:
                 signal.setitimer(signal.ITIMER_REAL, max(0.001, outer - (monotonic() - began)))
+
+
+class StandingAlarm:
+    """As `interruptible`, for a process whose main thread does nothing but run jobs.
+
+    The handler stays where it is, and no timer is set: the keeper's thread sends the signal when the time is over.
+    Measured: 8 of the 15 microseconds that a job which does nothing cost the worker went into two handlers and two
+    timers for each.
+    """
+
+    def __init__(self) -> None:
+        self._cause: Callable[[], Exception | None] | None = None
+        self._handler = self._interrupt
+
+    def __call__(
+        self,
+        act: Act,
+        seconds: float,
+        cause: Callable[[], Exception | None],
+        end: Callable[[], None],
+    ) -> None:
+        """Call `act`; see `interruptible`."""
+        # The last job may have used the alarm for itself, and RQ does.
+        if signal.getsignal(signal.SIGALRM) is not self._handler:
+            signal.signal(signal.SIGALRM, self._handler)
+        self._cause = cause
+        try:
+            act(Interrupt(self._handler, seconds))
+        finally:
+            # As in `interruptible`: an assignment is not interrupted.
+            self._cause = None
+            end()
+
+    def _interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        error = self._cause and self._cause()
+        if error:
+            raise error
 
 
 def _is_of_the_call(error: BaseException) -> bool:

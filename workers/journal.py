@@ -35,6 +35,10 @@ class Progress(IntEnum):
     FINISHED = 3
 
 
+# As plain numbers: an enum costs a third of a microsecond each time that it is packed.
+_NONE, _TAKEN, _RUNNING, _FINISHED = map(int, Progress)
+
+
 class Entry(NamedTuple):
     """A job that a process held."""
 
@@ -62,24 +66,24 @@ class Journal:
     def take(self, job_id: int, token: int) -> int:
         """Note a job that has been claimed; returns its slot."""
         slot = self._free.pop() * _SLOT.size
-        _SLOT.pack_into(self._memory, slot, job_id, token, Progress.TAKEN, _NEVER)
+        _SLOT.pack_into(self._memory, slot, job_id, token, _TAKEN, _NEVER)
         return slot
 
     def begin(self, slot: int, kill_at: float) -> None:
         """Its job begins, and must be over by then, by the monotonic clock."""
-        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, Progress.RUNNING, kill_at)
+        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _RUNNING, kill_at)
 
     def finish(self, slot: int) -> None:
         """Its function has returned."""
-        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, Progress.FINISHED, _NEVER)
+        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _FINISHED, _NEVER)
 
     def end(self, slot: int) -> None:
         """Its function has raised: what is to become of it is being written down."""
-        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, Progress.RUNNING, _NEVER)
+        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _RUNNING, _NEVER)
 
     def clear(self, slot: int) -> None:
         """Nothing is left to be done for it."""
-        _STATE.pack_into(self._memory, slot + _STATE_AT, Progress.NONE)
+        _STATE.pack_into(self._memory, slot + _STATE_AT, _NONE)
         self._free.append(slot // _SLOT.size)
 
     def entries(self) -> list[Entry]:
@@ -93,16 +97,14 @@ class Journal:
     def is_overdue(self) -> bool:
         """Whether a job runs that should have been over."""
         now = monotonic()
-        return any(
-            progress == Progress.RUNNING and kill_at < now for _, _, progress, kill_at in self._slots()
-        )
+        return any(progress == _RUNNING and kill_at < now for _, _, progress, kill_at in self._slots())
 
     def forget(self, entries: Sequence[Entry]) -> None:
         """Clear the slots of these jobs, which a process before this one held."""
         tokens = {(entry.job_id, entry.token) for entry in entries}
         for number, (job_id, token, progress, _) in enumerate(self._slots()):
             if progress and (job_id, token) in tokens:
-                _STATE.pack_into(self._memory, number * _SLOT.size + _STATE_AT, Progress.NONE)
+                _STATE.pack_into(self._memory, number * _SLOT.size + _STATE_AT, _NONE)
 
     def sit_down(self) -> None:
         """A new process begins here: what is in use stays so."""

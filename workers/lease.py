@@ -14,11 +14,11 @@ import traceback
 from collections.abc import Callable
 from time import monotonic
 from types import CoroutineType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drain.job import JobOptions
 from drain.transitions.inflight import Claim
-from workers.errors import LeaseLostError
+from workers.errors import JobTimeoutError, LeaseLostError
 
 if TYPE_CHECKING:
     from workers.keeper import Keeper
@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 AGAIN_SECONDS = 10.0
 NEVER = float("inf")
 
-Handler = Callable[[int, FrameType | None], None]
+
+class Interrupt(NamedTuple):
+    """How a running job can be interrupted.
+
+    Attributes:
+        act: The handler of SIGALRM that raises in it; or, in a thread of its own, what cancels its task.
+        after_seconds: When that is to be done for the first time, if it is still running.
+    """
+
+    act: Callable[[int, FrameType | None], None] | Callable[[], None]
+    after_seconds: float
 
 
 class Lease:
@@ -67,23 +77,18 @@ class Lease:
         self.began = asked_at
         self.job_thread = 0
         self._keeper = keeper
-        self._interrupt: Handler | Callable[[], None] | None = None
+        self._interrupt: Any = None
         self._slow_seconds = options.max_execute_seconds or claim.timeout_seconds / 2
 
-    def start(self, interrupt: Handler | Callable[[], None] | None = None) -> None:
-        """The job begins, in this thread.
-
-        Args:
-            interrupt: The handler of SIGALRM that raises in the job, or what cancels its task; None if nothing can.
-        """
+    def start(self, interrupt: Interrupt | None = None) -> None:
+        """The job begins, in this thread; None if nothing can interrupt it."""
         seconds = self.claim.timeout_seconds
         self.began = now = monotonic()
         self.job_thread = threading.get_ident()
-        self._interrupt = interrupt
+        self._interrupt = interrupt and interrupt.act
         self.let_go_at = now + seconds + self.claim.lease_seconds
         self.tell_at = now + self._slow_seconds
-        # The first time is the alarm's, unless the job has switched that off.
-        self.interrupt_at = now + seconds + AGAIN_SECONDS
+        self.interrupt_at = now + interrupt.after_seconds if interrupt else NEVER
         self._keeper.watch(self)
 
     def stop(self) -> None:
@@ -97,15 +102,17 @@ class Lease:
         return 0.0 if self.lost else max(0.0, self.extended + self.claim.lease_seconds - monotonic())
 
     def cause(self) -> Exception | None:
-        """Why the job is interrupted before its time is over."""
+        """Why the job is to be interrupted, if it is."""
         if self.lost:
             return LeaseLostError("somebody else has claimed the job; this attempt can finish nothing")
+        if self.ordered is None and monotonic() >= self.began + self.claim.timeout_seconds:
+            return JobTimeoutError(f"it ran for longer than its timeout of {self.claim.timeout_seconds:g} s")
         return self.ordered
 
     def interrupt(self) -> None:
         """Raise in the job, or cancel its task, if it is running and can be interrupted."""
         with self._keeper.interrupting:
-            interrupt: Any = self._interrupt
+            interrupt = self._interrupt
             if interrupt is None:
                 return
             if self.job_thread != threading.main_thread().ident:

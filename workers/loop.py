@@ -14,9 +14,9 @@ from workers import attempt
 from workers.attempt import Call
 from workers.current import CurrentJob, begin
 from workers.database import Database
-from workers.errors import JobTimeoutError
 from workers.hand import Hand, Held
 from workers.journal import KILL_AFTER_SECONDS
+from workers.lease import Interrupt
 from workers.outcome import FINISHED, Outcome
 
 
@@ -87,8 +87,7 @@ class Loop:
         begin(current)
         loop = asyncio.get_running_loop()
         cancel = partial(_cancel, asyncio.current_task())
-        lease.start(partial(_from_elsewhere, loop, cancel))
-        timer = loop.call_later(claim.timeout_seconds, self._time_out, held, cancel)
+        lease.start(Interrupt(partial(_from_elsewhere, loop, cancel), claim.timeout_seconds))
         try:
             coroutine = call.job.function(*call.args, **call.kwargs)
             lease.coroutine = coroutine
@@ -100,14 +99,8 @@ class Loop:
         else:
             result = FINISHED
         finally:
-            timer.cancel()
             lease.stop()
         return attempt.concluded(current, result)
-
-    def _time_out(self, held: Held, cancel: Callable[[], None]) -> None:
-        seconds = held.claim.timeout_seconds
-        held.lease.ordered = JobTimeoutError(f"it ran for longer than its timeout of {seconds:g} s")
-        cancel()
 
 
 def _cancel(task: asyncio.Task[None] | None) -> None:

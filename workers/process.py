@@ -72,6 +72,7 @@ class Process:
         self._housekeeping = Housekeeping(
             hand, self._intake, self._rq, self._finisher, options, lambda: self._taker.is_suspended
         )
+        self._alarm = attempt.StandingAlarm()
         self._alone: Worker | None = None
 
     def run(self) -> int:
@@ -158,7 +159,9 @@ class Process:
             return
         began = hand.began_at
         hand.journal.begin(held.slot, began + claim.timeout_seconds + KILL_AFTER_SECONDS)
-        result = _attempt(CurrentJob(claim, lease, self._database.installation, self._settings.database_url))
+        result = self._attempt(
+            CurrentJob(claim, lease, self._database.installation, self._settings.database_url)
+        )
         reached(CrashPoint.RAN)
         if result is FINISHED:
             hand.journal.finish(held.slot)
@@ -187,11 +190,10 @@ class Process:
         slot = journal.take(lease.claim.id, lease.claim.fencing_token)
         journal.begin(slot, monotonic() + lease.claim.timeout_seconds + KILL_AFTER_SECONDS)
         try:
-            return _attempt(current)
+            return self._attempt(current)
         finally:
             journal.clear(slot)
 
-
-def _attempt(current: CurrentJob) -> Outcome:
-    isolated = registry.options(current.name).isolated
-    return isolation.run(current) if isolated else attempt.run(current)
+    def _attempt(self, current: CurrentJob) -> Outcome:
+        isolated = registry.options(current.name).isolated
+        return isolation.run(current) if isolated else attempt.run(current, self._alarm)

@@ -38,6 +38,9 @@ class Recorder:
 
     def record(self, claim: Claim, result: Outcome) -> str:
         """Write down what became of an attempt."""
+        if isinstance(result, Settled):
+            _tell_of_the_rest(claim, result.rest)
+            return "finished"
         try:
             return self._record(claim, result)
         except psycopg.DataError:
@@ -52,11 +55,6 @@ class Recorder:
 
     def _record(self, claim: Claim, result: Outcome) -> str:
         match result:
-            case Settled():
-                _tell_of_the_rest(claim, result.rest)
-                return "finished"
-            case Recorded():
-                return "recorded"
             case Finished():
                 return self._finish(claim)
             case Failed():
@@ -65,8 +63,10 @@ class Recorder:
                 return self._defer(claim, result)
             case GaveUp():
                 return self._bury(claim, "gave up", result.error["message"] or _NO_REASON, result.error)
-            case Unreadable():
-                return self._bury(claim, "unreadable", result.explanation)
+            case Unreadable(explanation):
+                return self._bury(claim, "unreadable", explanation)
+            case Recorded() | Settled():
+                return "recorded"
 
     def _finish(self, claim: Claim) -> str:
         try:

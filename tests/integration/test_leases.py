@@ -35,6 +35,7 @@ from tests.support import (
 from tests.workshop import FOREVER_SECONDS, HEARTBEAT_SECONDS, SHORT_LEASE_SECONDS, Workshop
 from workers import LeaseLostError, current_job, lease, transaction
 from workers.entry import Worker
+from workers.keeper import Keeper
 
 QUICK: dict[str, Any] = {
     "lease_seconds": 30,
@@ -56,7 +57,7 @@ def has_time_left() -> bool:
 
 
 def lease_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("lease of job")]
+    return [thread.name for thread in threading.enumerate() if thread.name == "leases"]
 
 
 def events(caplog: pytest.LogCaptureFixture, name: str) -> list[logging.LogRecord]:
@@ -113,7 +114,7 @@ def test_a_heartbeat_comes_three_times_in_a_lease_unless_the_registration_says_o
 
     def beating() -> float:
         watching = current_job()._lease
-        return round(watching._beat_at - watching._extended, 3)
+        return round(watching.beat_at - watching.extended, 3)
 
     lease_of(lease_seconds=60)
     lease_of(lease_seconds=60, heartbeat_seconds=7)
@@ -146,7 +147,7 @@ def test_nothing_is_left_of_the_heartbeat_when_the_job_has_ended(
     def act() -> None:
         wait_for_extensions()
         kept.append(current_job())
-        assert lease_threads() == [f"lease of job {job_id}"]
+        assert lease_threads() == ["leases"]
         assert len(shop.backends("drain lease")) == 1
         if error is not None:
             raise error
@@ -164,10 +165,10 @@ def test_a_heartbeat_that_hangs_as_the_job_ends_is_broken_off(
         connection.execute("SELECT pg_sleep(%s)", [FOREVER_SECONDS])
 
     def act() -> None:
-        current_job()._lease._beat_seconds = FOREVER_SECONDS
+        current_job()._lease.heartbeat = FOREVER_SECONDS
         wait_until(lambda: shop.backends("drain lease", state="active"))
 
-    monkeypatch.setattr(inflight, "extend", hang)
+    monkeypatch.setattr(inflight, "extend_many", hang)
     assert shop.work(shop.delivered(act, **QUICK)) == "finished"
     assert lease_threads() == []
 
@@ -200,15 +201,15 @@ def test_the_heartbeat_survives_that_its_session_is_ended(shop: Workshop) -> Non
 def test_the_heartbeat_survives_whatever_is_raised_in_it(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    extend = inflight.extend
+    extend = inflight.extend_many
     broken: list[Exception] = [RuntimeError("can't start new thread"), psycopg.ProgrammingError("no rights")]
 
-    def break_twice(*claim: Any) -> Any:
+    def break_twice(*claims: Any) -> Any:
         if broken:
             raise broken.pop()
-        return extend(*claim)
+        return extend(*claims)
 
-    monkeypatch.setattr(inflight, "extend", break_twice)
+    monkeypatch.setattr(inflight, "extend_many", break_twice)
     assert shop.work(shop.delivered(wait_for_extensions, **QUICK)) == "finished"
     assert "can't start new thread" in caplog.text
 
@@ -336,8 +337,8 @@ def test_a_job_that_uses_the_alarm_for_itself_gets_none_of_ours(shop: Workshop) 
         signal.signal(signal.SIGALRM, lambda number, _: rang.append(number))
         shop.take_over(job_id)
         wait_until(lambda: current_job().lease_lost)
-        beats = current_job()._lease._interrupt_at
-        wait_until(lambda: current_job()._lease._interrupt_at > beats)
+        beats = current_job()._lease.interrupt_at
+        wait_until(lambda: current_job()._lease.interrupt_at > beats)
 
     job_id = shop.delivered(act, **QUICK)
     handler = signal.getsignal(signal.SIGALRM)
@@ -349,7 +350,7 @@ def test_a_job_that_uses_the_alarm_for_itself_gets_none_of_ours(shop: Workshop) 
 def test_a_job_that_goes_on_after_it_lost_its_lease_is_told_again_and_again(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "_AGAIN_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr(lease, "AGAIN_SECONDS", HEARTBEAT_SECONDS)
     told: list[bool] = []
 
     def act() -> None:
@@ -445,11 +446,12 @@ def test_a_heartbeat_that_is_refused_after_the_job_has_ended_interrupts_nobody(
 ) -> None:
     asked, answered = threading.Event(), threading.Event()
 
-    def refuse_later(*_: Any) -> None:
+    def refuse_later(*_: Any) -> dict[int, datetime]:
         asked.set()
         assert answered.wait(PATIENCE_SECONDS)
+        return {}
 
-    monkeypatch.setattr(inflight, "extend", refuse_later)
+    monkeypatch.setattr(inflight, "extend_many", refuse_later)
     monkeypatch.setattr(inflight, "is_finished", lambda *_: False)
     interrupted: list[int] = []
     handler = signal.signal(signal.SIGALRM, lambda number, _: interrupted.append(number))
@@ -533,9 +535,9 @@ def test_a_job_that_goes_on_after_its_transaction_is_neither_extended_nor_told_t
 ) -> None:
     beats: list[float] = []
     extensions: list[int] = []
-    beat, extend = lease.Lease._beat, inflight.extend
-    monkeypatch.setattr(lease.Lease, "_beat", lambda self, now: beats.append(now) or beat(self, now))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(inflight, "extend", lambda *claim: extensions.append(1) or extend(*claim))  # type: ignore[func-returns-value]
+    beat, extend = Keeper._beat, inflight.extend_many
+    monkeypatch.setattr(Keeper, "_beat", lambda self, *held: beats.append(held[1]) or beat(self, *held))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(inflight, "extend_many", lambda *claims: extensions.append(1) or extend(*claims))  # type: ignore[func-returns-value]
 
     def act() -> None:
         with transaction():
@@ -563,6 +565,6 @@ def test_a_heartbeat_that_comes_when_the_job_has_been_given_back_changes_nothing
         else:
             assert inflight.defer(connection, job_id, claim.fencing_token, 0)
         before = shop.row(job_id)
-        assert inflight.extend(connection, job_id, claim.fencing_token, 30) is None
+        assert inflight.extend_many(connection, [claim]) == {}
     assert shop.row(job_id) == before
     assert shop.work(job_id) == "finished"
