@@ -88,6 +88,12 @@ def _peers(started: Services, arguments: argparse.Namespace) -> list[str]:
 def _quick(started: Services, arguments: argparse.Namespace) -> int:
     """The short form; the exit code of the check."""
     recorded = results.load()
+    if arguments.check and not recorded.quick:
+        print(
+            f"{results.PATH} records no ratios yet: run `python -m benchmarks --quick --record`",
+            file=sys.stderr,
+        )
+        return 1
     found = quick.measure(started)
     fallen = quick.fallen(found, recorded.quick) if arguments.check else []
     if fallen:

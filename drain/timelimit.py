@@ -14,7 +14,7 @@ _IDLE_SECONDS = 60.0
 
 class _Watch:
     def __init__(self) -> None:
-        self.limits: dict[int, tuple[float, Callable[[], None]]] = {}
+        self.limits: dict[int, tuple[float, Callable[[], object]]] = {}
         self.numbers = count()
         self._wakes_at = 0.0
         self._woken = threading.Event()
@@ -40,7 +40,7 @@ class _Watch:
             self._wakes_at = now + _IDLE_SECONDS
             for number, (time, act) in list(self.limits.items()):
                 # Whoever takes it out first: the block that has ended, or we.
-                if time <= now and self.limits.pop(number, None):
+                if time <= now and self.limits.pop(number, None) is not None:
                     act()
                 elif time > now:
                     self._wakes_at = min(self._wakes_at, time)
@@ -60,7 +60,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 @contextmanager
-def limited(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+def limited(seconds: float, act: Callable[[], object]) -> Iterator[None]:
     """Call `act` in another thread if the block takes longer."""
     watch = _watch
     number, time = next(watch.numbers), monotonic() + seconds

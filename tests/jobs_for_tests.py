@@ -105,11 +105,18 @@ def kill_the_process_once(label: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@job(max_attempts=2, lease_seconds=0.5)
+@job(max_attempts=2, lease_seconds=0.5, retry_base_seconds=SOON, retry_cap_seconds=SOON)
 def kill_the_process(label: str) -> None:
     """As the system does to what takes too much memory."""
     _leave(label)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(max_attempts=2, lease_seconds=0.5)
+def kill_the_machine(label: str) -> None:
+    """Its processes, all at once: nobody is left who could tell of it."""
+    _leave(label)
+    os.killpg(0, signal.SIGKILL)
 
 
 @job(max_attempts=1, lease_seconds=2.0, heartbeat_seconds=0.25)

@@ -20,6 +20,7 @@ import psycopg
 from redis import Redis
 
 from drain import leader, postgres, stage_many
+from drain.embedded import signals
 from drain.enqueuer import Enqueuer
 from drain.wire import Wire
 
@@ -73,6 +74,14 @@ class Command(subprocess.Popen[bytes]):
         """SIGKILL it at once, and the processes that it has started, as when their machine dies."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to it and to the processes that it has started."""
+        os.killpg(self.pid, number)
+
+    def children(self) -> list[int]:
+        """Process ids of those that it has started and that run."""
+        return signals.children(self.pid)
 
     @property
     def output(self) -> str:

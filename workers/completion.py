@@ -174,7 +174,12 @@ def _engine(database_url: str) -> sqlalchemy.Engine:
     if key not in _engines:
         _engines.clear()
         _engines[key] = sqlalchemy.create_engine(
-            "postgresql+psycopg://", creator=lambda: _connect(database_url), pool_size=1, pool_pre_ping=True
+            "postgresql+psycopg://",
+            creator=lambda: _connect(database_url),
+            pool_pre_ping=True,
+            # One is kept. As many as there are `async def` jobs at once may have theirs open.
+            pool_size=1,
+            max_overflow=-1,
         )
         event.listen(_engines[key], "commit", _refuse_to_commit_early)
     return _engines[key]

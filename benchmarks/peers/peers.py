@@ -73,16 +73,21 @@ DRAIN_PROCESSES = "job-drain, 16 processes"
 SCHEDULED_FOR_TOMORROW = "now() + interval '1 day' + n * interval '1 ms'"
 
 
+_RQ_OPTIONS = ["--quiet", "--config", "benchmarks.peers.apps.rq_app"]
+
+
 def _rq(*words: str, processes: int = PROCESSES) -> Callable[[str], list[Program]]:
     return lambda url: [
-        Program([script("rq", "rq"), "worker", *words, "--quiet", "--url", url, "default"])
+        Program([script("rq", "rq"), "worker", *words, *_RQ_OPTIONS, "--url", url, "default"])
         for _ in range(processes)
     ]
 
 
 def _rq_pool(processes: int) -> Callable[[str], list[Program]]:
     return lambda url: [
-        Program([script("rq", "rq"), "worker-pool", "-n", str(processes), "--quiet", "--url", url, "default"])
+        Program(
+            [script("rq", "rq"), "worker-pool", "-n", str(processes), *_RQ_OPTIONS, "--url", url, "default"]
+        )
     ]
 
 
@@ -148,7 +153,7 @@ OURS = Peer(
     programs=_drain(PROCESSES),
     at_once=_drain(1, AT_ONCE),
     why="`drain run`, and `drain work --processes 2`; jobs that wait are `async def`, 16 in one process.",
-    guess=2000,
+    guess=20_000,
     wait="wait_async",
     schedule=(
         f"INSERT INTO staged_jobs (job_name, scheduled_at) SELECT 'noop', {SCHEDULED_FOR_TOMORROW} "
@@ -173,7 +178,7 @@ RQ_WORKER = Peer(
     app="rq_app",
     programs=_rq(),
     at_once=None,
-    why="two `rq worker` as they are: a process is forked for each job.",
+    why="two `rq worker` as they are: a process is forked for each job, the jobs' module imported before.",
     guess=150,
 )
 RQ_POOL = Peer(
@@ -246,7 +251,7 @@ OURS_IN_PROCESSES = Peer(
     programs=_drain(AT_ONCE),
     at_once=_drain(AT_ONCE),
     why="`drain work --processes 16`, jobs that sleep.",
-    guess=2000,
+    guess=20_000,
 )
 IN_POSTGRES = (OURS, PGQUEUER, PROCRASTINATE)
 

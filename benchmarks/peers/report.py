@@ -57,7 +57,7 @@ def _rates(results: Results, work: str) -> str:
             each.peer,
             spread(each.rates),
             _finished(each),
-            "" if each is ours else f"{_median(ours) / _median(each):.2g}",
+            "" if each is ours else _times(_median(ours) / _median(each)),
             f"{statistics.median(run.cpu_seconds for run in each.runs):,.1f}",
         )
         for each in measured
@@ -77,6 +77,10 @@ def _finished(measured: Rates) -> str:
     finished = statistics.median(run.finished_rate for run in measured.runs)
     known = any(measured.peer == peer.name and peer.unfinished for peer in peers.ALL)
     return f"{finished:,.0f}" if known else ""
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2f}"
 
 
 def _at_once(results: Results) -> str:
@@ -114,7 +118,9 @@ def _delays(results: Results) -> str:
     return (
         f"## From commit to start\n\n{figures.table(header, rows)}\n\nIdle workers, and single jobs, a transaction "
         "(or a push to Redis) each, on eight connections. The clock starts when the call that commits has returned. "
-        "Whoever starts fewer than were committed has a queue that grows, and a delay that only tells for how long."
+        "Whoever starts fewer than were committed has a queue that grows, and a delay that only tells for how long. "
+        "PgQueuer and Procrastinate notify in every transaction, and PostgreSQL lets only one of those commit at a "
+        "time, so that their applications may commit fewer than were asked for."
     )
 
 

@@ -274,8 +274,7 @@ def test_a_claim_and_its_extension_are_read_in_any_datestyle(connection: Connect
     job_id = delivered(connection)
     connection.execute("SELECT set_config('DateStyle', %s, false)", [style])
     result = claimed(connection, job_id)
-    extended = inflight.extend(connection, job_id, result.fencing_token, 3600)
-    assert extended is not None
+    extended = inflight.extend_many(connection, [result._replace(lease_seconds=3600)])[job_id]
     assert (
         3500
         < (extended - result.lease_expires_at + timedelta(seconds=result.lease_seconds)).total_seconds()

@@ -16,7 +16,7 @@ from drain.transitions import dead, staged
 from drain.transitions.dead import Selection
 from tests.support import ids_in
 from tests.workshop import Workshop, leave
-from workers import CurrentJob, NoCurrentJobError, current_job, transaction
+from workers import NoCurrentJobError, current_job, transaction
 from workers.entry import Worker
 
 
@@ -186,10 +186,9 @@ def test_what_is_shown_of_it_holds_no_password(shop: Workshop) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(shop.database_url)
     url = f"postgresql://postgres:s3cret@/{parts['dbname']}?host={parts['host']}"
     with closing(Worker(Settings(database_url=url))) as worker:
-        assert Workshop(shop.database_url, worker).work(shop.delivered(act)) == "finished"
-    (text,) = shown
-    assert text.startswith(f"{CurrentJob.__name__}(id=")
-    assert "s3cret" not in text
+        job_id = shop.delivered(act)
+        assert Workshop(shop.database_url, worker).work(job_id) == "finished"
+    assert shown == [f"<job {job_id} (tests.act), attempt 1>"]
 
 
 def test_a_key_and_a_token_can_be_written_down_with_the_finish(shop: Workshop) -> None:

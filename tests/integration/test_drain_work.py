@@ -100,13 +100,15 @@ def test_a_worker_that_waited_for_redis_leaves_no_thread_behind(
     ids = stage_and_drain(database_url, redis.url, "wait_for_go")
     with drain_command("work", env=env) as command:
         wait_until(lambda: jobs.effects(database_url), PATIENCE_SECONDS)
+        (pid,) = command.children()
+        wait_until(lambda: threads(pid) == THREADS, PATIENCE_SECONDS)
         redis.kill()
         jobs.leave_effect(database_url, "go")
         wait_until(lambda: command.events("down"), PATIENCE_SECONDS)
         redis.start()
         wait_until(lambda: command.events("up"), PATIENCE_SECONDS)
-        # The main one, and the one that listens for RQ's commands.
-        wait_until(lambda: len(list(Path(f"/proc/{command.pid}/task").iterdir())) == 2, PATIENCE_SECONDS)
+        wait_until(lambda: threads(pid) == THREADS, PATIENCE_SECONDS)
+        assert command.children() == [pid]
     assert ids_in(database_url, "finished_jobs") == ids
 
 

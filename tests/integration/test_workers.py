@@ -187,11 +187,11 @@ def test_drain_work_without_a_queue_works_on_default(system: System) -> None:
 def test_drain_work_ends_on_sigterm_after_the_job_in_hand(system: System) -> None:
     first = system.stage(jobs.wait_for_go, "first")
     second = system.stage(jobs.record, "second")
-    with drain_command("work", "--verbose", env=system.environment()) as command:
+    with drain_command("work", env=system.environment()) as command:
         system.drain()
         wait_until(system.effects, PATIENCE_SECONDS)
         command.terminate()
-        wait_until(lambda: "warm shut down requested" in command.output)
+        wait_until(lambda: command.events("stopping"))
         assert command.poll() is None
         jobs.leave_effect(system.database_url, "go")
         assert command.wait(PATIENCE_SECONDS) == 0
@@ -211,18 +211,19 @@ def test_an_idle_drain_work_ends_on_a_signal(system: System, number: signal.Sign
 
 def test_a_second_sigterm_ends_drain_work_in_the_middle_of_a_job_and_loses_nothing(system: System) -> None:
     job_id = system.staged_and_drained(jobs.hang_once, "interrupted")
-    with drain_command("work", "--verbose", env=system.environment()) as command:
+    with drain_command("work", env=system.environment()) as command:
         wait_until(system.effects, PATIENCE_SECONDS)
         command.terminate()
-        wait_until(lambda: "warm shut down requested" in command.output)
-
-        def ended_by_another() -> bool:
-            # RQ takes a signal within a second of the first one for the same one.
-            command.terminate()
-            return command.poll() is not None
-
-        wait_until(ended_by_another)
-    assert system.whereabouts(job_id) == "inflight_jobs"
+        wait_until(lambda: command.events("stopping"))
+        assert command.poll() is None
+        command.terminate()
+        assert command.wait(PATIENCE_SECONDS) == 0
+        (event,) = command.events("job_failed")
+        assert event["job_id"] == job_id
+    interrupted = system.row("inflight_jobs", job_id)
+    assert interrupted["attempts"] == 1
+    assert interrupted["last_error"]["type"] == "workers.errors.WorkerStoppedError"
+    assert interrupted["next_run_at"] is not None
 
 
 def test_a_failing_job_is_retried_then_dead_and_succeeds_when_a_person_retries_it(system: System) -> None:
@@ -438,22 +439,23 @@ def test_a_worker_that_stalls_for_longer_than_its_lease_finishes_nothing(system:
     job_id = system.staged_and_drained(jobs.wait_for_go, "contested")
     with drain_command("work", env=system.environment()) as stalled:
         wait_until(system.effects, PATIENCE_SECONDS)
-        stalled.send_signal(signal.SIGSTOP)
+        stalled.signal_all(signal.SIGSTOP)
         system.end_lease(job_id)
         system.redeliver()
         with drain_command("work", "--burst", env=system.environment()) as successor:
             wait_until(lambda: len(system.effects()) == 2, PATIENCE_SECONDS)
-            successor.send_signal(signal.SIGSTOP)
+            successor.signal_all(signal.SIGSTOP)
+            (pid,) = successor.children()
             jobs.leave_effect(system.database_url, "go")
-            stalled.send_signal(signal.SIGCONT)
+            stalled.signal_all(signal.SIGCONT)
             (event,) = wait_until(lambda: stalled.events("stale_finish"))
             assert event["job_id"] == job_id
             assert system.whereabouts(job_id) == "inflight_jobs"
-            successor.send_signal(signal.SIGCONT)
+            successor.signal_all(signal.SIGCONT)
             assert successor.wait(PATIENCE_SECONDS) == 0
     finished = system.row("finished_jobs", job_id)
     assert finished["fencing_token"] == 2
-    assert f":{successor.pid}:" in finished["finished_by"]
+    assert f":{pid}:" in finished["finished_by"]
 
 
 @pytest.mark.parametrize("work", [System.rq_worker, System.drain_work], ids=["rq worker", "drain work"])
@@ -491,10 +493,30 @@ def test_a_job_that_killed_its_worker_on_its_last_attempt_is_dead_and_runs_no_mo
     assert system.effects() == ["the end"]
 
 
-def test_a_job_that_kills_each_worker_is_dead_when_it_has_killed_as_many_as_it_has_attempts(
+def test_a_job_that_kills_each_worker_process_is_dead_when_it_has_killed_as_many_as_it_has_attempts(
     system: System,
 ) -> None:
     job_id = system.stage(jobs.kill_the_process, "killer")
+    with (
+        drain_command("run", "--metrics-port", "0", env=system.environment()),
+        drain_command("work", env=system.environment()) as worker,
+    ):
+        wait_until(lambda: system.whereabouts(job_id) == "dead_jobs", PATIENCE_SECONDS)
+        after = system.stage(jobs.record, "after")
+        wait_until(lambda: system.whereabouts(after) == "finished_jobs", PATIENCE_SECONDS)
+        assert worker.poll() is None
+        assert len(worker.events("worker_died")) == 2
+    dead = system.row("dead_jobs", job_id)
+    assert (dead["reason"], dead["attempts"], dead["fencing_token"]) == ("failed", 2, 2)
+    assert dead["last_error"]["type"] == "workers.errors.WorkerDiedError"
+    assert dead["last_error"]["message"] == "its worker process was killed by SIGKILL"
+    assert system.effects() == ["killer", "killer", "after"]
+
+
+def test_a_job_with_which_each_machine_dies_is_dead_when_as_many_have_died_as_it_has_attempts(
+    system: System,
+) -> None:
+    job_id = system.stage(jobs.kill_the_machine, "killer")
     with drain_command("run", "--metrics-port", "0", env=system.environment()):
         for _ in range(2):
             with drain_command("work", env=system.environment()) as worker:
@@ -527,6 +549,9 @@ def test_what_a_job_returns_is_no_matter_for_rqs_books(system: System, work: Cal
     assert system.whereabouts(job_id) == "finished_jobs"
     assert "Traceback" not in output
     with Redis.from_url(system.redis_url) as client:
+        if work is System.drain_work:
+            assert not Job.exists(rq_id, connection=client)
+            return
         kept = Job.fetch(rq_id, connection=client)
         assert (kept.get_status(), kept.return_value()) == ("finished", "finished")
 
@@ -759,7 +784,8 @@ def test_drain_work_outlives_a_redis_that_goes_away_under_a_running_job(
             redis.kill()
             jobs.leave_effect(database_url, "go")
             wait_until(lambda: command.events("down"), PATIENCE_SECONDS)
-            assert system.whereabouts(first) == "finished_jobs"
+            # Whoever finishes jobs is not whoever looks for more.
+            wait_until(lambda: system.whereabouts(first) == "finished_jobs", PATIENCE_SECONDS)
             if number:
                 command.send_signal(number)
                 assert command.wait(PATIENCE_SECONDS) == 0

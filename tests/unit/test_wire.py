@@ -11,7 +11,7 @@ from rq.job import Job, JobStatus
 
 from drain import wire
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
-from drain.wire import Delivery, Wire
+from drain.wire import Delivery, Wire, push
 from tests.support import pushed
 
 
@@ -30,7 +30,7 @@ def client(redis_url: str) -> Iterator[Redis]:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Wire:
     shared = fakeredis.FakeRedis()
-    monkeypatch.setattr(wire, "connect", lambda _url: shared)
+    monkeypatch.setattr(push, "connect", lambda _url: shared)
     return Wire("redis://", "shop")
 
 

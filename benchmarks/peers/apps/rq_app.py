@@ -1,4 +1,7 @@
-"""RQ. Jobs are pushed in thousands by `enqueue_many`; what they return is nothing, so no result is kept."""
+"""RQ. Jobs are pushed in thousands by `enqueue_many`; they return nothing, so no result is kept.
+
+Workers have it imported before they fork, which RQ's performance notes advise: it is named as their settings.
+"""
 
 # mypy: disable-error-code="import-not-found, untyped-decorator, unused-ignore"
 from __future__ import annotations
@@ -7,6 +10,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING
 
+import psycopg
 import redis
 from rq import Queue
 
@@ -14,8 +18,6 @@ from benchmarks.peers import work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import psycopg
 
 _TOGETHER = 1000
 
@@ -66,6 +68,4 @@ def _queue() -> Queue:
 
 @cache
 def _connection() -> psycopg.Connection:
-    import psycopg
-
     return psycopg.connect(work.database_url(), autocommit=True)

@@ -1,0 +1,230 @@
+"""Jobs that worker processes of the tests import, and which tests hold up and let go by a word."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+
+import psycopg
+import sqlalchemy
+
+from tests.jobs_for_tests import create_effects, effects, leave_effect
+from workers import current_job, job, transaction
+
+__all__ = ["create_effects", "effects", "leave_effect"]
+
+MODULE = "tests.jobs_in_batches"
+FOREVER_SECONDS = 600
+SOON = 0.01
+
+_LEAVE = "INSERT INTO effects (label, worker) VALUES (:label, :worker)"
+_together = 0
+_most_together = 0
+
+
+@job(max_attempts=3, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def note(label: str) -> None:
+    _leave(label)
+
+
+@job(max_attempts=3, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def note_in_transaction(label: str) -> None:
+    with transaction() as session:
+        session.execute(sqlalchemy.text(_LEAVE), {"label": label, "worker": os.getpid()})
+
+
+@job(max_attempts=3, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def wait_for_go(label: str) -> None:
+    """Return once a test has said "go"."""
+    _leave(label)
+    _wait_for("go")
+
+
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON, lease_seconds=1.0)
+def kill_the_process(label: str) -> None:
+    _leave(label)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def kill_the_process_once(label: str) -> None:
+    if _leave(label) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(max_attempts=1)
+def fail(label: str) -> None:
+    raise ValueError(f"no {label}")
+
+
+@job(max_attempts=1, timeout_seconds=1)
+def sleep_too_long(label: str) -> None:
+    _leave(label)
+    time.sleep(FOREVER_SECONDS)
+
+
+@job(max_attempts=1, timeout_seconds=1)
+def never_yield(label: str) -> None:
+    """Hear no signal of the system's, as code in C that holds the interpreter."""
+    _leave(label)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM})
+    time.sleep(FOREVER_SECONDS)
+
+
+@job(max_attempts=1)
+def sleep(label: str) -> None:
+    _leave(label)
+    time.sleep(FOREVER_SECONDS)
+
+
+@job(isolated=True, max_attempts=3, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def isolated(label: str) -> None:
+    _leave(f"{label} of {os.getppid()}")
+
+
+@job(isolated=True, max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def isolated_killer(label: str) -> None:
+    _leave(label)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(isolated=True, max_attempts=1, timeout_seconds=1)
+def isolated_sleeper(label: str) -> None:
+    _leave(label)
+    time.sleep(FOREVER_SECONDS)
+
+
+@job(isolated=True, max_attempts=2, retry_base_seconds=FOREVER_SECONDS)
+def isolated_waiter(label: str) -> None:
+    _leave(label)
+    time.sleep(FOREVER_SECONDS)
+
+
+@job(isolated=True)
+def isolated_in_transaction(label: str) -> None:
+    note_in_transaction.function(label)
+
+
+@job(isolated=True, max_attempts=1)
+def isolated_exit(label: str) -> None:
+    sys.exit(label)
+
+
+@job
+async def meet(expected: int) -> None:
+    """Return once so many have begun, and note how many were there at most."""
+    global _together, _most_together  # noqa: PLW0603
+    _together += 1
+    _most_together = max(_most_together, _together)
+    deadline = time.monotonic() + 30
+    while _most_together < expected:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"only {_most_together} came")
+        await asyncio.sleep(0.01)
+    # Whoever might come too many has the time to.
+    await asyncio.sleep(0.05)
+    _together -= 1
+    leave_effect(os.environ["DRAIN_DATABASE_URL"], f"{_most_together} together")
+
+
+@job
+async def tell_who_runs(label: str) -> None:
+    """Leave what the context says before and after others have run."""
+    before = current_job().id
+    await asyncio.sleep(0.01)
+    leave_effect(
+        os.environ["DRAIN_DATABASE_URL"],
+        f"{label} {before == current_job().id} {threading.current_thread().name}",
+    )
+
+
+@job(max_attempts=1, timeout_seconds=1)
+async def await_too_long(label: str) -> None:
+    _leave(label)
+    await asyncio.sleep(FOREVER_SECONDS)
+
+
+@job(max_attempts=2, retry_base_seconds=FOREVER_SECONDS)
+async def await_for_ever(label: str) -> None:
+    _leave(label)
+    await asyncio.sleep(FOREVER_SECONDS)
+
+
+@job(max_attempts=2, lease_seconds=1.0, heartbeat_seconds=0.05)
+async def hold_a_short_lease(label: str) -> None:
+    _leave(label)
+    await asyncio.sleep(FOREVER_SECONDS)
+
+
+@job(max_attempts=3, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+async def fail_once(label: str) -> None:
+    await asyncio.sleep(0)
+    if _leave(label) == 1:
+        raise ValueError("not yet")
+
+
+@job(max_attempts=1)
+async def raise_exit(label: str) -> None:
+    raise SystemExit(label)
+
+
+@job(max_attempts=1, timeout_seconds=1)
+async def block_the_loop(label: str) -> None:
+    _leave(label)
+    time.sleep(FOREVER_SECONDS)
+
+
+@job
+async def settle_together(label: str) -> None:
+    """Hold a transaction open while others hold theirs."""
+    with transaction() as session:
+        session.execute(sqlalchemy.text(_LEAVE), {"label": label, "worker": os.getpid()})
+        deadline = time.monotonic() + 30
+        while not _count("go"):
+            if time.monotonic() > deadline:
+                raise TimeoutError("nobody says go")
+            await asyncio.sleep(0.01)
+
+
+@job
+def take_memory(megabytes: int) -> None:
+    """Keep so much for the life of the process."""
+    _kept.append(bytearray(os.urandom(1) * megabytes * 2**20))
+
+
+_kept: list[bytearray] = []
+
+
+def plain(label: str) -> str:
+    """For RQ, as other code enqueues it."""
+    _leave(label)
+    return f"done {label}"
+
+
+def plain_failure(label: str) -> None:
+    raise ValueError(f"no {label}")
+
+
+def plain_sleep(label: str) -> None:
+    _leave(label)
+    time.sleep(FOREVER_SECONDS)
+
+
+def _wait_for(word: str) -> None:
+    deadline = time.monotonic() + 30
+    while not _count(word):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody says {word}")
+        time.sleep(0.01)
+
+
+def _leave(label: str) -> int:
+    leave_effect(os.environ["DRAIN_DATABASE_URL"], label)
+    return _count(label)
+
+
+def _count(label: str) -> int:
+    with psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True) as connection:
+        return connection.execute("SELECT FROM effects WHERE label = %s", [label]).rowcount
