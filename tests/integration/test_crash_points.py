@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -59,8 +60,18 @@ class System:
 
     def crash(self, point: CrashPoint, words: tuple[str, ...]) -> None:
         """Run the command until it kills itself at the point; fails if it never gets there."""
-        program = [sys.executable, "-m", "tests.crashing", point.name, *words]
-        result = subprocess.run(
+        result = self.run(point, "", words)
+        assert result.returncode == -signal.SIGKILL, result.stdout + result.stderr
+
+    def crash_once(self, point: CrashPoint, words: tuple[str, ...], marker: Path) -> None:
+        """Run the command to its end, while one of its processes kills itself at the point."""
+        result = self.run(point, str(marker), words)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert marker.exists(), result.stdout + result.stderr
+
+    def run(self, point: CrashPoint, once: str, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-m", "tests.crashing", point.name, once, *words]
+        return subprocess.run(
             program,
             env=self.env,
             cwd=ROOT,
@@ -70,7 +81,6 @@ class System:
             check=False,
             start_new_session=True,
         )
-        assert result.returncode == -signal.SIGKILL, result.stdout + result.stderr
 
     def go_on(self) -> None:
         """Let a new enqueuer and a new worker do the rest: in this process, for the sake of time."""
@@ -201,7 +211,7 @@ WORKERS = {
     CrashPoint.SETTLED: TRANSACTIONAL,
     CrashPoint.SETTLED_AND_COMMITTED: TRANSACTIONAL,
     CrashPoint.RAN: TRANSACTIONAL,
-    CrashPoint.RECORDED: f"{jobs_that_crash.MODULE}.act",
+    CrashPoint.RECORDED: TRANSACTIONAL,
     CrashPoint.REFUSED: f"{jobs_that_crash.MODULE}.lose_the_first_lease",
 }
 
@@ -242,6 +252,40 @@ def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(
 
     assert system.finished() == ids
     assert system.effects() == Counter(ids)
+    system.assert_sound()
+
+
+def test_a_job_that_has_been_recorded_is_not_repeated_though_nothing_but_that_remembers_it(
+    system: System,
+) -> None:
+    ids = system.stage(1, job=f"{jobs_that_crash.MODULE}.act")
+    system.drain_once()
+
+    system.crash(CrashPoint.RECORDED, WORK)
+    system.go_on()
+
+    assert system.finished() == ids
+    assert system.effects() == Counter(ids)
+    system.assert_sound()
+
+
+@pytest.mark.parametrize("point", WORKERS, ids=lambda point: point.name)
+def test_a_worker_process_that_dies_alone_leaves_nothing_to_be_done_twice(
+    system: System, point: CrashPoint, tmp_path: Path
+) -> None:
+    """Who takes its place knows which jobs had ended: these are finished, though their effects are outside."""
+    job = f"{jobs_that_crash.MODULE}.act" if point is CrashPoint.RECORDED else WORKERS[point]
+    ids = system.stage(9, job=job)
+    system.drain_once()
+
+    system.crash_once(point, (*WORK, "--prefetch", "9"), tmp_path / "died")
+    system.go_on()
+
+    assert system.finished() == ids
+    # Another thread records what has ended, so a job may just have been running.
+    running = 1 if point is CrashPoint.RECORDED else 0
+    assert set(system.effects()) == ids
+    assert system.effects().total() <= len(ids) + running
     system.assert_sound()
 
 
