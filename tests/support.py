@@ -29,6 +29,7 @@ NAMESPACE = "test"
 # Far beyond what any of them takes: it only ends what would hang for ever.
 PATIENCE_SECONDS = 30
 BOUNDS = "-c lock_timeout=10s -c statement_timeout=30s"
+DRAIN = "from cli import main; main()"
 
 T = TypeVar("T")
 
@@ -57,10 +58,11 @@ def environment(database_url: str, redis_url: str, **more: str) -> dict[str, str
 class Command(subprocess.Popen[bytes]):
     """A `drain` process, and what it has written so far on both of its streams."""
 
-    def __init__(self, args: tuple[str, ...], env: Mapping[str, str], written: IO[bytes]) -> None:
-        program = [sys.executable, "-c", "from cli import main; main()"]
+    def __init__(
+        self, args: tuple[str, ...], env: Mapping[str, str], written: IO[bytes], program: str
+    ) -> None:
         super().__init__(
-            [*program, *args],
+            [sys.executable, "-c", program, *args],
             env=dict(env),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
@@ -94,10 +96,10 @@ class Command(subprocess.Popen[bytes]):
 
 
 @contextmanager
-def drain_command(*args: str, env: Mapping[str, str]) -> Iterator[Command]:
+def drain_command(*args: str, env: Mapping[str, str], program: str = DRAIN) -> Iterator[Command]:
     """Run `drain` with these words for as long as the block runs; a failure shows what it wrote."""
     with tempfile.NamedTemporaryFile() as written:
-        command = Command(args, env, written)
+        command = Command(args, env, written, program)
         try:
             yield command
         except BaseException as error:

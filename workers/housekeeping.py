@@ -41,6 +41,7 @@ class Housekeeping:
         finisher: Who knows how many have finished.
         options: What the process may take.
         is_suspended: Whether RQ's workers are suspended.
+        parent: Id of the process without which this one ends.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Housekeeping:
         finisher: Finisher,
         options: WorkOptions,
         is_suspended: Callable[[], bool],
+        parent: int,
     ) -> None:
         self.ended = False
         self._hand = hand
@@ -59,7 +61,7 @@ class Housekeeping:
         self._finisher = finisher
         self._options = options
         self._is_suspended = is_suspended
-        self._parent = os.getppid()
+        self._parent = parent
         self._registered = False
         self._beat_at = 0.0
         self._told: dict[str, str] = {}

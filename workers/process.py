@@ -53,9 +53,12 @@ class Process:
         journal: Where what it holds can be read after its death; what the last process has left there is its
             first work.
         death: How the last process ended.
+        parent: Id of the supervisor, without which this process ends.
     """
 
-    def __init__(self, settings: Settings, options: WorkOptions, journal: Journal, death: str) -> None:
+    def __init__(
+        self, settings: Settings, options: WorkOptions, journal: Journal, death: str, parent: int
+    ) -> None:
         self._settings = settings
         self._options = options
         self._journal = journal
@@ -70,7 +73,7 @@ class Process:
         self._finisher = Finisher(hand, self._intake, Database(url))
         self._rq = RQWorker(redis_url, options.queues, hand)
         self._housekeeping = Housekeeping(
-            hand, self._intake, self._rq, self._finisher, options, lambda: self._taker.is_suspended
+            hand, self._intake, self._rq, self._finisher, options, lambda: self._taker.is_suspended, parent
         )
         self._alarm = attempt.StandingAlarm()
         self._alone: Worker | None = None
@@ -174,7 +177,9 @@ class Process:
         """A job that is to be alone is claimed only now; a plain RQ job is RQ's to run."""
         hand, taken = self._hand, item.taken
         if taken.job_id is None:
-            self._rq.execute(taken)
+            if not self._rq.execute(taken):
+                with suppress(UnavailableError):
+                    self._intake.discard(taken)
         else:
             if self._alone is None:
                 self._alone = Worker(self._settings)

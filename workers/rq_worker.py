@@ -65,17 +65,25 @@ class RQWorker(SimpleWorker):
             worker_registration.register(self, pipeline)
             pipeline.execute()
 
-    def execute(self, taken: Taken) -> None:
-        """Run a plain RQ job as RQ would. While Redis is away, it stays where RQ's own clean-up finds it."""
+    def execute(self, taken: Taken) -> bool:
+        """Run a plain RQ job as RQ would; False if RQ knows no such job.
+
+        While Redis is away, the job stays where RQ's own clean-up finds it.
+        """
         queue = next(queue for queue in self.queues if queue.name == taken.queue)
         try:
             job = Job.fetch(taken.rq_id, connection=self.connection, serializer=self.serializer)
-            self.execute_job(job, queue)
-        except NoSuchJobError:
-            with suppress(redis.RedisError):
-                queue.intermediate_queue.remove(taken.rq_id)
+        except (NoSuchJobError, ValueError):
+            # It is gone, or this is no id of RQ's.
+            return False
         except redis.RedisError as error:
             log.warning("RQ's job %s is left to RQ: %s", taken.rq_id, error, extra={"event": "down"})
+            return True
+        try:
+            self.execute_job(job, queue)
+        except redis.RedisError as error:
+            log.warning("RQ could not keep its books of %s: %s", taken.rq_id, error, extra={"event": "down"})
+        return True
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002
         """As RQ does for a worker of one queue: all go by way of the intermediate list here."""

@@ -79,6 +79,7 @@ class Supervisor:
         self._told = self._told_of = 0
         self._kill_at = float("inf")
         self._failed = False
+        self._pid = os.getpid()
 
     def run(self) -> None:
         """Return when no process is left.
@@ -159,7 +160,7 @@ class Supervisor:
                 )
 
     def _work(self, seat: Seat) -> int:
-        return Process(self._settings, self._options, seat.journal, seat.death).run()
+        return Process(self._settings, self._options, seat.journal, seat.death, self._pid).run()
 
     def _fork(self, seat: Seat, act: Callable[[], int]) -> None:
         sys.stdout.flush()

@@ -70,7 +70,7 @@ class Taker:
                 except UnavailableError as error:
                     if self._burst:
                         raise
-                    self._wait_for_redis(error)
+                    self._wait(error)
         finally:
             self._give_back(self._hand.take_back(float("inf")))
             self._database.close()
@@ -80,7 +80,7 @@ class Taker:
         taken = self._intake.take(wanted) if wanted else []
         if self._pause_seconds and wanted:
             self._pause_seconds = 0.0
-            log.info("Redis answers again", extra={"event": "up"})
+            log.info("it answers again", extra={"event": "up"})
         if taken is not None and not taken and wanted and not self._burst:
             taken = self._wait_and_take(wanted)
         self.is_suspended = taken is None
@@ -93,8 +93,11 @@ class Taker:
             self._give_back(items)
         elif self._burst and wanted and self._hand.is_idle and not self._hand.held:
             self._hand.stop()
-        elif taken is None or not wanted or self._burst:
-            self._hand.room.wait(_SUSPENDED_SECONDS if taken is None else _LONGEST_WAIT_SECONDS / 2)
+        elif taken is None:
+            self._hand.room.wait(_SUSPENDED_SECONDS)
+        elif not wanted or self._burst:
+            # Whatever ends, or is recorded, rings.
+            self._hand.room.wait(_LONGEST_WAIT_SECONDS / 2 if self._hand.waits else None)
 
     def _wait_and_take(self, wanted: int) -> list[Taken] | None:
         # With jobs in hand that may have to be given back, a look at them comes first.
@@ -103,9 +106,9 @@ class Taker:
             return []
         return self._intake.take(wanted, popped)
 
-    def _wait_for_redis(self, error: UnavailableError) -> None:
+    def _wait(self, error: UnavailableError) -> None:
         if not self._pause_seconds:
-            log.warning("%s; no job is lost, waiting for Redis", error, extra={"event": "down"})
+            log.warning("%s; no job is lost, waiting", error, extra={"event": "down"})
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, 2 * self._pause_seconds))
         self._hand.room.wait(random.uniform(self._pause_seconds / 2, self._pause_seconds))  # noqa: S311
 
@@ -119,7 +122,7 @@ class Taker:
             claims = self._ask(list(ours)) if ours else {}
             missing = [job_id for job_id in ours if job_id not in claims]
             left = self._database.ask(lambda c: inflight.left_to_claim(c, missing)) if missing else set()
-        except UnavailableError:
+        except BaseException:
             # Claims that were made and not answered run out; nothing else is touched.
             self._intake.give_back([(each.queue, each.rq_id) for each in taken])
             raise

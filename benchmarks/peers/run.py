@@ -127,12 +127,12 @@ def _delays(place: Bench, plan: Plan) -> list[Delays]:
 
 def _stored(place: Bench) -> dict[str, rate.Stored]:
     figures.say("bytes of a queued job")
-    found = {}
-    for peer in {each.environment: each for each in peers.ALL}.values():
+    found: dict[str, rate.Stored] = {}
+    for peer in {each.app: each for each in peers.ALL}.values():
         drain = [each for each in peer.programs(place.services.redis_url) if not each.is_worker]
-        found[peer.name] = rate.stored(place, peer, _STORED_JOBS, drain)
-        figures.say(f"  {peer.name}: {found[peer.name]}")
-    return found
+        found[peer.app] = rate.stored(place, peer, _STORED_JOBS, drain)
+        figures.say(f"  {peer.app}: {found[peer.app]}")
+    return {peer.name: found[peer.app] for peer in peers.ALL}
 
 
 def _disturbed(place: Bench, plan: Plan, measured: Sequence[Rates]) -> list[disturbances.Disturbed]:

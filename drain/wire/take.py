@@ -73,7 +73,7 @@ class Taken(NamedTuple):
     """An id that has been taken from its queue's list.
 
     Attributes:
-        rq_id: As it was in the list.
+        rq_id: As it was in the list; bytes that are no UTF-8 are escaped, as in the names of files.
         queue: Name of the queue.
         job_id: Of a tracked job of ours; None of anybody else's.
     """
@@ -170,9 +170,9 @@ class Intake:
         """Put ids back to the heads of their lists, in the order in which they were: queue and RQ id of each."""
         with self._reachable(), self._redis.pipeline(transaction=False) as pipeline:
             for queue, rq_id in reversed(taken):
-                key = f"rq:queue:{queue}"
-                pipeline.lrem(f"{key}:intermediate", 1, rq_id)
-                pipeline.lpush(key, rq_id)
+                key, given = f"rq:queue:{queue}", rq_id.encode(errors="surrogateescape")
+                pipeline.lrem(f"{key}:intermediate", 1, given)  # type: ignore[arg-type]
+                pipeline.lpush(key, given)
             pipeline.execute()
 
     def clear(self, rq_ids: Sequence[str]) -> None:
@@ -180,6 +180,12 @@ class Intake:
         if rq_ids:
             with self._reachable():
                 self._redis.unlink(*[f"rq:job:{rq_id}" for rq_id in rq_ids])
+
+    def discard(self, taken: Taken) -> None:
+        """Forget an id whose job nobody knows any more."""
+        with self._reachable():
+            given: Any = taken.rq_id.encode(errors="surrogateescape")
+            self._redis.lrem(f"rq:queue:{taken.queue}:intermediate", 1, given)
 
     def tell(
         self, worker_key: str, fields: Mapping[str, str], counts: Mapping[str, float], ttl_seconds: int

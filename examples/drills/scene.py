@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any, Protocol, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from redis import Redis
 
 from drain import postgres
-from drain.embedded import Services
+from drain.embedded import Services, signals
 from drain.embedded.child import Child
 from drain.embedded.processes import Processes
 from drain.errors import DrainError
@@ -98,7 +99,10 @@ class Scene:
         return self._started(self._processes.module(name, "rq.cli", *words))
 
     def kill(self, child: Child) -> None:
-        """SIGKILL a process."""
+        """SIGKILL a process and its children, as when their machine dies."""
+        # Standing still, it does not see them die.
+        child.pause()
+        signals.send(child.children(), signal.SIGKILL)
         self._processes.kill(child)
         self.tell("killed", process=child.name, signal="SIGKILL")
 

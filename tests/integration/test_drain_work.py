@@ -1,7 +1,6 @@
 """`drain work` as a process: when it ends, and when it does not."""
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ from drain.redelivery import Redelivery
 from tests import jobs_for_tests as jobs
 from tests.marked import on_linux
 from tests.support import (
+    DRAIN,
     PATIENCE_SECONDS,
     ROOT,
     drain_command,
@@ -24,9 +24,12 @@ from tests.support import (
     new_enqueuer,
     wait_until,
 )
-from workers import work
 
 LIST = "rq:queue:default"
+# Redis is not asked before the worker processes ask it.
+WITHOUT_PING = "from drain.wire import Intake, Wire; Wire.ping = Intake.ping = lambda _: None; "
+# The main one, taker, finisher, housekeeping, leases, time limits, and the one that listens for RQ's commands.
+THREADS = 7
 
 
 @pytest.fixture
@@ -39,6 +42,10 @@ def redis() -> Iterator[EmbeddedRedis]:
 def env(database_url: str, redis: EmbeddedRedis) -> dict[str, str]:
     jobs.create_effects(database_url)
     return environment(database_url, redis.url, DRAIN_JOBS=jobs.MODULE, PYTHONPATH=str(ROOT))
+
+
+def threads(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
 def stage_and_drain(database_url: str, redis_url: str, job: str) -> list[int]:
@@ -112,6 +119,16 @@ def test_a_worker_that_waited_for_redis_leaves_no_thread_behind(
     assert ids_in(database_url, "finished_jobs") == ids
 
 
-def test_a_redis_that_goes_away_before_the_worker_is_made_is_waited_for(tmp_path: Path) -> None:
-    nowhere = f"unix://{tmp_path}/redis.sock"
-    assert not work._worked_to_the_end(nowhere, ["default"], threading.Event(), burst=False)
+def test_a_redis_that_goes_away_before_the_worker_is_made_is_waited_for(
+    database_url: str, redis: EmbeddedRedis, env: dict[str, str]
+) -> None:
+    redis.kill()
+    with drain_command("work", env=env, program=WITHOUT_PING + DRAIN) as command:
+        wait_until(lambda: command.events("down"), PATIENCE_SECONDS)
+        redis.start()
+        wait_until(lambda: command.events("up"), PATIENCE_SECONDS)
+        ids = stage_and_drain(database_url, redis.url, "record")
+        wait_until(lambda: ids_in(database_url, "finished_jobs") == ids, PATIENCE_SECONDS)
+        assert not [*command.events("worker_died"), *command.events("failed")]
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(PATIENCE_SECONDS) == 0

@@ -187,6 +187,7 @@ def test_an_id_that_rq_knows_nothing_of_any_more_is_forgotten(yard: Yard, client
     queue = Queue("default", connection=client)
     gone = queue.enqueue(jobs.plain, "never")
     client.delete(gone.key)
+    client.rpush(queue.key, b"\xff\xfe no text", "")
     last = queue.enqueue(jobs.plain, "last")
     with yard.working("--burst") as command:
         assert command.wait(PATIENCE_SECONDS) == 0

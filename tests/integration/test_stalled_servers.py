@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 
 import psycopg
 import pytest
 from click.testing import CliRunner
-from rq import SimpleWorker
 
 from cli import main
 from drain import daemon, postgres, stage
@@ -18,11 +17,19 @@ from drain.daemon import Daemon
 from drain.embedded import EmbeddedRedis
 from drain.errors import UnavailableError
 from drain.postgres import Connection
+from drain.wire import Intake, take
 from tests import jobs_for_tests as jobs
 from tests.proxy import Proxy, proxied
 from tests.support import NAMESPACE, environment, ids_in, new_enqueuer, pushed_jobs, stage_jobs, wait_until
-from workers import entry, work
+from workers import database
+from workers.database import Database
 from workers.entry import Worker
+from workers.hand import Hand
+from workers.journal import Journal
+from workers.keeper import Keeper
+from workers.loop import Loop
+from workers.options import WorkOptions
+from workers.taker import Taker
 
 
 @contextmanager
@@ -67,9 +74,15 @@ def test_an_enqueuer_gives_up_a_redis_that_stopped_answering_and_comes_back(data
         proxy.listener.close()
 
 
-def test_a_worker_gives_up_a_postgres_that_stopped_answering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "_STALLED_SECONDS", 0.5)
-    monkeypatch.setattr(entry, "_PATIENCE_SECONDS", 0.0)
+@pytest.fixture
+def impatient_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker waits half a second for an answer of PostgreSQL, and asks once."""
+    monkeypatch.setattr(database, "_STALLED_SECONDS", 0.5)
+    monkeypatch.setattr(Database.ask, "__defaults__", (0.0,))
+
+
+@pytest.mark.usefixtures("impatient_worker")
+def test_a_worker_gives_up_a_postgres_that_stopped_answering() -> None:
     with proxied() as (proxy, through, _):
         worker = Worker(Settings(database_url=through))
         assert worker.execute(1) == "refused"
@@ -78,29 +91,65 @@ def test_a_worker_gives_up_a_postgres_that_stopped_answering(monkeypatch: pytest
             worker.execute(1)
 
 
-@pytest.mark.parametrize("until", ["the end", "RQ gives up"])
-def test_a_worker_gives_up_a_redis_that_stopped_answering(
-    monkeypatch: pytest.MonkeyPatch, until: str
+def test_a_worker_that_waits_for_its_next_job_gives_redis_40_seconds_to_answer(redis_url: str) -> None:
+    with closing(Intake(redis_url, NAMESPACE, ["default"])) as intake:
+        assert intake._patient.connection_pool.connection_kwargs["socket_timeout"] == 40
+        assert take.WAIT_SECONDS == 30
+
+
+@pytest.mark.parametrize(
+    ("queues", "waits"), [(["default"], b"BLMOVE"), (["mail", "default"], b"BLPOP")], ids=["one", "several"]
+)
+def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    queues: list[str],
+    waits: bytes,
 ) -> None:
-    asked_for: set[int] = set()
+    monkeypatch.setattr(take, "WAIT_SECONDS", 1)
+    monkeypatch.setattr(take, "_ANSWER_SECONDS", 0.5)
+    caplog.set_level("INFO")
 
-    def a_second_instead_of_ten_more(worker: SimpleWorker) -> int:
-        asked_for.add(worker.dequeue_timeout)
-        return 1
+    def told() -> list[str]:
+        return [record.event for record in caplog.records if record.name == "workers.taker"]  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(SimpleWorker, "connection_timeout", property(a_second_instead_of_ten_more))
-    monkeypatch.setattr(SimpleWorker, "_install_signal_handlers", lambda _: None)
-    if until == "RQ gives up":
-        monkeypatch.setattr(SimpleWorker, "teardown", lambda _: None)
     with EmbeddedRedis(listen=True) as server:
         assert server.port is not None
         proxy = Proxy(server.port)
-        proxy.stall_at = b"BLMOVE"
-        through = f"redis://127.0.0.1:{proxy.port}"
-        assert not work._worked_to_the_end(through, ["default"], threading.Event(), burst=False)
-        assert proxy.stalled.is_set()
-        assert asked_for == {45}
+        proxy.stall_at = waits
+        with taking(database_url, f"redis://127.0.0.1:{proxy.port}", queues) as hand:
+            wait_until(proxy.stalled.is_set)
+            wait_until(lambda: told() == ["down"])
+            proxy.stall_at = None
+            proxy.stalled.clear()
+            (job_id,) = stage_jobs(database_url)
+            with new_enqueuer(database_url, server.url) as enqueuer:
+                enqueuer.drain()
+            wait_until(lambda: list(hand.held) == [job_id])
+            assert told() == ["down", "up"]
+        assert pushed_jobs(server.url) == [job_id]
         proxy.listener.close()
+
+
+@contextmanager
+def taking(database_url: str, redis_url: str, queues: list[str]) -> Iterator[Hand]:
+    """A taker that fills a hand which nobody empties; at the end it gives back what it has taken."""
+    options = WorkOptions(queues=queues)
+    hand = Hand(options, Journal())
+    database, keeper = Database(database_url), Keeper(database_url, hand.leases)
+    with closing(Intake(redis_url, NAMESPACE, queues)) as intake:
+        taker = Taker(hand, intake, database, keeper, Loop(hand, database, 1), burst=False)
+        thread = threading.Thread(target=taker.run)
+        thread.start()
+        try:
+            yield hand
+        finally:
+            hand.stop()
+            intake.end_wait()
+            thread.join(20)
+            keeper.stop()
+    assert not thread.is_alive()
 
 
 def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(database_url: str) -> None:
@@ -113,11 +162,10 @@ def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(datab
         connection.execute("SELECT pg_sleep(30)")
 
 
+@pytest.mark.usefixtures("impatient_worker")
 def test_a_worker_gives_up_a_postgres_that_stops_answering_as_it_finishes(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entry, "_STALLED_SECONDS", 0.5)
-    monkeypatch.setattr(entry, "_PATIENCE_SECONDS", 0.0)
     with proxied() as (proxy, through, direct):
         jobs.create_effects(direct)
         monkeypatch.setenv("DRAIN_DATABASE_URL", direct)

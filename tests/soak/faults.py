@@ -56,6 +56,12 @@ class Faults:
             case Kind.KILL:
                 self._fleet.kill(child.name)
                 return partial(self._fleet.start, child.name)
+            case Kind.MACHINE:
+                # Standing still, it does not see them die.
+                child.pause()
+                signals.send(child.children(), signal.SIGKILL)
+                self._fleet.kill(child.name)
+                return partial(self._fleet.start, child.name)
             case Kind.TERMINATE:
                 self._fleet.terminate(child.name)
                 return _nothing

@@ -20,10 +20,11 @@ class Kind(StrEnum):
     """What can be done to a process, a server or a session."""
 
     KILL = "killed"
+    MACHINE = "killed with all of its processes"
     TERMINATE = "ended by SIGTERM"
     PAUSE = "stopped for a while"
     LONG_PAUSE = "stopped for longer than a lease"
-    HORSE = "work-horse killed"
+    HORSE = "killed, but not its parent"
     FLUSH = "flushed"
     CRASH = "killed, back with what it had saved"
     EMPTY = "killed, back with nothing"
@@ -58,14 +59,15 @@ class _Choice:
 
 _PROGRAMS = (*ENQUEUERS, *WORKERS, *RQ_WORKERS, *PRODUCERS)
 _CHOICES = (
-    _Choice(6, Kind.KILL, _PROGRAMS, (0, 2)),
+    _Choice(5, Kind.KILL, _PROGRAMS, (0, 2)),
+    _Choice(3, Kind.MACHINE, (*WORKERS, *RQ_WORKERS), (0, 2)),
     _Choice(2, Kind.TERMINATE, (*ENQUEUERS, *WORKERS, *RQ_WORKERS), (0, 2)),
     _Choice(4, Kind.PAUSE, _PROGRAMS, (0.2, 1.8)),
     _Choice(1, Kind.LONG_PAUSE, ENQUEUERS, (2.5, 7)),
     _Choice(4, Kind.LONG_PAUSE, (*WORKERS, *RQ_WORKERS), (2.5, 7)),
     # A leader that stands still for this long loses its session, and with it its office.
     _Choice(0.7, Kind.LONG_PAUSE, ENQUEUERS, (16, 22)),
-    _Choice(2, Kind.HORSE, RQ_WORKERS),
+    _Choice(3, Kind.HORSE, (*WORKERS, *RQ_WORKERS)),
     _Choice(2, Kind.FLUSH, (REDIS,)),
     _Choice(1.5, Kind.CRASH, (REDIS,), (0, 3)),
     _Choice(1, Kind.EMPTY, (REDIS,), (0, 3)),

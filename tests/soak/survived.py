@@ -33,6 +33,8 @@ def count(connection: Connection, directory: Path) -> dict[str, int]:
                 found["Redis was found to have lost its memory"] += 1
             case "lease_lost":
                 found["a running job was told that its lease is lost"] += 1
+            case "worker_died":
+                found["a worker process died, and another one took its place"] += 1
             case "redelivered":
                 match = _PUSHED_AGAIN.fullmatch(event["message"])
                 if match:
