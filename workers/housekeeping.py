@@ -114,8 +114,7 @@ class Housekeeping:
             self._rq.beat()
             self._beat_at = now + _HEARTBEAT_SECONDS
             self._told = {}
-            if self._rq.should_run_maintenance_tasks:
-                self._rq.run_maintenance_tasks()  # type: ignore[no-untyped-call]
+            self._maintain()
         hand, finisher = self._hand, self._finisher
         ran, finished, failed = hand.ran, finisher.finished, finisher.failed
         busy = ran != self._ran or not hand.is_idle
@@ -134,6 +133,15 @@ class Housekeeping:
         if news.get("current_job"):
             self._intake.tell_of_job(news["current_job"], self._rq.name)
         self._told, self._counted, self._ran = fields, (finished, failed), ran
+
+    def _maintain(self) -> None:
+        """Clean up RQ's registries every few minutes, as each worker of RQ's does."""
+        if self._rq.should_run_maintenance_tasks:
+            try:
+                self._rq.run_maintenance_tasks()  # type: ignore[no-untyped-call]
+            # It stumbles over whatever anybody may have put there.
+            except Exception as error:  # noqa: BLE001
+                log.warning("RQ could not clean up its registries: %s", error)
 
     def _slow_job(self, now: float) -> str:
         running = self._hand.running
