@@ -13,7 +13,7 @@ from drain.errors import UnavailableError
 from drain.postgres import Connection
 from drain.transitions import inflight
 from drain.transitions.inflight import Claim
-from drain.wire import Intake, Taken
+from drain.wire import WAIT_SECONDS, Intake, Taken
 from workers import registry
 from workers.database import Database
 from workers.hand import Hand, Held, Item, Unclaimed
@@ -55,6 +55,7 @@ class Taker:
         self._keeper = keeper
         self._loop = loop
         self._burst = burst
+        self._was_full = True
         self._pause_seconds = 0.0
 
     def run(self) -> None:
@@ -77,12 +78,10 @@ class Taker:
 
     def _run_once(self) -> None:
         wanted = self._hand.wanted
-        taken = self._intake.take(wanted) if wanted else []
+        taken = self._take(wanted) if wanted else []
         if self._pause_seconds and wanted:
             self._pause_seconds = 0.0
             log.info("it answers again", extra={"event": "up"})
-        if taken is not None and not taken and wanted and not self._burst:
-            taken = self._wait_and_take(wanted)
         self.is_suspended = taken is None
         if taken:
             self._claim(taken)
@@ -99,12 +98,16 @@ class Taker:
             # Whatever ends, or is recorded, rings.
             self._hand.room.wait(_LONGEST_WAIT_SECONDS / 2 if self._hand.waits else None)
 
-    def _wait_and_take(self, wanted: int) -> list[Taken] | None:
-        # With jobs in hand that may have to be given back, a look at them comes first.
-        popped = self._intake.wait(_LONGEST_WAIT_SECONDS / 2) if self._hand.waits else self._intake.wait()
-        if popped is None:
-            return []
-        return self._intake.take(wanted, popped)
+    def _take(self, wanted: int) -> list[Taken] | None:
+        # After a full batch there are likely to be more; else the command that waits is the quickest, one way or other.
+        if self._burst or self._was_full or self._pause_seconds:
+            taken = self._intake.take(wanted)
+        else:
+            # With jobs in hand that may have to be given back, a look at them comes first.
+            popped = self._intake.wait(_LONGEST_WAIT_SECONDS / 2 if self._hand.waits else WAIT_SECONDS)
+            taken = [] if popped is None else self._intake.take(wanted, popped)
+        self._was_full = taken is not None and len(taken) == wanted
+        return taken
 
     def _wait(self, error: UnavailableError) -> None:
         if not self._pause_seconds:

@@ -32,12 +32,13 @@ from drain.wire.push import (
     tracked,
     tracked_id,
 )
-from drain.wire.take import Intake, Taken
+from drain.wire.take import WAIT_SECONDS, Intake, Taken
 
 __all__ = [
     "BYTES",
     "ENTRY_POINT",
     "JOBS_PER_CALL",
+    "WAIT_SECONDS",
     "Delivery",
     "Intake",
     "Taken",
