@@ -179,8 +179,8 @@ def work(
     # As RQ's own command does: modules beside the one who calls are found.
     sys.path.insert(0, str(Path.cwd()))
     log.configure("INFO")
-    for name in ("rq.worker", "workers.taker"):
-        logging.getLogger(name).setLevel("INFO" if verbose else "WARNING")
+    logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
+    logging.getLogger("workers").setLevel("DEBUG" if verbose else "INFO")
     registry.load(settings.jobs)
     with _database(settings) as connection:
         _hint_at_unknown(queues, registry.queues() | inspection.queues(connection) | {"default"})

@@ -103,6 +103,11 @@ def isolated_waiter(label: str) -> None:
 
 
 @job(isolated=True)
+def isolated_wait_for_go(label: str) -> None:
+    wait_for_go.function(label)
+
+
+@job(isolated=True)
 def isolated_in_transaction(label: str) -> None:
     note_in_transaction.function(label)
 

@@ -13,6 +13,7 @@ whose lease was taken over cannot finish, so what it wrote is rolled back.
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, cast
@@ -176,13 +177,25 @@ def _engine(database_url: str) -> sqlalchemy.Engine:
         _engines[key] = sqlalchemy.create_engine(
             "postgresql+psycopg://",
             creator=lambda: _connect(database_url),
-            pool_pre_ping=True,
             # One is kept. As many as there are `async def` jobs at once may have theirs open.
             pool_size=1,
             max_overflow=-1,
         )
         event.listen(_engines[key], "commit", _refuse_to_commit_early)
+        event.listen(_engines[key], "checkout", _look_whether_it_lives)
     return _engines[key]
+
+
+def _look_whether_it_lives(driver_connection: Connection, _record: object, _proxy: object) -> None:
+    """Let the pool replace a connection that has ended since the last job.
+
+    The server has nothing to say on an idle connection but that it ends it. Looking costs a microsecond, and asking,
+    as `pool_pre_ping` does, two of the seven exchanges of a job with one statement.
+    """
+    looking = select.poll()
+    looking.register(driver_connection, select.POLLIN)
+    if driver_connection.closed or looking.poll(0):
+        raise sqlalchemy.exc.DisconnectionError("the connection has ended, or nobody knows what it would say")
 
 
 def _connect(database_url: str) -> Connection:

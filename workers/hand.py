@@ -108,8 +108,9 @@ class Hand:
         running: What the main thread is running.
         running_async: What the event loop is running.
         began_at: When the main thread began with it.
-        work, room, full, done, chores: Rung when there is something to run; when more may be taken; when the
-            finisher should not wait any longer; when something has ended; when the process is to stop.
+        work, room, full, done: Rung when there is something to run; when more may be taken; when the finisher
+            should not wait any longer; when something has ended; and, like those to come, when the process is to stop.
+        chores, told, pause: Of the housekeeping, of what tells RQ's tools, and of a taker that waits for a store.
         stuck: What waited for too long has been given back, and nothing has ended since.
         stopping: Nothing more is to begin.
         stop_at: What runs at this time is interrupted.
@@ -128,7 +129,9 @@ class Hand:
         self.running: Item | None = None
         self.running_async: set[Held] = set()
         self.began_at = 0.0
-        self.work, self.room, self.full, self.done, self.chores = (Bell() for _ in range(5))
+        self.work, self.room, self.full, self.done, self.chores, self.told, self.pause = (
+            Bell() for _ in range(7)
+        )
         self.stuck = False
         self.stopping = False
         self.stop_at = float("inf")
@@ -206,12 +209,17 @@ class Hand:
         return items
 
     def stop(self) -> None:
-        """Begin nothing more; what runs has its time of grace, which a second call ends. For signals' handlers too."""
-        now = monotonic()
-        self.stop_at = now if self._told_to_stop else now + self._grace_seconds
-        self._told_to_stop = True
+        """Begin nothing more; what runs has its time of grace. May be called again, and in a signal's handler."""
+        if not self._told_to_stop:
+            self._told_to_stop = True
+            self.stop_at = min(self.stop_at, monotonic() + self._grace_seconds)
         self.recycled = False
         self._begin_nothing_more()
+
+    def stop_now(self) -> None:
+        """As `stop`, and what runs has no more time."""
+        self.stop_at = 0.0
+        self.stop()
 
     def recycle(self) -> None:
         """Begin nothing more: a new process is to take over when what runs has ended."""
@@ -220,7 +228,7 @@ class Hand:
 
     def _begin_nothing_more(self) -> None:
         self.stopping = True
-        for bell in (self.work, self.room, self.full, self.done, self.chores):
+        for bell in (self.work, self.room, self.full, self.done, self.chores, self.told, self.pause):
             bell.ring()
 
     def fail(self, error: BaseException) -> None:

@@ -23,6 +23,7 @@ from workers.recording import Recorder
 
 # What a child says by its exit code: it has written down what became of its job.
 _FINISHED, _FAILED = 0, 3
+STOP_NOW = signal.SIGUSR2
 _LOOK_SECONDS = 0.02
 _STOP_SECONDS = 5.0
 
@@ -69,7 +70,7 @@ def _wait_for(pid: int, lease: Lease) -> int:
             os.kill(pid, signal.SIGKILL)
         elif lease.ordered is not None and not told:
             told, kill_at = True, min(kill_at, now + _STOP_SECONDS)
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, STOP_NOW)
         # A pidfd would tell at once, but not everywhere; beside a fork the pause is short.
         sleep(_LOOK_SECONDS)
 
@@ -100,7 +101,9 @@ def _run_and_record(theirs: CurrentJob) -> int:
         if callable(signal.getsignal(signal.SIGALRM)):
             signal.raise_signal(signal.SIGALRM)
 
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(STOP_NOW, stop)
+    # A service manager sends it to all; whether there is time to end is for the supervisor to say.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     result = attempt.run(CurrentJob(claim, lease, theirs._installation, database.url))
     keeper.stop()
     word = Recorder(database).record(claim, result)

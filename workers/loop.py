@@ -52,6 +52,7 @@ class Loop:
                 return
             if held.lease.lost:
                 hand.forget(held)
+                hand.room.ring()
                 continue
             hand.running_async.add(held)
             task = asyncio.get_running_loop().create_task(self._run(held))

@@ -36,12 +36,14 @@ from workers.keeper import Keeper
 from workers.loop import Loop
 from workers.options import WorkOptions
 from workers.outcome import FINISHED, Outcome
-from workers.rq_worker import RQWorker
+from workers.rq_side import RQSide
 from workers.taker import Taker
 
 log = logging.getLogger(__name__)
 
 DONE, FAILED, RECYCLED = 0, 1, 75
+# What the supervisor sends when there is no more time.
+STOP_NOW = isolation.STOP_NOW
 
 
 class Process:
@@ -71,10 +73,8 @@ class Process:
         self._loop = Loop(hand, self._database, options.concurrency)
         self._taker = Taker(hand, self._intake, self._database, self._keeper, self._loop, burst=options.burst)
         self._finisher = Finisher(hand, self._intake, Database(url))
-        self._rq = RQWorker(redis_url, options.queues, hand)
-        self._housekeeping = Housekeeping(
-            hand, self._intake, self._rq, self._finisher, options, lambda: self._taker.is_suspended, parent
-        )
+        self._rq = RQSide(hand, self._intake, self._finisher, options, redis_url, self._taker)
+        self._housekeeping = Housekeeping(hand, options, parent)
         self._alarm = attempt.StandingAlarm()
         self._alone: Worker | None = None
 
@@ -91,6 +91,7 @@ class Process:
         taker = self._thread("taker", self._taker.run)
         finisher = self._thread("finisher", self._finisher.run)
         housekeeping = self._thread("housekeeping", self._housekeeping.run)
+        rq_side = self._thread("RQ's tools", self._rq.run)
         try:
             self._work()
         except BaseException as error:  # noqa: BLE001
@@ -103,10 +104,11 @@ class Process:
         self._hand.full.ring()
         finisher.join()
         self._keeper.stop()
-        self._housekeeping.ended = True
+        self._housekeeping.ended = self._rq.ended = True
         self._hand.chores.ring()
+        self._hand.told.ring()
         housekeeping.join()
-        self._rq.leave()
+        rq_side.join()
         self._intake.close()
         return self._exit_code()
 
@@ -124,7 +126,12 @@ class Process:
         def stop(_signal: int, _frame: FrameType | None) -> None:
             self._hand.stop()
 
+        def stop_now(_signal: int, _frame: FrameType | None) -> None:
+            self._hand.stop_now()
+
+        # A service manager sends it to all processes, and the supervisor passes its own on: twice is once.
         signal.signal(signal.SIGTERM, stop)
+        signal.signal(STOP_NOW, stop_now)
         # A terminal sends it to all; the supervisor passes it on as SIGTERM.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -159,6 +166,7 @@ class Process:
         if lease.lost:
             hand.running = None
             hand.forget(held)
+            hand.room.ring()
             return
         began = hand.began_at
         hand.journal.begin(held.slot, began + claim.timeout_seconds + KILL_AFTER_SECONDS)
@@ -177,9 +185,7 @@ class Process:
         """A job that is to be alone is claimed only now; a plain RQ job is RQ's to run."""
         hand, taken = self._hand, item.taken
         if taken.job_id is None:
-            if not self._rq.execute(taken):
-                with suppress(UnavailableError):
-                    self._intake.discard(taken)
+            self._rq.execute(taken)
         else:
             if self._alone is None:
                 self._alone = Worker(self._settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,11 +12,9 @@ from rq.exceptions import NoSuchJobError
 from rq.job import Job
 
 from drain import wire
-from drain.wire import BYTES, Taken
+from drain.wire import Taken
 from workers.errors import Dead, WorkerStoppedError
 from workers.hand import Hand, Held
-
-log = logging.getLogger(__name__)
 
 # RQ takes a worker for dead that has not been heard of for this and a minute.
 TTL_SECONDS = 60
@@ -35,9 +32,10 @@ class RQWorker(SimpleWorker):
     def __init__(self, redis_url: str, queues: Sequence[str], hand: Hand) -> None:
         self._hand = hand
         connection = wire.connect(redis_url)
-        # RQ's own patience, for its thread that listens for commands.
-        connection.connection_pool.connection_kwargs.update({**BYTES, "socket_timeout": None})
+        bounds = dict(connection.connection_pool.connection_kwargs)
         super().__init__(list(queues), connection=connection, worker_ttl=TTL_SECONDS)
+        # RQ would wait for a minute for a Redis that stands still.
+        connection.connection_pool.connection_kwargs.update(bounds)
 
     @property
     def horse_pid(self) -> int:
@@ -68,7 +66,8 @@ class RQWorker(SimpleWorker):
     def execute(self, taken: Taken) -> bool:
         """Run a plain RQ job as RQ would; False if RQ knows no such job.
 
-        While Redis is away, the job stays where RQ's own clean-up finds it.
+        Raises:
+            redis.RedisError: The job may or may not have run, and RQ does not know.
         """
         queue = next(queue for queue in self.queues if queue.name == taken.queue)
         try:
@@ -76,13 +75,7 @@ class RQWorker(SimpleWorker):
         except (NoSuchJobError, ValueError):
             # It is gone, or this is no id of RQ's.
             return False
-        except redis.RedisError as error:
-            log.warning("RQ's job %s is left to RQ: %s", taken.rq_id, error, extra={"event": "down"})
-            return True
-        try:
-            self.execute_job(job, queue)
-        except redis.RedisError as error:
-            log.warning("RQ could not keep its books of %s: %s", taken.rq_id, error, extra={"event": "down"})
+        self.execute_job(job, queue)
         return True
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002

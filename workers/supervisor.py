@@ -24,7 +24,7 @@ from workers.inheritance import settle
 from workers.isolation import ended
 from workers.journal import Journal
 from workers.options import WorkOptions
-from workers.process import DONE, RECYCLED, Process
+from workers.process import DONE, RECYCLED, STOP_NOW, Process
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,9 @@ _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
 # A process that has lived for so long has begun well.
 _WELL_SECONDS = 30.0
-# What was interrupted when the time of grace was over has so long to end.
-_KILL_SECONDS = 10.0
+# What was interrupted when the time of grace was over has so long to end; four times as long as any one thing that
+# is asked of a store that stands still.
+_KILL_SECONDS = 20.0
 _SETTLE_SECONDS = 10
 
 
@@ -129,7 +130,7 @@ class Supervisor:
         for seat in self._seats:
             if seat.pid:
                 with suppress(ProcessLookupError):
-                    os.kill(seat.pid, signal.SIGTERM)
+                    os.kill(seat.pid, signal.SIGTERM if self._told == 1 else STOP_NOW)
 
     def _tell_of_signals(self) -> None:
         # Not in the handler: it may have come in the middle of a line.

@@ -79,12 +79,13 @@ class Taker:
     def _run_once(self) -> None:
         wanted = self._hand.wanted
         taken = self._take(wanted) if wanted else []
-        if self._pause_seconds and wanted:
-            self._pause_seconds = 0.0
-            log.info("it answers again", extra={"event": "up"})
         self.is_suspended = taken is None
         if taken:
             self._claim(taken)
+        if self._pause_seconds and wanted:
+            self._pause_seconds = 0.0
+            log.info("it answers again", extra={"event": "up"})
+        if taken:
             return
         waiting_since = monotonic() - _LONGEST_WAIT_SECONDS
         if items := self._hand.take_back(waiting_since):
@@ -113,7 +114,7 @@ class Taker:
         if not self._pause_seconds:
             log.warning("%s; no job is lost, waiting", error, extra={"event": "down"})
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, 2 * self._pause_seconds))
-        self._hand.room.wait(random.uniform(self._pause_seconds / 2, self._pause_seconds))  # noqa: S311
+        self._hand.pause.wait(random.uniform(self._pause_seconds / 2, self._pause_seconds))  # noqa: S311
 
     def _claim(self, taken: Sequence[Taken]) -> None:
         reached(CrashPoint.POPPED)
@@ -147,7 +148,7 @@ class Taker:
         if into_loop:
             self._loop.wake()
         if refused:
-            log.info("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
+            log.debug("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
             self._intake.clear(refused)
 
     def _ask(self, ids: Sequence[int]) -> dict[int, Claim]:

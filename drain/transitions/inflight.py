@@ -227,25 +227,6 @@ def left_to_claim(connection: Connection, ids: Sequence[int]) -> set[int]:
     return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, (id_array(ids),))}
 
 
-# A heartbeat may come late, when its job has already been given back: what waits is not to be claimed by it.
-EXTEND = """
-UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() + make_interval(secs => %(lease)s)
-WHERE id = %(id)s AND fencing_token = %(token)s AND next_run_at IS NULL
-RETURNING lease_expires_at
-"""
-
-
-def extend(connection: Connection, job_id: int, token: int, lease_seconds: float) -> datetime | None:
-    """Let the lease begin anew, also if it ran out and nobody has claimed the job since.
-
-    Returns:
-        Until when it holds; None if the token is stale, or the job waits for its next attempt.
-    """
-    parameters = {"id": job_id, "token": token, "lease": lease_seconds}
-    row: tuple[datetime] | None = connection.execute(EXTEND, parameters, binary=True).fetchone()
-    return None if row is None else row[0]
-
-
 CLAIMED = """
 SELECT id, job_name, job_args::text, job_kwargs::text, queue, tag, context::text, attempts + batched::integer,
     max_attempts, timeout_seconds, fencing_token, lease_expires_at
@@ -269,10 +250,10 @@ RETURNING job.id, job.lease_expires_at
 
 
 def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, datetime]:
-    """As `extend`, for many at a time.
+    """Let the leases begin anew, also those that ran out, if nobody has claimed the job since.
 
     Returns:
-        Until when each lease holds; those that are missing have been refused.
+        Until when each lease holds. Missing are those whose token is stale, or whose job waits for its next attempt.
     """
     parameters = {**_ids_and_tokens(claims), "leases": [claim.lease_seconds for claim in claims]}
     return dict(connection.execute(EXTEND_MANY, parameters, binary=True).fetchall())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import redis
@@ -160,11 +161,21 @@ class Intake:
         return (popped[0].decode(), popped[1]) if popped is not None else None
 
     def end_wait(self) -> None:
-        """Let `wait` return at once, in whatever thread it is; nothing that it has popped is lost."""
-        waiter_id = self._waiter_id
-        if waiter_id is not None:
+        """Let `wait` return at once, in whatever thread it is; nothing that it has popped is lost.
+
+        From a Redis that stands still it is broken off: `wait` then raises UnavailableError.
+        """
+        waiter, waiter_id = self._waiter, self._waiter_id
+        if waiter is None or waiter_id is None:
+            return
+        try:
             with self._reachable():
                 self._redis.client_unblock(waiter_id)
+        except UnavailableError:
+            sock = getattr(waiter.connection, "_sock", None)
+            if sock is not None:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def give_back(self, taken: Sequence[tuple[str, str]]) -> None:
         """Put ids back to the heads of their lists, in the order in which they were: queue and RQ id of each."""

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from redis import Redis
 
+from drain.embedded import EmbeddedRedis
 from drain.transitions import inflight
 from tests import jobs_in_batches as jobs
 from tests.integration.test_workers import RQ_WORKER, run
@@ -304,3 +305,30 @@ def test_an_id_that_was_pushed_twice_runs_once(yard: Yard) -> None:
         assert command.wait(PATIENCE_SECONDS) == 0
     assert yard.all_are("finished_jobs", ids)
     assert sorted(yard.effects()) == ["a", "b"]
+
+
+def test_a_signal_to_all_processes_leaves_what_runs_its_time_of_grace(yard: Yard) -> None:
+    """As service managers send it: the workers hear it twice, once of their supervisor."""
+    running = yard.pushed(jobs.wait_for_go, "running") + yard.pushed(jobs.isolated_wait_for_go, "isolated")
+    with yard.working("--processes", "2", "--prefetch", "1") as command:
+        wait_until(lambda: {"running", "isolated"} <= set(yard.effects()), PATIENCE_SECONDS)
+        os.killpg(command.pid, signal.SIGTERM)
+        wait_until(lambda: command.events("stopping"), PATIENCE_SECONDS)
+        yard.say("go")
+        assert command.wait(PATIENCE_SECONDS) == 0
+    assert yard.all_are("finished_jobs", running)
+
+
+def test_a_worker_stops_by_itself_though_redis_stands_still(yard: Yard) -> None:
+    with EmbeddedRedis() as redis:
+        stalled = Yard(yard.database_url, redis.url)
+        ids = stalled.pushed(jobs.note, "before")
+        with stalled.working() as command:
+            stalled.wait_for("finished_jobs", ids)
+            os.kill(redis.pid, signal.SIGSTOP)
+            try:
+                command.send_signal(signal.SIGTERM)
+                assert command.wait(2 * PATIENCE_SECONDS) == 0
+            finally:
+                os.kill(redis.pid, signal.SIGCONT)
+            assert not command.events("killed")

@@ -12,6 +12,7 @@ from drain.enqueuer import SESSION
 from drain.job import Limits
 from drain.transitions import id_array, inflight, staged
 from tests.support import query, stage_jobs
+from workers import database
 
 MANY = 20_000
 WHOLE_INDEXES = """
@@ -138,13 +139,12 @@ ERROR: dict[str, Any] = {"error": None, "reason": "failed", "explanation": "why"
     ("statement", "parameters"),
     [
         (inflight.CLAIM, CLAIM),
-        (inflight.EXTEND, {"token": 0, "lease": 30}),
         (inflight.FINISH_ONCE, {"token": 0}),
         (inflight.RETRY_LATER, {"token": 0, "wait": 1, "error": "{}"}),
         (inflight.DEFER, {"token": 0, "wait": 1, "until": None}),
         (inflight.BURY_CLAIMED, {"token": 0} | ERROR),
     ],
-    ids=["claim", "extend", "finish", "retry", "defer", "bury"],
+    ids=["claim", "finish", "retry", "defer", "bury"],
 )
 def test_what_a_worker_writes_is_found_by_its_id(
     many_inflight_rows: str, statement: str, parameters: dict[str, Any], job_id: int
@@ -155,6 +155,34 @@ def test_what_a_worker_writes_is_found_by_its_id(
 
     assert set(found) <= {"inflight_jobs_pkey", "finished_jobs_pkey", "dead_jobs_pkey"}
     assert sum(found.values()) <= 4
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [inflight.CLAIM_MANY, inflight.EXTEND_MANY, inflight.RELEASE, inflight.FINISH_MANY],
+    ids=["claim", "extend", "release", "finish"],
+)
+def test_what_a_worker_writes_of_many_jobs_is_found_by_their_ids(
+    many_inflight_rows: str, statement: str
+) -> None:
+    """Also by a plan that was made when the table was empty, and is kept: nothing else is ever chosen."""
+    query(many_inflight_rows, "UPDATE inflight_jobs SET claimed_at = now()")
+    ids = [*range(1, 101), *range(4_000_000, 4_000_100)]
+    parameters = CLAIM | {
+        "ids": id_array(ids),
+        "tokens": id_array([0] * len(ids)),
+        "leases": [30.0] * len(ids),
+        "alone": False,
+        "same_lease": True,
+    }
+    if statement is inflight.CLAIM_MANY:
+        parameters["leases"] = Jsonb({})
+    with psycopg.connect(many_inflight_rows) as connection:
+        connection.execute(database._BY_INDEX.encode())
+        found = scans_of(connection, statement, parameters)
+
+    assert set(found) <= {"inflight_jobs_pkey", "finished_jobs_pkey"}
+    assert sum(found.values()) <= 2 * len(ids)
 
 
 def test_which_queues_fail_is_a_few_looks_for_each_queue(many_waiting_rows: str) -> None:

@@ -127,7 +127,7 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
             with new_enqueuer(database_url, server.url) as enqueuer:
                 enqueuer.drain()
             wait_until(lambda: list(hand.held) == [job_id])
-            assert told() == ["down", "up"]
+            wait_until(lambda: told() == ["down", "up"])
         assert pushed_jobs(server.url) == [job_id]
         proxy.listener.close()
 
