@@ -62,6 +62,8 @@ def main(names: Sequence[str], *, as_json: bool) -> int:
         The exit code: 0; 1 if one was not proven, not survived, or could not be run; 130 after Ctrl-C.
     """
     report = Report(as_json=as_json)
+    # What it thinks of connections that are cut on purpose is no line of ours.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
     try:
         with ended_by_sigterm(), theatre() as servers:
             results = [_run(servers, name, report) for name in names]
