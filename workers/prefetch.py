@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MOST = 500
 # What is taken is to be begun within this time, going by how long jobs have lately run.
-_AHEAD_SECONDS = 0.05
+_AHEAD_SECONDS = 0.1
 _WEIGHT = 0.1
 
 

@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 from redis import Redis
 
 from cli import main
-from drain import display, inspection, postgres, redelivery, stage, wire
+from drain import display, inspection, postgres, redelivery, stage
 from drain.audit import CHECKS, PATIENCE_SECONDS, Breach, Report, audit
 from drain.enqueuer import Enqueuer
 from drain.transitions import inflight
-from drain.wire import Wire
+from drain.wire import Wire, push
 from tests import jobs_for_tests as jobs
 from tests.support import (
     NAMESPACE,
@@ -710,7 +710,7 @@ def test_a_list_that_rq_does_not_know_of_is_read_all_the_same(system: System) ->
 
 
 def test_a_list_of_many_pages_is_read_to_its_end(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_IDS_PER_PAGE", 3)
+    monkeypatch.setattr(push, "_IDS_PER_PAGE", 3)
     ids = stage_jobs(system.database_url, 10)
     with system.enqueue() as enqueuer:
         enqueuer.drain()
@@ -724,7 +724,7 @@ def test_a_list_of_many_pages_is_read_to_its_end(system: System, monkeypatch: py
 def test_a_list_that_moves_while_it_is_read_is_not_misread(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "_IDS_PER_PAGE", 3)
+    monkeypatch.setattr(push, "_IDS_PER_PAGE", 3)
     system.push(*(f"{NAMESPACE}-{number}-{number}" for number in range(20)), queue="moving")
     seen = set()
     with closing(Wire(system.redis_url, NAMESPACE)) as redis, Redis.from_url(system.redis_url) as client:
