@@ -1,6 +1,7 @@
 """Jobs that worker processes of the tests import, and which tests hold up and let go by a word."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ import psycopg
 import sqlalchemy
 
 from tests.jobs_for_tests import create_effects, effects, leave_effect
-from workers import current_job, job, transaction
+from workers import Dead, Defer, current_job, job, transaction
 
 __all__ = ["create_effects", "effects", "leave_effect"]
 
@@ -200,6 +201,84 @@ def take_memory(megabytes: int) -> None:
 
 
 _kept: list[bytearray] = []
+
+
+@job(max_attempts=1)
+def leave_at_once(code: int) -> None:
+    os._exit(code)
+
+
+@job(isolated=True, max_attempts=1)
+def isolated_leave_at_once(code: int) -> None:
+    os._exit(code)
+
+
+@job
+def fork_and_exit(label: str) -> None:
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+    _leave(label)
+
+
+@job
+def fork_and_return(label: str) -> None:
+    if os.fork() == 0:
+        return
+    os.wait()
+    _leave(label)
+
+
+@job
+async def fork_and_return_async(label: str) -> None:
+    if os.fork() == 0:
+        return
+    os.wait()
+    _leave(label)
+
+
+@job
+def terminate_a_child(label: str) -> None:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(FOREVER_SECONDS,))
+    child.start()
+    child.terminate()
+    child.join(30)
+    leave_effect(os.environ["DRAIN_DATABASE_URL"], f"{label}: {child.exitcode}")
+
+
+@job(isolated=True)
+def terminate_a_child_isolated(label: str) -> None:
+    terminate_a_child.function(label)
+
+
+@job(max_attempts=1)
+def put_off(label: str) -> None:
+    raise Defer(3600)
+
+
+@job(max_attempts=1)
+def give_up(label: str) -> None:
+    raise Dead("it is no use")
+
+
+@job(isolated=True, max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def isolated_pid(label: str) -> None:
+    """Leave the id of the process, and wait for the word."""
+    _leave(str(os.getpid()))
+    _wait_for("go")
+
+
+@job
+def leave_an_alarm(label: str) -> None:
+    def ring(*_: object) -> None:
+        raise ValueError("long after the job")
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.alarm(1)
+
+
+def plain_killer() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def plain(label: str) -> str:

@@ -6,9 +6,12 @@ import _signal  # type: ignore[import-not-found]
 import asyncio
 import inspect
 import json
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from types import CoroutineType, FrameType
@@ -72,6 +75,7 @@ def run(current: CurrentJob, within: Within | None = None) -> Outcome:
     if not isinstance(call, Call):
         return call
     token = begin(current)
+    pid = os.getpid()
     try:
         bounded = within or interruptible
         bounded(partial(_call, call, lease), lease.claim.timeout_seconds, lease.cause, lease.stop)
@@ -79,10 +83,30 @@ def run(current: CurrentJob, within: Within | None = None) -> Outcome:
         raise
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
     except BaseException as error:  # noqa: BLE001
+        leave_if_forked(pid, error)
         return concluded(current, outcome_of(error, call))
     finally:
         end(token)
+    leave_if_forked(pid)
     return concluded(current, FINISHED)
+
+
+def leave_if_forked(pid: int, error: BaseException | None = None) -> None:
+    """End this process if it is not the one that began the job, but a child that the job has forked.
+
+    It would go on as a second worker, with the connections and the other jobs of the first.
+    """
+    if os.getpid() == pid:
+        return
+    code: object = 0
+    if error is not None:
+        code = error.code if isinstance(error, SystemExit) else 1
+        if code is not None and not isinstance(code, int):
+            sys.stderr.write(f"{code}\n")
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 class Call(NamedTuple):
@@ -214,9 +238,6 @@ class StandingAlarm:
         end: Callable[[], None],
     ) -> None:
         """Call `act`; see `interruptible`."""
-        # The last job may have used the alarm for itself, and RQ does.
-        if _handler_of(_SIGALRM) is not self._handler:
-            signal.signal(signal.SIGALRM, self._handler)
         self._cause = cause
         try:
             act(Interrupt(self._handler, seconds))
@@ -224,6 +245,14 @@ class StandingAlarm:
             # As in `interruptible`: an assignment is not interrupted.
             self._cause = None
             end()
+            # It may have used the alarm for itself; what it has set is not to ring in somebody else's time.
+            if _handler_of(_SIGALRM) is not self._handler:
+                self.install()
+
+    def install(self) -> None:
+        """Put the handler in its place, and an alarm that somebody has left behind out of the world."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._handler)
 
     def _interrupt(self, _signal: int, _frame: FrameType | None) -> None:
         error = self._cause and self._cause()

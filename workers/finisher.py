@@ -59,8 +59,13 @@ class Finisher:
                 elif not self.ended and self.hand.waits:
                     self.hand.full.wait(_TOGETHER_SECONDS)
                 self._record([self.hand.ended.popleft() for _ in range(len(self.hand.ended))])
+            self._clear([])
         finally:
             self.database.close()
+
+    def clear_later(self, rq_id: str) -> None:
+        """Clear the hash of a job that somebody else has recorded, with those of the next ones."""
+        self._uncleared.append(rq_id)
 
     def count(self, word: str) -> None:
         """A job has been recorded, by somebody else or by us, with this word for what became of it."""
@@ -74,17 +79,15 @@ class Finisher:
             return
         for held, _ in ended:
             held.lease.settling = True
-        try:
-            done = self._finish([held for held, result in ended if isinstance(result, Finished)])
-            self.finished += len(done)
-            for held, result in ended:
-                if held.claim.id not in done:
-                    self._record_one(held, result)
-            reached(CrashPoint.RECORDED)
-        finally:
-            for held, _ in ended:
-                self.hand.forget(held)
-            self.hand.room.ring()
+        done = self._finish([held for held, result in ended if isinstance(result, Finished)])
+        self.finished += len(done)
+        reached(CrashPoint.RECORDED)
+        # What raises here ends the process: whoever comes after it sees in the journal what is left.
+        for held, result in ended:
+            if held.claim.id not in done:
+                self._record_one(held, result)
+            self.hand.forget(held)
+        self.hand.room.ring()
         self._clear([held.rq_id for held, _ in ended])
 
     def _finish(self, ended: Sequence[Held]) -> set[int]:
@@ -93,8 +96,8 @@ class Finisher:
         claims = [held.claim for held in ended]
         try:
             return self.database.ask(lambda c: inflight.finish_many(c, claims))
-        except psycopg.IntegrityError:
-            # One of them is finished already: each is looked at by itself.
+        except psycopg.Error:
+            # One of them cannot be finished: each is looked at by itself.
             return set()
         except UnavailableError as error:
             log.error("%d outcomes could not be recorded, and will be redelivered: %s", len(claims), error)
@@ -109,7 +112,8 @@ class Finisher:
         self.count(word)
 
     def _clear(self, rq_ids: list[str]) -> None:
-        rq_ids, self._uncleared = [*self._uncleared, *rq_ids], []
+        uncleared, self._uncleared = self._uncleared, []
+        rq_ids = [*uncleared, *rq_ids]
         try:
             self.intake.clear(rq_ids)
         except UnavailableError:

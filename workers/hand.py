@@ -60,20 +60,26 @@ class Held:
         lease: Of the claim.
         slot: In the journal.
         job: The registration; None if nobody has registered the name.
-        taken_at: By the monotonic clock.
+        taken_at: When it began to wait, by the monotonic clock.
     """
 
     __slots__ = ("claim", "job", "lease", "rq_id", "slot", "taken_at")
 
     def __init__(
-        self, claim: Claim, rq_id: str, lease: Lease, slot: int, job: Job[..., object] | None
+        self,
+        claim: Claim,
+        rq_id: str,
+        lease: Lease,
+        slot: int,
+        job: Job[..., object] | None,
+        taken_at: float,
     ) -> None:
         self.claim = claim
         self.rq_id = rq_id
         self.lease = lease
         self.slot = slot
         self.job = job
-        self.taken_at = lease.extended
+        self.taken_at = taken_at
 
 
 class Unclaimed:
@@ -111,7 +117,7 @@ class Hand:
         work, room, full, done: Rung when there is something to run; when more may be taken; when the finisher
             should not wait any longer; when something has ended; and, like those to come, when the process is to stop.
         chores, told, pause: Of the housekeeping, of what tells RQ's tools, and of a taker that waits for a store.
-        stuck: What waited for too long has been given back, and nothing has ended since.
+        stuck: What waited for too long behind what is running has been given back, and nothing has ended since.
         stopping: Nothing more is to begin.
         stop_at: What runs at this time is interrupted.
         recycled: A new process is to take the place of this one.
@@ -157,7 +163,8 @@ class Hand:
     def wanted(self) -> int:
         """How many are to be taken now."""
         size, waits = self.prefetch.size, self.waits
-        if self.stuck or self.journal.room < size:
+        is_stuck = self.stuck and (self.running is not None or bool(self.running_async))
+        if is_stuck or self.journal.room < size:
             return 0
         if size == 1:
             is_free = self.running is None and len(self.running_async) < self._concurrency
@@ -207,6 +214,11 @@ class Hand:
                     while True:
                         items.append(waiting.popleft())
         return items
+
+    def resign(self) -> None:
+        """As `stop`, and nobody is to take the place of this process."""
+        self.journal.resigned = True
+        self.stop()
 
     def stop(self) -> None:
         """Begin nothing more; what runs has its time of grace. May be called again, and in a signal's handler."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.transitions import inflight
+from drain.transitions.inflight import Released
 from drain.wire import Intake, tracked_id
 from workers import registry
 from workers.database import Database
@@ -32,34 +33,46 @@ def settle(journal: Journal, settings: Settings, death: str) -> None:
     entries = journal.entries()
     database = Database(settings.database_url)
     intake = Intake(settings.required_redis_url, settings.namespace, ())
+    recorder = Recorder(database)
     try:
-        _give_back([e for e in entries if e.progress is Progress.TAKEN], database, intake, settings.namespace)
-        recorder = Recorder(database)
         for entry in entries:
-            claim = None
             if entry.progress is not Progress.TAKEN:
-                claim = database.ask(
-                    lambda c, e=entry: inflight.claimed(c, e.job_id, e.token, registry.limits())  # type: ignore[misc]
-                )
-            if claim is None:
-                continue
-            if entry.progress is Progress.FINISHED:
-                recorder.record(claim, Finished())
-            else:
-                error = describe(WorkerDiedError(f"its worker process {death}"))
-                recorder.record(claim, Failed(error, registry.options(claim.job_name)))
+                _settle_one(entry, recorder, death)
+                journal.forget([entry])
+        _give_back(entries, database, intake, settings.namespace)
     except UnavailableError as error:
-        log.warning("%d jobs of a process that died are left to redelivery: %s", len(entries), error)
+        log.warning("jobs of a process that died are left to redelivery: %s", error)
     finally:
         journal.forget(entries)
         intake.close()
         database.close()
 
 
-def _give_back(entries: Sequence[Entry], database: Database, intake: Intake, namespace: str) -> None:
-    if not entries:
+def _settle_one(entry: Entry, recorder: Recorder, death: str) -> None:
+    claim = recorder.database.ask(lambda c: inflight.claimed(c, entry.job_id, entry.token, registry.limits()))
+    # Nobody knows it any more if it has been recorded.
+    if claim is None:
         return
-    released = database.ask(
-        lambda c: inflight.release(c, [e.job_id for e in entries], [e.token for e in entries])
-    )
+    if entry.progress is Progress.FINISHED:
+        recorder.record(claim, Finished())
+    else:
+        error = describe(WorkerDiedError(f"its worker process {death}"))
+        recorder.record(claim, Failed(error, registry.options(claim.job_name)))
+
+
+def _give_back(entries: Sequence[Entry], database: Database, intake: Intake, namespace: str) -> None:
+    taken = (entry for entry in entries if entry.progress is Progress.TAKEN)
+    waiting = sorted(taken, key=lambda entry: entry.delivery)
+    released: list[Released] = []
+    if waiting:
+        ids, tokens = [entry.job_id for entry in waiting], [entry.token for entry in waiting]
+        released = database.ask(lambda c: inflight.release(c, ids, tokens))
     intake.give_back([(job.queue, tracked_id(namespace, job.id, job.delivery)) for job in released])
+    given_back = {job.id for job in released}
+    intake.clear(
+        [
+            tracked_id(namespace, entry.job_id, entry.delivery)
+            for entry in entries
+            if entry.job_id not in given_back
+        ]
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
 import random
 import signal
@@ -18,11 +20,16 @@ from workers.errors import WorkerDiedError, WorkerStoppedError
 from workers.journal import KILL_AFTER_SECONDS
 from workers.keeper import Keeper
 from workers.lease import Lease
-from workers.outcome import FINISHED, Failed, Outcome, Recorded, Settled, describe
+from workers.outcome import FINISHED, Deferred, Failed, Outcome, Recorded, Settled, describe
 from workers.recording import Recorder
 
-# What a child says by its exit code: it has written down what became of its job.
-_FINISHED, _FAILED = 0, 3
+log = logging.getLogger(__name__)
+
+# What a child says through a pipe once it has written down what became of its job; the job itself may choose the
+# exit code.
+_FINISHED, _NOT_FINISHED = b"f", b"n"
+_PAUSE_SECONDS = 1.0
+_DIES_WITH_ITS_PARENT = 1
 STOP_NOW = signal.SIGUSR2
 _LOOK_SECONDS = 0.02
 _STOP_SECONDS = 5.0
@@ -39,13 +46,26 @@ def run(current: CurrentJob) -> Outcome:
     lease.settling = True
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        _be_the_child(current)
-    status = _wait_for(pid, lease)
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) in (_FINISHED, _FAILED):
-        done = os.WEXITSTATUS(status) == _FINISHED
-        return Settled(FINISHED) if done else Recorded()
+    reading, writing = os.pipe()
+    parent = os.getpid()
+    try:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            lease.settling = False
+            log.warning("no process for job %d, it waits a moment: %s", lease.claim.id, error)
+            return Deferred(_PAUSE_SECONDS)
+        if pid == 0:
+            _be_the_child(current, parent, writing)
+        status = _wait_for(pid, lease)
+        os.set_blocking(reading, False)
+        with suppress(BlockingIOError):
+            said = os.read(reading, 1)
+            if said:
+                return Settled(FINISHED) if said == _FINISHED else Recorded()
+    finally:
+        os.close(reading)
+        os.close(writing)
     return Failed(
         describe(WorkerDiedError(f"its process {ended(status)}")), registry.options(lease.claim.job_name)
     )
@@ -75,11 +95,13 @@ def _wait_for(pid: int, lease: Lease) -> int:
         sleep(_LOOK_SECONDS)
 
 
-def _be_the_child(current: CurrentJob) -> None:
+def _be_the_child(current: CurrentJob, parent: int, writing: int) -> None:
     code = 1
     try:
+        _die_with(parent)
         random.seed()
-        code = _run_and_record(current)
+        os.write(writing, _run_and_record(current))
+        code = 0
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
     finally:
@@ -90,7 +112,16 @@ def _be_the_child(current: CurrentJob) -> None:
         os._exit(code)
 
 
-def _run_and_record(theirs: CurrentJob) -> int:
+def _die_with(parent: int) -> None:
+    """Let the system kill this process when its parent dies: somebody else will run the job."""
+    # There is no such thing but on Linux, where there is no other way to ask for it.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DIES_WITH_ITS_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _run_and_record(theirs: CurrentJob) -> bytes:
     claim = theirs._lease.claim
     database = Database(theirs._database_url)
     keeper = Keeper(database.url, lambda: [lease])
@@ -108,4 +139,4 @@ def _run_and_record(theirs: CurrentJob) -> int:
     keeper.stop()
     word = Recorder(database).record(claim, result)
     database.close()
-    return _FINISHED if word == "finished" else _FAILED
+    return _FINISHED if word == "finished" else _NOT_FINISHED

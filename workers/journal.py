@@ -18,10 +18,11 @@ SLOTS = 4096
 # seconds after it.
 KILL_AFTER_SECONDS = 25.0
 
-_SLOT = struct.Struct("<qqqd")
+_SLOT = struct.Struct("<qqqqd")
 _STATE = struct.Struct("<q")
+_TIME = struct.Struct("<d")
 _STATE_AND_TIME = struct.Struct("<qd")
-_STATE_AT = 16
+_STATE_AT, _TIME_AT = 24, 32
 _NEVER = float("inf")
 
 
@@ -44,6 +45,7 @@ class Entry(NamedTuple):
 
     job_id: int
     token: int
+    delivery: int
     progress: Progress
     kill_at: float
 
@@ -55,18 +57,28 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, SLOTS * _SLOT.size)
-        self._free = list(range(SLOTS))
+        # Behind the slots, one byte: the process ends on purpose.
+        self._memory = mmap.mmap(-1, SLOTS * _SLOT.size + 1)
+        self._free = list(reversed(range(SLOTS)))
 
     @property
     def room(self) -> int:
         """How many jobs more can be taken."""
         return len(self._free)
 
-    def take(self, job_id: int, token: int) -> int:
+    @property
+    def resigned(self) -> bool:
+        """Whether the process ends on purpose, and nobody is to take its place."""
+        return bool(self._memory[-1])
+
+    @resigned.setter
+    def resigned(self, value: bool) -> None:
+        self._memory[-1] = value
+
+    def take(self, job_id: int, token: int, delivery: int) -> int:
         """Note a job that has been claimed; returns its slot."""
         slot = self._free.pop() * _SLOT.size
-        _SLOT.pack_into(self._memory, slot, job_id, token, _TAKEN, _NEVER)
+        _SLOT.pack_into(self._memory, slot, job_id, token, delivery, _TAKEN, _NEVER)
         return slot
 
     def begin(self, slot: int, kill_at: float) -> None:
@@ -78,8 +90,8 @@ class Journal:
         _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _FINISHED, _NEVER)
 
     def end(self, slot: int) -> None:
-        """Its function has raised: what is to become of it is being written down."""
-        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _RUNNING, _NEVER)
+        """Its function has raised: what is to become of it, nobody else knows, so that it will be run once more."""
+        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _TAKEN, _NEVER)
 
     def clear(self, slot: int) -> None:
         """Nothing is left to be done for it."""
@@ -89,27 +101,33 @@ class Journal:
     def entries(self) -> list[Entry]:
         """What is held, or was when the process died."""
         return [
-            Entry(job_id, token, Progress(progress), kill_at)
-            for job_id, token, progress, kill_at in self._slots()
+            Entry(job_id, token, delivery, Progress(progress), kill_at)
+            for job_id, token, delivery, progress, kill_at in self._slots()
             if progress
         ]
 
     def is_overdue(self) -> bool:
         """Whether a job runs that should have been over."""
         now = monotonic()
-        return any(progress == _RUNNING and kill_at < now for _, _, progress, kill_at in self._slots())
+        return any(progress == _RUNNING and kill_at < now for *_, progress, kill_at in self._slots())
+
+    def bequeath(self) -> None:
+        """The process has died: nothing that it has left behind is overdue any more."""
+        for number in range(SLOTS):
+            _TIME.pack_into(self._memory, number * _SLOT.size + _TIME_AT, _NEVER)
 
     def forget(self, entries: Sequence[Entry]) -> None:
         """Clear the slots of these jobs, which a process before this one held."""
         tokens = {(entry.job_id, entry.token) for entry in entries}
-        for number, (job_id, token, progress, _) in enumerate(self._slots()):
+        for number, (job_id, token, _, progress, _) in enumerate(self._slots()):
             if progress and (job_id, token) in tokens:
                 _STATE.pack_into(self._memory, number * _SLOT.size + _STATE_AT, _NONE)
 
     def sit_down(self) -> None:
         """A new process begins here: what is in use stays so."""
-        slots = list(self._slots())
-        self._free = [number for number, (_, _, progress, _) in enumerate(slots) if not progress]
+        self.resigned = False
+        free = [number for number, (*_, progress, _) in enumerate(self._slots()) if not progress]
+        self._free = free[::-1]
 
-    def _slots(self) -> Iterator[tuple[int, int, int, float]]:
-        return _SLOT.iter_unpack(self._memory[:])
+    def _slots(self) -> Iterator[tuple[int, int, int, int, float]]:
+        return _SLOT.iter_unpack(self._memory[: SLOTS * _SLOT.size])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +18,7 @@ from workers.database import Database
 from workers.hand import Hand, Held
 from workers.journal import KILL_AFTER_SECONDS
 from workers.lease import Interrupt
-from workers.outcome import FINISHED, Outcome
+from workers.outcome import FINISHED, Finished, Outcome, Settled
 
 
 class Loop:
@@ -67,16 +68,18 @@ class Loop:
             result = await self._attempt(held)
         # No exception of a job may reach the loop; those of ours end the process.
         except BaseException as error:  # noqa: BLE001
+            hand.running_async.discard(held)
             hand.fail(error)
             return
-        finally:
-            hand.running_async.discard(held)
         reached(CrashPoint.RAN)
-        if result is FINISHED:
+        if isinstance(result, Finished | Settled):
             hand.journal.finish(held.slot)
         else:
             hand.journal.end(held.slot)
+        # In this order: a process that stops waits for what runs, and then records what has ended.
         hand.end(held, result, (monotonic() - began) / self._concurrency)
+        hand.running_async.discard(held)
+        hand.room.ring()
         self._start()
 
     async def _attempt(self, held: Held) -> Outcome:
@@ -86,6 +89,7 @@ class Loop:
             return call
         current = CurrentJob(claim, lease, self._database.installation, self._database.url)
         begin(current)
+        pid = os.getpid()
         loop = asyncio.get_running_loop()
         cancel = partial(_cancel, asyncio.current_task())
         lease.start(Interrupt(partial(_from_elsewhere, loop, cancel), claim.timeout_seconds))
@@ -95,9 +99,11 @@ class Loop:
             await coroutine
         # SystemExit and CancelledError too: the job has failed, and the worker goes on.
         except BaseException as error:  # noqa: BLE001
+            attempt.leave_if_forked(pid, error)
             cause = lease.cause() if isinstance(error, asyncio.CancelledError) else None
             result = attempt.outcome_of(cause.with_traceback(error.__traceback__) if cause else error, call)
         else:
+            attempt.leave_if_forked(pid)
             result = FINISHED
         finally:
             lease.stop()

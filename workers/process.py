@@ -9,7 +9,9 @@ housekeeping  what RQ's tools see; grace, memory, parent
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import logging
+import os
 import random
 import signal
 import sys
@@ -36,7 +38,7 @@ from workers.journal import KILL_AFTER_SECONDS, Journal
 from workers.keeper import Keeper
 from workers.loop import Loop
 from workers.options import WorkOptions
-from workers.outcome import FINISHED, Outcome
+from workers.outcome import Finished, Outcome, Settled
 from workers.rq_side import RQSide
 from workers.taker import Taker
 
@@ -46,6 +48,10 @@ DONE, FAILED, RECYCLED = 0, 1, 75
 # How long a job that computes may keep the interpreter to itself while the taker and the finisher wait for it. With
 # Python's 5 ms, at each of their steps, jobs of a millisecond ran out: 1,480 a second then, 1,650 so.
 _TURN_SECONDS = 0.001
+_ISOLATED_MARGIN_SECONDS = 10.0
+# Asked after each job; the function of the module `signal` makes an enum of the answer, or fails to, in a microsecond.
+signal_handler: Callable[[int], object] = _signal.getsignal
+SIGTERM = int(signal.SIGTERM)
 # What the supervisor sends when there is no more time.
 STOP_NOW = isolation.STOP_NOW
 
@@ -79,6 +85,7 @@ class Process:
         self._finisher = Finisher(hand, self._intake, Database(url))
         self._rq = RQSide(hand, self._intake, self._finisher, options, redis_url, self._taker)
         self._housekeeping = Housekeeping(hand, options, parent)
+        self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {}
         self._alarm = attempt.StandingAlarm()
         self._alone: Worker | None = None
 
@@ -88,6 +95,7 @@ class Process:
         What is held at the end has been recorded or given back.
         """
         self._take_signals()
+        self._alarm.install()
         random.seed()
         sys.setswitchinterval(_TURN_SECONDS)
         if self._journal.entries():
@@ -121,6 +129,8 @@ class Process:
         error = self._hand.error
         if error is None:
             return RECYCLED if self._hand.recycled else DONE
+        # Whoever exits with this code otherwise is a job.
+        self._journal.resigned = True
         if isinstance(error, DrainError):
             log.error("%s", error)
         else:
@@ -135,10 +145,21 @@ class Process:
             self._hand.stop_now()
 
         # A service manager sends it to all processes, and the supervisor passes its own on: twice is once.
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(STOP_NOW, stop_now)
+        self._handlers = {signal.SIGTERM: stop, STOP_NOW: stop_now}
+        self._keep_signals()
+        # Those are of no use to what a job forks, which is to end when it is told to, however soon that is: Python
+        # forgets a signal that comes while it tidies up after the fork, so it is held back until then.
+        os.register_at_fork(
+            before=_hold_signals, after_in_parent=_release_signals, after_in_child=_let_go_of_signals
+        )
         # A terminal sends it to all; the supervisor passes it on as SIGTERM.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _keep_signals(self) -> None:
+        """Put our handlers in their places; a job may have replaced them."""
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
 
     def _thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
         def go_on() -> None:
@@ -174,15 +195,16 @@ class Process:
             hand.room.ring()
             return
         began = hand.began_at
-        hand.journal.begin(held.slot, began + claim.timeout_seconds + KILL_AFTER_SECONDS)
-        result = self._attempt(
-            CurrentJob(claim, lease, self._database.installation, self._settings.database_url)
-        )
+        current = CurrentJob(claim, lease, self._database.installation, self._settings.database_url)
+        hand.journal.begin(held.slot, began + _longest(current))
+        result = self._attempt(current)
         reached(CrashPoint.RAN)
-        if result is FINISHED:
+        if isinstance(result, Finished | Settled):
             hand.journal.finish(held.slot)
         else:
             hand.journal.end(held.slot)
+        if signal_handler(SIGTERM) is not self._handlers[signal.SIGTERM]:
+            self._keep_signals()
         hand.running = None
         hand.end(held, result, monotonic() - began)
 
@@ -191,20 +213,27 @@ class Process:
         hand, taken = self._hand, item.taken
         if taken.job_id is None:
             self._rq.execute(taken)
+            # RQ leaves the alarm to nobody.
+            self._alarm.install()
         else:
             if self._alone is None:
                 self._alone = Worker(self._settings)
-            self._finisher.count(self._alone.execute(taken.job_id, partial(self._attempt_alone, item)))
-            with suppress(UnavailableError):
-                self._intake.clear([taken.rq_id])
+            try:
+                self._finisher.count(self._alone.execute(taken.job_id, partial(self._attempt_alone, item)))
+                self._finisher.clear_later(taken.rq_id)
+            except UnavailableError as error:
+                log.warning("job %d could not be claimed or recorded: %s", taken.job_id, error)
+                with suppress(UnavailableError):
+                    self._intake.give_back([(taken.queue, taken.rq_id)])
+        self._keep_signals()
         hand.running = None
         hand.end_unclaimed(monotonic() - hand.began_at)
 
     def _attempt_alone(self, item: Unclaimed, current: CurrentJob) -> Outcome:
         journal, lease = self._journal, current._lease
         item.lease = lease
-        slot = journal.take(lease.claim.id, lease.claim.fencing_token)
-        journal.begin(slot, monotonic() + lease.claim.timeout_seconds + KILL_AFTER_SECONDS)
+        slot = journal.take(lease.claim.id, lease.claim.fencing_token, item.taken.delivery)
+        journal.begin(slot, monotonic() + _longest(current))
         try:
             return self._attempt(current)
         finally:
@@ -213,3 +242,27 @@ class Process:
     def _attempt(self, current: CurrentJob) -> Outcome:
         isolated = registry.options(current.name).isolated
         return isolation.run(current) if isolated else attempt.run(current, self._alarm)
+
+
+def _longest(current: CurrentJob) -> float:
+    """For how many seconds the job may run before this process is killed for it."""
+    # The child of an isolated job is killed by its parent, which comes first.
+    margin = _ISOLATED_MARGIN_SECONDS if registry.options(current.name).isolated else 0.0
+    return current._lease.claim.timeout_seconds + KILL_AFTER_SECONDS + margin
+
+
+_mask = threading.local()
+
+
+def _hold_signals() -> None:
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, STOP_NOW))
+
+
+def _release_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+def _let_go_of_signals() -> None:
+    for number in (signal.SIGTERM, STOP_NOW):
+        signal.signal(number, signal.SIG_DFL)
+    _release_signals()

@@ -90,7 +90,7 @@ class RQWorker(SimpleWorker):
         # RQ sends itself a SIGINT; a worker process of ours leaves that to its supervisor.
         if b'"shutdown"' in message["data"]:
             self.log.info("Worker %s: shut down by command", self.name)
-            self._hand.stop()
+            self._hand.resign()
             return
         super().handle_payload(message)  # type: ignore[no-untyped-call]
 

@@ -24,7 +24,7 @@ from workers.inheritance import settle
 from workers.isolation import ended
 from workers.journal import Journal
 from workers.options import WorkOptions
-from workers.process import DONE, RECYCLED, STOP_NOW, Process
+from workers.process import DONE, FAILED, RECYCLED, STOP_NOW, Process
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class Seat:
         death: How the last one ended.
         pause_seconds: Between the last two.
         settled: What the last one left behind has been seen to.
+        kill_at: When whoever sits here has had the time to end.
     """
 
     number: int
@@ -62,6 +63,12 @@ class Seat:
     death: str = "died"
     pause_seconds: float = 0.0
     settled: bool = False
+    kill_at: float = float("inf")
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether nobody sits here, and what the last one held is left behind."""
+        return not self.pid and not self.settled and bool(self.journal.entries())
 
 
 class Supervisor:
@@ -78,7 +85,6 @@ class Supervisor:
         self._seats = [Seat(number + 1) for number in range(options.processes)]
         self._empty: set[Seat] = set()
         self._told = self._told_of = 0
-        self._kill_at = float("inf")
         self._failed = False
         self._pid = os.getpid()
 
@@ -101,6 +107,7 @@ class Supervisor:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         try:
             while not self._is_over():
+                self._settle_what_nobody_else_will()
                 self._start_those_missing()
                 select.select([reading], [], [], self._pause())
                 with suppress(BlockingIOError):
@@ -119,16 +126,17 @@ class Supervisor:
 
     def _is_over(self) -> bool:
         running = any(seat.pid for seat in self._seats)
-        return not running and (bool(self._told) or len(self._empty) == len(self._seats))
+        nobody_comes = bool(self._told) or len(self._empty) == len(self._seats)
+        return not running and nobody_comes and not any(seat.is_unsettled for seat in self._seats)
 
     def _take_signal(self, number: int, _frame: object) -> None:
         if number == signal.SIGCHLD:
             return
         self._told += 1
         grace = self._options.grace_seconds if self._told == 1 else 0.0
-        self._kill_at = monotonic() + grace + _KILL_SECONDS
         for seat in self._seats:
-            if seat.pid:
+            if seat.pid and not seat.settled:
+                seat.kill_at = monotonic() + grace + _KILL_SECONDS
                 with suppress(ProcessLookupError):
                     os.kill(seat.pid, signal.SIGTERM if self._told == 1 else STOP_NOW)
 
@@ -153,7 +161,9 @@ class Supervisor:
         now = monotonic()
         for seat in self._seats:
             if not seat.pid and seat not in self._empty and not self._told and now >= seat.start_at:
-                self._fork(seat, lambda seat=seat: self._work(seat))  # type: ignore[misc]
+                seat.kill_at = float("inf")
+                if not self._fork(seat, lambda seat=seat: self._work(seat)):  # type: ignore[misc]
+                    continue
                 log.info(
                     "worker process %d (pid %d) works on %s",
                     *(seat.number, seat.pid, ", ".join(self._options.queues)),
@@ -163,18 +173,36 @@ class Supervisor:
     def _work(self, seat: Seat) -> int:
         return Process(self._settings, self._options, seat.journal, seat.death, self._pid).run()
 
-    def _fork(self, seat: Seat, act: Callable[[], int]) -> None:
+    def _settle_what_nobody_else_will(self) -> None:
+        for seat in self._seats:
+            if (self._told or seat in self._empty) and seat.is_unsettled:
+                seat.settled = True
+                seat.kill_at = monotonic() + _SETTLE_SECONDS
+                self._fork(seat, lambda seat=seat: self._settle(seat), always=True)  # type: ignore[misc]
+
+    def _fork(self, seat: Seat, act: Callable[[], int], *, always: bool = False) -> bool:
+        """Let a child act on a seat; not if a signal has come in between, or the system has no process to give."""
         sys.stdout.flush()
         sys.stderr.flush()
-        # A signal that comes in between must reach the child as well.
+        # A signal that comes from here on finds the child.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         try:
-            pid = os.fork()
+            if self._told and not always:
+                return False
+            try:
+                pid = os.fork()
+            except OSError as error:
+                log.error(
+                    "no process for worker process %d: %s", seat.number, error, extra={"event": "no_process"}
+                )
+                seat.start_at = monotonic() + _LONGEST_PAUSE_SECONDS
+                return False
             if pid == 0:
                 _be_the_child(act, blocked)
             seat.pid, seat.began_at = pid, monotonic()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        return True
 
     def _bury(self) -> None:
         for seat in self._seats:
@@ -186,36 +214,39 @@ class Supervisor:
                 self._ended(seat, pid, status)
 
     def _ended(self, seat: Seat, pid: int, status: int) -> None:
+        if seat.settled:
+            # It has seen to what was left, and does not leave anything itself.
+            return
         seat.death = ended(status)
+        seat.journal.bequeath()
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
-        if code == DONE:
+        if code == DONE and (seat.journal.resigned or self._told):
             self._empty.add(seat)
             log.info("worker process %d (pid %d) has ended", *(seat.number, pid), extra={"event": "ended"})
-            return
-        if code == RECYCLED and not self._told:
+        elif code in (DONE, RECYCLED) and not seat.journal.entries() and not self._told:
             log.info(
                 "worker process %d (pid %d) is replaced", *(seat.number, pid), extra={"event": "replaced"}
             )
-            return
-        log.error(
-            "worker process %d (pid %d) %s", *(seat.number, pid, seat.death), extra={"event": "worker_died"}
-        )
-        if code >= 0:
+        else:
+            log.error(
+                "worker process %d (pid %d) %s",
+                *(seat.number, pid, seat.death),
+                extra={"event": "worker_died"},
+            )
+            self._pause_after_death(seat, code)
+
+    def _pause_after_death(self, seat: Seat, code: int) -> None:
+        if code == FAILED and seat.journal.resigned:
             self._failed = True
-        if code >= 0 and self._options.burst:
-            self._empty.add(seat)
-        lived = monotonic() - seat.began_at
-        seat.pause_seconds = (
-            0.0
-            if lived > _WELL_SECONDS
-            else min(_LONGEST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, 2 * seat.pause_seconds))
-        )
+            if self._options.burst:
+                self._empty.add(seat)
+        if monotonic() - seat.began_at > _WELL_SECONDS:
+            seat.pause_seconds = 0.0
+        else:
+            seat.pause_seconds = min(
+                _LONGEST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, 2 * seat.pause_seconds)
+            )
         seat.start_at = monotonic() + seat.pause_seconds
-        if (self._told or seat in self._empty) and seat.journal.entries() and not seat.settled:
-            # Nobody comes after it.
-            seat.settled = True
-            self._kill_at = monotonic() + _SETTLE_SECONDS
-            self._fork(seat, lambda: self._settle(seat))
 
     def _settle(self, seat: Seat) -> int:
         settle(seat.journal, self._settings, seat.death)
@@ -224,7 +255,7 @@ class Supervisor:
     def _kill_those_overdue(self) -> None:
         now = monotonic()
         for seat in self._seats:
-            if seat.pid and (now > self._kill_at or seat.journal.is_overdue()):
+            if seat.pid and (now > seat.kill_at or seat.journal.is_overdue()):
                 log.error(
                     "worker process %d (pid %d) is killed: it does not yield",
                     *(seat.number, seat.pid),

@@ -56,6 +56,7 @@ class Taker:
         self._loop = loop
         self._burst = burst
         self._was_full = True
+        self._plain_is_next = False
         self._pause_seconds = 0.0
 
     def run(self) -> None:
@@ -91,23 +92,29 @@ class Taker:
         if items := self._hand.take_back(waiting_since):
             self._hand.stuck = True
             self._give_back(items)
-        elif self._burst and wanted and self._hand.is_idle and not self._hand.held:
-            self._hand.stop()
+        elif (
+            self._burst and wanted and not self._plain_is_next and self._hand.is_idle and not self._hand.held
+        ):
+            self._hand.resign()
         elif taken is None:
             self._hand.room.wait(_SUSPENDED_SECONDS)
-        elif not wanted or self._burst:
+        elif not wanted or self._burst or self._plain_is_next:
             # Whatever ends, or is recorded, rings.
-            self._hand.room.wait(_LONGEST_WAIT_SECONDS / 2 if self._hand.waits else None)
+            self._hand.room.wait(None if not wanted and not self._hand.waits else _LONGEST_WAIT_SECONDS / 2)
 
     def _take(self, wanted: int) -> list[Taken] | None:
+        # A plain RQ job dies with this process if another one kills it, so it is taken only when it is the only one.
+        is_free = self._hand.is_idle
         # After a full batch there are likely to be more; else the command that waits is the quickest, one way or other.
-        if self._burst or self._was_full or self._pause_seconds:
-            taken = self._intake.take(wanted)
+        if self._burst or self._was_full or self._pause_seconds or self._plain_is_next:
+            taken = self._intake.take(wanted, plain=is_free)
+        # With jobs in hand that may have to be given back, a look at them comes first.
+        elif popped := self._intake.wait(_LONGEST_WAIT_SECONDS / 2 if self._hand.waits else WAIT_SECONDS):
+            taken = self._intake.take(wanted, popped, plain=is_free)
         else:
-            # With jobs in hand that may have to be given back, a look at them comes first.
-            popped = self._intake.wait(_LONGEST_WAIT_SECONDS / 2 if self._hand.waits else WAIT_SECONDS)
-            taken = [] if popped is None else self._intake.take(wanted, popped)
+            taken = self._intake.take(wanted, plain=is_free) if self._intake.some_are_no_lists else []
         self._was_full = taken is not None and len(taken) == wanted
+        self._plain_is_next = not taken and self._intake.plain_is_next
         return taken
 
     def _wait(self, error: UnavailableError) -> None:
@@ -131,17 +138,18 @@ class Taker:
             self._intake.give_back([(each.queue, each.rq_id) for each in taken])
             raise
         reached(CrashPoint.CLAIMED)
+        taken_at = monotonic()
         items: list[Item] = []
         into_loop: list[Held] = []
         refused: list[str] = []
         for each in taken:
             claim = claims.get(each.job_id) if each.job_id is not None else None
             if claim is not None and ours[claim.id] is each:
-                held = self._held(claim, each, asked_at)
+                held = self._held(claim, each, asked_at, taken_at)
                 runs_in_loop = held.job is not None and held.job.runs_in_loop
                 (into_loop if runs_in_loop else items).append(held)
             elif each.job_id is None or (each.job_id in left and ours.get(each.job_id) is each):
-                items.append(Unclaimed(each, asked_at))
+                items.append(Unclaimed(each, taken_at))
             else:
                 refused.append(each.rq_id)
         self._hand.accept(items, into_loop)
@@ -165,11 +173,11 @@ class Taker:
 
         return {claim.id: claim for claim in self._database.ask(ask)}
 
-    def _held(self, claim: Claim, taken: Taken, asked_at: float) -> Held:
+    def _held(self, claim: Claim, taken: Taken, asked_at: float, taken_at: float) -> Held:
         job = registry.find(claim.job_name)
         lease = Lease(claim, registry.options(claim.job_name), asked_at, self._keeper)
-        slot = self._hand.journal.take(claim.id, claim.fencing_token)
-        held = self._hand.held[claim.id] = Held(claim, taken.rq_id, lease, slot, job)
+        slot = self._hand.journal.take(claim.id, claim.fencing_token, taken.delivery)
+        held = self._hand.held[claim.id] = Held(claim, taken.rq_id, lease, slot, job, taken_at)
         self._keeper.watch(lease)
         return held
 

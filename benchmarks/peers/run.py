@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from benchmarks import figures
 from benchmarks.peers import delay, disturbances, environments, peers, rate
 from benchmarks.peers.bench import bench
-from benchmarks.peers.results import Delays, Rates, Results
+from benchmarks.peers.results import Delays, Rates, Results, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,6 +57,8 @@ def run(services: Services, plan: Plan) -> Results:
         results.at_once = _at_once(place, plan)
         results.delays = _delays(place, plan)
         results.stored = _stored(place)
+        # The rest takes long, and what has been measured is worth keeping if it is cut short.
+        save(results)
         results.disturbed = _disturbed(place, plan, results.rates)
     return results
 

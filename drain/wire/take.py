@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +14,19 @@ import redis
 from drain.errors import UnavailableError
 from drain.wire.push import connect, describe
 
+log = logging.getLogger(__name__)
+
 # Redis is asked to answer a command that blocks after so long, should nothing come.
 WAIT_SECONDS = 30
 _ANSWER_SECONDS = 10.0
+_LOOK_AGAIN_SECONDS = 1.0
 
 # Takes ids from the heads of the lists, the first list first, until there are enough; none while RQ is suspended.
 #
 # An id that is none of our tracked ones is taken alone, and by way of RQ's intermediate list: for all that we know,
 # this list is the only place that it is in.
+#
+# Such an id is left where it is, and all behind it, unless ARGV[5] allows it. Keys that are no lists are left alone.
 #
 # One id may have been popped already, by the command that blocks: KEYS[1] of ARGV[3], if that is not empty.
 _TAKE = """
@@ -28,23 +34,32 @@ local most, prefix, popped, popped_from = tonumber(ARGV[1]), ARGV[2], ARGV[3], A
 local function is_ours(id)
   return string.sub(id, 1, #prefix) == prefix and string.match(id, '^%d+%-%d+$', #prefix + 1)
 end
+local plain_allowed = ARGV[5] == '1'
+local bad, lists = {}, {}
+for _, key in ipairs(KEYS) do
+  local kind = redis.call('TYPE', key).ok
+  if kind == 'list' or kind == 'none' then lists[#lists + 1] = key else bad[#bad + 1] = key end
+end
 local suspended = redis.call('EXISTS', 'rq:suspended') == 1
 if popped ~= '' then
   redis.call('LREM', popped_from .. ':intermediate', 1, popped)
-  if suspended then redis.call('LPUSH', popped_from, popped) end
+  if suspended or (not is_ours(popped) and not plain_allowed) then
+    redis.call('LPUSH', popped_from, popped)
+    if not suspended then return {2, {}, bad} end
+  end
 end
-if suspended then return {1} end
+if suspended then return {1, {}, bad} end
 local taken = {}
 if popped ~= '' then
   taken[1] = popped_from
   taken[2] = {popped}
   if not is_ours(popped) then
     redis.call('RPUSH', popped_from .. ':intermediate', popped)
-    return {0, taken}
+    return {0, taken, bad}
   end
   most = most - 1
 end
-for _, key in ipairs(KEYS) do
+for _, key in ipairs(lists) do
   if most <= 0 then break end
   local ids = redis.call('LRANGE', key, 0, most - 1)
   local ours = #ids
@@ -59,14 +74,22 @@ for _, key in ipairs(KEYS) do
     taken[#taken + 1] = key
     taken[#taken + 1] = ours == #ids and ids or {unpack(ids, 1, ours)}
     most = most - ours
+  elseif #ids > 0 and #taken == 0 and not plain_allowed then
+    return {2, {}, bad}
   elseif #ids > 0 and #taken == 0 then
     redis.call('LPOP', key)
     redis.call('RPUSH', key .. ':intermediate', ids[1])
-    return {0, {key, {ids[1]}}}
+    return {0, {key, {ids[1]}}, bad}
   end
   if ours < #ids then break end
 end
-return {0, taken}
+return {0, taken, bad}
+"""
+# Does nothing where the hash has just been cleared: made anew, it would stay for ever.
+_TELL_OF_JOB = """
+if redis.call('EXISTS', KEYS[1]) == 1 then
+  redis.call('HSET', KEYS[1], 'worker_name', ARGV[1], 'status', 'started')
+end
 """
 
 
@@ -77,11 +100,13 @@ class Taken(NamedTuple):
         rq_id: As it was in the list; bytes that are no UTF-8 are escaped, as in the names of files.
         queue: Name of the queue.
         job_id: Of a tracked job of ours; None of anybody else's.
+        delivery: The number of its delivery.
     """
 
     rq_id: str
     queue: str
     job_id: int | None
+    delivery: int
 
 
 class Intake:
@@ -94,23 +119,36 @@ class Intake:
         redis_url: Where.
         namespace: First part of our RQ ids.
         queues: Names of the queues, the first of which comes first.
+
+    Attributes:
+        plain_is_next: The last `take` has left a plain RQ job where it is.
     """
 
     def __init__(self, redis_url: str, namespace: str, queues: Sequence[str]) -> None:
         self.where = describe(redis_url)
         self._prefix = f"{namespace}-"
         # More digits than these no id of ours will ever have, and PostgreSQL could not take.
-        self._tracked_id = re.compile(rf"{re.escape(namespace)}-(\d{{1,18}})-\d{{1,18}}".encode())
+        self._tracked_id = re.compile(rf"{re.escape(namespace)}-(\d{{1,18}})-(\d{{1,18}})".encode())
         self._keys = [f"rq:queue:{queue}" for queue in queues]
         self._redis = connect(redis_url)
         self._take = self._redis.register_script(_TAKE)
+        self._tell_of_job = self._redis.register_script(_TELL_OF_JOB)
+        self.plain_is_next = False
+        self._bad: list[str] = []
         patient = connect(redis_url)
         patient.connection_pool.connection_kwargs["socket_timeout"] = WAIT_SECONDS + _ANSWER_SECONDS
         self._patient = patient
         self._waiter: redis.Redis | None = None
         self._waiter_id: int | None = None
 
-    def take(self, most: int, popped: tuple[str, bytes] | None = None) -> list[Taken] | None:
+    @property
+    def some_are_no_lists(self) -> bool:
+        """Whether there are keys that `wait` does not wait for; `take` looks whether it is still so."""
+        return bool(self._bad)
+
+    def take(
+        self, most: int, popped: tuple[str, bytes] | None = None, *, plain: bool = True
+    ) -> list[Taken] | None:
         """Take up to so many ids from the heads of the lists, the first queue first, without waiting.
 
         An id that is none of our tracked jobs' is taken alone, and goes by way of RQ's intermediate list.
@@ -118,14 +156,17 @@ class Intake:
         Args:
             most: How many.
             popped: What `wait` has returned; it comes first.
+            plain: Whether a plain RQ job may be taken; else it is left, and what is behind it.
 
         Returns:
             None while RQ is suspended; `popped` is then back in its list.
         """
         key, rq_id = popped or ("", b"")
         with self._reachable():
-            answer: Any = self._take(self._keys, [most, self._prefix, rq_id, key])
-        if answer[0]:
+            answer: Any = self._take(self._keys, [most, self._prefix, rq_id, key, int(plain)])
+        self._report([bad.decode() for bad in answer[2]])
+        self.plain_is_next = answer[0] == 2
+        if answer[0] == 1:
             return None
         lists = iter(answer[1])
         return [
@@ -148,16 +189,21 @@ class Intake:
             raise
 
     def _popped(self, seconds: float) -> tuple[str, bytes] | None:
+        self.plain_is_next = False
         if self._waiter is None:
             self._waiter = self._patient.client()  # type: ignore[no-untyped-call]
         if self._waiter_id is None:
             self._waiter_id = self._waiter.client_id()
+        # Those that are no lists are looked at again soon, by `take`.
+        keys = [key for key in self._keys if key not in self._bad]
+        if self._bad:
+            seconds = min(seconds, _LOOK_AGAIN_SECONDS)
         if len(self._keys) == 1:
             (key,) = self._keys
             to = f"{key}:intermediate"
             moved: Any = self._waiter.execute_command("BLMOVE", key, to, "LEFT", "RIGHT", seconds)
             return (key, moved) if moved is not None else None
-        popped: Any = self._waiter.execute_command("BLPOP", *self._keys, seconds)
+        popped: Any = self._waiter.execute_command("BLPOP", *(keys or self._keys), seconds)
         return (popped[0].decode(), popped[1]) if popped is not None else None
 
     def end_wait(self) -> None:
@@ -215,10 +261,8 @@ class Intake:
 
     def tell_of_job(self, rq_id: str, worker_name: str) -> None:
         """Let RQ's tools see who runs a job, if its hash is still there."""
-        key = f"rq:job:{rq_id}"
         with self._reachable():
-            if self._redis.exists(key):
-                self._redis.hset(key, mapping={"worker_name": worker_name, "status": "started"})
+            self._tell_of_job([f"rq:job:{rq_id}"], [worker_name])
 
     def ping(self) -> None:
         """Raise unless Redis answers."""
@@ -234,7 +278,16 @@ class Intake:
 
     def _taken(self, rq_id: bytes, queue: str) -> Taken:
         match = self._tracked_id.fullmatch(rq_id)
-        return Taken(rq_id.decode(errors="surrogateescape"), queue, int(match[1]) if match else None)
+        text = rq_id.decode(errors="surrogateescape")
+        return Taken(text, queue, int(match[1]), int(match[2])) if match else Taken(text, queue, None, 0)
+
+    def _report(self, bad: list[str]) -> None:
+        for key in bad:
+            if key not in self._bad:
+                log.error(
+                    "%s is no list; its jobs wait until you rename that key", key, extra={"event": "no_list"}
+                )
+        self._bad = bad
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
