@@ -25,6 +25,7 @@ from drain.crashpoints import CrashPoint, reached
 from drain.postgres import Connection
 from drain.transitions import inflight
 from workers import lease as leases
+from workers.database import look_up_by_id
 from workers.lease import NEVER, Lease
 
 log = logging.getLogger(__name__)
@@ -173,6 +174,7 @@ class Keeper:
                 # A heartbeat that waits for a lock must not stay behind on the server when it is given up here.
                 bound = max(1, int(seconds))
                 postgres.set_bounds(connection, statement_seconds=bound, lock_seconds=bound)
+                look_up_by_id(connection)
         return self._connection
 
     def _disconnect(self) -> None:
