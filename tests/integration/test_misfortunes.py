@@ -69,6 +69,9 @@ def test_a_job_that_exits_as_if_all_were_well_is_a_death_and_the_process_is_repl
 def test_a_process_that_is_told_to_end_by_itself_is_replaced(yard: Yard) -> None:
     with yard.working() as command:
         (before,) = wait_until(lambda: children(command), PATIENCE_SECONDS)
+        with Redis.from_url(yard.redis_url) as client:
+            # By then it has handlers for signals.
+            wait_until(lambda: client.exists("rq:workers"), PATIENCE_SECONDS)
         kill_worker(command, signal.SIGTERM)
         wait_until(lambda: children(command) not in ([], [before]), PATIENCE_SECONDS)
         assert not command.events("worker_died")
