@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.peers.environments import ROOT, python, script
+from benchmarks.peers.environments import python, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,32 +116,14 @@ def _celery(concurrency: int) -> Callable[[str], list[Program]]:
 
 
 def _drain(processes: int, concurrency: int = 1) -> Callable[[str], list[Program]]:
-    def programs(_: str) -> list[Program]:
-        work = [*_DRAIN, "work"]
-        # A worker that does not know the option yet is started as often instead.
-        started = 1 if "--processes" in drain_work_options() else processes
-        words = [f"--processes={processes}"] if started == 1 and "--processes" in drain_work_options() else []
-        if concurrency > 1 and "--concurrency" in drain_work_options():
-            words.append(f"--concurrency={concurrency}")
-        return [
-            Program([*_DRAIN, "run", "--metrics-port", "0"], is_worker=False),
-            *[Program([*work, *words, "default"])] * started,
-        ]
-
-    return programs
+    options = [f"--processes={processes}", f"--concurrency={concurrency}"]
+    return lambda _: [
+        Program([*_DRAIN, "run", "--metrics-port", "0"], is_worker=False),
+        Program([*_DRAIN, "work", *options, "default"]),
+    ]
 
 
 _DRAIN = [sys.executable, "-c", "from cli import main; main()"]
-
-
-@cache
-def drain_work_options() -> str:
-    import subprocess
-
-    return subprocess.run(
-        [*_DRAIN, "work", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-
 
 _UNFINISHED = "SELECT FROM inflight_jobs LIMIT 1"
 
