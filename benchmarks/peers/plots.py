@@ -70,7 +70,14 @@ def draw_delays(delays: Sequence[Delays], path: Path) -> None:
         axis.set_xlabel("milliseconds from commit to start")
         axis.set_title(f"{per_second:,} commits a second", loc="left", fontweight="bold")
         axis.grid(axis="x", alpha=0.3)
-        axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False)
+        axis.legend(
+            loc="lower right",
+            bbox_to_anchor=(1, 1),
+            ncols=3,
+            frameon=False,
+            columnspacing=1,
+            handletextpad=0.1,
+        )
     figure.savefig(path, dpi=110)
 
 
