@@ -37,6 +37,7 @@ TABLES = {
         "attempts": "int",
         "claimed_at": "timestamp",
         "claimed_by": "string",
+        "batched": "boolean",
         "lease_expires_at": "timestamp",
         "next_run_at": "timestamp",
         "last_error": "json",
@@ -99,6 +100,7 @@ def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
     types = {
         "bigint": pa.int64(),
         "int": pa.int32(),
+        "boolean": pa.bool_(),
         "string": pa.string(),
         "json": pa.string(),
         "timestamp": pa.timestamp("us", "UTC"),
