@@ -80,7 +80,6 @@ class Finisher:
         for held, _ in ended:
             held.lease.settling = True
         done = self._finish([held for held, result in ended if isinstance(result, Finished)])
-        self.finished += len(done)
         reached(CrashPoint.RECORDED)
         # What raises here ends the process: whoever comes after it sees in the journal what is left.
         for held, result in ended:
@@ -95,13 +94,15 @@ class Finisher:
             return set()
         claims = [held.claim for held in ended]
         try:
-            return self.database.ask(lambda c: inflight.finish_many(c, claims))
+            done = self.database.ask(lambda c: inflight.finish_many(c, claims))
         except psycopg.Error:
             # One of them cannot be finished: each is looked at by itself.
             return set()
         except UnavailableError as error:
             log.error("%d outcomes could not be recorded, and will be redelivered: %s", len(claims), error)
             return {claim.id for claim in claims}
+        self.finished += len(done)
+        return done
 
     def _record_one(self, held: Held, result: Outcome) -> None:
         try:

@@ -192,7 +192,7 @@ class Wire:
         """
         now = _now()
         rest = iter(deliveries)
-        with self._reachable():
+        with reachable(self.where):
             while jobs := list(islice(rest, JOBS_PER_CALL)):
                 refused: list[bytes] = self._push(args=[now, *chain.from_iterable(jobs)])
                 reached(CrashPoint.PUSHED_A_SLICE)
@@ -211,7 +211,7 @@ class Wire:
             Names of the queues whose key is no list. If there are any, none of the jobs has been taken.
         """
         keys = sorted({f"rq:queue:{delivery.queue}" for delivery in deliveries})
-        with self._reachable():
+        with reachable(self.where):
             refused: list[bytes] = self._push(keys=keys, args=[_now(), *chain.from_iterable(deliveries)])
         _report(refused)
         return [queue.decode() for queue in refused]
@@ -220,7 +220,7 @@ class Wire:
         """Delete the hashes of deliveries that have been replaced by later ones."""
         keys = [key for rq_id in rq_ids for key in (f"rq:job:{rq_id}", f"rq:results:{rq_id}")]
         if keys:
-            with self._reachable():
+            with reachable(self.where):
                 self._redis.unlink(*keys)
 
     def depth(self, queue: str) -> int:
@@ -242,7 +242,7 @@ class Wire:
 
     def queues(self) -> set[str]:
         """Names of all queues that RQ knows."""
-        with self._reachable():
+        with reachable(self.where):
             keys: Any = self._redis.smembers("rq:queues")
         return {key.decode(errors="replace").removeprefix("rq:queue:") for key in keys}
 
@@ -262,7 +262,7 @@ class Wire:
             yield [(int(match[1]), int(match[2])) for match in ours]
 
     def _page(self, queue: str, first: int, last: int) -> list[bytes]:
-        with self._reachable():
+        with reachable(self.where):
             try:
                 ids: Any = self._redis.lrange(f"rq:queue:{queue}", first, last)
             except redis.ResponseError as error:
@@ -277,36 +277,38 @@ class Wire:
         return next((number for number in numbers if number is not None and number <= up_to), 0)
 
     def _of_each(self, queues: Sequence[str], ask: Callable[[Any, str], object]) -> list[Any]:
-        with self._reachable(), self._redis.pipeline(transaction=False) as pipeline:
+        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
             for queue in queues:
                 ask(pipeline, f"rq:queue:{queue}")
             return pipeline.execute(raise_on_error=False)
 
     def mark(self) -> None:
         """Leave a mark that is gone when this Redis has lost its memory."""
-        with self._reachable():
+        with reachable(self.where):
             self._redis.set(self._marker_key, "what was pushed is remembered as long as this is")
 
     def remembers(self) -> bool:
         """Whether the mark is still there."""
-        with self._reachable():
+        with reachable(self.where):
             return bool(self._redis.exists(self._marker_key))
 
     def ping(self) -> None:
         """Raise unless Redis answers."""
-        with self._reachable():
+        with reachable(self.where):
             self._redis.ping()
 
     def close(self) -> None:
         """Close the connections."""
         self._redis.close()
 
-    @contextmanager
-    def _reachable(self) -> Iterator[None]:
-        try:
-            yield
-        except redis.RedisError as error:
-            raise UnavailableError(f"Redis at {self.where} does not take commands: {error}") from error
+
+@contextmanager
+def reachable(where: str) -> Iterator[None]:
+    """Turn what Redis, or the way to it, raises into one line of ours."""
+    try:
+        yield
+    except redis.RedisError as error:
+        raise UnavailableError(f"Redis at {where} does not take commands: {error}") from error
 
 
 def connect(redis_url: str) -> redis.Redis:

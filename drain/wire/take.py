@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import redis
 
 from drain.errors import UnavailableError
-from drain.wire.push import connect, describe
+from drain.wire.push import connect, describe, reachable
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _LOOK_AGAIN_SECONDS = 1.0
 #
 # Such an id is left where it is, and all behind it, unless ARGV[5] allows it. Keys that are no lists are left alone.
 #
-# One id may have been popped already, by the command that blocks: KEYS[1] of ARGV[3], if that is not empty.
+# One id may have been popped already, by the command that blocks: ARGV[3], from the list ARGV[4]; '' if none was.
 _TAKE = """
 local most, prefix, popped, popped_from = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
 local function is_ours(id)
@@ -162,7 +162,7 @@ class Intake:
             None while RQ is suspended; `popped` is then back in its list.
         """
         key, rq_id = popped or ("", b"")
-        with self._reachable():
+        with reachable(self.where):
             answer: Any = self._take(self._keys, [most, self._prefix, rq_id, key, int(plain)])
         self._report([bad.decode() for bad in answer[2]])
         self.plain_is_next = answer[0] == 2
@@ -182,7 +182,7 @@ class Intake:
         not lost with its worker.
         """
         try:
-            with self._reachable():
+            with reachable(self.where):
                 return self._popped(min(seconds, WAIT_SECONDS))
         except UnavailableError:
             self._waiter_id = None
@@ -215,7 +215,7 @@ class Intake:
         if waiter is None or waiter_id is None:
             return
         try:
-            with self._reachable():
+            with reachable(self.where):
                 self._redis.client_unblock(waiter_id)
         except UnavailableError:
             sock = getattr(waiter.connection, "_sock", None)
@@ -225,7 +225,7 @@ class Intake:
 
     def give_back(self, taken: Sequence[tuple[str, str]]) -> None:
         """Put ids back to the heads of their lists, in the order in which they were: queue and RQ id of each."""
-        with self._reachable(), self._redis.pipeline(transaction=False) as pipeline:
+        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
             for queue, rq_id in reversed(taken):
                 key, given = f"rq:queue:{queue}", rq_id.encode(errors="surrogateescape")
                 pipeline.lrem(f"{key}:intermediate", 1, given)  # type: ignore[arg-type]
@@ -235,12 +235,12 @@ class Intake:
     def clear(self, rq_ids: Sequence[str]) -> None:
         """Delete the hashes of deliveries whose jobs have ended."""
         if rq_ids:
-            with self._reachable():
+            with reachable(self.where):
                 self._redis.unlink(*[f"rq:job:{rq_id}" for rq_id in rq_ids])
 
     def discard(self, taken: Taken) -> None:
         """Forget an id whose job nobody knows any more."""
-        with self._reachable():
+        with reachable(self.where):
             given: Any = taken.rq_id.encode(errors="surrogateescape")
             self._redis.lrem(f"rq:queue:{taken.queue}:intermediate", 1, given)
 
@@ -248,7 +248,7 @@ class Intake:
         self, worker_key: str, fields: Mapping[str, str], counts: Mapping[str, float], ttl_seconds: int
     ) -> None:
         """Let RQ's tools see what a worker does: fields of its hash ("" for none), and what its counts grow by."""
-        with self._reachable(), self._redis.pipeline(transaction=False) as pipeline:
+        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
             for name, text in fields.items():
                 if text == "":
                     pipeline.hdel(worker_key, name)
@@ -261,13 +261,8 @@ class Intake:
 
     def tell_of_job(self, rq_id: str, worker_name: str) -> None:
         """Let RQ's tools see who runs a job, if its hash is still there."""
-        with self._reachable():
+        with reachable(self.where):
             self._tell_of_job([f"rq:job:{rq_id}"], [worker_name])
-
-    def ping(self) -> None:
-        """Raise unless Redis answers."""
-        with self._reachable():
-            self._redis.ping()
 
     def close(self) -> None:
         """Close the connections."""
@@ -288,10 +283,3 @@ class Intake:
                     "%s is no list; its jobs wait until you rename that key", key, extra={"event": "no_list"}
                 )
         self._bad = bad
-
-    @contextmanager
-    def _reachable(self) -> Iterator[None]:
-        try:
-            yield
-        except redis.RedisError as error:
-            raise UnavailableError(f"Redis at {self.where} does not take commands: {error}") from error

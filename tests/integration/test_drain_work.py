@@ -27,7 +27,7 @@ from tests.support import (
 
 LIST = "rq:queue:default"
 # Redis is not asked before the worker processes ask it.
-WITHOUT_PING = "from drain.wire import Intake, Wire; Wire.ping = Intake.ping = lambda _: None; "
+WITHOUT_PING = "from drain.wire import Wire; Wire.ping = lambda _: None; "
 # The main one, taker, finisher, housekeeping, leases, time limits, and the one that listens for RQ's commands.
 THREADS = 8
 

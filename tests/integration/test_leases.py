@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
@@ -32,10 +33,11 @@ from tests.support import (
     query,
     wait_until,
 )
-from tests.workshop import FOREVER_SECONDS, HEARTBEAT_SECONDS, SHORT_LEASE_SECONDS, Workshop
-from workers import LeaseLostError, current_job, lease, transaction
+from tests.workshop import FOREVER_SECONDS, HEARTBEAT_SECONDS, NAME, SHORT_LEASE_SECONDS, Workshop
+from workers import LeaseLostError, current_job, job, lease, registry, transaction
 from workers.entry import Worker
 from workers.keeper import Keeper
+from workers.lease import Lease
 
 QUICK: dict[str, Any] = {
     "lease_seconds": 30,
@@ -568,3 +570,34 @@ def test_a_heartbeat_that_comes_when_the_job_has_been_given_back_changes_nothing
         assert inflight.extend_many(connection, [claim]) == {}
     assert shop.row(job_id) == before
     assert shop.work(job_id) == "finished"
+
+
+# --- of many
+
+
+def test_all_leases_that_are_held_are_extended_by_one_statement(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[set[int]] = []
+    extend = inflight.extend_many
+
+    def spy(connection: psycopg.Connection, claims: Sequence[inflight.Claim]) -> dict[int, datetime]:
+        asked.append({claim.id for claim in claims})
+        return extend(connection, claims)
+
+    monkeypatch.setattr(inflight, "extend_many", spy)
+    registered = job(name=NAME, **QUICK)(lambda: None)
+    ids = [shop.deliver(registered) for _ in range(3)]
+    with psycopg.connect(shop.database_url, autocommit=True) as connection:
+        claims = inflight.claim_many(connection, ids, worker="w", limits=registry.limits())
+    held: list[Lease] = []
+    keeper = Keeper(shop.database_url, held.copy)
+    held += [Lease(claim, registered.job_options, time.monotonic(), keeper) for claim in claims]
+    began = [lease.expires_at for lease in held]
+    try:
+        for lease in held:
+            keeper.watch(lease)
+        wait_until(lambda: all(lease.expires_at > before for lease, before in zip(held, began, strict=True)))
+    finally:
+        keeper.stop()
+    assert all(each == set(ids) for each in asked)
