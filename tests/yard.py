@@ -112,3 +112,13 @@ def kill_worker(command: Command, number: int = signal.SIGKILL) -> int:
     (pid,) = children(command)
     os.kill(pid, number)
     return pid
+
+
+def threads(pid: int) -> set[int]:
+    """Ids of the threads of a process; that of the main thread is its own."""
+    return {int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()}
+
+
+def sleeps(pid: int) -> bool:
+    """Whether the main thread of a process waits to be woken."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"

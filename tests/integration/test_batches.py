@@ -1,5 +1,6 @@
 """`drain work` claims and finishes many jobs at a time; each of them is still one that can be told from the others."""
 
+import ctypes
 import os
 import signal
 from collections import Counter
@@ -13,7 +14,7 @@ from drain.transitions import inflight
 from tests import jobs_in_batches as jobs
 from tests.integration.test_workers import RQ_WORKER, run
 from tests.support import PATIENCE_SECONDS, ROOT, end, leading, pushed, pushed_jobs, query, wait_until
-from tests.yard import Yard, children, kill_worker
+from tests.yard import Yard, children, kill_worker, sleeps, threads
 
 MANY = 300
 
@@ -257,6 +258,17 @@ def test_so_many_processes_work_as_were_asked_for_and_one_that_dies_is_replaced(
         assert f"pid {victim}) was killed by SIGKILL" in died["message"]
         assert end(command) == 0
         assert len(command.events("started")) == 4
+
+
+def test_an_idle_process_stops_though_the_signal_did_not_wake_its_main_thread(yard: Yard) -> None:
+    """As if it came between the main thread's last look and its sleep, which no signal ends afterwards."""
+    with yard.working() as command:
+        (pid,) = wait_until(lambda: children(command), PATIENCE_SECONDS)
+        others = wait_until(lambda: threads(pid) - {pid}, PATIENCE_SECONDS)
+        wait_until(lambda: sleeps(pid), PATIENCE_SECONDS)
+        ctypes.CDLL(None).tgkill(pid, min(others), signal.SIGTERM)
+        wait_until(lambda: command.events("replaced"), PATIENCE_SECONDS)
+        assert end(command) == 0
 
 
 def test_a_process_is_replaced_after_so_many_jobs(yard: Yard) -> None:
