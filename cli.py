@@ -441,7 +441,9 @@ def dev(directory: Path | None) -> None:
         click.echo(f"export DRAIN_REDIS_URL='{started.redis_url}'")
         click.echo("paste these into another shell; Ctrl-C here ends both servers", err=True)
         sys.stdout.flush()
-        stop.wait()
+        # A signal's handler does not run in a wait that began just after the signal had come.
+        while not stop.wait(1.0):
+            pass
     click.echo("stopped", err=True)
 
 

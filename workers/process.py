@@ -48,7 +48,7 @@ DONE, FAILED, RECYCLED = 0, 1, 75
 # How long a job that computes may keep the interpreter to itself while the taker and the finisher wait for it. With
 # Python's 5 ms, at each of their steps, jobs of a millisecond ran out: 1,480 a second then, 1,650 so.
 _TURN_SECONDS = 0.001
-# A signal ends the main thread's sleep, but not one that begins a moment later, and its handler runs in no other thread.
+# A signal ends the main thread's sleep, but not one that begins a moment later; its handler runs in no other thread.
 _LOOK_SECONDS = 1.0
 _ISOLATED_MARGIN_SECONDS = 10.0
 # Asked after each job; the function of the module `signal` makes an enum of the answer, or fails to, in a microsecond.
