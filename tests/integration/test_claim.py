@@ -336,6 +336,54 @@ def test_of_two_claims_at_the_same_moment_exactly_one_wins(database_url: str) ->
             assert winners[0].fencing_token == 1 + turn % 2
 
 
+def test_of_two_batches_at_the_same_moment_each_job_is_in_one(database_url: str) -> None:
+    barrier = threading.Barrier(2)
+    with (
+        postgres.connect(database_url, "tests") as one,
+        postgres.connect(database_url, "tests") as other,
+        ThreadPoolExecutor(2) as threads,
+    ):
+
+        def race(connection: Connection, ids: list[int]) -> list[Claim]:
+            barrier.wait(10)
+            return inflight.claim_many(connection, ids, worker="somebody", limits=NOTHING)
+
+        for _ in range(ROUNDS):
+            ids = [delivered(one) for _ in range(3)]
+            won = [claim for claims in threads.map(race, (one, other), (ids, ids[1:])) for claim in claims]
+            assert sorted(claim.id for claim in won) == ids
+            assert {claim.fencing_token for claim in won} == {1}
+
+
+def claim_in_batch(connection: Connection, job_id: int) -> list[Claim]:
+    return inflight.claim_many(connection, [job_id], worker="somebody", limits=NOTHING)
+
+
+def test_a_batch_leaves_out_what_is_claimed_or_not_due_and_what_is_to_be_decided_singly(
+    connection: Connection,
+) -> None:
+    new = delivered(connection)
+    (held,) = claim_in_batch(connection, new)
+    assert claim_in_batch(connection, new) == []
+    assert inflight.retry_later(connection, new, held.fencing_token, 60, ERROR)
+    assert claim_in_batch(connection, new) == []
+    end_wait(connection, new)
+    # The clock of the database was ahead when that failed.
+    connection.execute("UPDATE inflight_jobs SET failed_at = failed_at + interval '1 h' WHERE id = %s", [new])
+    (again,) = claim_in_batch(connection, new)
+    assert (again.attempts, again.fencing_token) == (2, 2)
+    assert claim_in_batch(connection, new) == []
+    connection.execute("UPDATE inflight_jobs SET failed_at = failed_at - interval '1 h' WHERE id = %s", [new])
+    end_lease(connection, new)
+    assert claim_in_batch(connection, new) == []
+    expired = delivered(connection, expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    assert claim_in_batch(connection, expired) == []
+    deferred = delivered(connection)
+    assert inflight.defer(connection, deferred, claimed(connection, deferred).fencing_token, 0)
+    assert claim_in_batch(connection, deferred) == []
+    assert inflight.left_to_claim(connection, [new, expired, deferred]) == {new, expired, deferred}
+
+
 class BrokenClock(datetime):
     """What a process sees whose clock is off by decades."""
 
@@ -432,8 +480,22 @@ def test_a_context_that_python_cannot_read_does_not_spoil_the_claim(connection: 
     assert claimed(connection, job_id).id == job_id
 
 
+def held_by(job_id: int, token: int) -> list[Claim]:
+    """What a worker knows of a claim that it once had."""
+    now = datetime.now(UTC)
+    return [Claim(job_id, NAME, "[]", "{}", "default", None, None, 1, 0, 60, 30.0, token, now, False, False)]
+
+
 OUTCOMES: dict[str, Callable[[Connection, int, int], bool]] = {
     "finish": inflight.finish,
+    "finish many": lambda connection, job_id, token: (
+        inflight.finish_many(connection, held_by(job_id, token)) == {job_id}
+    ),
+    "extend many": lambda connection, job_id, token: (
+        set(inflight.extend_many(connection, held_by(job_id, token))) == {job_id}
+    ),
+    "release": lambda connection, job_id, token: bool(inflight.release(connection, [job_id], [token])),
+    "defer": lambda connection, job_id, token: inflight.defer(connection, job_id, token, 60),
     "retry": lambda connection, job_id, token: inflight.retry_later(connection, job_id, token, 0, ERROR),
     "bury": lambda connection, job_id, token: inflight.bury_claimed(
         connection, job_id, token, reason="failed", explanation="why", error=ERROR
