@@ -34,7 +34,6 @@ class CrashPoint(StrEnum):
     CLAIMED = "claimed, not run"
     EXTENDED = "the lease extended, the job in the middle"
     WRITTEN = "the job's transaction written, not finished"
-    SETTLED = "finished in the job's transaction, not committed"
     SETTLED_AND_COMMITTED = "the job's transaction committed, RQ not told"
     RAN = "run, the outcome not recorded"
     RECORDED = "the outcome recorded, RQ not told"

@@ -5,7 +5,6 @@ Writes what became of each, and the two sessions of the server that it was done 
 
 import os
 import sys
-from typing import Any
 
 import psycopg
 
@@ -13,8 +12,8 @@ from drain import stage
 from drain.transitions import staged
 from tests.jobs_for_tests import record_in_transaction
 from workers import entry
-from workers.completion import _engine
 from workers.entry import execute
+from workers.job_connection import driver_of, for_sessions
 
 
 def run(label: str) -> None:
@@ -23,10 +22,10 @@ def run(label: str) -> None:
         staged.move(connection, [job_id], last_delivery=job_id)
     became = execute(job_id)
     worker = entry._worker().database.connection
-    with _engine(os.environ["DRAIN_DATABASE_URL"]).connect() as session:
-        driver: Any = session.connection.driver_connection
+    with for_sessions.connection(os.environ["DRAIN_DATABASE_URL"]) as connection:
+        session = driver_of(connection).info.backend_pid
     assert worker is not None
-    sys.stdout.write(f"{became} {worker.info.backend_pid} {driver.info.backend_pid}\n")
+    sys.stdout.write(f"{became} {worker.info.backend_pid} {session}\n")
     sys.stdout.flush()
 
 

@@ -14,7 +14,7 @@ One job's way through these modules:
     taker       many ids from RQ's lists, claimed in one statement
     attempt     one attempt: look up, read the arguments, call within the time limit
     current     what the running job can ask of its claim
-    completion  the transaction in which a job's writes and its finish are one commit
+    completion  the transaction in which a job's writes and its finish are one commit, on its `job_connection`
     errors      what a job may raise: Defer, Dead; and see raised: LeaseLostError
     outcome     what becomes of it: finished, tried again later, deferred, or dead
     finisher    many finished in one statement; `recording` writes down whatever else became of one
@@ -31,7 +31,7 @@ What always holds: a job runs only while its claim holds, and is finished only b
 that is refused does nothing. Whatever a job raises is recorded, and never stops the worker.
 """
 
-from workers.completion import transaction
+from workers.completion import psycopg_transaction, transaction
 from workers.current import CurrentJob, current_job
 from workers.errors import Dead, Defer, JobTimeoutError, LeaseLostError, NoCurrentJobError, TransactionError
 from workers.registry import job
@@ -46,5 +46,6 @@ __all__ = [
     "TransactionError",
     "current_job",
     "job",
+    "psycopg_transaction",
     "transaction",
 ]

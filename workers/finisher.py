@@ -56,7 +56,7 @@ class Finisher:
             while not self.ended or self.hand.ended:
                 if not self.hand.ended:
                     self.hand.done.wait()
-                elif not self.ended and self.hand.waits:
+                if not self.ended and self.hand.waits:
                     self.hand.full.wait(_TOGETHER_SECONDS)
                 self._record([self.hand.ended.popleft() for _ in range(len(self.hand.ended))])
             self._clear([])

@@ -7,10 +7,11 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from psycopg.errors import DivisionByZero
 from psycopg.types.json import Jsonb
 
 from drain.job import DEFAULT_LEASE_SECONDS, Limits
-from drain.postgres import Connection, fetch_one
+from drain.postgres import Connection, fetch_one, is_pooled
 from drain.transitions import JOB_COLUMNS, id_array
 
 # Seconds; a hundred years.
@@ -326,6 +327,8 @@ _FINISH_THESE = f"""
         AND job.id = these.id AND job.fencing_token = these.token RETURNING job.*
 """
 FINISH_ONCE = _FINISH.format(leave=_FINISH_ONE) + "SELECT EXISTS (SELECT FROM recorded)"
+# Fails where FINISH_ONCE says no: then a COMMIT that has been sent along with it is not executed.
+FINISH_OR_FAIL = _FINISH.format(leave=_FINISH_ONE) + "SELECT 1 / count(*) FROM recorded"
 FINISH_MANY = _FINISH.format(leave=_FINISH_THESE) + "SELECT id FROM recorded"
 IS_FINISHED = """
 SELECT EXISTS (
@@ -347,14 +350,47 @@ def finish(connection: Connection, job_id: int, token: int) -> bool:
 
 
 def finish_once(connection: Connection, job_id: int, token: int) -> bool:
-    """Record the job as finished, together with whatever else the open transaction writes.
+    """Record the job as finished.
 
     Returns:
-        Whether this very call has finished it. Asked again, it says no: what the transaction wrote beside
-        it would be committed twice.
+        Whether this very call has finished it. Asked again, it says no.
     """
     (finished,) = fetch_one(connection, FINISH_ONCE, {"id": job_id, "token": token})
     return bool(finished)
+
+
+def prepare_to_finish(connection: Connection) -> None:
+    """Call this once on a connection that `finish_and_commit` is to be called on."""
+    if not is_pooled(connection):
+        parameters = {"id": "$1", "token": "$2"}
+        connection.execute(f"PREPARE drain_finish (bigint, bigint) AS {FINISH_OR_FAIL % parameters}".encode())
+
+
+def finish_and_commit(connection: Connection, job_id: int, token: int) -> bool:
+    """Record the job as finished together with whatever the open transaction has written: both, or neither.
+
+    One exchange with the server. In two, of five for a job of one statement, the commit took 50 us longer.
+
+    Returns:
+        Whether both are committed. If not, the token is stale, or has been used already: all is rolled back.
+
+    Raises:
+        psycopg.Error: All is rolled back, but for an OperationalError: then nobody knows.
+    """
+    if is_pooled(connection):
+        finish = FINISH_OR_FAIL % {"id": int(job_id), "token": int(token)}
+    else:
+        finish = f"EXECUTE drain_finish ({job_id:d}, {token:d})"
+    try:
+        # Without parameters: so both go as one message, of which the server executes nothing after what fails.
+        connection.execute(f"{finish}; COMMIT".encode(), prepare=False)
+    except DivisionByZero:
+        connection.rollback()
+        # Otherwise it was somebody's trigger that has divided.
+        if is_current(connection, job_id, token):
+            raise
+        return False
+    return True
 
 
 def finish_many(connection: Connection, claims: Sequence[Claim]) -> set[int]:

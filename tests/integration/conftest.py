@@ -13,8 +13,8 @@ from tests import jobs_for_tests
 from tests.support import query
 from tests.workshop import Workshop
 from workers import registry
-from workers.completion import _engines
 from workers.entry import Worker
+from workers.job_connection import bare, for_sessions
 
 
 @pytest.fixture
@@ -24,9 +24,8 @@ def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksho
     jobs_for_tests.create_effects(database_url)
     with closing(Worker(Settings(database_url=database_url))) as worker:
         yield Workshop(database_url, worker)
-    for engine in _engines.values():
-        engine.dispose()
-    _engines.clear()
+    for_sessions.close()
+    bare.close()
 
 
 @pytest.fixture

@@ -208,7 +208,6 @@ WORKERS = {
     CrashPoint.CLAIMED: TRANSACTIONAL,
     CrashPoint.EXTENDED: f"{jobs_that_crash.MODULE}.outlive_the_first_lease",
     CrashPoint.WRITTEN: TRANSACTIONAL,
-    CrashPoint.SETTLED: TRANSACTIONAL,
     CrashPoint.SETTLED_AND_COMMITTED: TRANSACTIONAL,
     CrashPoint.RAN: TRANSACTIONAL,
     CrashPoint.RECORDED: TRANSACTIONAL,
