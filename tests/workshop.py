@@ -140,6 +140,9 @@ class Workshop:
         return [label for (label,) in query(self.database_url, "SELECT label FROM effects ORDER BY id")]
 
 
-def leave(session: Session, label: str) -> None:
+def leave(session: Session | psycopg.Connection[Any], label: str) -> None:
     """Leave an effect in the session's transaction."""
-    session.execute(sqlalchemy.text("INSERT INTO effects (label) VALUES (:label)"), {"label": label})
+    if isinstance(session, Session):
+        session.execute(sqlalchemy.text("INSERT INTO effects (label) VALUES (:label)"), {"label": label})
+    else:
+        session.execute("INSERT INTO effects (label) VALUES (%s)", (label,))

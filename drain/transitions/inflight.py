@@ -359,6 +359,11 @@ def finish_once(connection: Connection, job_id: int, token: int) -> bool:
     return bool(finished)
 
 
+# As on the workers' own connections, but these are the jobs': a plan that was made while the table was empty would be
+# kept, and read all of it for each job.
+_BY_ID = "SET LOCAL enable_seqscan = off"
+
+
 def prepare_to_finish(connection: Connection) -> None:
     """Call this once on a connection that `finish_and_commit` is to be called on."""
     if not is_pooled(connection):
@@ -382,8 +387,8 @@ def finish_and_commit(connection: Connection, job_id: int, token: int) -> bool:
     else:
         finish = f"EXECUTE drain_finish ({job_id:d}, {token:d})"
     try:
-        # Without parameters: so both go as one message, of which the server executes nothing after what fails.
-        connection.execute(f"{finish}; COMMIT".encode(), prepare=False)
+        # Without parameters: so they go as one message, of which the server executes nothing after what fails.
+        connection.execute(f"{_BY_ID}; {finish}; COMMIT".encode(), prepare=False)
     except DivisionByZero:
         connection.rollback()
         # Otherwise it was somebody's trigger that has divided.

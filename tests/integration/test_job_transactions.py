@@ -1,4 +1,4 @@
-"""`workers.transaction()`: what a job writes and its finish are one commit, exactly once or not at all."""
+"""What a job writes in its transaction and its finish are one commit, exactly once or not at all."""
 
 import asyncio
 import os
@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy
+from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
 import drain
@@ -24,10 +25,28 @@ from tests import jobs_for_tests
 from tests.proxy import Proxy, proxied
 from tests.support import PATIENCE_SECONDS, ROOT, environment, ids_in, new_enqueuer, query, wait_until
 from tests.workshop import FOREVER_SECONDS, HEARTBEAT_SECONDS, Workshop, leave
-from workers import Dead, Defer, LeaseLostError, current_job, transaction
+from workers import Dead, Defer, LeaseLostError, current_job, psycopg_transaction, transaction
 from workers.entry import Worker
 
 QUICK: dict[str, Any] = {"lease_seconds": 30, "heartbeat_seconds": HEARTBEAT_SECONDS, "timeout_seconds": 60}
+
+
+Block = Callable[[], AbstractContextManager[Any]]
+Handle = Session | psycopg.Connection[Any]
+
+
+@pytest.fixture(params=[transaction, psycopg_transaction], ids=["sqlalchemy", "psycopg"])
+def block(request: pytest.FixtureRequest) -> Block:
+    """Each of both ways to have a transaction."""
+    way: Block = request.param
+    return way
+
+
+def execute(handle: Handle, statement: str) -> None:
+    if isinstance(handle, Session):
+        handle.execute(sqlalchemy.text(statement))
+    else:
+        handle.execute(statement.encode())
 
 
 def one_event(caplog: pytest.LogCaptureFixture, name: str) -> str:
@@ -38,14 +57,14 @@ def one_event(caplog: pytest.LogCaptureFixture, name: str) -> str:
 # --- both, or neither
 
 
-def test_what_is_written_and_the_finish_are_one_commit(shop: Workshop) -> None:
+def test_what_is_written_and_the_finish_are_one_commit(shop: Workshop, block: Block) -> None:
     seen: list[tuple[list[str], str, bool]] = []
 
     def look() -> None:
         seen.append((shop.effects(), shop.whereabouts(job_id), current_job().finished))
 
     def act() -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, "written")
             look()
         look()
@@ -56,11 +75,11 @@ def test_what_is_written_and_the_finish_are_one_commit(shop: Workshop) -> None:
     assert shop.row(job_id)["fencing_token"] == 1
 
 
-def test_a_block_that_writes_nothing_finishes_the_job_all_the_same(shop: Workshop) -> None:
+def test_a_block_that_writes_nothing_finishes_the_job_all_the_same(shop: Workshop, block: Block) -> None:
     seen: list[str] = []
 
     def act() -> None:
-        with transaction():
+        with block():
             pass
         seen.append(shop.whereabouts(job_id))
 
@@ -69,9 +88,9 @@ def test_a_block_that_writes_nothing_finishes_the_job_all_the_same(shop: Worksho
     assert seen == ["finished_jobs"]
 
 
-def test_a_block_that_raises_leaves_nothing_and_is_tried_again(shop: Workshop) -> None:
+def test_a_block_that_raises_leaves_nothing_and_is_tried_again(shop: Workshop, block: Block) -> None:
     def act() -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, f"attempt {current_job().attempt}")
             if current_job().attempt == 1:
                 raise ValueError("not yet")
@@ -88,10 +107,10 @@ def test_a_block_that_raises_leaves_nothing_and_is_tried_again(shop: Workshop) -
     ("error", "word"), [(Defer(60), "deferred"), (Dead("no such order"), "dead")], ids=repr
 )
 def test_a_job_may_defer_itself_or_give_up_within_its_block(
-    shop: Workshop, error: Exception, word: str
+    shop: Workshop, block: Block, error: Exception, word: str
 ) -> None:
     def act() -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, "rolled back")
             raise error
 
@@ -99,9 +118,11 @@ def test_a_job_may_defer_itself_or_give_up_within_its_block(
     assert shop.effects() == []
 
 
-def test_a_job_that_catches_what_its_block_raised_finishes_without_what_it_wrote(shop: Workshop) -> None:
+def test_a_job_that_catches_what_its_block_raised_finishes_without_what_it_wrote(
+    shop: Workshop, block: Block
+) -> None:
     def write_and_fail() -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, "rolled back")
             raise ValueError("never mind")
 
@@ -113,9 +134,9 @@ def test_a_job_that_catches_what_its_block_raised_finishes_without_what_it_wrote
     assert shop.effects() == []
 
 
-def test_a_job_may_roll_back_within_its_block_or_try_the_block_again(shop: Workshop) -> None:
+def test_a_job_may_roll_back_within_its_block_or_try_the_block_again(shop: Workshop, block: Block) -> None:
     def write(label: str) -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, "rolled back")
             session.rollback()
             leave(session, label)
@@ -131,9 +152,11 @@ def test_a_job_may_roll_back_within_its_block_or_try_the_block_again(shop: Works
     assert shop.effects() == ["second"]
 
 
-def test_whatever_was_staged_in_the_block_exists_exactly_if_the_job_finished(shop: Workshop) -> None:
+def test_whatever_was_staged_in_the_block_exists_exactly_if_the_job_finished(
+    shop: Workshop, block: Block
+) -> None:
     def act() -> None:
-        with transaction() as session:
+        with block() as session:
             drain.stage(session, "shop.jobs.next", [current_job().attempt])
             if current_job().attempt == 1:
                 raise ValueError("not yet")
@@ -182,13 +205,15 @@ def test_what_the_session_has_not_flushed_yet_is_written_and_can_be_read_afterwa
     assert read == [(1, "an object")]
 
 
-def test_an_async_job_has_its_transaction_too_in_the_loop_and_in_a_thread(shop: Workshop) -> None:
+def test_an_async_job_has_its_transaction_too_in_the_loop_and_in_a_thread(
+    shop: Workshop, block: Block
+) -> None:
     def in_a_thread(label: str) -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, label)
 
     async def in_the_loop(label: str) -> None:
-        with transaction() as session:
+        with block() as session:
             await asyncio.sleep(0)
             leave(session, label)
 
@@ -212,11 +237,11 @@ def test_an_async_job_has_its_transaction_too_in_the_loop_and_in_a_thread(shop: 
 
 @pytest.mark.parametrize("catches", [False, True])
 def test_a_block_whose_lease_was_taken_over_is_rolled_back(
-    shop: Workshop, caplog: pytest.LogCaptureFixture, catches: bool
+    shop: Workshop, block: Block, caplog: pytest.LogCaptureFixture, catches: bool
 ) -> None:
     def act() -> None:
         try:
-            with transaction() as session:
+            with block() as session:
                 leave(session, "late")
                 claims.append(shop.take_over(job_id))
         except LeaseLostError:
@@ -235,15 +260,16 @@ def test_a_block_whose_lease_was_taken_over_is_rolled_back(
 
 def test_a_block_in_the_middle_of_a_statement_learns_that_its_lease_is_lost_and_is_rolled_back(
     shop: Workshop,
+    block: Block,
 ) -> None:
     told: list[float] = []
 
     def act() -> None:
         try:
-            with transaction() as session:
+            with block() as session:
                 leave(session, "late")
                 shop.take_over(job_id)
-                session.execute(sqlalchemy.text(f"SELECT pg_sleep({FOREVER_SECONDS})"))
+                execute(session, f"SELECT pg_sleep({FOREVER_SECONDS})")
         except LeaseLostError:
             told.append(signal.getitimer(signal.ITIMER_REAL)[0])
             raise
@@ -259,28 +285,28 @@ def test_a_block_in_the_middle_of_a_statement_learns_that_its_lease_is_lost_and_
 # --- when its time is over
 
 
-def sleep_in_python(_: Session) -> None:
+def sleep_in_python(_: Handle) -> None:
     time.sleep(FOREVER_SECONDS)
 
 
-def sleep_in_the_database(session: Session) -> None:
-    session.execute(sqlalchemy.text(f"SELECT pg_sleep({FOREVER_SECONDS})"))
+def sleep_in_the_database(session: Handle) -> None:
+    execute(session, f"SELECT pg_sleep({FOREVER_SECONDS})")
 
 
-def wait_for_a_lock(session: Session) -> None:
+def wait_for_a_lock(session: Handle) -> None:
     with psycopg.connect(str(os.environ["DRAIN_DATABASE_URL"])) as somebody:
         somebody.execute("LOCK TABLE dead_jobs")
-        session.execute(sqlalchemy.text("SELECT FROM dead_jobs"))
+        execute(session, "SELECT FROM dead_jobs")
 
 
 @pytest.mark.parametrize("wait", [sleep_in_python, sleep_in_the_database, wait_for_a_lock])
 def test_a_block_that_takes_too_long_is_rolled_back_and_the_server_works_on_it_no_more(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch, wait: Callable[[Session], None]
+    shop: Workshop, block: Block, monkeypatch: pytest.MonkeyPatch, wait: Callable[[Handle], None]
 ) -> None:
     monkeypatch.setenv("DRAIN_DATABASE_URL", shop.database_url)
 
     def act() -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, "late")
             if current_job().attempt == 1:
                 wait(session)
@@ -309,10 +335,10 @@ def test_a_block_that_takes_too_long_is_rolled_back_and_the_server_works_on_it_n
     ids=repr,
 )
 def test_a_job_that_raises_after_its_commit_stays_finished_and_somebody_is_told(
-    shop: Workshop, caplog: pytest.LogCaptureFixture, error: BaseException, told: str
+    shop: Workshop, block: Block, caplog: pytest.LogCaptureFixture, error: BaseException, told: str
 ) -> None:
     def act() -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, "written")
         raise error
 
@@ -381,18 +407,129 @@ def test_whoever_would_commit_earlier_than_the_finish_is_refused_with_nothing_wr
     assert shop.effects() == ["the next job"]
 
 
+def commit_by_psycopg(connection: psycopg.Connection[Any]) -> None:
+    connection.commit()
+
+
+def leave_psycopgs_block(connection: psycopg.Connection[Any]) -> None:
+    with connection:
+        leave(connection, "committed early")
+
+
+def let_each_commit_by_itself(connection: psycopg.Connection[Any]) -> None:
+    connection.rollback()
+    connection.autocommit = True
+
+
+@pytest.mark.parametrize("misuse", [commit_by_psycopg, leave_psycopgs_block, let_each_commit_by_itself])
+def test_whoever_would_commit_a_psycopg_transaction_earlier_is_refused_with_nothing_written(
+    shop: Workshop, misuse: Callable[[psycopg.Connection[Any]], None]
+) -> None:
+    def act() -> None:
+        with psycopg_transaction() as connection:
+            leave(connection, "written early")
+            misuse(connection)
+
+    def write_more() -> None:
+        with psycopg_transaction() as connection:
+            leave(connection, "the next job")
+
+    job_id = shop.delivered(act, max_attempts=1)
+    assert shop.work(job_id) == "dead"
+    assert shop.row(job_id)["last_error"]["type"] == "workers.errors.TransactionError"
+    assert shop.effects() == []
+    assert shop.work(shop.delivered(write_more, name="tests.next")) == "finished"
+    assert shop.effects() == ["the next job"]
+
+
+@pytest.mark.parametrize("after", ["nothing", "a statement", "a rollback"])
+def test_a_block_of_psycopgs_own_within_the_transaction_is_a_savepoint(shop: Workshop, after: str) -> None:
+    def act() -> None:
+        with psycopg_transaction() as connection:
+            if after != "nothing":
+                leave(connection, "before")
+            if after == "a rollback":
+                connection.rollback()
+            with connection.transaction():
+                leave(connection, "kept")
+            assert shop.effects() == []
+            with suppress(psycopg.DataError), connection.transaction():
+                leave(connection, "rolled back")
+                connection.execute("SELECT 1 / 0")
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == (["before"] if after == "a statement" else []) + ["kept"]
+
+
+def test_what_a_job_sets_on_its_connection_is_not_there_for_the_next(shop: Workshop) -> None:
+    seen: list[Any] = []
+
+    def act() -> None:
+        with psycopg_transaction() as connection:
+            seen.append(
+                connection.execute("SELECT 1 AS one, current_setting('transaction_isolation')").fetchone()
+            )
+            connection.rollback()
+            connection.row_factory = dict_row
+            connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+
+    for _ in range(2):
+        assert shop.work(shop.delivered(act)) == "finished"
+    assert seen == [(1, "read committed")] * 2
+
+
+def test_an_isolation_level_of_a_session_is_not_there_for_the_next(shop: Workshop) -> None:
+    seen: list[Any] = []
+    level = sqlalchemy.text("SELECT current_setting('transaction_isolation')")
+
+    def act() -> None:
+        with transaction() as session:
+            seen.append(session.scalar(level))
+            session.rollback()
+            session.connection(execution_options={"isolation_level": "SERIALIZABLE"})
+
+    for _ in range(2):
+        assert shop.work(shop.delivered(act)) == "finished"
+    assert seen == ["read committed"] * 2
+
+
+def divide_at_the_commit(shop: Workshop) -> None:
+    query(
+        shop.database_url,
+        """
+        CREATE FUNCTION divide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM 1 / 0; RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER divides AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED
+            FOR EACH ROW EXECUTE FUNCTION divide()
+        """,
+    )
+
+
+def test_a_commit_that_a_trigger_refuses_is_no_lost_lease(shop: Workshop, block: Block) -> None:
+    """Though it fails in the words that a refused finish has."""
+    divide_at_the_commit(shop)
+
+    def act() -> None:
+        with block() as session:
+            leave(session, "refused")
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "retrying"
+    assert "division by zero" in shop.row(job_id)["last_error"]["message"]
+    assert shop.effects() == []
+
+
 def write_and_finish() -> None:
     with transaction() as session:
         leave(session, "the next job")
 
 
 def test_a_second_transaction_is_refused_and_the_job_stays_finished(
-    shop: Workshop, caplog: pytest.LogCaptureFixture
+    shop: Workshop, block: Block, caplog: pytest.LogCaptureFixture
 ) -> None:
     def act() -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, "first")
-        with transaction() as session:
+        with block() as session:
             leave(session, "second")
 
     assert shop.work(shop.delivered(act)) == "finished"
@@ -402,11 +539,12 @@ def test_a_second_transaction_is_refused_and_the_job_stays_finished(
 
 def test_a_transaction_that_is_left_open_fails_the_job_instead_of_losing_what_it_wrote(
     shop: Workshop,
+    block: Block,
 ) -> None:
     opened: list[Any] = []
 
     def act() -> None:
-        opened.append(transaction())
+        opened.append(block())
         leave(opened[-1].__enter__(), "open")
 
     job_id = shop.delivered(act)
@@ -492,10 +630,10 @@ def once_at(point: CrashPoint, act: Callable[[], object]) -> Iterator[None]:
 
 @pytest.mark.parametrize("point", [None, CrashPoint.WRITTEN], ids=str)
 def test_a_session_that_is_ended_leaves_nothing_and_the_next_attempt_all(
-    shop: Workshop, point: CrashPoint | None
+    shop: Workshop, block: Block, point: CrashPoint | None
 ) -> None:
     def act() -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, "first")
             if point is None and current_job().attempt == 1:
                 shop.terminate("drain job")
@@ -512,10 +650,14 @@ def test_a_session_that_is_ended_leaves_nothing_and_the_next_attempt_all(
     assert shop.effects() == ["first", "second"]
 
 
-def test_a_session_that_was_ended_between_two_jobs_is_replaced(shop: Workshop) -> None:
-    assert shop.work(shop.delivered(write_and_finish)) == "finished"
+def test_a_session_that_was_ended_between_two_jobs_is_replaced(shop: Workshop, block: Block) -> None:
+    def act() -> None:
+        with block() as session:
+            leave(session, "the next job")
+
+    assert shop.work(shop.delivered(act)) == "finished"
     assert shop.terminate("drain job") == 1
-    assert shop.work(shop.delivered(write_and_finish)) == "finished"
+    assert shop.work(shop.delivered(act)) == "finished"
     assert shop.effects() == ["the next job"] * 2
 
 
@@ -530,12 +672,12 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, Workshop]]
 
 @pytest.mark.parametrize("max_attempts", [1, 3], ids=["last attempt", "not the last"])
 def test_a_commit_whose_answer_was_lost_counts_once(
-    between: tuple[Proxy, Workshop], caplog: pytest.LogCaptureFixture, max_attempts: int
+    between: tuple[Proxy, Workshop], block: Block, caplog: pytest.LogCaptureFixture, max_attempts: int
 ) -> None:
     proxy, shop = between
 
     def act() -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, "written")
             proxy.lose = b"COMMIT"
 
@@ -549,17 +691,17 @@ def test_a_commit_whose_answer_was_lost_counts_once(
 
 
 def test_a_job_that_tries_again_after_a_commit_whose_answer_was_lost_writes_nothing_twice(
-    between: tuple[Proxy, Workshop], caplog: pytest.LogCaptureFixture
+    between: tuple[Proxy, Workshop], block: Block, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy, shop = between
 
     def act() -> None:
-        with suppress(sqlalchemy.exc.OperationalError), transaction() as session:
+        with suppress(sqlalchemy.exc.OperationalError, psycopg.OperationalError), block() as session:
             leave(session, "written")
             proxy.lose = b"COMMIT"
         assert proxy.lose is None
         assert not current_job().finished
-        with transaction() as session:
+        with block() as session:
             leave(session, "written")
 
     job_id = shop.delivered(act)
@@ -569,13 +711,13 @@ def test_a_job_that_tries_again_after_a_commit_whose_answer_was_lost_writes_noth
 
 
 def test_a_heartbeat_after_a_commit_whose_answer_was_lost_does_not_say_that_the_lease_is_lost(
-    between: tuple[Proxy, Workshop], caplog: pytest.LogCaptureFixture
+    between: tuple[Proxy, Workshop], block: Block, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy, shop = between
 
     def act() -> None:
         watched = current_job()._lease
-        with suppress(sqlalchemy.exc.OperationalError), transaction() as session:
+        with suppress(sqlalchemy.exc.OperationalError, psycopg.OperationalError), block() as session:
             leave(session, "written")
             proxy.lose = b"COMMIT"
         wait_until(lambda: watched.settling or watched.lost)
@@ -585,11 +727,13 @@ def test_a_heartbeat_after_a_commit_whose_answer_was_lost_does_not_say_that_the_
     assert "lease of attempt" not in caplog.text
 
 
-def test_a_commit_that_never_reached_the_server_is_no_commit(between: tuple[Proxy, Workshop]) -> None:
+def test_a_commit_that_never_reached_the_server_is_no_commit(
+    between: tuple[Proxy, Workshop], block: Block
+) -> None:
     proxy, shop = between
 
     def act() -> None:
-        with transaction() as session:
+        with block() as session:
             leave(session, f"attempt {current_job().attempt}")
             if current_job().attempt == 1:
                 proxy.heard, proxy.lose = False, b"COMMIT"

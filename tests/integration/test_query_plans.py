@@ -1,6 +1,7 @@
 """What the enqueuer and the workers ask again and again is answered from an index, whatever else the tables hold."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -11,8 +12,9 @@ from drain import inspection
 from drain.enqueuer import SESSION
 from drain.job import Limits
 from drain.transitions import id_array, inflight, staged
-from tests.support import query, stage_jobs
+from tests.support import PATIENCE_SECONDS, query, stage_jobs, wait_until
 from workers import database
+from workers.job_connection import bare
 
 MANY = 20_000
 WHOLE_INDEXES = """
@@ -187,6 +189,43 @@ def test_what_a_worker_writes_of_many_jobs_is_found_by_their_ids(
 
     assert set(found) <= {"inflight_jobs_pkey", "finished_jobs_pkey"}
     assert sum(found.values()) <= 2 * len(ids)
+
+
+def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of_a_full_one(
+    database_url: str,
+) -> None:
+    def claimed(jobs: int) -> list[int]:
+        ids = stage_jobs(database_url, jobs)
+        staged.move(connection, ids, last_delivery=0)
+        inflight.claim_many(connection, ids, worker="somebody", limits={})
+        return ids
+
+    def finish(ids: list[int]) -> None:
+        for job_id in ids:
+            assert inflight.finish_and_commit(of_jobs, job_id, token=1)
+
+    # What a session has read is known when it has ended.
+    with (
+        psycopg.connect(database_url, autocommit=True) as connection,
+        closing(bare._connect(database_url)) as of_jobs,
+    ):
+        database.look_up_by_id(connection)
+        finish(claimed(10))
+        connection.execute("VACUUM inflight_jobs")
+        # The sixth execution of a prepared statement makes the plan that is kept.
+        finish(claimed(10))
+        finish(claimed(MANY)[-10:])
+        pid = of_jobs.info.backend_pid
+    assert wait_until(
+        lambda: query(
+            database_url, "SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)", pid
+        ),
+        PATIENCE_SECONDS,
+    )
+    ((read,),) = query(
+        database_url, "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'inflight_jobs'"
+    )
+    assert read < MANY
 
 
 def test_which_queues_fail_is_a_few_looks_for_each_queue(many_waiting_rows: str) -> None:
