@@ -1,0 +1,128 @@
+"""What has ended is written down together with its like, as long as there is more to run."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from drain.transitions import inflight
+from drain.transitions.inflight import Claim
+from drain.wire import Intake
+from tests.support import wait_until
+from workers import finisher, registry
+from workers.database import Database
+from workers.finisher import Finisher
+from workers.hand import Bell, Hand, Held
+from workers.journal import Journal
+from workers.keeper import Keeper
+from workers.lease import Lease
+from workers.options import WorkOptions
+from workers.outcome import FINISHED
+
+
+class CountedBell(Bell):
+    """Tells how often it has been waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+
+    def wait(self, seconds: float | None = None) -> bool:
+        self.waits += 1
+        return super().wait(seconds)
+
+
+class Stores:
+    """Postgres and Redis that take whatever they are given."""
+
+    def __init__(self) -> None:
+        self.finished: list[list[int]] = []
+
+    def ask(self, statement: Callable[[Any], object]) -> object:
+        return statement(None)
+
+    def clear(self, _ids: Sequence[str]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def finish_many(self, _connection: object, claims: Sequence[Claim]) -> set[int]:
+        self.finished.append([claim.id for claim in claims])
+        return {claim.id for claim in claims}
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> Stores:
+    stores = Stores()
+    monkeypatch.setattr(inflight, "finish_many", stores.finish_many)
+    # Only the bell ends the wait for company.
+    monkeypatch.setattr(finisher, "_TOGETHER_SECONDS", 3600)
+    return stores
+
+
+@contextmanager
+def finishing(stores: Stores) -> Iterator[Hand]:
+    hand = Hand(WorkOptions(queues=["default"]), Journal())
+    hand.full = CountedBell()
+    ours = Finisher(hand, cast(Intake, stores), cast(Database, stores))
+    thread = threading.Thread(target=ours.run, daemon=True)
+    thread.start()
+    try:
+        yield hand
+    finally:
+        ours.ended = True
+        hand.done.ring()
+        hand.full.ring()
+        thread.join(10)
+    assert not thread.is_alive()
+
+
+def taken(hand: Hand, *ids: int) -> list[Held]:
+    now = datetime.now(UTC)
+    keeper = Keeper("", hand.leases)
+    for job_id in ids:
+        claim = Claim(
+            job_id, "tests.act", "[]", "{}", "default", None, None, 1, 0, 60, 30.0, 1, now, False, False
+        )
+        slot = hand.journal.take(job_id, 1, 0)
+        lease = Lease(claim, registry.options(claim.job_name), 0.0, keeper)
+        hand.held[job_id] = Held(claim, f"rq-{job_id}", lease, slot, None, 0.0)
+    hand.accept([hand.held[job_id] for job_id in ids], [])
+    return [hand.held[job_id] for job_id in ids]
+
+
+def end_next(hand: Hand) -> None:
+    hand.end(cast(Held, hand.waiting.popleft()), FINISHED, 0.002)
+
+
+def test_what_ended_first_waits_for_its_like_while_more_is_waiting_to_run(stores: Stores) -> None:
+    with finishing(stores) as hand:
+        taken(hand, 1, 2, 3)
+        end_next(hand)
+        wait_until(lambda: cast(CountedBell, hand.full).waits)
+        assert stores.finished == []
+        end_next(hand)
+        end_next(hand)
+        wait_until(lambda: not hand.held)
+    assert stores.finished == [[1, 2, 3]]
+
+
+def test_what_ended_last_waits_for_nothing(stores: Stores) -> None:
+    with finishing(stores) as hand:
+        taken(hand, 1)
+        end_next(hand)
+        wait_until(lambda: not hand.held)
+        assert cast(CountedBell, hand.full).waits == 0
+    assert stores.finished == [[1]]
+
+
+def test_what_waits_for_its_like_is_written_down_when_the_worker_ends(stores: Stores) -> None:
+    with finishing(stores) as hand:
+        taken(hand, 1, 2)
+        end_next(hand)
+        wait_until(lambda: cast(CountedBell, hand.full).waits)
+    assert stores.finished == [[1]]
