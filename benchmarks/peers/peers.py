@@ -6,7 +6,7 @@ What is safe by default stays so: nobody is told to forget a job that a dead wor
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ class Peer:
         why: How it is set up, and for what reason.
         guess: Jobs a second that do nothing: how many to begin with.
         wait: Its job that waits for 10 ms.
+        update: Its job of one UPDATE.
         schedule: SQL that adds %s jobs for tomorrow; None if they are not in Postgres.
         read: SQL that reads the whole of its queue.
         unfinished: SQL that asks whether a job that has run is still to be noted as finished.
@@ -58,6 +59,7 @@ class Peer:
     why: str
     guess: int
     wait: str = "wait"
+    update: str = "update"
     schedule: str | None = None
     read: str | None = None
     unfinished: str | None = None
@@ -68,6 +70,7 @@ class Peer:
 
 
 DRAIN = "job-drain"
+DRAIN_PSYCOPG = "job-drain, psycopg"
 DRAIN_PROCESSES = "job-drain, 16 processes"
 SCHEDULED_FOR_TOMORROW = "now() + interval '1 day' + n * interval '1 ms'"
 
@@ -233,6 +236,13 @@ OURS_IN_PROCESSES = Peer(
     at_once=_drain(AT_ONCE),
     why="`drain work --processes 16`, jobs that sleep.",
     guess=20_000,
+)
+# The same with one kind of work.
+OURS_ON_PSYCOPG = replace(
+    OURS,
+    name=DRAIN_PSYCOPG,
+    update="update_psycopg",
+    why="the same, its UPDATE in `psycopg_transaction()`: without SQLAlchemy, as in the jobs of the peers.",
 )
 IN_POSTGRES = (OURS, PGQUEUER, PROCRASTINATE)
 

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from benchmarks.peers.peers import Peer, Program
     from drain.embedded import Services
 
-WORKS = ("noop", "cpu", "update")
+UPDATE = "update"
+WORKS = ("noop", "cpu", UPDATE)
+# What is measured besides at one kind of work.
+_ALSO = {UPDATE: (peers.OURS_ON_PSYCOPG,)}
 WAIT = "wait"
 PER_SECOND = (500, 2000)
 # What a job adds to what it costs to run one that does nothing, for two processes: how many to begin with.
-_ADDED_SECONDS = {"noop": 0.0, "cpu": 0.0005, "update": 0.0002, WAIT: 1 / 1600}
+_ADDED_SECONDS = {"noop": 0.0, "cpu": 0.0005, UPDATE: 0.0002, WAIT: 1 / 1600}
 # The fork of a job has a connection to make.
 _FEWEST_JOBS = 60
 _SURPRISE = 2
@@ -67,12 +70,14 @@ def rates(
     place: Bench, measured: Sequence[Peer], works: Sequence[str], rounds: int, seconds: float
 ) -> list[Rates]:
     """Rates of all of them at each kind of work, round by round."""
-    found = {(peer.name, name): Rates(peer.name, name) for name in works for peer in measured}
+    ways = {name: [*measured, *(_ALSO.get(name, ()) if peers.OURS in measured else ())] for name in works}
+    found = {(peer.name, name): Rates(peer.name, name) for name in works for peer in ways[name]}
     for number in range(rounds):
         for name in works:
             figures.say(f"{name}, round {number + 1} of {rounds}")
-            for peer in measured:
-                _one_run(place, peer, name, name, seconds, found[peer.name, name], peer.programs)
+            for peer in ways[name]:
+                job = peer.update if name == UPDATE else name
+                _one_run(place, peer, name, job, seconds, found[peer.name, name], peer.programs)
     return list(found.values())
 
 

@@ -49,6 +49,13 @@ def update(number: int) -> None:
     work.done()
 
 
+@workers.job(name="update_psycopg")
+def update_psycopg(number: int) -> None:
+    with workers.psycopg_transaction() as connection:
+        connection.execute(work.UPDATE.format("%s"), (number % work.ACCOUNTS,))
+    work.done()
+
+
 @workers.job(name="started")
 def started(number: int) -> None:
     work.started(number)
@@ -59,7 +66,7 @@ def prepare() -> None:
 
 
 def fill(name: str, jobs: int) -> None:
-    arguments = ((number,) if name == "update" else () for number in range(jobs))
+    arguments = ((number,) if name.startswith("update") else () for number in range(jobs))
     with psycopg.connect(work.database_url()) as connection:
         stage_many(connection, name, arguments)
 
