@@ -228,6 +228,23 @@ CREATE INDEX IF NOT EXISTS finished_jobs_in_order ON finished_jobs (finished_xid
 -- has been archived and a transaction from before committed only then.
 CREATE TABLE IF NOT EXISTS finished_jobs_other PARTITION OF finished_jobs (PRIMARY KEY (id)) DEFAULT;
 
+-- Records a claimed job as finished if this is still its token, and says whether it was. It is called in transactions of
+-- jobs too, on whose sessions nothing can be set for all statements: a plan that was made while inflight_jobs was empty
+-- would be kept there, and would read all of the table for each job.
+CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE plpgsql
+    SET enable_seqscan = off AS $$
+BEGIN
+    WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)
+    INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
+    SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+        staged_at, moved_at, claimed_at, clock_timestamp(), claimed_by, attempts + batched::integer, fencing_token,
+        last_error, history
+    FROM done;
+    RETURN FOUND;
+END
+$$;
+
 -- Makes the partitions of today and of the next days, and returns how many it made. Rows of such a day that are
 -- in finished_jobs_other are moved over. Nobody who finishes a job waits for longer than a moment: without the
 -- locks at once, it does nothing, and whoever calls it calls again; and a day with too many rows to move stays

@@ -13,7 +13,7 @@ from drain.transitions import staged
 from tests.jobs_for_tests import record_in_transaction
 from workers import entry
 from workers.entry import execute
-from workers.job_connection import driver_of, for_sessions
+from workers.job_connection import driver_of, engine
 
 
 def run(label: str) -> None:
@@ -22,7 +22,7 @@ def run(label: str) -> None:
         staged.move(connection, [job_id], last_delivery=job_id)
     became = execute(job_id)
     worker = entry._worker().database.connection
-    with for_sessions.connection(os.environ["DRAIN_DATABASE_URL"]) as connection:
+    with engine(os.environ["DRAIN_DATABASE_URL"]).connect() as connection:
         session = driver_of(connection).info.backend_pid
     assert worker is not None
     sys.stdout.write(f"{became} {worker.info.backend_pid} {session}\n")

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from drain.crashpoints import CrashPoint, reached
 from workers.current import CurrentJob, current_job
 from workers.errors import TransactionError
-from workers.job_connection import JobConnection, bare, driver_of, for_sessions, too_early
+from workers.job_connection import JobConnection, bare, driver_of, engine, too_early
 
 
 @contextmanager
@@ -45,21 +45,34 @@ def transaction() -> Iterator[Session]:
         TransactionError: The job has, or had, its transaction already; or the block would commit by itself.
     """
     job = current_job()
-    with _its_only_one(job), for_sessions.connection(job._database_url) as connection:
-        with _Session(connection, expire_on_commit=False) as session:
+    with _its_only_one(job):
+        with _session(job._database_url) as session:
             yield session
             session.flush()
             reached(CrashPoint.WRITTEN)
-            # A session that has executed nothing has no transaction to commit either.
-            session.connection()
-            with _finishing(job, driver_of(connection)):
+            with _finishing(job, driver_of(session.connection())):
                 session.commit_with_the_finish()
         reached(CrashPoint.SETTLED_AND_COMMITTED)
 
 
 @contextmanager
+def _session(database_url: str) -> Iterator[_Session]:
+    with _Session(engine(database_url), expire_on_commit=False) as session:
+        try:
+            yield session
+        except BaseException:
+            # A refused commit, or a signal in the middle of anything, may leave the transaction open where
+            # the pool takes it for rolled back. Nothing of it may be left for the next one.
+            session.invalidate()
+            raise
+
+
+@contextmanager
 def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
     """As `transaction`, on a bare psycopg connection, which costs a job of one statement three quarters as much.
+
+    The connection is this job's until the block ends, and then the next one's: keep no handle of it. What a plain SET
+    has set stays; SET LOCAL ends with the transaction.
 
     Yields:
         A connection on DRAIN_DATABASE_URL, in a transaction; its `transaction()` is a savepoint, and its `commit()`
@@ -69,7 +82,7 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
         LeaseLostError, NoCurrentJobError, TransactionError: As `transaction`.
     """
     job = current_job()
-    with _its_only_one(job), bare.connection(job._database_url) as connection:
+    with _its_only_one(job), bare(job._database_url) as connection:
         yield connection
         reached(CrashPoint.WRITTEN)
         with _finishing(job, connection):
@@ -85,9 +98,10 @@ def _finishing(job: CurrentJob, connection: JobConnection) -> Iterator[None]:
     connection.finishing = job
     try:
         yield
-        job.finished = True
     finally:
         connection.finishing = None
+    if not job.finished:
+        raise TransactionError(f"nothing of the transaction of job {job.id} has been committed")
 
 
 @contextmanager

@@ -1,28 +1,23 @@
-"""The connection of a job's transaction: it commits together with the job's finish, and at no other time.
-
-Each process keeps one for its next job.
-"""
+"""The connection of a job's transaction: it commits together with the job's finish, and at no other time."""
 
 from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 import psycopg
 import sqlalchemy
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
+from sqlalchemy import event
 
 from drain import postgres
 from drain.transitions import inflight
 from workers.current import CurrentJob
-from workers.errors import JobTimeoutError, LeaseLostError, TransactionError
-
-T = TypeVar("T")
+from workers.errors import JobTimeoutError, LeaseLostError, TransactionError, WorkerStoppedError
 
 _CANCEL_SECONDS = 5.0
 
@@ -35,25 +30,51 @@ class JobConnection(psycopg.Connection[Any]):
     """
 
     finishing: CurrentJob | None = None
+    _pid = 0
+    _savepoints = 0
+    _as_opened: tuple[object, ...] = ()
+
+    def be_ready(self) -> None:
+        """Begin transactions from now on; the settings are what `is_fit` asks for."""
+        self.autocommit = False
+        self._pid = os.getpid()
+        self._as_opened = self._settings()
+
+    def is_fit(self) -> bool:
+        """Whether nothing that was done on it is left: for the next job."""
+        if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE or self._savepoints:
+            return False
+        # The server has nothing to say on an idle connection but that it ends it. Looking costs a microsecond, and
+        # asking, as SQLAlchemy's `pool_pre_ping` does, two of the exchanges of a job.
+        looking = select.poll()
+        looking.register(self, select.POLLIN)
+        return self._settings() == self._as_opened and not looking.poll(0)
 
     def commit(self) -> None:
         """Finish the job, and commit that together with what has been written: both, or neither.
 
         Raises:
             LeaseLostError: Somebody else has claimed the job; everything is rolled back.
-            TransactionError: Nobody has asked for the finish yet; or it has come already.
+            TransactionError: Nobody has asked for the finish yet; or it has come already; or something is still open.
         """
         job = self.finishing
         if job is None:
             raise too_early()
+        if self._savepoints or self.pgconn.pipeline_status != PipelineStatus.OFF or os.getpid() != self._pid:
+            raise TransactionError(
+                "a transaction() or pipeline() of psycopg's is still open within the transaction of the job, "
+                "or the block was left by a child process; all is rolled back"
+            )
+        # The job has had its way with what these make of a row.
+        self.row_factory, self.cursor_factory = tuple_row, psycopg.Cursor
         try:
-            done = inflight.finish_and_commit(self, job.id, job.fencing_token)
+            job.finished = inflight.finish_and_commit(self, job.id, job.fencing_token)
         except psycopg.errors.SerializationFailure as error:
             error.add_note(
                 "A heartbeat has extended the job's lease since the transaction took its snapshot."
             )
             raise
-        if done:
+        if job.finished:
             return
         if inflight.is_finished(self, job.id, job.fencing_token):
             job.finished = True
@@ -69,6 +90,11 @@ class JobConnection(psycopg.Connection[Any]):
             raise too_early()
         super().set_autocommit(value)
 
+    def tpc_begin(self, xid: psycopg.Xid | str) -> None:
+        """Refuse."""
+        del xid
+        raise too_early()
+
     @contextmanager
     def transaction(
         self,
@@ -79,20 +105,30 @@ class JobConnection(psycopg.Connection[Any]):
         if self.info.transaction_status == TransactionStatus.IDLE:
             # With nothing begun, psycopg would begin a transaction here, and commit it at the end of the block.
             self.execute("SELECT")
-        with super().transaction(savepoint_name, force_rollback) as savepoint:
-            yield savepoint
+        self._savepoints += 1
+        try:
+            with super().transaction(savepoint_name, force_rollback) as savepoint:
+                yield savepoint
+        finally:
+            self._savepoints -= 1
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         """Wait for the answer; if a signal interrupts that, let the server drop the statement first."""
         try:
             return super().wait(gen, *args, **kwargs)
-        except (JobTimeoutError, LeaseLostError):
+        except (JobTimeoutError, LeaseLostError, WorkerStoppedError):
             if self.info.transaction_status == TransactionStatus.ACTIVE:
                 # The answer to a statement that was cancelled, or that was quicker, has still to be read.
                 with suppress(psycopg.Error), postgres.time_limit(self, _CANCEL_SECONDS):
                     self.cancel_safe(timeout=_CANCEL_SECONDS)
                     super().wait(gen)
             raise
+
+    def _settings(self) -> tuple[object, ...]:
+        return (
+            *(self.row_factory, self.cursor_factory, self.server_cursor_factory, self.prepare_threshold),
+            *(self.isolation_level, self.read_only, self.deferrable, self.autocommit),
+        )
 
 
 def too_early() -> TransactionError:
@@ -103,116 +139,86 @@ def too_early() -> TransactionError:
     )
 
 
-class Pool(Generic[T]):
-    """Connections with no transaction open, of which each process keeps one for its next job.
-
-    SQLAlchemy's own costs 100 of the 300 us of processor time that a session with one statement takes.
-
-    Args:
-        connect: Opens one, given the URL.
-        close: Closes one, whatever has become of it.
-        driver_of: What is below.
-        is_as_opened: Whether a job has left its settings as they were.
-    """
-
-    def __init__(
-        self,
-        connect: Callable[[str], T],
-        close: Callable[[T], None],
-        driver_of: Callable[[T], JobConnection],
-        is_as_opened: Callable[[T], bool],
-    ) -> None:
-        self._connect = connect
-        self._close = close
-        self._driver_of = driver_of
-        self._is_as_opened = is_as_opened
-        # A forked child leaves its parent's alone: to close them here would end them there.
-        self._kept: dict[tuple[int, str], list[T]] = {}
-
-    @contextmanager
-    def connection(self, database_url: str) -> Iterator[T]:
-        """A connection, which the next job gets if the block ends well."""
-        kept = self._kept.setdefault((os.getpid(), database_url), [])
-        connection = self._one_of(kept) or self._connect(database_url)
-        try:
-            yield connection
-        except BaseException:
-            # A refused commit, or a signal in the middle of anything, may leave the transaction open where SQLAlchemy
-            # takes it for rolled back. Nothing of it may be left for the next one.
-            self._close(connection)
-            raise
-        # As many as there are `async def` jobs at once may be in use.
-        if kept or not self._is_as_opened(connection):
-            self._close(connection)
-        else:
-            kept.append(connection)
-
-    def close(self) -> None:
-        """Close what this process has kept."""
-        for (pid, _), kept in self._kept.items():
-            while pid == os.getpid() and kept:
-                self._close(kept.pop())
-
-    def _one_of(self, kept: list[T]) -> T | None:
-        # Another thread may take the last one in between.
-        with suppress(IndexError):
-            while True:
-                connection = kept.pop()
-                if _lives(self._driver_of(connection)):
-                    return connection
-                self._close(connection)
-        return None
+# By process and URL: a forked child must not use its parent's connections, nor close them, which would end them there.
+_engines: dict[tuple[int, str], sqlalchemy.Engine] = {}
+_kept: dict[tuple[int, str], list[JobConnection]] = {}
 
 
-def _lives(connection: JobConnection) -> bool:
-    """Whether nothing has come on an idle connection: the server has nothing to say there but that it ends it."""
-    # Looking costs a microsecond, and asking, as SQLAlchemy's `pool_pre_ping` does, two of the exchanges of a job.
-    looking = select.poll()
-    looking.register(connection, select.POLLIN)
-    return not looking.poll(0)
+@contextmanager
+def bare(database_url: str) -> Iterator[JobConnection]:
+    """A connection with no transaction open; if the block ends well, this process keeps one for its next job."""
+    kept = _kept.setdefault((os.getpid(), database_url), [])
+    connection = _one_of(kept) or _connect(database_url)
+    try:
+        yield connection
+    except BaseException:
+        # A refused commit, or a signal in the middle of anything, may have left its transaction open.
+        connection.close()
+        raise
+    # As many as there are `async def` jobs at once may be in use.
+    if kept or not connection.is_fit():
+        connection.close()
+    else:
+        kept.append(connection)
 
 
-def _connect(database_url: str) -> JobConnection:
-    connection = postgres.connect(database_url, "drain job", kind=JobConnection)
-    # The job's statements may take as long as the job; but the locks of a machine that is gone are let go of.
-    postgres.set_bounds(connection, statement_seconds=0, lock_seconds=0)
-    inflight.prepare_to_finish(connection)
-    connection.autocommit = False
-    return cast(JobConnection, connection)
+def _one_of(kept: list[JobConnection]) -> JobConnection | None:
+    # Another thread may take the last one in between.
+    with suppress(IndexError):
+        while True:
+            connection = kept.pop()
+            if connection.is_fit():
+                return connection
+            connection.close()
+    return None
 
 
-@cache
-def _engine(database_url: str) -> sqlalchemy.Engine:
-    return sqlalchemy.create_engine(
-        "postgresql+psycopg://", creator=lambda: _connect(database_url), poolclass=sqlalchemy.NullPool
-    )
+def engine(database_url: str) -> sqlalchemy.Engine:
+    """What the sessions of this process get their connections of; it keeps one, as `bare` does."""
+    key = (os.getpid(), database_url)
+    if key not in _engines:
+        _engines[key] = sqlalchemy.create_engine(
+            "postgresql+psycopg://",
+            creator=lambda: _connect(database_url),
+            # One is kept.
+            pool_size=1,
+            max_overflow=-1,
+            pool_reset_on_return=None,
+        )
+        event.listen(_engines[key], "checkout", _replace_what_is_not_fit)
+        event.listen(_engines[key], "reset", _roll_back_what_is_open)
+    return _engines[key]
 
 
 def driver_of(connection: sqlalchemy.Connection) -> JobConnection:
-    """What is below a connection of `for_sessions`."""
+    """What is below a connection of `engine`."""
     return cast(JobConnection, connection.connection.driver_connection)
 
 
-def _drop(connection: sqlalchemy.Connection) -> None:
-    connection.invalidate()
-    connection.close()
+def close_all() -> None:
+    """Close what this process has kept."""
+    for (pid, _), made in _engines.items():
+        if pid == os.getpid():
+            made.dispose()
+    for (pid, _), kept in _kept.items():
+        while pid == os.getpid() and kept:
+            kept.pop().close()
 
 
-def _is_plain(connection: JobConnection) -> bool:
-    return connection.row_factory is tuple_row and not (
-        connection.isolation_level or connection.read_only or connection.deferrable
-    )
+def _replace_what_is_not_fit(connection: JobConnection, _record: object, _proxy: object) -> None:
+    if not connection.is_fit():
+        raise sqlalchemy.exc.DisconnectionError("it has ended, or is not as it was opened")
 
 
-for_sessions = Pool(
-    connect=lambda database_url: _engine(database_url).connect(),
-    close=_drop,
-    driver_of=driver_of,
-    is_as_opened=lambda connection: not connection.get_execution_options(),
-)
-bare = Pool(
-    connect=_connect,
-    close=JobConnection.close,
-    driver_of=lambda connection: connection,
-    is_as_opened=_is_plain,
-)
+def _roll_back_what_is_open(connection: JobConnection, _record: object, _state: object) -> None:
+    # SQLAlchemy's own way to do so costs a tenth of a job of one statement, though nothing is open.
+    if connection.pgconn.transaction_status != TransactionStatus.IDLE:
+        connection.rollback()
+
+
+def _connect(database_url: str) -> JobConnection:
+    connection = cast(JobConnection, postgres.connect(database_url, "drain job", kind=JobConnection))
+    # The job's statements may take as long as the job; but the locks of a machine that is gone are let go of.
+    postgres.set_bounds(connection, statement_seconds=0, lock_seconds=0)
+    connection.be_ready()
+    return connection

@@ -11,7 +11,7 @@ from psycopg.errors import DivisionByZero
 from psycopg.types.json import Jsonb
 
 from drain.job import DEFAULT_LEASE_SECONDS, Limits
-from drain.postgres import Connection, fetch_one, is_pooled
+from drain.postgres import Connection, fetch_one
 from drain.transitions import JOB_COLUMNS, id_array
 
 # Seconds; a hundred years.
@@ -308,8 +308,14 @@ def is_current(connection: Connection, job_id: int, token: int) -> bool:
     return bool(current)
 
 
-_FINISH = """
-WITH done AS ({leave}), recorded AS (
+FINISH_ONCE = "SELECT drain_finish(%(id)s, %(token)s)"
+# The columns are those of `drain_finish`.
+FINISH_MANY = f"""
+WITH done AS (
+    DELETE FROM inflight_jobs AS job USING {_THESE}
+    WHERE job.id = ANY (%(ids)s::bigint[])
+        AND job.id = these.id AND job.fencing_token = these.token RETURNING job.*
+), recorded AS (
     INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
         staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
     SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
@@ -317,19 +323,8 @@ WITH done AS ({leave}), recorded AS (
         last_error, history
     FROM done RETURNING id
 )
+SELECT id FROM recorded
 """
-_FINISH_ONE = """
-    DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *
-"""
-_FINISH_THESE = f"""
-    DELETE FROM inflight_jobs AS job USING {_THESE}
-    WHERE job.id = ANY (%(ids)s::bigint[])
-        AND job.id = these.id AND job.fencing_token = these.token RETURNING job.*
-"""
-FINISH_ONCE = _FINISH.format(leave=_FINISH_ONE) + "SELECT EXISTS (SELECT FROM recorded)"
-# Fails where FINISH_ONCE says no: then a COMMIT that has been sent along with it is not executed.
-FINISH_OR_FAIL = _FINISH.format(leave=_FINISH_ONE) + "SELECT 1 / count(*) FROM recorded"
-FINISH_MANY = _FINISH.format(leave=_FINISH_THESE) + "SELECT id FROM recorded"
 IS_FINISHED = """
 SELECT EXISTS (
     SELECT FROM finished_jobs
@@ -359,22 +354,8 @@ def finish_once(connection: Connection, job_id: int, token: int) -> bool:
     return bool(finished)
 
 
-# As on the workers' own connections, but these are the jobs': a plan that was made while the table was empty would be
-# kept, and read all of it for each job.
-_BY_ID = "SET LOCAL enable_seqscan = off"
-
-
-def prepare_to_finish(connection: Connection) -> None:
-    """Call this once on a connection that `finish_and_commit` is to be called on."""
-    if not is_pooled(connection):
-        parameters = {"id": "$1", "token": "$2"}
-        connection.execute(f"PREPARE drain_finish (bigint, bigint) AS {FINISH_OR_FAIL % parameters}".encode())
-
-
 def finish_and_commit(connection: Connection, job_id: int, token: int) -> bool:
     """Record the job as finished together with whatever the open transaction has written: both, or neither.
-
-    One exchange with the server. In two, of five for a job of one statement, the commit took 50 us longer.
 
     Returns:
         Whether both are committed. If not, the token is stale, or has been used already: all is rolled back.
@@ -382,13 +363,12 @@ def finish_and_commit(connection: Connection, job_id: int, token: int) -> bool:
     Raises:
         psycopg.Error: All is rolled back, but for an OperationalError: then nobody knows.
     """
-    if is_pooled(connection):
-        finish = FINISH_OR_FAIL % {"id": int(job_id), "token": int(token)}
-    else:
-        finish = f"EXECUTE drain_finish ({job_id:d}, {token:d})"
     try:
-        # Without parameters: so they go as one message, of which the server executes nothing after what fails.
-        connection.execute(f"{_BY_ID}; {finish}; COMMIT".encode(), prepare=False)
+        # One message, for it has no parameters, of which the server executes nothing after what fails: a job of one
+        # statement has three exchanges with the server instead of four, and takes 8 % less time.
+        connection.execute(
+            f"SELECT 1 / drain_finish({job_id:d}, {token:d})::integer; COMMIT".encode(), prepare=False
+        )
     except DivisionByZero:
         connection.rollback()
         # Otherwise it was somebody's trigger that has divided.

@@ -14,7 +14,7 @@ from tests.support import query
 from tests.workshop import Workshop
 from workers import registry
 from workers.entry import Worker
-from workers.job_connection import bare, for_sessions
+from workers.job_connection import close_all
 
 
 @pytest.fixture
@@ -24,8 +24,7 @@ def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksho
     jobs_for_tests.create_effects(database_url)
     with closing(Worker(Settings(database_url=database_url))) as worker:
         yield Workshop(database_url, worker)
-    for_sessions.close()
-    bare.close()
+    close_all()
 
 
 @pytest.fixture

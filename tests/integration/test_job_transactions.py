@@ -421,7 +421,31 @@ def let_each_commit_by_itself(connection: psycopg.Connection[Any]) -> None:
     connection.autocommit = True
 
 
-@pytest.mark.parametrize("misuse", [commit_by_psycopg, leave_psycopgs_block, let_each_commit_by_itself])
+def commit_in_two_phases(connection: psycopg.Connection[Any]) -> None:
+    connection.rollback()
+    connection.tpc_begin("early")
+
+
+def leave_a_pipeline_open(connection: psycopg.Connection[Any]) -> None:
+    left_open.append(connection.pipeline())
+    left_open[-1].__enter__()
+
+
+def leave_a_savepoint_open(connection: psycopg.Connection[Any]) -> None:
+    left_open.append(connection.transaction())
+    left_open[-1].__enter__()
+
+
+left_open: list[AbstractContextManager[Any]] = []
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        *(commit_by_psycopg, leave_psycopgs_block, let_each_commit_by_itself, commit_in_two_phases),
+        *(leave_a_pipeline_open, leave_a_savepoint_open),
+    ],
+)
 def test_whoever_would_commit_a_psycopg_transaction_earlier_is_refused_with_nothing_written(
     shop: Workshop, misuse: Callable[[psycopg.Connection[Any]], None]
 ) -> None:
@@ -461,21 +485,130 @@ def test_a_block_of_psycopgs_own_within_the_transaction_is_a_savepoint(shop: Wor
     assert shop.effects() == (["before"] if after == "a statement" else []) + ["kept"]
 
 
-def test_what_a_job_sets_on_its_connection_is_not_there_for_the_next(shop: Workshop) -> None:
+def set_the_rows(connection: psycopg.Connection[Any]) -> None:
+    connection.row_factory = dict_row
+
+
+def set_the_cursors(connection: psycopg.Connection[Any]) -> None:
+    connection.cursor_factory = psycopg.RawCursor
+
+
+def set_the_isolation(connection: psycopg.Connection[Any]) -> None:
+    connection.rollback()
+    connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+
+
+def set_it_to_read_only(connection: psycopg.Connection[Any]) -> None:
+    connection.rollback()
+    connection.read_only = False
+
+
+def set_it_to_prepare(connection: psycopg.Connection[Any]) -> None:
+    connection.prepare_threshold = 0
+
+
+@pytest.mark.parametrize(
+    "set_", [set_the_rows, set_the_cursors, set_the_isolation, set_it_to_read_only, set_it_to_prepare]
+)
+def test_what_a_job_sets_on_its_connection_is_not_there_for_the_next(
+    shop: Workshop, set_: Callable[[psycopg.Connection[Any]], None]
+) -> None:
     seen: list[Any] = []
 
     def act() -> None:
         with psycopg_transaction() as connection:
-            seen.append(
-                connection.execute("SELECT 1 AS one, current_setting('transaction_isolation')").fetchone()
-            )
-            connection.rollback()
-            connection.row_factory = dict_row
-            connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+            settings = (connection.read_only, connection.prepare_threshold)
+            level = "current_setting('transaction_isolation')"
+            seen.append((connection.execute(f"SELECT %s::integer, {level}", (1,)).fetchone(), settings))
+            set_(connection)
 
     for _ in range(2):
         assert shop.work(shop.delivered(act)) == "finished"
-    assert seen == [(1, "read committed")] * 2
+    assert seen == [((1, "read committed"), (None, 5))] * 2
+
+
+def test_rows_as_dicts_hide_no_lost_lease(shop: Workshop) -> None:
+    def act() -> None:
+        with psycopg_transaction() as connection:
+            connection.row_factory = dict_row
+            leave(connection, "late")
+            shop.take_over(job_id)
+
+    job_id = shop.delivered(act)
+    assert shop.work(job_id) == "stale"
+    assert shop.stale_finishes() == [(job_id, 1, "nothing")]
+    assert shop.effects() == []
+
+
+def test_what_is_done_on_a_connection_after_its_block_is_not_committed_with_the_next_job(
+    shop: Workshop,
+) -> None:
+    def act() -> None:
+        with psycopg_transaction() as connection:
+            leave(connection, "within")
+        leave(connection, "afterwards")
+
+    for _ in range(2):
+        assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["within"] * 2
+
+
+def test_a_connection_that_is_closed_after_its_block_is_not_the_next_jobs(shop: Workshop) -> None:
+    def act() -> None:
+        with psycopg_transaction() as connection:
+            leave(connection, "within")
+        connection.close()
+
+    for _ in range(2):
+        assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["within"] * 2
+
+
+def test_a_session_that_is_used_after_its_block_is_not_committed_with_the_next_job(shop: Workshop) -> None:
+    def act() -> None:
+        with transaction() as session:
+            leave(session, "within")
+        leave(session, "afterwards")
+        sessions.append(session)
+
+    sessions: list[Session] = []
+    for _ in range(3):
+        assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["within"] * 3
+    assert query(shop.database_url, "SELECT count(*) FROM finished_jobs") == [(3,)]
+    for session in sessions:
+        session.close()
+
+
+def test_looking_at_the_tables_first_changes_nothing_about_the_commit(shop: Workshop) -> None:
+    def act() -> None:
+        with transaction() as session:
+            assert sqlalchemy.inspect(session.get_bind()).has_table("effects")
+            leave(session, "written")
+
+    for _ in range(2):
+        assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == ["written"] * 2
+    assert query(shop.database_url, "SELECT count(*) FROM finished_jobs") == [(2,)]
+
+
+def test_a_savepoint_that_is_rolled_back_after_many_statements_does_not_stop_the_finish(
+    shop: Workshop, block: Block
+) -> None:
+    """psycopg has prepared what is often executed by then, and forgets all of that with a rollback."""
+
+    def act() -> None:
+        with block() as handle:
+            for number in range(8):
+                leave(handle, str(number))
+            nested = handle.begin_nested() if isinstance(handle, Session) else handle.transaction()
+            with suppress(ValueError), nested:
+                leave(handle, "rolled back")
+                raise ValueError
+
+    for _ in range(2):
+        assert shop.work(shop.delivered(act)) == "finished"
+    assert shop.effects() == [str(number) for number in range(8)] * 2
 
 
 def test_an_isolation_level_of_a_session_is_not_there_for_the_next(shop: Workshop) -> None:

@@ -14,7 +14,7 @@ from drain.job import Limits
 from drain.transitions import id_array, inflight, staged
 from tests.support import PATIENCE_SECONDS, query, stage_jobs, wait_until
 from workers import database
-from workers.job_connection import bare
+from workers.job_connection import _connect
 
 MANY = 20_000
 WHOLE_INDEXES = """
@@ -141,12 +141,11 @@ ERROR: dict[str, Any] = {"error": None, "reason": "failed", "explanation": "why"
     ("statement", "parameters"),
     [
         (inflight.CLAIM, CLAIM),
-        (inflight.FINISH_ONCE, {"token": 0}),
         (inflight.RETRY_LATER, {"token": 0, "wait": 1, "error": "{}"}),
         (inflight.DEFER, {"token": 0, "wait": 1, "until": None}),
         (inflight.BURY_CLAIMED, {"token": 0} | ERROR),
     ],
-    ids=["claim", "finish", "retry", "defer", "bury"],
+    ids=["claim", "retry", "defer", "bury"],
 )
 def test_what_a_worker_writes_is_found_by_its_id(
     many_inflight_rows: str, statement: str, parameters: dict[str, Any], job_id: int
@@ -207,7 +206,7 @@ def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of
     # What a session has read is known when it has ended.
     with (
         psycopg.connect(database_url, autocommit=True) as connection,
-        closing(bare._connect(database_url)) as of_jobs,
+        closing(_connect(database_url)) as of_jobs,
     ):
         database.look_up_by_id(connection)
         finish(claimed(10))
