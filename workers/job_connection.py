@@ -183,10 +183,8 @@ def engine(database_url: str) -> sqlalchemy.Engine:
             # One is kept.
             pool_size=1,
             max_overflow=-1,
-            pool_reset_on_return=None,
         )
         event.listen(_engines[key], "checkout", _replace_what_is_not_fit)
-        event.listen(_engines[key], "reset", _roll_back_what_is_open)
     return _engines[key]
 
 
@@ -208,12 +206,6 @@ def close_all() -> None:
 def _replace_what_is_not_fit(connection: JobConnection, _record: object, _proxy: object) -> None:
     if not connection.is_fit():
         raise sqlalchemy.exc.DisconnectionError("it has ended, or is not as it was opened")
-
-
-def _roll_back_what_is_open(connection: JobConnection, _record: object, _state: object) -> None:
-    # SQLAlchemy's own way to do so costs a tenth of a job of one statement, though nothing is open.
-    if connection.pgconn.transaction_status != TransactionStatus.IDLE:
-        connection.rollback()
 
 
 def _connect(database_url: str) -> JobConnection:
