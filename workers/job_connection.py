@@ -60,10 +60,14 @@ class JobConnection(psycopg.Connection[Any]):
         job = self.finishing
         if job is None:
             raise too_early()
-        if self._savepoints or self.pgconn.pipeline_status != PipelineStatus.OFF or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             raise TransactionError(
-                "a transaction() or pipeline() of psycopg's is still open within the transaction of the job, "
-                "or the block was left by a child process; all is rolled back"
+                "the transaction of a job is for the process that began it, not for a child of it"
+            )
+        if self._savepoints or self.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise TransactionError(
+                "a transaction() or pipeline() of psycopg's is still open within the transaction of the job; "
+                "all of it is rolled back"
             )
         # The job has had its way with what these make of a row.
         self.row_factory, self.cursor_factory = tuple_row, psycopg.Cursor
