@@ -499,7 +499,7 @@ def test_an_attempt_that_takes_long_is_told_once_with_the_line_that_it_is_at(
         wait_until(lambda: events(caplog, "job_slow"))
         wait_for_extensions(3)
 
-    job_id = shop.delivered(wait_where_it_is_slow, max_execute_seconds=0.01, **QUICK)
+    job_id = shop.delivered(wait_where_it_is_slow, max_execute_seconds=0.5, **QUICK)
     assert shop.work(job_id) == "finished"
     (event,) = events(caplog, "job_slow")
     assert event.job_id == job_id  # type: ignore[attr-defined]
@@ -518,7 +518,7 @@ def test_of_an_async_job_that_takes_long_the_line_is_told_at_which_it_waits(
         while not events(caplog, "job_slow"):
             await pause()
 
-    assert shop.work(shop.delivered(wait_where_it_is_slow, max_execute_seconds=0.01)) == "finished"
+    assert shop.work(shop.delivered(wait_where_it_is_slow, max_execute_seconds=0.5)) == "finished"
     (event,) = events(caplog, "job_slow")
     assert "in wait_where_it_is_slow\n    await pause()" in event.getMessage()
     assert "in pause\n    await asyncio.sleep(HEARTBEAT_SECONDS)" in event.getMessage()

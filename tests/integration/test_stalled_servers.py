@@ -173,7 +173,7 @@ def test_a_worker_gives_up_a_postgres_that_stops_answering_as_it_finishes(
             job_id = stage(connection, jobs.record, ("it ran",))
         with new_enqueuer(direct, redis_url) as enqueuer:
             enqueuer.drain()
-        proxy.stall_at = b"INSERT INTO finished_jobs"
+        proxy.stall_at = b"drain_finish"
         with pytest.raises(UnavailableError):
             Worker(Settings(database_url=through)).execute(job_id)
 
