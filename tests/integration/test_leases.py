@@ -545,6 +545,8 @@ def test_a_job_that_goes_on_after_its_transaction_is_neither_extended_nor_told_t
         with transaction():
             pass
         beats.clear()
+        # One may have been under way.
+        wait_until(lambda: beats)
         extensions.clear()
         wait_until(lambda: len(beats) >= 5)
         assert extensions == []
