@@ -28,12 +28,12 @@ anything but a core, so no overlapping helps any more. PgQueuer takes a thousand
 spends 70 us on each; with the 25 of its documentation's example it does a third as many. The drain alone takes 12.5 us
 a job, in three processes that take turns on two cores; neither store is busy all the time, the cores are.
 
-One `UPDATE` in `transaction()` costs 600 us of processor time in all processes together, a quarter of which is
-SQLAlchemy's session; without it, 450. It is three exchanges with the server (BEGIN, UPDATE, finish with COMMIT), and
-each of the two processes waits for its own COMMIT. PgQueuer and Dramatiq make one exchange, which commits by itself,
-and have 20 and 16 of them under way, which share their writes to the disk. What they lack for that: the update and the
-finish are two commits there, so a worker that dies in between has the update made twice; here both are one commit,
-exactly once, whoever dies.
+One `UPDATE` in `transaction()` costs 600 to 800 us of processor time in all processes together, by the hour; a quarter
+of that is SQLAlchemy's session, which `psycopg_transaction()` does without. It is three exchanges with the server
+(BEGIN, UPDATE, finish with COMMIT), and each of the two processes waits for its own COMMIT. PgQueuer and Dramatiq make
+one exchange, which commits by itself, and have 20 and 16 of them under way, which share their writes to the disk. What
+they lack for that: the update and the finish are two commits there, so a worker that dies in between has the update
+made twice; here both are one commit, exactly once, whoever dies.
 
 At 2,000 commits a second both cores are taken to nine tenths, half of it by the application that commits: each hop of
 a job waits for a core. Jobs of ten milliseconds in sixteen processes are finished nearly one by one, since what has
