@@ -69,7 +69,7 @@ def _session(database_url: str) -> Iterator[_Session]:
 
 @contextmanager
 def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
-    """As `transaction`, on a bare psycopg connection, which costs a job of one statement three quarters as much.
+    """As `transaction`, on a bare psycopg connection, which costs a job of one statement four fifths as much.
 
     The connection is this job's until the block ends, and then the next one's: keep no handle of it. What a plain SET
     has set stays; SET LOCAL ends with the transaction.
