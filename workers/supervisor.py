@@ -133,12 +133,15 @@ class Supervisor:
         if number == signal.SIGCHLD:
             return
         self._told += 1
-        grace = self._options.grace_seconds if self._told == 1 else 0.0
         for seat in self._seats:
-            if seat.pid and not seat.settled:
-                seat.kill_at = monotonic() + grace + _KILL_SECONDS
-                with suppress(ProcessLookupError):
-                    os.kill(seat.pid, signal.SIGTERM if self._told == 1 else STOP_NOW)
+            self._tell(seat)
+
+    def _tell(self, seat: Seat) -> None:
+        if seat.pid and not seat.settled:
+            grace = self._options.grace_seconds if self._told == 1 else 0.0
+            seat.kill_at = monotonic() + grace + _KILL_SECONDS
+            with suppress(ProcessLookupError):
+                os.kill(seat.pid, signal.SIGTERM if self._told == 1 else STOP_NOW)
 
     def _tell_of_signals(self) -> None:
         # Not in the handler: it may have come in the middle of a line.
@@ -184,6 +187,7 @@ class Supervisor:
         """Let a child act on a seat; not if a signal has come in between, or the system has no process to give."""
         sys.stdout.flush()
         sys.stderr.flush()
+        told = self._told
         # A signal that comes from here on finds the child.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
         try:
@@ -200,6 +204,10 @@ class Supervisor:
             if pid == 0:
                 _be_the_child(act, blocked)
             seat.pid, seat.began_at = pid, monotonic()
+            # But for one that another thread has taken, whose mask is its own: its handler may have run when nobody
+            # sat here yet. To be told twice is to be told once.
+            if self._told > told:
+                self._tell(seat)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         return True

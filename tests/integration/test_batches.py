@@ -254,6 +254,8 @@ def test_so_many_processes_work_as_were_asked_for_and_one_that_dies_is_replaced(
         victim = min(children(command))
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: len(children(command)) == 3 and victim not in children(command), PATIENCE_SECONDS)
+        # Told to stop before it has logged the fourth, it would not.
+        wait_until(lambda: len(command.events("started")) == 4, PATIENCE_SECONDS)
         (died,) = command.events("worker_died")
         assert f"pid {victim}) was killed by SIGKILL" in died["message"]
         assert end(command) == 0

@@ -1,0 +1,49 @@
+"""The process that keeps worker processes running."""
+
+import os
+import signal
+
+import pytest
+
+from drain.config import Settings
+from tests.support import wait_until
+from workers.options import WorkOptions
+from workers.supervisor import Supervisor
+
+
+def wait_for_ever() -> int:
+    while True:
+        signal.pause()
+
+
+def test_a_process_that_was_forked_while_a_signal_came_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that the job modules have started may take the signal, though the main thread holds it back."""
+    supervisor = Supervisor(Settings(database_url="postgresql://nowhere"), WorkOptions(queues=["default"]))
+    (seat,) = supervisor._seats
+    fork = os.fork
+    forked: list[int] = []
+
+    def fork_as_a_signal_comes() -> int:
+        pid = fork()
+        if pid:
+            forked.append(pid)
+            supervisor._take_signal(signal.SIGTERM, None)
+        return pid
+
+    monkeypatch.setattr(os, "fork", fork_as_a_signal_comes)
+    assert supervisor._fork(seat, wait_for_ever)
+    (pid,) = forked
+    statuses: list[int] = []
+
+    def has_ended() -> bool:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        statuses.extend([status] if found else [])
+        return bool(found)
+
+    try:
+        wait_until(has_ended)
+    except AssertionError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    assert os.WTERMSIG(statuses[0]) == signal.SIGTERM
