@@ -642,11 +642,14 @@ def test_a_closed_day_that_could_not_be_dropped_is_not_written_again_by_the_stre
     make_day(database_url, YESTERDAY)
     with following() as running, psycopg.connect(database_url) as slow:
         wait_until(lambda: YESTERDAY not in partitions(database_url), 30)
+        # Before it is in the way, the new partition would be dropped like the old one.
+        monkeypatch.setattr(follow, "_CLOSE_SECONDS", 3600.0)
         make_day(database_url, YESTERDAY)
         # In the partition's way, and in the stream's, which waits for open transactions.
         slow.execute("SELECT pg_current_xact_id() FROM finished_jobs")
         slow.execute("SELECT pg_current_xact_id()")
         finish(database_url, 1, 20)
+        monkeypatch.setattr(follow, "_CLOSE_SECONDS", 0.0)
         wait_until(lambda: in_files(spark, path) == list(range(1, 21)), 30)
         monkeypatch.setattr(follow, "_CLOSE_SECONDS", 3600.0)
         wait_until(lambda: running.days[-1].problem, 30)
