@@ -20,6 +20,9 @@ Connection = psycopg.Connection[Any]
 
 # Whatever the database's own encoding is, we speak UTF-8.
 _SESSION = {"client_encoding": "utf8"}
+# No statement of ours runs for long enough to be worth compiling, and where statistics are missing or old a server
+# with JIT, which is how it is packaged, compiles what it takes for long: measured, 0.4 to 1.4 s for each statement.
+_NEVER_COMPILE = {"jit": "off"}
 # libpq's own bounds. A server that accepts and then says nothing is given up by tcp_user_timeout for
 # what we send, and by the keepalives for what we wait for: after 10 + 3 x 5 seconds.
 _BOUNDS: dict[str, Any] = {
@@ -43,19 +46,32 @@ BACKEND: LiteralString = "SELECT pg_backend_pid()"
 # transaction ends.
 _pooled: WeakSet[Connection] = WeakSet()
 
+# URLs of poolers that take no settings as a client connects. A forked child knows what its parent has learnt.
+_take_no_settings: set[str] = set()
+
 
 def connect(
-    database_url: str, application_name: str, *, kind: type[Connection] = psycopg.Connection
+    database_url: str,
+    application_name: str,
+    *,
+    settings: Mapping[str, str] = _NEVER_COMPILE,
+    kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
     """Open a connection in autocommit mode: transactions are begun where they are needed, in sight.
 
     Through a pooler it leaves nothing behind in the session: no statement is prepared.
 
+    Args:
+        database_url: Where.
+        application_name: As the server shows it.
+        settings: As for `dial`.
+        kind: The class of the connection.
+
     Raises:
         ConfigError: The URL cannot be read.
         UnavailableError: The server cannot be reached, or refuses.
     """
-    connection = dial(database_url, application_name, kind=kind)
+    connection = dial(database_url, application_name, settings=settings, kind=kind)
     try:
         with reachable(database_url), time_limit(connection, _FIRST_ANSWER_SECONDS):
             look_for_pooler(connection, backend(connection))
@@ -68,21 +84,38 @@ def connect(
 
 
 def dial(
-    database_url: str, application_name: str, *, kind: type[Connection] = psycopg.Connection
+    database_url: str,
+    application_name: str,
+    *,
+    settings: Mapping[str, str] = _NEVER_COMPILE,
+    kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
     """Open a connection in autocommit mode, and ask nothing on it.
+
+    Args:
+        database_url: Where.
+        application_name: As the server shows it.
+        settings: Settings of the session. They travel with the first message, so they cost no exchange. A pooler that
+            takes none of them gets none: others would inherit them.
+        kind: The class of the connection.
 
     Raises:
         ConfigError: The URL cannot be read.
         UnavailableError: The server cannot be reached, or refuses.
     """
-    text = conninfo(database_url, application_name)
     with reachable(database_url):
-        return kind.connect(text, autocommit=True)
+        if settings and database_url not in _take_no_settings:
+            try:
+                return kind.connect(conninfo(database_url, application_name, settings), autocommit=True)
+            except psycopg.OperationalError as error:
+                if "startup parameter" not in str(error):
+                    raise
+            _take_no_settings.add(database_url)
+        return kind.connect(conninfo(database_url, application_name), autocommit=True)
 
 
-def conninfo(database_url: str, application_name: str) -> str:
-    """What libpq is to be told: the URL, and a bound for each of its waits.
+def conninfo(database_url: str, application_name: str, settings: Mapping[str, str] | None = None) -> str:
+    """The connection string for libpq: the URL, a bound for each of libpq's waits, and settings of the session.
 
     Raises:
         ConfigError: The URL cannot be read.
@@ -91,8 +124,12 @@ def conninfo(database_url: str, application_name: str) -> str:
         given = conninfo_to_dict(database_url)
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"DRAIN_DATABASE_URL cannot be read: {_safe(error, database_url)}") from None
-    bounds = {name: value for name, value in _BOUNDS.items() if name not in given}
-    return make_conninfo(database_url, **_SESSION, **bounds, application_name=application_name)
+    added = {name: value for name, value in _BOUNDS.items() if name not in given}
+    if settings:
+        # The last one of a name counts, so these come after those of the URL.
+        words = [given.get("options", ""), *(f"-c {name}={value}" for name, value in settings.items())]
+        added["options"] = " ".join(filter(None, map(str, words)))
+    return make_conninfo(database_url, **_SESSION, **added, application_name=application_name)
 
 
 def backend(connection: Connection) -> int:
@@ -191,7 +228,16 @@ def set_bounds(
     """
     if is_pooled(connection):
         return
-    bounds = {
+    settings = bounds(
+        statement_seconds=statement_seconds, lock_seconds=lock_seconds, idle_seconds=idle_seconds
+    )
+    calls = ", ".join(["set_config(%s, %s, false)"] * len(settings))
+    connection.execute(f"SELECT {calls}", [text for setting in settings.items() for text in setting])
+
+
+def bounds(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) -> dict[str, str]:
+    """Settings of a session of ours: the bounds of `set_bounds`, and that nothing is compiled."""
+    return _NEVER_COMPILE | {
         "statement_timeout": f"{statement_seconds}s",
         "lock_timeout": f"{lock_seconds}s",
         "idle_in_transaction_session_timeout": f"{statement_seconds}s",
@@ -200,8 +246,6 @@ def set_bounds(
         "tcp_keepalives_interval": "2",
         "tcp_keepalives_count": "3",
     }
-    settings = ", ".join(["set_config(%s, %s, false)"] * len(bounds))
-    connection.execute(f"SELECT {settings}", [text for bound in bounds.items() for text in bound])
 
 
 def is_no_fault_of_a_row(error: psycopg.Error) -> bool:

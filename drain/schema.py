@@ -10,7 +10,7 @@ from drain import postgres
 from drain.errors import SchemaError
 from drain.postgres import Connection
 
-VERSION = 1
+VERSION = 2
 
 _LONGEST_SECONDS = 300
 

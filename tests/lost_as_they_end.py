@@ -11,6 +11,7 @@ import time
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from drain import postgres
 from drain.job import JobOptions
@@ -41,6 +42,8 @@ CLAIM = Claim(
     lease_expires_at=datetime.now(UTC),
     expired=False,
     failed_before=False,
+    salt=None,
+    installation=UUID(int=0),
 )
 
 
@@ -71,7 +74,7 @@ def main() -> None:
         held: list[Lease] = []
         kept = Keeper("postgresql://nowhere", held.copy)
         held.append(Lease(CLAIM, JobOptions(), time.monotonic(), kept))
-        outcomes.add(type(attempt.run(CurrentJob(CLAIM, held[0], None, "postgresql://nowhere"))))
+        outcomes.add(type(attempt.run(CurrentJob(CLAIM, held[0], "postgresql://nowhere"))))
         kept.stop()
         assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     assert outcomes == {Finished, Lost}, outcomes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar, Token
 from datetime import datetime
-from uuid import NAMESPACE_OID, UUID, uuid5
+from uuid import uuid5
 
 from drain.transitions.inflight import Claim
 from workers.errors import NoCurrentJobError
@@ -29,10 +29,10 @@ class CurrentJob:
 
     __slots__ = (
         *("id", "name", "queue", "tag", "context", "attempt", "fencing_token", "finished", "in_transaction"),
-        *("_lease", "_installation", "_database_url"),
+        *("_lease", "_database_url"),
     )
 
-    def __init__(self, claim: Claim, lease: Lease, installation: UUID | None, database_url: str) -> None:
+    def __init__(self, claim: Claim, lease: Lease, database_url: str) -> None:
         self.id = claim.id
         self.name = claim.job_name
         self.queue = claim.queue
@@ -43,7 +43,6 @@ class CurrentJob:
         self.finished = False
         self.in_transaction = False
         self._lease = lease
-        self._installation = installation
         self._database_url = database_url
 
     def __repr__(self) -> str:
@@ -51,8 +50,15 @@ class CurrentJob:
 
     @property
     def key(self) -> str:
-        """The same for every attempt, and no other job has it: for services that take an idempotency key."""
-        return str(uuid5(self._installation or NAMESPACE_OID, str(self.id)))
+        """The same for every attempt, and no other job has it: for services that take an idempotency key.
+
+        Not even one that gets the same id, after a failover to an older replica or in a restored copy of the database:
+        the key is made of the installation, the id, and a random value that the job was staged with.
+        """
+        claim = self._lease.claim
+        # Rows that were staged before version 2 of the schema have none, and keep the keys that they have shown.
+        salt = "" if claim.salt is None else f" {claim.salt}"
+        return str(uuid5(claim.installation, f"{claim.id}{salt}"))
 
     @property
     def lease_expires_at(self) -> datetime:

@@ -7,33 +7,32 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import TypeVar
-from uuid import UUID
 
 from drain import postgres, schema
 from drain.errors import UnavailableError
 from drain.postgres import Connection
-from drain.transitions import state
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # How long PostgreSQL may be away before a claim or an outcome is left to redelivery.
 PATIENCE_SECONDS = 30.0
+APPLICATION_NAME = "drain work"
 _PAUSE_SECONDS = 0.25
 _STATEMENT_SECONDS = 10
 # Longer than any statement may take: the server, or what stands between, has stopped answering.
 _STALLED_SECONDS = 15.0
-# Whatever the tables hold, and the statistics say of them, jobs are looked up by their ids. A table that was empty
-# when somebody looked, and is full of dead rows since, is otherwise read as a whole for each batch: under a snapshot
-# that was held for a minute, 38,000 jobs a second became 234.
-_BY_ID = "; ".join(f"SET enable_{way} = off" for way in ("seqscan", "bitmapscan", "nestloop", "mergejoin"))
+# Whatever the tables hold, and the statistics say of them, jobs are looked up by their ids, and locked in the order of
+# these. A table that was empty when somebody looked, and is full of dead rows since, is otherwise read as a whole for
+# each batch: under a snapshot that was held for a minute, 38,000 jobs a second became 234. Every statement of a worker
+# has an index for whatever it reads, so nothing that is off here is ever needed. Through a pooler nothing is set, and
+# no plan is kept either: it is made for the table as it is.
+_BY_ID = {"enable_seqscan": "off", "enable_bitmapscan": "off"}
 
 
-def look_up_by_id(connection: Connection) -> None:
-    """Let statements on this connection find jobs by their ids, and in no other way."""
-    # Others would inherit it.
-    if not postgres.is_pooled(connection):
-        connection.execute(_BY_ID.encode())
+def session(seconds: int = _STATEMENT_SECONDS) -> dict[str, str]:
+    """Settings of a session that looks jobs up by their ids, with a bound for each statement and each lock."""
+    return _BY_ID | postgres.bounds(statement_seconds=seconds, lock_seconds=seconds)
 
 
 @dataclass(slots=True)
@@ -42,13 +41,14 @@ class Database:
 
     Attributes:
         url: Where.
+        asks_first: A new connection is asked for its session and its schema before it is used. If not,
+            the first statement tells both, and nothing is prepared until it has.
         connection: Opened when it is needed.
-        installation: What tells this database's jobs from all others; known once it has been connected.
     """
 
     url: str
+    asks_first: bool = True
     connection: Connection | None = None
-    installation: UUID | None = None
 
     def ask(self, statement: Callable[[Connection], T], patience_seconds: float = PATIENCE_SECONDS) -> T:
         """Execute one statement, on a new connection if the old one broke, until patience ends.
@@ -78,13 +78,20 @@ class Database:
 
     def _connected(self) -> Connection:
         if self.connection is None or self.connection.closed:
-            connection = postgres.connect(self.url, "drain work")
-            with postgres.time_limit(connection, _STALLED_SECONDS):
-                postgres.set_bounds(
-                    connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_STATEMENT_SECONDS
-                )
-                look_up_by_id(connection)
-                schema.check(connection)
-                self.installation = state.installation(connection)
-            self.connection = connection
+            self.connection = self._asked() if self.asks_first else self._dialled()
         return self.connection
+
+    def _asked(self) -> Connection:
+        connection = postgres.connect(self.url, APPLICATION_NAME, settings=session())
+        try:
+            with postgres.time_limit(connection, _STALLED_SECONDS):
+                schema.check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _dialled(self) -> Connection:
+        connection = postgres.dial(self.url, APPLICATION_NAME, settings=session())
+        connection.prepare_threshold = None
+        return connection

@@ -10,6 +10,9 @@ import os
 from collections.abc import Callable
 from time import monotonic
 
+import psycopg
+
+from drain import postgres, schema
 from drain.config import Settings, process_name
 from drain.crashpoints import CrashPoint, reached
 from drain.postgres import Connection
@@ -26,6 +29,9 @@ from workers.recording import Recorder
 log = logging.getLogger(__name__)
 
 Run = Callable[[CurrentJob], Outcome]
+
+# Executions of a statement after which it is prepared; psycopg's own default.
+_PREPARE_AFTER = 5
 
 
 def execute(job_id: int) -> str:
@@ -49,14 +55,19 @@ class Worker:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.database = Database(settings.database_url)
+        # A child that was forked for one job asks for no more than its claim and its finish.
+        self.database = Database(settings.database_url, asks_first=False)
         self._recorder = Recorder(self.database)
+        self._known: Connection | None = None
 
     def execute(self, job_id: int, run: Run = attempt.run) -> str:
         """As the function of this name; `run` makes the attempt."""
         reached(CrashPoint.POPPED)
         asked_at = monotonic()
-        claim = self._claim(job_id)
+        try:
+            claim = self._claim(job_id)
+        except psycopg.DataError as error:
+            return self._recorder.bury_unclaimable(job_id, error)
         if claim is None:
             log.info("job %d is not to be claimed: claimed, finished or not due", job_id)
             return "refused"
@@ -66,7 +77,7 @@ class Worker:
         keeper = Keeper(self.database.url, lambda: [lease])
         lease = Lease(claim, registry.options(claim.job_name), asked_at, keeper)
         try:
-            result = run(CurrentJob(claim, lease, self.database.installation, self.database.url))
+            result = run(CurrentJob(claim, lease, self.database.url))
         finally:
             keeper.stop()
         reached(CrashPoint.RAN)
@@ -84,15 +95,34 @@ class Worker:
         def ask(connection: Connection) -> Claim | None:
             nonlocal asked
             again, asked = asked, True
-            return inflight.claim(
-                connection,
-                job_id,
-                worker=process_name(),
-                limits=registry.limits(),
-                again=again,
-            )
+            is_known = connection is self._known
+            try:
+                claim = inflight.claim(
+                    connection,
+                    job_id,
+                    worker=process_name(),
+                    limits=registry.limits(),
+                    version=None if is_known else schema.VERSION,
+                    again=again,
+                )
+            except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
+                # So a database answers that has no schema, or an older one.
+                schema.check(connection)
+                raise
+            if not is_known:
+                self._get_to_know(connection, has_claimed=claim is not None)
+            return claim
 
         return self.database.ask(ask)
+
+    def _get_to_know(self, connection: Connection, *, has_claimed: bool) -> None:
+        """Find out whether statements can be prepared, and whether the schema is why a first claim was refused."""
+        if not has_claimed:
+            schema.check(connection)
+            postgres.look_for_pooler(connection, postgres.backend(connection))
+        if not postgres.is_pooled(connection):
+            connection.prepare_threshold = _PREPARE_AFTER
+        self._known = connection
 
 
 _workers: dict[int, Worker] = {}

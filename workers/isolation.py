@@ -135,7 +135,7 @@ def _run_and_record(theirs: CurrentJob) -> bytes:
     signal.signal(STOP_NOW, stop)
     # A service manager sends it to all; whether there is time to end is for the supervisor to say.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    result = attempt.run(CurrentJob(claim, lease, theirs._installation, database.url))
+    result = attempt.run(CurrentJob(claim, lease, database.url))
     keeper.stop()
     word = Recorder(database).record(claim, result)
     database.close()

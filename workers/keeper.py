@@ -25,7 +25,7 @@ from drain.crashpoints import CrashPoint, reached
 from drain.postgres import Connection
 from drain.transitions import inflight
 from workers import lease as leases
-from workers.database import look_up_by_id
+from workers.database import session
 from workers.lease import NEVER, Lease
 
 log = logging.getLogger(__name__)
@@ -167,14 +167,11 @@ class Keeper:
 
     def _connected(self, seconds: float) -> Connection:
         if self._connection is None:
-            connection = postgres.connect(self._database_url, "drain lease")
+            # A heartbeat that waits for a lock must not stay behind on the server when it is given up here.
+            settings = session(max(1, int(seconds)))
+            connection = postgres.connect(self._database_url, "drain lease", settings=settings)
             with self._connecting:
                 self._connection = connection
-            with postgres.time_limit(connection, seconds):
-                # A heartbeat that waits for a lock must not stay behind on the server when it is given up here.
-                bound = max(1, int(seconds))
-                postgres.set_bounds(connection, statement_seconds=bound, lock_seconds=bound)
-                look_up_by_id(connection)
         return self._connection
 
     def _disconnect(self) -> None:

@@ -14,7 +14,6 @@ from drain.crashpoints import CrashPoint, reached
 from workers import attempt
 from workers.attempt import Call
 from workers.current import CurrentJob, begin
-from workers.database import Database
 from workers.hand import Hand, Held
 from workers.journal import KILL_AFTER_SECONDS
 from workers.lease import Interrupt
@@ -26,13 +25,13 @@ class Loop:
 
     Args:
         hand: Where the jobs are.
-        database: What tells of the database; nothing is asked on it.
+        database_url: Where a job's own connections lead.
         concurrency: How many run at once.
     """
 
-    def __init__(self, hand: Hand, database: Database, concurrency: int) -> None:
+    def __init__(self, hand: Hand, database_url: str, concurrency: int) -> None:
         self._hand = hand
-        self._database = database
+        self._database_url = database_url
         self._concurrency = concurrency
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,7 +86,7 @@ class Loop:
         call = attempt.prepare(claim)
         if not isinstance(call, Call):
             return call
-        current = CurrentJob(claim, lease, self._database.installation, self._database.url)
+        current = CurrentJob(claim, lease, self._database_url)
         begin(current)
         pid = os.getpid()
         loop = asyncio.get_running_loop()

@@ -82,7 +82,7 @@ class Process:
         self._intake = Intake(redis_url, settings.namespace, options.queues)
         self._database = Database(url)
         self._keeper = Keeper(url, hand.leases)
-        self._loop = Loop(hand, self._database, options.concurrency)
+        self._loop = Loop(hand, url, options.concurrency)
         self._taker = Taker(hand, self._intake, self._database, self._keeper, self._loop, burst=options.burst)
         self._finisher = Finisher(hand, self._intake, Database(url))
         self._rq = RQSide(hand, self._intake, self._finisher, options, redis_url, self._taker)
@@ -197,7 +197,7 @@ class Process:
             hand.room.ring()
             return
         began = hand.began_at
-        current = CurrentJob(claim, lease, self._database.installation, self._settings.database_url)
+        current = CurrentJob(claim, lease, self._settings.database_url)
         hand.journal.begin(held.slot, began + _longest(current))
         result = self._attempt(current)
         reached(CrashPoint.RAN)

@@ -53,6 +53,16 @@ class Recorder:
             return self._bury(claim, "expired", _EXPIRED, ran=False)
         return self._bury(claim, "lease", _LEASE_RAN_OUT, ran=False)
 
+    def bury_unclaimable(self, job_id: int, error: psycopg.Error) -> str:
+        """Give up a job whose row makes each claim of it fail."""
+        reason = error.diag.message_primary or str(error).partition("\n")[0]
+        explanation = f"it cannot be claimed: {reason}"
+        buried = self.database.ask(lambda c: inflight.bury_unclaimable(c, job_id, explanation))
+        if not buried:
+            return "refused"
+        log.error("job %d is dead: %s", job_id, explanation, extra={"event": "job_dead", "job_id": job_id})
+        return "dead"
+
     def _record(self, claim: Claim, result: Outcome) -> str:
         match result:
             case Finished():

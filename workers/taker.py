@@ -7,6 +7,8 @@ import random
 from collections.abc import Sequence
 from time import monotonic
 
+import psycopg
+
 from drain.config import process_name
 from drain.crashpoints import CrashPoint, reached
 from drain.errors import UnavailableError
@@ -171,7 +173,12 @@ class Taker:
                 connection, ids, worker=process_name(), limits=limits, alone=alone, again=again
             )
 
-        return {claim.id: claim for claim in self._database.ask(ask)}
+        try:
+            return {claim.id: claim for claim in self._database.ask(ask)}
+        except psycopg.DataError as error:
+            # One of the rows holds what cannot be counted on: each is claimed by itself.
+            log.warning("%d jobs cannot be claimed together: %s", len(ids), error.diag.message_primary)
+            return {}
 
     def _held(self, claim: Claim, taken: Taken, asked_at: float, taken_at: float) -> Held:
         job = registry.find(claim.job_name)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from psycopg.errors import DivisionByZero
 from psycopg.types.json import Jsonb
 
 from drain.job import DEFAULT_LEASE_SECONDS, Limits
-from drain.postgres import Connection, fetch_one
+from drain.postgres import Connection, fetch_one, look_for_pooler
 from drain.transitions import JOB_COLUMNS, id_array
 
 # Seconds; a hundred years.
@@ -34,6 +35,8 @@ class Claim(NamedTuple):
         lease_expires_at: Until when it holds, by the database's clock.
         expired: The job's `expires_at` has passed, and nobody has claimed it before: it is ours to bury, not to run.
         failed_before: The attempt before this one failed, and its worker lived to say so.
+        salt: A random value that the row was staged with; None for rows from before version 2 of the schema.
+        installation: The database that the job belongs to.
     """
 
     id: int
@@ -51,6 +54,8 @@ class Claim(NamedTuple):
     lease_expires_at: datetime
     expired: bool
     failed_before: bool
+    salt: UUID | None
+    installation: UUID
 
     @property
     def is_spent(self) -> bool:
@@ -68,7 +73,11 @@ class Claim(NamedTuple):
 #
 # set_config() holds for this commit alone. A claim that a crash of the server takes back leaves a worker who goes
 # on under a token that somebody else will get as well.
-CLAIM = """
+#
+# A worker that was forked for this one job asks nothing else before: the claim also looks at the version of the
+# schema and tells which session of the server it has come to.
+_INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
+CLAIM = f"""
 WITH found AS (
     SELECT id,
         coalesce(max_attempts, (limits ->> 0)::integer, %(max_attempts)s) AS max_attempts,
@@ -81,6 +90,9 @@ WITH found AS (
     FROM inflight_jobs, LATERAL (
         SELECT %(limits)s -> encode(convert_to(job_name, 'UTF8'), 'hex') AS limits) AS registered
     WHERE id = %(id)s
+        AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+        AND (%(installation)s::text IS NULL OR %(installation)s = {_INSTALLATION}::text)
+        AND (%(version)s::integer IS NULL OR %(version)s = (SELECT max(version) FROM drain_schema))
 )
 UPDATE inflight_jobs AS job SET
     fencing_token = job.fencing_token + 1,
@@ -101,7 +113,7 @@ RETURNING job.id, job.job_name, job.job_args::text, job.job_kwargs::text, job.qu
     job.attempts, found.max_attempts, found.timeout_seconds, found.lease_seconds,
     job.fencing_token, job.lease_expires_at,
     coalesce(job.expires_at <= clock_timestamp() AND NOT found.claimed_before, false) AS expired,
-    found.failed_before
+    found.failed_before, job.salt, {_INSTALLATION}, pg_backend_pid()
 """
 
 
@@ -111,6 +123,9 @@ def claim(
     *,
     worker: str,
     limits: Mapping[str, Limits],
+    queue: str | None = None,
+    installation: str | None = None,
+    version: int | None = None,
     again: bool = False,
 ) -> Claim | None:
     """Claim one job, or be refused: it is claimed already, not due, finished, dead or unknown.
@@ -120,18 +135,30 @@ def claim(
         job_id: The job.
         worker: Who claims, for people to read.
         limits: Of each registered name; others get the defaults.
+        queue: Only if the job is of this queue.
+        installation: Only if the database is this one, by the text of its UUID.
+        version: Only if the database has this version of the schema.
         again: This worker has asked before and got no answer: a claim of its own is the one it asked for.
+
+    Raises:
+        psycopg.DataError: The row holds what cannot be counted on, such as the largest token there is.
     """
     parameters = {
         "id": job_id,
         "worker": worker,
         "limits": Jsonb({_hex(name): numbers for name, numbers in limits.items()}),
+        "queue": queue,
+        "installation": installation,
+        "version": version,
         "again": again,
         **Limits()._asdict(),
     }
     # In binary: psycopg reads times as text in no DateStyle but ISO, and by then the claim has been committed.
     row = connection.execute(CLAIM, parameters, binary=True).fetchone()
-    return None if row is None else Claim._make(row)
+    if row is None:
+        return None
+    look_for_pooler(connection, row[-1])
+    return Claim._make(row[:-1])
 
 
 # Takes the jobs that one worker may take together: unclaimed and due, not expired, and either new or failed by
@@ -139,7 +166,12 @@ def claim(
 # it is decided whether they are to be buried; so the row of a batch needs no look at what it was before.
 #
 # An attempt that is one of many counts when it ends, for nobody would know which of them had begun: `batched`.
+#
+# Written so that no condition implies that of an index other than the primary key: a planner that believes the table to
+# be empty would read all of such an index, as it did through a pooler.
 _MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
+_NOT_CLAIMED = "coalesce(lease_expires_at, '-infinity') = '-infinity'"
+_DUE = "coalesce(next_run_at, '-infinity') <= clock_timestamp()"
 CLAIM_MANY = f"""
 UPDATE inflight_jobs SET
     fencing_token = fencing_token + 1,
@@ -150,20 +182,20 @@ UPDATE inflight_jobs SET
     lease_expires_at = clock_timestamp() + make_interval(secs => CASE WHEN %(same_lease)s THEN %(lease_seconds)s
         ELSE coalesce((%(leases)s ->> encode(convert_to(job_name, 'UTF8'), 'hex'))::float8, %(lease_seconds)s) END),
     next_run_at = NULL
-WHERE id = ANY (%(ids)s::bigint[])
-    AND (lease_expires_at IS NULL AND (next_run_at IS NULL OR next_run_at <= clock_timestamp()) AND (
+WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+    AND ({_NOT_CLAIMED} AND {_DUE} AND (
             claimed_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())
             OR failed_at >= claimed_at)
         OR {_MINE_ALREADY})
     AND (SELECT set_config('synchronous_commit',
         replace(current_setting('synchronous_commit'), 'off', 'on'), true)) <> ''
 RETURNING id, job_name, job_args::text, job_kwargs::text, queue, tag, context::text,
-    attempts + batched::integer, max_attempts, timeout_seconds, fencing_token, lease_expires_at
+    attempts + batched::integer, max_attempts, timeout_seconds, fencing_token, lease_expires_at,
+    salt, {_INSTALLATION}
 """
-LEFT_TO_CLAIM = """
-SELECT id FROM inflight_jobs WHERE id = ANY (%s::bigint[])
-    AND (lease_expires_at IS NULL OR lease_expires_at < clock_timestamp())
-    AND (next_run_at IS NULL OR next_run_at <= clock_timestamp())
+LEFT_TO_CLAIM = f"""
+SELECT id FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+    AND coalesce(lease_expires_at, '-infinity') < clock_timestamp() AND {_DUE}
 """
 
 
@@ -173,6 +205,7 @@ def claim_many(
     *,
     worker: str,
     limits: Mapping[str, Limits],
+    queue: str | None = None,
     alone: bool = False,
     again: bool = False,
 ) -> list[Claim]:
@@ -183,12 +216,16 @@ def claim_many(
         ids: None of which this worker holds.
         worker: Who claims, for people to read.
         limits: Of each registered name; others get the defaults.
+        queue: Only jobs of this queue.
         alone: There is one id, and it is begun at once: its attempt counts from now on.
         again: As for `claim`.
 
     Returns:
         The claims, in the order of `ids`. What is missing among them may still be to be claimed singly:
         `left_to_claim` tells.
+
+    Raises:
+        psycopg.DataError: One of the rows holds what cannot be counted on; none has been claimed.
     """
     leases = {
         _hex(name): each.lease_seconds
@@ -197,6 +234,7 @@ def claim_many(
     }
     parameters = {
         "ids": id_array(ids),
+        "queue": queue,
         "worker": worker,
         "same_lease": not leases,
         "leases": Jsonb(leases),
@@ -217,22 +255,24 @@ def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits]) -> Claim:
             own.max_attempts if row[8] is None else row[8],
             own.timeout_seconds if row[9] is None else row[9],
             own.lease_seconds,
-            *row[10:],
+            *row[10:12],
             # What has expired, or whose last attempt ended with its worker, is claimed singly.
             *(False, False),
+            *row[12:],
         )
     )
 
 
-def left_to_claim(connection: Connection, ids: Sequence[int]) -> set[int]:
-    """Those of these jobs that nobody holds and that are due."""
-    return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, (id_array(ids),))}
+def left_to_claim(connection: Connection, ids: Sequence[int], *, queue: str | None = None) -> set[int]:
+    """Those of these jobs that nobody holds and that are due; with a queue, only jobs of that queue."""
+    parameters = {"ids": id_array(ids), "queue": queue}
+    return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, parameters)}
 
 
-CLAIMED = """
+CLAIMED = f"""
 SELECT id, job_name, job_args::text, job_kwargs::text, queue, tag, context::text, attempts + batched::integer,
-    max_attempts, timeout_seconds, fencing_token, lease_expires_at
-FROM inflight_jobs WHERE id = %s AND fencing_token = %s AND lease_expires_at IS NOT NULL
+    max_attempts, timeout_seconds, fencing_token, lease_expires_at, salt, {_INSTALLATION}
+FROM inflight_jobs WHERE id = %s AND fencing_token = %s AND NOT {_NOT_CLAIMED}
 """
 
 
@@ -242,41 +282,44 @@ def claimed(connection: Connection, job_id: int, token: int, limits: Mapping[str
     return None if row is None else _claim_of(row, limits)
 
 
-# The ids are named twice where there are tokens as well: so the rows are looked up by them, and then joined, whatever
-# the planner takes the table for.
-_THESE = "unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS these (id, token)"
-EXTEND_MANY = """
-UPDATE inflight_jobs AS job SET lease_expires_at = clock_timestamp() + make_interval(secs => these.lease)
-FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[], %(leases)s::float8[]) AS these (id, token, lease)
-WHERE job.id = ANY (%(ids)s::bigint[])
-    AND job.id = these.id AND job.fencing_token = these.token AND job.next_run_at IS NULL
-RETURNING job.id, job.lease_expires_at
+# Ids and tokens are compared by a hash of both lists, whatever the planner takes the table for: IS TRUE keeps it from
+# making a join of the two, and a join of what it believes to be empty compares each row with each. The ids are named
+# once more, so that the rows are looked up by them.
+_THESE = """id = ANY (%(ids)s::bigint[])
+    AND ((id, fencing_token) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]))) IS TRUE"""
+EXTEND_MANY = f"""
+UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
+WHERE {_THESE} AND next_run_at IS NULL
+RETURNING id, lease_expires_at
 """
 
 
 def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, datetime]:
     """Let the leases begin anew, also those that ran out, if nobody has claimed the job since.
 
+    One statement for all leases of one length, most often for all.
+
     Returns:
         Until when each lease holds. Missing are those whose token is stale, or whose job waits for its next attempt.
     """
-    claims = sorted(claims, key=_id_of)
-    parameters = {**_ids_and_tokens(claims), "leases": [claim.lease_seconds for claim in claims]}
-    return dict(connection.execute(EXTEND_MANY, parameters, binary=True).fetchall())
+    extended: dict[int, datetime] = {}
+    for lease_seconds in {claim.lease_seconds for claim in claims}:
+        alike = [claim for claim in claims if claim.lease_seconds == lease_seconds]
+        parameters = {**_ids_and_tokens(alike), "lease_seconds": lease_seconds}
+        extended.update(connection.execute(EXTEND_MANY, parameters, binary=True).fetchall())
+    return extended
 
 
 # What was claimed by a batch was new, or had failed: both stand as before the claim. The last condition is that the
-# lease has not been given back, in words by which the planner does not think of the index of all that is claimed.
+# lease has not been given back.
 RELEASE = f"""
-UPDATE inflight_jobs AS job SET
+UPDATE inflight_jobs SET
     lease_expires_at = NULL,
     claimed_at = failed_at,
     batched = false,
     attempts = attempts - CASE WHEN batched THEN 0 ELSE 1 END
-FROM {_THESE}
-WHERE job.id = ANY (%(ids)s::bigint[]) AND job.id = these.id AND job.fencing_token = these.token
-    AND coalesce(job.lease_expires_at, '-infinity') > '-infinity'
-RETURNING job.id, job.queue, job.delivery
+WHERE {_THESE} AND NOT {_NOT_CLAIMED}
+RETURNING id, queue, delivery
 """
 
 
@@ -312,9 +355,7 @@ FINISH_ONCE = "SELECT drain_finish(%(id)s, %(token)s)"
 # The columns are those of `drain_finish`.
 FINISH_MANY = f"""
 WITH done AS (
-    DELETE FROM inflight_jobs AS job USING {_THESE}
-    WHERE job.id = ANY (%(ids)s::bigint[])
-        AND job.id = these.id AND job.fencing_token = these.token RETURNING job.*
+    DELETE FROM inflight_jobs WHERE {_THESE} RETURNING *
 ), recorded AS (
     INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
         staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
@@ -488,6 +529,22 @@ def bury_claimed(
     }
     (dead,) = fetch_one(connection, BURY_CLAIMED, parameters)
     return bool(dead)
+
+
+BURY_UNCLAIMABLE = f"""
+WITH given_up AS (
+    DELETE FROM inflight_jobs WHERE id = %(id)s AND coalesce(lease_expires_at, '-infinity') < clock_timestamp()
+    RETURNING *
+)
+INSERT INTO dead_jobs ({JOB_COLUMNS}, attempts, last_error, reason, explanation)
+SELECT {JOB_COLUMNS}, attempts, last_error, 'unreadable', %(explanation)s FROM given_up
+"""
+
+
+def bury_unclaimable(connection: Connection, job_id: int, explanation: str) -> bool:
+    """Give up a job whose row makes each claim fail; False if it is gone, or somebody has claimed it after all."""
+    parameters = {"id": job_id, "explanation": explanation}
+    return connection.execute(BURY_UNCLAIMABLE, parameters).rowcount == 1
 
 
 class Redelivered(NamedTuple):

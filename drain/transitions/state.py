@@ -28,7 +28,9 @@ def lead(connection: Connection, leader: str) -> State:
 
 def installation(connection: Connection) -> UUID:
     """What tells this database's jobs from those of any other."""
-    row: tuple[UUID] | None = connection.execute("SELECT installation FROM drain_state").fetchone()
+    row: tuple[UUID] | None = connection.execute(
+        "SELECT installation FROM drain_state WHERE only_row"
+    ).fetchone()
     if row is None:
         raise _LOST
     return row[0]

@@ -40,6 +40,20 @@ def test_hundreds_of_jobs_are_finished_each_once_and_nothing_of_them_stays_in_re
         assert not list(client.scan_iter("*:intermediate"))
 
 
+LARGEST = 2**63 - 1
+
+
+def test_a_row_that_nobody_can_claim_is_dead_with_the_reason_and_its_neighbours_run(yard: Yard) -> None:
+    ids = yard.pushed(jobs.note, *map(str, range(20)))
+    query(yard.database_url, "UPDATE inflight_jobs SET fencing_token = %s WHERE id = %s", LARGEST, ids[7])
+    with yard.working("--burst", "--prefetch", "20") as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+    dead = yard.row(ids[7])
+    assert (dead["place"], dead["reason"]) == ("dead_jobs", "unreadable")
+    assert "out of range" in dead["explanation"]
+    assert yard.all_are("finished_jobs", ids[:7] + ids[8:])
+
+
 def test_jobs_of_one_queue_begin_in_their_order(yard: Yard) -> None:
     labels = [str(number) for number in range(40)]
     yard.pushed(jobs.note, *labels)

@@ -7,8 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -18,7 +20,7 @@ from drain.config import Settings, process_name
 from drain.embedded import CARELESS, EmbeddedPostgres
 from drain.job import Limits
 from drain.postgres import Connection
-from drain.transitions import dead, inflight, staged
+from drain.transitions import dead, inflight, staged, state
 from drain.transitions.dead import Selection
 from drain.transitions.inflight import Claim
 from tests.support import ROOT
@@ -60,13 +62,9 @@ def claim(
     *,
     worker: str = "somebody",
     registered: Mapping[str, Limits] = NOTHING,
+    **only: Any,
 ) -> Claim | None:
-    return inflight.claim(
-        connection,
-        job_id,
-        worker=worker,
-        limits=registered,
-    )
+    return inflight.claim(connection, job_id, worker=worker, limits=registered, **only)
 
 
 def claimed(connection: Connection, job_id: int, **options: Any) -> Claim:
@@ -480,10 +478,44 @@ def test_a_context_that_python_cannot_read_does_not_spoil_the_claim(connection: 
     assert claimed(connection, job_id).id == job_id
 
 
+def test_a_claim_is_refused_for_another_queue_database_or_schema(connection: Connection) -> None:
+    job_id = delivered(connection, queue="mail")
+    ours = str(state.installation(connection))
+    for asked in (
+        {"queue": "sms"},
+        {"installation": str(UUID(int=0))},
+        {"version": schema.VERSION + 1},
+    ):
+        assert claim(connection, job_id, **asked) is None, asked
+    assert inflight.claim_many(connection, [job_id], worker="test", limits=NOTHING, queue="sms") == []
+    assert inflight.left_to_claim(connection, [job_id], queue="sms") == set()
+    found = claim(connection, job_id, queue="mail", installation=ours, version=schema.VERSION)
+    assert found is not None
+    assert (found.fencing_token, str(found.installation)) == (1, ours)
+
+
+def test_a_worker_for_one_job_asks_for_its_claim_and_its_finish_alone(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    execute = psycopg.Connection.execute
+
+    def spy(self: Connection, statement: Any, *args: Any, **options: Any) -> Any:
+        asked.append(statement)
+        return execute(self, statement, *args, **options)
+
+    job_id = shop.delivered(lambda: None)
+    with closing(Worker(Settings(database_url=shop.database_url))) as new:
+        monkeypatch.setattr(psycopg.Connection, "execute", spy)
+        assert new.execute(job_id) == "finished"
+    assert asked == [inflight.CLAIM, inflight.FINISH_ONCE]
+
+
 def held_by(job_id: int, token: int) -> list[Claim]:
     """What a worker knows of a claim that it once had."""
     now = datetime.now(UTC)
-    return [Claim(job_id, NAME, "[]", "{}", "default", None, None, 1, 0, 60, 30.0, token, now, False, False)]
+    row = (job_id, NAME, "[]", "{}", "default", None, None, 1, 0, 60, 30.0, token, now, False, False)
+    return [Claim(*row, None, UUID(int=0))]
 
 
 OUTCOMES: dict[str, Callable[[Connection, int, int], bool]] = {

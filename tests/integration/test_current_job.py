@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import psycopg
 import pytest
@@ -14,7 +14,7 @@ from drain import schema, stage
 from drain.config import Settings
 from drain.transitions import dead, staged
 from drain.transitions.dead import Selection
-from tests.support import ids_in
+from tests.support import ids_in, query
 from tests.workshop import Workshop, leave
 from workers import NoCurrentJobError, current_job, transaction
 from workers.entry import Worker
@@ -125,6 +125,26 @@ def test_the_key_of_the_same_id_in_another_database_is_another_one(
         assert ids_in(shop.database_url, "finished_jobs") == [job_id]
         assert elsewhere.work(job_id) == "finished"
     assert keys[0] != keys[1]
+
+
+def test_a_job_that_gets_the_id_of_another_one_does_not_get_its_key(shop: Workshop, keys: list[str]) -> None:
+    """As after a failover to an older replica, or in a restored copy: the sequence gives the same ids again."""
+    assert shop.work(deliver(shop)) == "finished"
+    query(shop.database_url, "TRUNCATE finished_jobs; ALTER TABLE staged_jobs ALTER id RESTART")
+    assert shop.work(deliver(shop)) == "finished"
+    ((first,),) = query(shop.database_url, "SELECT id FROM finished_jobs")
+    assert first == 1
+    assert len(set(keys)) == len(keys) == 3
+
+
+def test_a_job_from_before_the_random_value_shows_the_key_that_it_has_shown(
+    shop: Workshop, keys: list[str]
+) -> None:
+    job_id = deliver(shop)
+    query(shop.database_url, "UPDATE inflight_jobs SET salt = NULL")
+    assert shop.work(job_id) == "finished"
+    ((installation,),) = query(shop.database_url, "SELECT installation FROM drain_state")
+    assert keys[-1] == str(uuid5(installation, str(job_id)))
 
 
 def test_an_async_job_can_ask_in_its_tasks_and_in_threads_of_its_loop(shop: Workshop) -> None:

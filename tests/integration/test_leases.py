@@ -128,13 +128,13 @@ def test_a_job_that_ends_before_its_first_heartbeat_opens_no_connection_for_it(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    connect = postgres.connect
+    dial = postgres.dial
 
     def spy(database_url: str, name: str, **options: Any) -> Any:
         opened.append(name)
-        return connect(database_url, name, **options)
+        return dial(database_url, name, **options)
 
-    monkeypatch.setattr(postgres, "connect", spy)
+    monkeypatch.setattr(postgres, "dial", spy)
     assert shop.work(shop.delivered(lambda: None)) == "finished"
     assert opened == ["drain work"]
 

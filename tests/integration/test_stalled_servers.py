@@ -139,7 +139,7 @@ def taking(database_url: str, redis_url: str, queues: list[str]) -> Iterator[Han
     hand = Hand(options, Journal())
     database, keeper = Database(database_url), Keeper(database_url, hand.leases)
     with closing(Intake(redis_url, NAMESPACE, queues)) as intake:
-        taker = Taker(hand, intake, database, keeper, Loop(hand, database, 1), burst=False)
+        taker = Taker(hand, intake, database, keeper, Loop(hand, database_url, 1), burst=False)
         thread = threading.Thread(target=taker.run)
         thread.start()
         try:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -60,6 +61,8 @@ def claim(args: str = "[]", kwargs: str = "{}", *, name: str = NAME, timeout_sec
         lease_expires_at=datetime.now(UTC),
         expired=False,
         failed_before=False,
+        salt=None,
+        installation=UUID(int=0),
     )
 
 
@@ -68,7 +71,7 @@ def run(claimed: Claim) -> Outcome:
     keeper = Keeper("postgresql://nowhere", lambda: [lease])
     lease = Lease(claimed, JobOptions(), time.monotonic(), keeper)
     try:
-        return attempt.run(CurrentJob(claimed, lease, None, "postgresql://nowhere"))
+        return attempt.run(CurrentJob(claimed, lease, "postgresql://nowhere"))
     finally:
         keeper.stop()
 

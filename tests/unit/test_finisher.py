@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -86,7 +87,8 @@ def taken(hand: Hand, *ids: int) -> list[Held]:
     keeper = Keeper("", hand.leases)
     for job_id in ids:
         claim = Claim(
-            job_id, "tests.act", "[]", "{}", "default", None, None, 1, 0, 60, 30.0, 1, now, False, False
+            *(job_id, "tests.act", "[]", "{}", "default", None, None, 1, 0, 60, 30.0, 1, now, False, False),
+            *(None, UUID(int=0)),
         )
         slot = hand.journal.take(job_id, 1, 0)
         lease = Lease(claim, registry.options(claim.job_name), 0.0, keeper)
