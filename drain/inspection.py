@@ -168,7 +168,7 @@ def status(connection: Connection) -> Status:
     """Count everything, in one snapshot. Redis is not asked; see `QueueCounts.redis_depth`."""
     result = Status()
     with connection.transaction():
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET LOCAL jit = off")
         for queue, staged, scheduled in connection.execute(_COUNT_STAGED):
             counts = result.queues.setdefault(queue, QueueCounts())
             counts.staged, counts.scheduled = staged, scheduled

@@ -90,7 +90,7 @@ def check(connection: Connection, progress: Callable[[str], None]) -> tuple[dict
 @contextmanager
 def _snapshot(connection: Connection) -> Iterator[None]:
     with connection.transaction():
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off")
         yield
 
 

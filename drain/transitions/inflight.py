@@ -54,7 +54,7 @@ class Claim(NamedTuple):
     lease_expires_at: datetime
     expired: bool
     failed_before: bool
-    salt: UUID | None
+    salt: int | None
     installation: UUID
 
     @property
