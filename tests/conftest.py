@@ -20,6 +20,8 @@ from redis import Redis
 from xdist.scheduler import LoadFileScheduling
 
 from drain.embedded import Services, services
+from drain.embedded.binaries import find_postgres, find_redis
+from drain.errors import EmbeddedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,12 +43,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+# They would lead the tests' clients to a server of whoever runs them.
+for variable in [name for name in os.environ if name.startswith("PG")]:
+    del os.environ[variable]
+
+
 class Shares(LoadFileScheduling):  # type: ignore[misc]
     """With several processes, each file is one's; all in which Spark has a part are one's, for its one session."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
         return SPARK if file.startswith(SPARK) else file
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Servers that are named and not there are one line, rather than an error of each test."""
+    try:
+        find_postgres(None)
+        find_redis(None)
+    except EmbeddedError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:

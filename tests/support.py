@@ -20,7 +20,7 @@ import psycopg
 from redis import Redis
 
 from drain import leader, postgres, stage_many
-from drain.embedded import signals
+from drain.embedded import binaries, signals
 from drain.enqueuer import Enqueuer
 from drain.wire import Wire
 
@@ -46,10 +46,12 @@ def wait_until(condition: Callable[[], T], seconds: float = 10) -> T:
 
 def environment(database_url: str, redis_url: str, **more: str) -> dict[str, str]:
     """Environment of a process of ours: these two servers, and no setting of whoever runs the tests."""
+    # What it starts servers from is not its setting but that of the whole run.
     inherited = {
         name: text
         for name, text in os.environ.items()
-        if not name.startswith("DRAIN_") and name not in ("NOTIFY_SOCKET", "FORCE_COLOR", "COLUMNS")
+        if name in (binaries.POSTGRES, binaries.REDIS)
+        or (not name.startswith("DRAIN_") and name not in ("NOTIFY_SOCKET", "FORCE_COLOR", "COLUMNS"))
     }
     ours = {"DRAIN_DATABASE_URL": database_url, "DRAIN_REDIS_URL": redis_url, "DRAIN_NAMESPACE": NAMESPACE}
     return inherited | ours | more

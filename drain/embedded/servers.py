@@ -28,6 +28,9 @@ from drain.errors import EmbeddedError
 
 CONNECT_SECONDS = 5
 
+# Port in the name of the Unix socket, where the server listens on nothing else.
+SOCKET_PORT = 5432
+
 # Leaves room for a NUL in the shortest `sun_path` in use, the 104 bytes of macOS.
 LONGEST_SOCKET_PATH = 100
 
@@ -71,7 +74,7 @@ class EmbeddedPostgres(GuardedServer):
         self.port = _free_port() if listen else None
         self.bin_directory = find_postgres(bin_directory)
         self._data = self.directory / "data"
-        self._sockets = _with_room_for(".s.PGSQL.5432", self._data, self.scratch / "sockets")
+        self._sockets = _with_room_for(f".s.PGSQL.{SOCKET_PORT}", self._data, self.scratch / "sockets")
 
     @property
     def url(self) -> str:
@@ -82,7 +85,8 @@ class EmbeddedPostgres(GuardedServer):
         """URL of another database of this server."""
         if self.port:
             return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
-        return f"postgresql://postgres@/{database}?host={quote(str(self._sockets))}"
+        # The port names the socket's file, and PGPORT would name another one.
+        return f"postgresql://postgres@/{database}?host={quote(str(self._sockets))}&port={SOCKET_PORT}"
 
     def launch(self) -> None:
         """Run `initdb` where there are no data yet, and the server on them."""
@@ -92,7 +96,7 @@ class EmbeddedPostgres(GuardedServer):
         os.chown(self._sockets, self._data.stat().st_uid, -1)
         settings = {
             "listen_addresses": "127.0.0.1" if self.port else "",
-            "port": str(self.port or 5432),
+            "port": str(self.port or SOCKET_PORT),
             "unix_socket_directories": "." if self._sockets == self._data else str(self._sockets),
             "max_connections": "100",
             "shared_buffers": "128MB",
@@ -245,6 +249,9 @@ def services(
 ) -> Iterator[Services]:
     """Run both servers for as long as the block runs.
 
+    Meanwhile the environment of this process lacks libpq's variables, such as PGPORT, PGOPTIONS and PGSERVICE:
+    they are meant for another server.
+
     Args:
         directory: Where to keep the data; None for a temporary directory.
         listen: Listen on free ports of 127.0.0.1 instead of Unix sockets alone.
@@ -261,8 +268,18 @@ def services(
         listen=listen,
     )
     redis_ = EmbeddedRedis(directory and directory / "redis", settings=redis_settings, listen=listen)
-    with postgres, redis_:
+    with without_client_settings(), postgres, redis_:
         yield Services(postgres, redis_)
+
+
+@contextmanager
+def without_client_settings() -> Iterator[None]:
+    """Take libpq's variables out of the environment of this process for as long as the block runs."""
+    taken = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PG")}
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
 
 
 def _free_port() -> int:

