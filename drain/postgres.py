@@ -108,7 +108,8 @@ def dial(
             try:
                 return kind.connect(conninfo(database_url, application_name, settings), autocommit=True)
             except psycopg.OperationalError as error:
-                if "startup parameter" not in str(error):
+                # PgBouncer's words, and those of RDS Proxy.
+                if not any(word in str(error) for word in ("startup parameter", "command-line options")):
                     raise
             _take_no_settings.add(database_url)
         return kind.connect(conninfo(database_url, application_name), autocommit=True)
