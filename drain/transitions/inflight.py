@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 
 from drain.job import DEFAULT_LEASE_SECONDS, Limits
 from drain.postgres import Connection, fetch_one
-from drain.transitions import JOB_COLUMNS, id_array
+from drain.transitions import JOB_COLUMNS, id_array, state
 
 # Seconds; a hundred years.
 EVER = 3.2e9
@@ -80,7 +80,7 @@ WITH found AS (
             replace(current_setting('synchronous_commit'), 'off', 'on'), true) AS durable
     FROM inflight_jobs, LATERAL (
         SELECT %(limits)s -> encode(convert_to(job_name, 'UTF8'), 'hex') AS limits) AS registered
-    WHERE id = %(id)s
+    WHERE id = %(id)s AND (%(queue)s::text IS NULL OR queue = %(queue)s)
 )
 UPDATE inflight_jobs AS job SET
     fencing_token = job.fencing_token + 1,
@@ -111,19 +111,26 @@ def claim(
     *,
     worker: str,
     limits: Mapping[str, Limits],
+    queue: str | None = None,
+    installation: str | None = None,
     again: bool = False,
 ) -> Claim | None:
-    """Claim one job, or be refused: it is claimed already, not due, finished, dead or unknown.
+    """Claim one job, or be refused: it is claimed already, not due, finished, dead, unknown, or not the one meant.
 
     Args:
         connection: In autocommit mode: the claim must be durable before the job runs.
         job_id: The job.
         worker: Who claims, for people to read.
         limits: Of each registered name; others get the defaults.
+        queue: Name of the queue that its delivery came from: only a job of this queue is claimed.
+        installation: UUID of the database that it was delivered from: only there it is claimed.
         again: This worker has asked before and got no answer: a claim of its own is the one it asked for.
     """
+    if installation is not None and str(state.installation(connection)) != installation:
+        return None
     parameters = {
         "id": job_id,
+        "queue": queue,
         "worker": worker,
         "limits": Jsonb({_hex(name): numbers for name, numbers in limits.items()}),
         "again": again,
@@ -150,7 +157,7 @@ UPDATE inflight_jobs SET
     lease_expires_at = clock_timestamp() + make_interval(secs => CASE WHEN %(same_lease)s THEN %(lease_seconds)s
         ELSE coalesce((%(leases)s ->> encode(convert_to(job_name, 'UTF8'), 'hex'))::float8, %(lease_seconds)s) END),
     next_run_at = NULL
-WHERE id = ANY (%(ids)s::bigint[])
+WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
     AND (lease_expires_at IS NULL AND (next_run_at IS NULL OR next_run_at <= clock_timestamp()) AND (
             claimed_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())
             OR failed_at >= claimed_at)
@@ -173,6 +180,7 @@ def claim_many(
     *,
     worker: str,
     limits: Mapping[str, Limits],
+    queue: str | None = None,
     alone: bool = False,
     again: bool = False,
 ) -> list[Claim]:
@@ -183,6 +191,7 @@ def claim_many(
         ids: None of which this worker holds.
         worker: Who claims, for people to read.
         limits: Of each registered name; others get the defaults.
+        queue: As for `claim`.
         alone: There is one id, and it is begun at once: its attempt counts from now on.
         again: As for `claim`.
 
@@ -197,6 +206,7 @@ def claim_many(
     }
     parameters = {
         "ids": id_array(ids),
+        "queue": queue,
         "worker": worker,
         "same_lease": not leases,
         "leases": Jsonb(leases),

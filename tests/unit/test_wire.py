@@ -246,12 +246,12 @@ def test_an_option_that_has_no_such_value_is_a_wrong_setting(url: str) -> None:
         wire.connect(url)
 
 
-def test_the_mark_is_there_until_the_memory_is_lost(fake: Wire) -> None:
-    assert not fake.remembers()
-    fake.mark()
-    assert fake.remembers()
-    fake._redis.flushall()
-    assert not fake.remembers()
+def test_the_mark_is_there_until_the_memory_is_lost(redis: Wire, client: Redis) -> None:
+    assert not redis.remembers()
+    redis.mark()
+    assert redis.remembers()
+    client.flushall()
+    assert not redis.remembers()
 
 
 def test_a_redis_that_refuses_is_unavailable(client: Redis, redis_url: str) -> None:
