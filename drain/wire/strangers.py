@@ -130,7 +130,7 @@ class Strangers:
         """Tell whose these ids are, in one round trip."""
         with self._redis.pipeline(transaction=False) as pipeline:
             for rq_id in rq_ids:
-                pipeline.hget(b"rq:job:" + rq_id, "data")  # type: ignore[arg-type]
+                pipeline.hget(b"rq:job:" + rq_id, "data")
             return [judge(data, installation) for data in pipeline.execute(raise_on_error=False)]
 
     def sift(

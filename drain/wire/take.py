@@ -23,7 +23,7 @@ WAIT_SECONDS = 30
 _ANSWER_SECONDS = 10.0
 _LOOK_AGAIN_SECONDS = 1.0
 # How long ids of other databases at the head of a list are not looked at: their own workers are to take them.
-_LEAVE_ALONE_SECONDS = 5.0
+_LEAVE_ALONE_SECONDS = 1.0
 # Pages of ids that are judged in one call, half a second's worth.
 _MOST_ROUNDS = 50
 # A key that never is: to wait on where there is no other.
@@ -305,11 +305,14 @@ class Intake:
             to = f"{key}:intermediate"
             moved: Any = self._waiter.execute_command("BLMOVE", key, to, "LEFT", "RIGHT", seconds)
             return (key, moved) if moved is not None else None
-        popped: Any = self._waiter.execute_command("BLPOP", *(keys or [_NOTHING]), seconds)
+        popped: Any = self._waiter.execute_command("BLPOP", *(keys or self._not_left_alone() or [_NOTHING]), seconds)
         return (popped[0].decode(), popped[1]) if popped is not None else None
 
     def _awaited(self) -> list[str]:
-        return [key for key in self._keys if key not in self._bad and not self._is_left_alone(key)]
+        return [key for key in self._not_left_alone() if key not in self._bad]
+
+    def _not_left_alone(self) -> list[str]:
+        return [key for key in self._keys if not self._is_left_alone(key)]
 
     def end_wait(self) -> None:
         """Let `wait` return at once, in whatever thread it is; nothing that it has popped is lost.
