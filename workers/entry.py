@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from time import monotonic, sleep
+from uuid import UUID
 
 from rq import Retry, get_current_job
 
@@ -34,12 +35,13 @@ _ANY_NUMBER = 2**31
 Run = Callable[[CurrentJob], Outcome]
 
 
-def execute(job_id: int, installation: str | None = None) -> str | Retry:
+def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry:
     """Claim the job, run it, and record what became of it.
 
     Args:
         job_id: The job.
-        installation: UUID of the database that has delivered it; deliveries of older versions name none.
+        installation: UUID of the database that has delivered it, as 16 bytes or as text; deliveries of older
+            versions name none.
 
     Returns:
         One word for RQ's own books: finished, retrying, deferred, dead, stale, or refused. Or RQ's order to put the
@@ -49,6 +51,8 @@ def execute(job_id: int, installation: str | None = None) -> str | Retry:
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.
         UnavailableError: PostgreSQL stayed away. The job is redelivered once it is back.
     """
+    if isinstance(installation, bytes):
+        installation = str(UUID(bytes=installation))
     current = get_current_job()
     queue = current.origin if current is not None else None
     word = _worker().execute(job_id, queue=queue or None, installation=installation)

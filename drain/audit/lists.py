@@ -7,12 +7,13 @@ look, it is in no list and its row waits under the same number still.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import chain
 
 from drain.audit.report import Breach, queue_names, samples
 from drain.audit.strays import Stray, astray, stray_breaches
 from drain.audit.watch import nobody_leads, slices
-from drain.errors import OwnedByAnotherError, UnavailableError
+from drain.errors import OwnedByAnotherError, SchemaError, UnavailableError
 from drain.postgres import Connection
 from drain.transitions import id_array, state
 from drain.wire import Wire
@@ -46,7 +47,9 @@ class Lists:
     def __init__(self, connection: Connection, redis: Wire) -> None:
         self._connection = connection
         self._redis = redis
-        redis.identify(*state.signature(connection))
+        # Whether the row is there is for another check to say.
+        with suppress(SchemaError):
+            redis.identify(*state.signature(connection))
         self._others: dict[str, Owner] = {}
         # None before the first look at each.
         self._missing: Deliveries | None = None

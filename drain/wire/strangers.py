@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from time import monotonic
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import redis
 
@@ -24,9 +25,10 @@ from drain.wire.push import ENTRY_POINT
 
 log = logging.getLogger(__name__)
 
-# The calls that `push.tracked` writes; older versions wrote the id alone.
+# The calls that `push.tracked` writes: with the id and the installation, or with the id alone.
+_NAME = re.escape(ENTRY_POINT.encode())
 _TRACKED = re.compile(
-    rb"\(V%s\nN\(I(\d{1,18})\n(?:V([0-9a-f-]{36})\n)?t\(dt\." % re.escape(ENTRY_POINT.encode())
+    rb"\(\x8c.%bNI(\d{1,18})\nC\x10(.{16})\x86}t\.|\(V%b\nN\(I(\d{1,18})\nt\(dt\." % (_NAME, _NAME), re.DOTALL
 )
 _LONGEST_CALL = 200
 # Ids that are looked at together: a millisecond or two of Redis' time.
@@ -98,8 +100,8 @@ def judge(data: object, installation: str) -> Verdict:
     match = _TRACKED.fullmatch(_inflated(data))
     if match is None:
         return Verdict(Kind.PLAIN)
-    theirs = (match[2] or b"").decode()
-    return Verdict(Kind.OURS if theirs == installation else Kind.FOREIGN, int(match[1]), theirs)
+    theirs = str(UUID(bytes=match[2])) if match[2] else ""
+    return Verdict(Kind.OURS if theirs == installation else Kind.FOREIGN, int(match[1] or match[3]), theirs)
 
 
 def _inflated(data: bytes) -> bytes:

@@ -305,7 +305,9 @@ class Intake:
             to = f"{key}:intermediate"
             moved: Any = self._waiter.execute_command("BLMOVE", key, to, "LEFT", "RIGHT", seconds)
             return (key, moved) if moved is not None else None
-        popped: Any = self._waiter.execute_command("BLPOP", *(keys or self._not_left_alone() or [_NOTHING]), seconds)
+        popped: Any = self._waiter.execute_command(
+            "BLPOP", *(keys or self._not_left_alone() or [_NOTHING]), seconds
+        )
         return (popped[0].decode(), popped[1]) if popped is not None else None
 
     def _awaited(self) -> list[str]:

@@ -132,7 +132,13 @@ def many_waiting_rows(database_url: str, request: pytest.FixtureRequest) -> str:
     return database_url
 
 
-CLAIM: dict[str, Any] = {"worker": "test", "limits": Jsonb({}), "again": False, **Limits()._asdict()}
+CLAIM: dict[str, Any] = {
+    "worker": "test",
+    "queue": None,
+    "limits": Jsonb({}),
+    "again": False,
+    **Limits()._asdict(),
+}
 ERROR: dict[str, Any] = {"error": None, "reason": "failed", "explanation": "why", "ran": True}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import closing
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -331,7 +332,10 @@ def test_an_rq_worker_gives_the_jobs_of_another_database_back(
     assert query(database_url, "SELECT id FROM inflight_jobs WHERE claimed_at IS NOT NULL") == []
     (rq_id,) = pushed(redis_url)
     assert pushed_jobs(redis_url, namespace=OTHER) == [theirs]
-    assert Job.fetch(rq_id, connection=client).args == (theirs, installation(other_database_url))
+    assert Job.fetch(rq_id, connection=client).args == (
+        theirs,
+        UUID(installation(other_database_url)).bytes,
+    )
     assert any("holds jobs of another database" in message for message in caplog.messages)
 
 
