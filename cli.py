@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import click
 
@@ -75,6 +76,12 @@ def init(settings: Settings) -> None:
 @settings_options("database_url", "redis_url", "namespace", "forward_queues", "batch_size", "poll_seconds")
 @click.option("--once", is_flag=True, help="Drain what is due now, and exit.")
 @click.option(
+    "--take-over",
+    type=click.UUID,
+    metavar="INSTALLATION",
+    help="That database is gone: feed its namespace and queues in Redis from now on.",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     default=9187,
@@ -92,7 +99,15 @@ def init(settings: Settings) -> None:
     help="Address to serve them on.",
 )
 @verbose_option
-def run(settings: Settings, *, once: bool, metrics_port: int, metrics_host: str, verbose: bool) -> None:
+def run(
+    settings: Settings,
+    *,
+    once: bool,
+    take_over: UUID | None,
+    metrics_port: int,
+    metrics_host: str,
+    verbose: bool,
+) -> None:
     """Drain committed jobs into Redis. Start as many as you like: one leads, the others stand by.
 
     SIGTERM and SIGINT end it after the batch in hand, with exit code 0.
@@ -106,7 +121,7 @@ def run(settings: Settings, *, once: bool, metrics_port: int, metrics_host: str,
     from drain.daemon import Daemon
 
     log.configure("DEBUG" if verbose else "INFO")
-    daemon = Daemon(settings)
+    daemon = Daemon(settings, take_over=str(take_over) if take_over else None)
     if once:
         click.echo(f"{daemon.run_once()} jobs went to Redis")
         return
@@ -119,7 +134,7 @@ def run(settings: Settings, *, once: bool, metrics_port: int, metrics_host: str,
 
 @main.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
-@settings_options("database_url", "redis_url", "jobs", "namespace")
+@settings_options("database_url", "redis_url", "jobs", "namespace", "only_tracked_queues")
 @click.option(
     "--processes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Work with so many."
 )
@@ -145,6 +160,9 @@ def run(settings: Settings, *, once: bool, metrics_port: int, metrics_host: str,
 @click.option("--max-jobs", type=click.IntRange(1), help="Replace a process after so many jobs.")
 @click.option("--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a process that takes more.")
 @click.option("--burst", is_flag=True, help="End when the queues are empty.")
+@click.option(
+    "--only-tracked", is_flag=True, help="Refuse plain RQ jobs in all of these queues, without reading them."
+)
 @verbose_option
 def work(
     settings: Settings,
@@ -157,6 +175,7 @@ def work(
     max_jobs: int | None,
     max_memory: int | None,
     burst: bool,
+    only_tracked: bool,
     verbose: bool,
 ) -> None:
     """Run jobs of these queues, the first named first; of "default" if none is named.
@@ -195,6 +214,7 @@ def work(
             max_jobs=max_jobs,
             max_memory_mb=max_memory,
             burst=burst,
+            only_tracked=only_tracked,
         ),
     )
 

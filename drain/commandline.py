@@ -20,6 +20,7 @@ _HELP = {
     "jobs": "Modules that define jobs, separated by commas.",
     "namespace": "First part of the RQ job ids; the database's name by default.",
     "forward_queues": "Queues whose jobs leave Postgres as they are pushed, separated by commas.",
+    "only_tracked_queues": "Queues in which plain RQ jobs are refused, separated by commas.",
     "batch_size": "The most rows of one transaction; 2500 by default.",
     "poll_seconds": "How long to sleep at most when nothing wakes the enqueuer; 1 by default.",
 }

@@ -20,6 +20,7 @@ VARIABLES = {
     "jobs": "DRAIN_JOBS",
     "namespace": "DRAIN_NAMESPACE",
     "forward_queues": "DRAIN_FORWARD_QUEUES",
+    "only_tracked_queues": "DRAIN_ONLY_TRACKED_QUEUES",
     "batch_size": "DRAIN_BATCH_SIZE",
     "poll_seconds": "DRAIN_POLL_SECONDS",
 }
@@ -36,6 +37,8 @@ class Settings:
         namespace: First part of the RQ job ids, so that several databases can share one Redis. The
             name of the database by default, with what RQ ids cannot carry replaced by `_`.
         forward_queues: Queues whose jobs leave Postgres when they are pushed.
+        only_tracked_queues: Queues in which `drain work` runs nothing but tracked jobs: plain RQ jobs and those of
+            forward mode are refused.
         batch_size: The most rows that one transaction of the enqueuer takes.
         poll_seconds: How long the enqueuer sleeps at most when nothing wakes it.
 
@@ -48,6 +51,7 @@ class Settings:
     jobs: tuple[str, ...] = ()
     namespace: str = ""
     forward_queues: frozenset[str] = frozenset()
+    only_tracked_queues: frozenset[str] = frozenset()
     batch_size: int = 2500
     poll_seconds: float = 1.0
 
@@ -65,6 +69,11 @@ class Settings:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", self.namespace):
             raise ConfigError(
                 "DRAIN_NAMESPACE may hold letters, digits, _ and -, at most 63 of them: RQ ids carry it"
+            )
+        if both := self.forward_queues & self.only_tracked_queues:
+            raise ConfigError(
+                f"queue {min(both)!r} is named in DRAIN_FORWARD_QUEUES and in DRAIN_ONLY_TRACKED_QUEUES: "
+                "its jobs would be pushed, and then refused"
             )
         if not 1 <= self.batch_size <= 100_000:
             raise ConfigError("DRAIN_BATCH_SIZE must lie between 1 and 100000")
@@ -101,7 +110,11 @@ class Settings:
         for name, read in (("batch_size", int), ("poll_seconds", float)):
             if name in given:
                 given[name] = _number(VARIABLES[name], given[name], read)
-        for name, collect in (("jobs", tuple), ("forward_queues", frozenset)):
+        for name, collect in (
+            ("jobs", tuple),
+            ("forward_queues", frozenset),
+            ("only_tracked_queues", frozenset),
+        ):
             if name in given:
                 given[name] = collect(_names(given[name]))
         return cls(**given)

@@ -24,6 +24,7 @@ from drain.limit import Limit
 from drain.pace import Pace
 from drain.postgres import Connection
 from drain.redelivery import Redelivery
+from drain.transitions import state as notes
 from drain.transitions.state import State
 from drain.turns import Turns
 from drain.wire import Wire
@@ -55,10 +56,12 @@ class Daemon:
 
     Args:
         settings: Where, and how.
+        take_over: UUID of an installation that is gone: what it fed in Redis is free from now on.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, take_over: str | None = None) -> None:
         self.settings = settings
+        self._take_over = take_over
         self.redis = Wire(settings.required_redis_url, settings.namespace)
         self._stop = threading.Event()
         self._problem: str | None = "starting"
@@ -79,7 +82,8 @@ class Daemon:
 
         Raises:
             SchemaError: The database has no schema, or one of another version.
-            ConfigError: A URL cannot be read, or leads to a pooler that shares sessions.
+            ConfigError: A URL cannot be read, or leads to a pooler that shares sessions; or another database feeds
+                the namespace (OwnedByAnotherError).
         """
         failures = 0
         while not self._stop.is_set():
@@ -102,6 +106,7 @@ class Daemon:
         """
         url = self.settings.database_url
         with postgres.reachable(url), self._connect() as connection, self._guarded(connection):
+            self._claim_namespace(connection)
             state = leader.try_to_lead(connection)
             if state is None:
                 raise DrainError("another enqueuer is draining this database; what is due is in its hands")
@@ -165,7 +170,7 @@ class Daemon:
 
     def _stand_by_and_lead(self) -> None:
         with self._connect() as connection, self._guarded(connection):
-            self.redis.ping()
+            self._claim_namespace(connection)
             state = leader.try_to_lead(connection)
             if state is None:
                 self._up("standing by")
@@ -174,6 +179,20 @@ class Daemon:
                 state = leader.try_to_lead(connection)
             if state is not None:
                 self._lead(connection, state)
+
+    def _claim_namespace(self, connection: Connection) -> None:
+        """Refuse a namespace that another database feeds, before anything is moved."""
+        self.redis.identify(*notes.signature(connection))
+        if self._take_over is not None:
+            taken = self.redis.take_over(self._take_over)
+            log.info(
+                "taken over from installation %s: %d, its namespace and queues",
+                self._take_over,
+                taken,
+                extra={"event": "taken_over"},
+            )
+            self._take_over = None
+        self.redis.remembers()
 
     @contextmanager
     def _guarded(self, connection: Connection) -> Iterator[None]:

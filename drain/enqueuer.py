@@ -115,6 +115,7 @@ class Enqueuer:
         alive: Callable[[], None] = lambda: None,
     ) -> None:
         connection.execute("; ".join(SESSION))
+        redis.identify(*notes.signature(connection))
         self.connection = connection
         self.redis = redis
         self.last_delivery = state.last_delivery
@@ -157,6 +158,7 @@ class Enqueuer:
 
         Raises:
             UnavailableError: Redis. What was moved and not pushed is redelivered later.
+            OwnedByAnotherError: Another database feeds the namespace; likewise.
             psycopg.OperationalError: The database. The batch in hand is rolled back.
         """
         total = 0
@@ -212,8 +214,11 @@ class Enqueuer:
         first_delivery = batch.last_delivery - len(batch.moved) + 1
         # Encoded slice by slice while Redis takes the slice before: this thread must not hold the
         # interpreter for long while the other one waits for its turn with an answer from PostgreSQL.
+        namespace, installation = self.redis.namespace, self.redis.installation
         deliveries = (
-            wire.tracked(self.redis.namespace, row.id, row.queue, row.job_name, row.timeout_seconds, number)
+            wire.tracked(
+                namespace, row.id, row.queue, row.job_name, row.timeout_seconds, number, installation
+            )
             for number, row in enumerate(batch.moved, first_delivery)
         )
         reached(CrashPoint.COMMITTED)

@@ -13,6 +13,10 @@ class ConfigError(DrainError):
     """A setting is missing or cannot be used as it is."""
 
 
+class OwnedByAnotherError(ConfigError):
+    """Another database feeds this namespace of Redis."""
+
+
 class SchemaError(DrainError):
     """The database has no schema of ours, or one of another version."""
 

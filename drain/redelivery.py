@@ -80,6 +80,8 @@ class Redelivery:
     _suspicions: dict[str, Suspicion] = field(default_factory=dict)
     _holds_watermark: bool = False
     _trials: dict[str, Trial] = field(default_factory=dict)
+    # Queues that another database feeds: nothing is pushed there until it does so no more.
+    _foreign: set[str] = field(default_factory=set)
     _all_leases: Pace = field(default_factory=lambda: Pace(_WHOLE_SECONDS))
     _leases_seen_at: float = 0.0
     _oldest: OldestDeliveries = field(init=False)
@@ -96,6 +98,9 @@ class Redelivery:
 
         Returns:
             How many jobs were pushed.
+
+        Raises:
+            OwnedByAnotherError: Another database feeds the namespace.
         """
         remembered = self.enqueuer.redis.remembers()
         above, up_to = self.enqueuer.pushed_up_to if remembered else 0, self.enqueuer.last_delivery
@@ -114,6 +119,7 @@ class Redelivery:
 
         Raises:
             UnavailableError: Redis; what was numbered anew and not pushed is found by `recover`.
+            OwnedByAnotherError: Another database feeds the namespace by now.
             psycopg.OperationalError: The database.
         """
         return self._leases() + self._retries() + self._lost()
@@ -208,10 +214,18 @@ class Redelivery:
         now = monotonic()
         enqueuer = self.enqueuer
         oldest = self._oldest.look()
+        foreign = set(enqueuer.redis.fed_by_others(oldest.keys()))
+        freed, self._foreign = self._foreign - foreign, foreign
         lowest = enqueuer.redis.lowest_deliveries(list(oldest), up_to=enqueuer.last_delivery)
         suspicions: dict[str, Suspicion] = {}
         overdue: list[tuple[str, int, int]] = []
         for queue, delivery in oldest.items():
+            if queue in foreign:
+                continue
+            if queue in freed:
+                # Whatever is at the head of the list: what was refused is in none.
+                overdue.append((queue, delivery, enqueuer.last_delivery))
+                continue
             known = self._suspicions.get(queue)
             listed = lowest[queue]
             gone_up_to = enqueuer.pushed_up_to if listed is None else listed - 1
@@ -274,8 +288,11 @@ class Redelivery:
         redis = self.enqueuer.redis
         self.enqueuer.queues.update(job.queue for job in jobs)
         reached(CrashPoint.RENUMBERED)
+        namespace, installation = redis.namespace, redis.installation
         redis.push(
-            wire.tracked(redis.namespace, job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery)
+            wire.tracked(
+                namespace, job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, installation
+            )
             for job in jobs
         )
         reached(CrashPoint.PUSHED_AGAIN)

@@ -107,6 +107,15 @@ def database_url(servers: Services, template: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def other_database_url(servers: Services, template: str) -> Iterator[str]:
+    """A second database with an installation of its own; all others here have the template's."""
+    with _database(servers, template) as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("UPDATE drain_state SET installation = gen_random_uuid()")
+        yield url
+
+
+@pytest.fixture
 def empty_database_url(servers: Services) -> Iterator[str]:
     with _database(servers, "template1") as url:
         yield url

@@ -8,15 +8,17 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
+from uuid import UUID
 
 import psycopg
+from rq import Retry, get_current_job
 
 from drain import postgres, schema
 from drain.config import Settings, process_name
 from drain.crashpoints import CrashPoint, reached
 from drain.postgres import Connection
-from drain.transitions import inflight
+from drain.transitions import inflight, state
 from drain.transitions.inflight import Claim
 from workers import attempt, registry
 from workers.current import CurrentJob
@@ -28,23 +30,51 @@ from workers.recording import Recorder
 
 log = logging.getLogger(__name__)
 
+FOREIGN = "foreign"
+# A worker that is alone with ids of another database takes one of them in so many seconds.
+_FOREIGN_PAUSE_SECONDS = 2.0
+_ANY_NUMBER = 2**31
 Run = Callable[[CurrentJob], Outcome]
 
 # Executions of a statement after which it is prepared; psycopg's own default.
 _PREPARE_AFTER = 5
 
 
-def execute(job_id: int) -> str:
+def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry:
     """Claim the job, run it, and record what became of it.
 
+    Args:
+        job_id: The job.
+        installation: UUID of the database that has delivered it, as 16 bytes or as text; deliveries of older
+            versions name none.
+
     Returns:
-        One word for RQ's own books: finished, retrying, deferred, dead, stale, or refused.
+        One word for RQ's own books: finished, retrying, deferred, dead, stale, or refused. Or RQ's order to put the
+        job back into its queue, after a pause: it is another database's.
 
     Raises:
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.
         UnavailableError: PostgreSQL stayed away. The job is redelivered once it is back.
     """
-    return _worker().execute(job_id)
+    if isinstance(installation, bytes):
+        installation = str(UUID(bytes=installation))
+    current = get_current_job()
+    queue = current.origin if current is not None else None
+    word = _worker().execute(job_id, queue=queue or None, installation=installation)
+    return _give_back(job_id, queue, installation) if word == FOREIGN else word
+
+
+def _give_back(job_id: int, queue: str | None, installation: str | None) -> Retry:
+    log.error(
+        "queue %s holds jobs of another database, such as job %d of installation %s: they are given back to its own "
+        "workers; give the queues of the two databases different names",
+        queue,
+        job_id,
+        installation,
+        extra={"event": "foreign_job", "queue": queue},
+    )
+    sleep(_FOREIGN_PAUSE_SECONDS)
+    return Retry(max=_ANY_NUMBER)
 
 
 class Worker:
@@ -60,15 +90,28 @@ class Worker:
         self._recorder = Recorder(self.database)
         self._known: Connection | None = None
 
-    def execute(self, job_id: int, run: Run = attempt.run) -> str:
-        """As the function of this name; `run` makes the attempt."""
+    def execute(
+        self,
+        job_id: int,
+        run: Run = attempt.run,
+        *,
+        queue: str | None = None,
+        installation: str | None = None,
+    ) -> str:
+        """As the function of this name; `run` makes the attempt.
+
+        Returns:
+            Also `FOREIGN`: the job was delivered from another database, and is untouched.
+        """
         reached(CrashPoint.POPPED)
         asked_at = monotonic()
         try:
-            claim = self._claim(job_id)
+            claim = self._claim(job_id, queue, installation)
         except psycopg.DataError as error:
             return self._recorder.bury_unclaimable(job_id, error)
         if claim is None:
+            if installation and str(self.database.ask(state.installation)) != installation:
+                return FOREIGN
             log.info("job %d is not to be claimed: claimed, finished or not due", job_id)
             return "refused"
         reached(CrashPoint.CLAIMED)
@@ -89,7 +132,7 @@ class Worker:
         """Close the connection."""
         self.database.close()
 
-    def _claim(self, job_id: int) -> Claim | None:
+    def _claim(self, job_id: int, queue: str | None, installation: str | None) -> Claim | None:
         asked = False
 
         def ask(connection: Connection) -> Claim | None:
@@ -102,6 +145,8 @@ class Worker:
                     job_id,
                     worker=process_name(),
                     limits=registry.limits(),
+                    queue=queue,
+                    installation=installation,
                     version=None if is_known else schema.VERSION,
                     again=again,
                 )

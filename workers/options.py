@@ -19,6 +19,7 @@ class WorkOptions:
         max_jobs: After so many a process is replaced; None for never.
         max_memory_mb: As soon as it has more megabytes resident, likewise.
         burst: End when the queues are empty.
+        only_tracked: Run nothing but tracked jobs, in whatever queue; plain RQ jobs are refused.
     """
 
     queues: Sequence[str]
@@ -29,3 +30,4 @@ class WorkOptions:
     max_jobs: int | None = None
     max_memory_mb: int | None = None
     burst: bool = False
+    only_tracked: bool = False

@@ -25,6 +25,7 @@ from types import FrameType
 from drain.config import Settings
 from drain.crashpoints import CrashPoint, reached
 from drain.errors import DrainError, UnavailableError
+from drain.transitions import state
 from drain.wire import Intake
 from workers import attempt, isolation, registry
 from workers.current import CurrentJob
@@ -79,13 +80,20 @@ class Process:
         self._death = death
         url, redis_url = settings.database_url, settings.required_redis_url
         self._hand = hand = Hand(options, journal)
-        self._intake = Intake(redis_url, settings.namespace, options.queues)
         self._database = Database(url)
+        only_tracked = options.queues if options.only_tracked else settings.only_tracked_queues
+        self._intake = Intake(
+            redis_url,
+            settings.namespace,
+            options.queues,
+            installation=lambda: str(self._database.ask(state.installation)),
+            only_tracked=only_tracked,
+        )
         self._keeper = Keeper(url, hand.leases)
         self._loop = Loop(hand, url, options.concurrency)
         self._taker = Taker(hand, self._intake, self._database, self._keeper, self._loop, burst=options.burst)
         self._finisher = Finisher(hand, self._intake, Database(url))
-        self._rq = RQSide(hand, self._intake, self._finisher, options, redis_url, self._taker)
+        self._rq = RQSide(hand, self._intake, self._finisher, options, redis_url, self._taker, only_tracked)
         self._housekeeping = Housekeeping(hand, options, parent)
         self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {}
         self._alarm = attempt.StandingAlarm()
@@ -221,7 +229,9 @@ class Process:
             if self._alone is None:
                 self._alone = Worker(self._settings)
             try:
-                self._finisher.count(self._alone.execute(taken.job_id, partial(self._attempt_alone, item)))
+                attempt_alone = partial(self._attempt_alone, item)
+                word = self._alone.execute(taken.job_id, attempt_alone, queue=taken.queue)
+                self._finisher.count(word)
                 self._finisher.clear_later(taken.rq_id)
             except UnavailableError as error:
                 log.warning("job %d could not be claimed or recorded: %s", taken.job_id, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from time import monotonic
 
@@ -36,6 +37,7 @@ class RQSide:
         options: Names of the queues.
         redis_url: Where.
         taker: Who knows whether RQ is suspended, and is woken when the process is to stop.
+        only_tracked: Names of the queues whose plain RQ jobs are not even looked at.
 
     Attributes:
         ended: Nothing is left to tell.
@@ -49,7 +51,9 @@ class RQSide:
         options: WorkOptions,
         redis_url: str,
         taker: Taker,
+        only_tracked: Collection[str] = (),
     ) -> None:
+        self._only_tracked = only_tracked
         self.ended = False
         self._hand = hand
         self._intake = intake
@@ -97,7 +101,7 @@ class RQSide:
         """RQ asks Redis about it as it is made, so it may take several attempts."""
         with self._making:
             if self._worker is None:
-                self._worker = RQWorker(self._redis_url, self._options.queues, self._hand)
+                self._worker = RQWorker(self._redis_url, self._options.queues, self._hand, self._only_tracked)
             return self._worker
 
     def _tell(self, worker: RQWorker) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,15 +27,25 @@ class RQWorker(SimpleWorker):
         redis_url: Where.
         queues: Names of the queues.
         hand: What this process is running.
+        only_tracked: Names of queues whose plain RQ jobs RQ's code must not touch: to read one is to unpickle it.
     """
 
-    def __init__(self, redis_url: str, queues: Sequence[str], hand: Hand) -> None:
+    def __init__(
+        self, redis_url: str, queues: Sequence[str], hand: Hand, only_tracked: Collection[str] = ()
+    ) -> None:
         self._hand = hand
         connection = wire.connect(redis_url)
         bounds = dict(connection.connection_pool.connection_kwargs)
         super().__init__(list(queues), connection=connection, worker_ttl=TTL_SECONDS)
         # RQ would wait for a minute for a Redis that stands still.
         connection.connection_pool.connection_kwargs.update(bounds)
+        self._names = list(queues)
+        # RQ's maintenance reads the jobs of these.
+        self.queues = [queue for queue in self.queues if queue.name not in only_tracked]
+
+    def queue_names(self) -> list[str]:
+        """Names of all queues, as RQ's tools show them."""
+        return self._names
 
     @property
     def horse_pid(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 import psycopg
@@ -114,7 +114,7 @@ class Taker:
         elif popped := self._intake.wait(_LONGEST_WAIT_SECONDS / 2 if self._hand.waits else WAIT_SECONDS):
             taken = self._intake.take(wanted, popped, plain=is_free)
         else:
-            taken = self._intake.take(wanted, plain=is_free) if self._intake.some_are_no_lists else []
+            taken = self._intake.take(wanted, plain=is_free) if self._intake.some_are_left_out else []
         self._was_full = taken is not None and len(taken) == wanted
         self._plain_is_next = not taken and self._intake.plain_is_next
         return taken
@@ -132,7 +132,7 @@ class Taker:
         known = self._hand.held
         ours = {each.job_id: each for each in taken if each.job_id is not None and each.job_id not in known}
         try:
-            claims = self._ask(list(ours)) if ours else {}
+            claims = self._ask(ours) if ours else {}
             missing = [job_id for job_id in ours if job_id not in claims]
             left = self._database.ask(lambda c: inflight.left_to_claim(c, missing)) if missing else set()
         except BaseException:
@@ -161,24 +161,24 @@ class Taker:
             log.debug("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
             self._intake.clear(refused)
 
-    def _ask(self, ids: Sequence[int]) -> dict[int, Claim]:
+    def _ask(self, ours: Mapping[int, Taken]) -> dict[int, Claim]:
         asked = False
-        limits = registry.limits()
-        alone = len(ids) == 1 and self._hand.is_idle
+        queues: dict[str, list[int]] = {}
+        for job_id, taken in ours.items():
+            queues.setdefault(taken.queue, []).append(job_id)
+        alone = len(ours) == 1 and self._hand.is_idle
 
         def ask(connection: Connection) -> list[Claim]:
             nonlocal asked
             again, asked = asked, True
-            return inflight.claim_many(
-                connection, ids, worker=process_name(), limits=limits, alone=alone, again=again
-            )
+            # An id may be in any list of Redis, but a job is claimed only for the queue that it is in.
+            return [
+                claim
+                for queue, ids in queues.items()
+                for claim in _claim_many(connection, ids, queue, alone=alone, again=again)
+            ]
 
-        try:
-            return {claim.id: claim for claim in self._database.ask(ask)}
-        except psycopg.DataError as error:
-            # One of the rows holds what cannot be counted on: each is claimed by itself.
-            log.warning("%d jobs cannot be claimed together: %s", len(ids), error.diag.message_primary)
-            return {}
+        return {claim.id: claim for claim in self._database.ask(ask)}
 
     def _held(self, claim: Claim, taken: Taken, asked_at: float, taken_at: float) -> Held:
         job = registry.find(claim.job_name)
@@ -217,3 +217,22 @@ class Taker:
         finally:
             for item in held:
                 self._hand.forget(item)
+
+
+def _claim_many(
+    connection: Connection, ids: Sequence[int], queue: str, *, alone: bool, again: bool
+) -> list[Claim]:
+    try:
+        return inflight.claim_many(
+            connection,
+            ids,
+            worker=process_name(),
+            limits=registry.limits(),
+            queue=queue,
+            alone=alone,
+            again=again,
+        )
+    except psycopg.DataError as error:
+        # A row among them holds what cannot be counted on, and none has been claimed: each is claimed by itself.
+        log.warning("%d jobs cannot be claimed together: %s", len(ids), error.diag.message_primary)
+        return []

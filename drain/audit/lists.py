@@ -7,20 +7,23 @@ look, it is in no list and its row waits under the same number still.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import chain
 
 from drain.audit.report import Breach, queue_names, samples
 from drain.audit.strays import Stray, astray, stray_breaches
 from drain.audit.watch import nobody_leads, slices
-from drain.errors import UnavailableError
+from drain.errors import OwnedByAnotherError, SchemaError, UnavailableError
 from drain.postgres import Connection
-from drain.transitions import id_array
+from drain.transitions import id_array, state
 from drain.wire import Wire
+from drain.wire.owners import Owner
 
 _IDS_PER_STATEMENT = 10_000
 _ROWS_PER_FETCH = 10_000
 _MISSING = "delivered, not claimed, and not in the list of their queue ({queues})"
 _STRANGER = "; this Redis has forgotten, or never knew, the namespace {namespace}"
+_OTHER = "; queue {queue} is fed by another database, {owner}"
 _CONDITION = "lease_expires_at IS NULL AND next_run_at IS NULL"
 _DELIVERED = f"SELECT queue, id, delivery FROM inflight_jobs WHERE {_CONDITION}"
 # A join, which is looked up by primary key whatever the planner knows of the table. Tried: `id = ANY` of ten
@@ -44,6 +47,10 @@ class Lists:
     def __init__(self, connection: Connection, redis: Wire) -> None:
         self._connection = connection
         self._redis = redis
+        # Whether the row is there is for another check to say.
+        with suppress(SchemaError):
+            redis.identify(*state.signature(connection))
+        self._others: dict[str, Owner] = {}
         # None before the first look at each.
         self._missing: Deliveries | None = None
         self._strays: set[Stray] | None = None
@@ -61,8 +68,9 @@ class Lists:
         try:
             self._read_lists(missing)
             self._remembers = self._redis.remembers()
+            self._others = self._redis.fed_by_others(missing.keys())
             self._problem = None
-        except UnavailableError as error:
+        except (UnavailableError, OwnedByAnotherError) as error:
             self._problem = str(error)
         self._missing = {queue: numbers for queue, numbers in missing.items() if numbers}
 
@@ -77,7 +85,11 @@ class Lists:
         if not missing:
             return []
         stranger = "" if self._remembers else _STRANGER.format(namespace=self._redis.namespace)
-        explanation = _MISSING.format(queues=queue_names(missing)) + stranger + nobody_leads(self._connection)
+        others = "".join(
+            _OTHER.format(queue=queue, owner=self._others[queue]) for queue in sorted(self._others)
+        )
+        explanation = _MISSING.format(queues=queue_names(missing)) + stranger + others
+        explanation += nobody_leads(self._connection)
         ids = samples(chain.from_iterable(missing.values()))
         return [Breach("redis", explanation, sum(map(len, missing.values())), ids)]
 

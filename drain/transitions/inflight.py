@@ -128,15 +128,15 @@ def claim(
     version: int | None = None,
     again: bool = False,
 ) -> Claim | None:
-    """Claim one job, or be refused: it is claimed already, not due, finished, dead or unknown.
+    """Claim one job, or be refused: it is claimed already, not due, finished, dead, unknown, or not the one meant.
 
     Args:
         connection: In autocommit mode: the claim must be durable before the job runs.
         job_id: The job.
         worker: Who claims, for people to read.
         limits: Of each registered name; others get the defaults.
-        queue: Only if the job is of this queue.
-        installation: Only if the database is this one, by the text of its UUID.
+        queue: Name of the queue that its delivery came from: only a job of this queue is claimed.
+        installation: UUID of the database that it was delivered from: only there it is claimed.
         version: Only if the database has this version of the schema.
         again: This worker has asked before and got no answer: a claim of its own is the one it asked for.
 
@@ -216,7 +216,7 @@ def claim_many(
         ids: None of which this worker holds.
         worker: Who claims, for people to read.
         limits: Of each registered name; others get the defaults.
-        queue: Only jobs of this queue.
+        queue: As for `claim`.
         alone: There is one id, and it is begun at once: its attempt counts from now on.
         again: As for `claim`.
 

@@ -36,6 +36,12 @@ def installation(connection: Connection) -> UUID:
     return row[0]
 
 
+def signature(connection: Connection) -> tuple[str, str]:
+    """What Redis is told of this database: its installation, and database and server for people to read."""
+    info = connection.info
+    return str(installation(connection)), f"{info.dbname} on {info.host or 'localhost'}:{info.port}"
+
+
 def progress(connection: Connection) -> State:
     """How far the leaders have got."""
     # In this order: both may move on in between, and the watermark never overtakes the number.

@@ -7,7 +7,9 @@
     rq:job:<rq id>         hash: what an RQ worker needs to run one job
     rq:suspended           there while `rq suspend` holds: no worker takes anything
     rq:worker:<name>       hash: what RQ's tools show of a worker
-    drain:<namespace>      ours: there for as long as this Redis remembers what was pushed to it
+    drain:<namespace>      ours: installation that feeds the namespace; there for as long as this Redis remembers
+                           what was pushed to it
+    drain:owners:queues    ours: hash, name of a queue -> installation that feeds it
 
 In the tracked mode the RQ job calls one fixed function with the id of the row, so no argument of a job
 and no name that could be called ever reaches Redis. Its RQ id is `<namespace>-<id>-<delivery>`: each

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any, NamedTuple
 
 import redis
 
 from drain.errors import UnavailableError
 from drain.wire.push import connect, describe, reachable
+from drain.wire.strangers import Kind, Strangers
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +22,14 @@ log = logging.getLogger(__name__)
 WAIT_SECONDS = 30
 _ANSWER_SECONDS = 10.0
 _LOOK_AGAIN_SECONDS = 1.0
+# How long ids of other databases at the head of a list are not looked at: their own workers are to take them.
+_LEAVE_ALONE_SECONDS = 1.0
+# Pages of ids that are judged in one call, half a second's worth.
+_MOST_ROUNDS = 50
+# A key that never is: to wait on where there is no other.
+_NOTHING = "drain:owners:nothing"
+# What the script has to say.
+_TAKEN, _SUSPENDED, _PLAIN_IS_NEXT, _TO_BE_SIFTED = range(4)
 
 # Takes ids from the heads of the lists, the first list first, until there are enough; none while RQ is suspended.
 #
@@ -28,6 +38,9 @@ _LOOK_AGAIN_SECONDS = 1.0
 #
 # Such an id is left where it is, and all behind it, unless ARGV[5] allows it. Keys that are no lists are left alone.
 #
+# ARGV[6] has a letter for each of KEYS: 't' where only tracked jobs run, so that such an id at the head has to be
+# looked at before anything else; 'a' where such ids are left alone for now; 'p' otherwise.
+#
 # One id may have been popped already, by the command that blocks: ARGV[3], from the list ARGV[4]; '' if none was.
 _TAKE = """
 local most, prefix, popped, popped_from = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
@@ -35,17 +48,19 @@ local function is_ours(id)
   return string.sub(id, 1, #prefix) == prefix and string.match(id, '^%d+%-%d+$', #prefix + 1)
 end
 local plain_allowed = ARGV[5] == '1'
-local bad, lists = {}, {}
-for _, key in ipairs(KEYS) do
+local bad, lists, mode = {}, {}, {}
+for place, key in ipairs(KEYS) do
+  mode[key] = string.sub(ARGV[6], place, place)
   local kind = redis.call('TYPE', key).ok
   if kind == 'list' or kind == 'none' then lists[#lists + 1] = key else bad[#bad + 1] = key end
 end
 local suspended = redis.call('EXISTS', 'rq:suspended') == 1
 if popped ~= '' then
   redis.call('LREM', popped_from .. ':intermediate', 1, popped)
-  if suspended or (not is_ours(popped) and not plain_allowed) then
+  local only_tracked = mode[popped_from] == 't'
+  if suspended or (not is_ours(popped) and (only_tracked or not plain_allowed)) then
     redis.call('LPUSH', popped_from, popped)
-    if not suspended then return {2, {}, bad} end
+    if not suspended then return {only_tracked and 3 or 2, {popped_from}, bad} end
   end
 end
 if suspended then return {1, {}, bad} end
@@ -74,6 +89,10 @@ for _, key in ipairs(lists) do
     taken[#taken + 1] = key
     taken[#taken + 1] = ours == #ids and ids or {unpack(ids, 1, ours)}
     most = most - ours
+  elseif #ids > 0 and mode[key] == 'a' then
+    ours = #ids
+  elseif #ids > 0 and #taken == 0 and mode[key] == 't' then
+    return {3, {key}, bad}
   elseif #ids > 0 and #taken == 0 and not plain_allowed then
     return {2, {}, bad}
   elseif #ids > 0 and #taken == 0 then
@@ -81,7 +100,7 @@ for _, key in ipairs(lists) do
     redis.call('RPUSH', key .. ':intermediate', ids[1])
     return {0, {key, {ids[1]}}, bad}
   end
-  if ours < #ids then break end
+  if ours < #ids and mode[key] ~= 'a' then break end
 end
 return {0, taken, bad}
 """
@@ -119,12 +138,23 @@ class Intake:
         redis_url: Where.
         namespace: First part of our RQ ids.
         queues: Names of the queues, the first of which comes first.
+        installation: Tells the UUID of the worker's database, when an id has to be judged; without it every id
+            that is not of the namespace's tracked jobs counts as a plain RQ job.
+        only_tracked: Names of the queues in which nothing else runs.
 
     Attributes:
-        plain_is_next: The last `take` has left a plain RQ job where it is.
+        plain_is_next: The last `take` has left a plain RQ job where it is, or has more to judge.
     """
 
-    def __init__(self, redis_url: str, namespace: str, queues: Sequence[str]) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        namespace: str,
+        queues: Sequence[str],
+        *,
+        installation: Callable[[], str] | None = None,
+        only_tracked: Collection[str] = (),
+    ) -> None:
         self.where = describe(redis_url)
         self._prefix = f"{namespace}-"
         # More digits than these no id of ours will ever have, and PostgreSQL could not take.
@@ -134,6 +164,11 @@ class Intake:
         self._take = self._redis.register_script(_TAKE)
         self._tell_of_job = self._redis.register_script(_TELL_OF_JOB)
         self.plain_is_next = False
+        self._installation = installation
+        self._only_tracked = {f"rq:queue:{queue}" for queue in only_tracked}
+        self._strangers = Strangers(self._redis)
+        # Keys whose heads are ids of other databases, and until when they are not looked at.
+        self._left_alone: dict[str, float] = {}
         self._bad: list[str] = []
         patient = connect(redis_url)
         patient.connection_pool.connection_kwargs["socket_timeout"] = WAIT_SECONDS + _ANSWER_SECONDS
@@ -142,9 +177,9 @@ class Intake:
         self._waiter_id: int | None = None
 
     @property
-    def some_are_no_lists(self) -> bool:
+    def some_are_left_out(self) -> bool:
         """Whether there are keys that `wait` does not wait for; `take` looks whether it is still so."""
-        return bool(self._bad)
+        return len(self._awaited()) < len(self._keys)
 
     def take(
         self, most: int, popped: tuple[str, bytes] | None = None, *, plain: bool = True
@@ -161,19 +196,86 @@ class Intake:
         Returns:
             None while RQ is suspended; `popped` is then back in its list.
         """
+        for _ in range(_MOST_ROUNDS):
+            state, lists = self._ask(most, popped, plain=plain)
+            popped = None
+            if state == _SUSPENDED:
+                return None
+            if state == _TO_BE_SIFTED:
+                taken = self._sift(lists[0].decode().removeprefix("rq:queue:"))
+            else:
+                taken = self._judged(self._read(lists) if state == _TAKEN else [])
+            if taken or not (self._judges and state in (_TO_BE_SIFTED, _TAKEN) and lists):
+                return taken
+        self.plain_is_next = True
+        return []
+
+    def _ask(self, most: int, popped: tuple[str, bytes] | None, *, plain: bool) -> tuple[int, list[Any]]:
         key, rq_id = popped or ("", b"")
+        modes = "".join(map(self._mode, self._keys))
         with reachable(self.where):
-            answer: Any = self._take(self._keys, [most, self._prefix, rq_id, key, int(plain)])
+            answer: Any = self._take(self._keys, [most, self._prefix, rq_id, key, int(plain), modes])
         self._report([bad.decode() for bad in answer[2]])
-        self.plain_is_next = answer[0] == 2
-        if answer[0] == 1:
-            return None
-        lists = iter(answer[1])
+        self.plain_is_next = answer[0] == _PLAIN_IS_NEXT
+        return answer[0], answer[1]
+
+    @property
+    def _judges(self) -> bool:
+        return self._installation is not None
+
+    def _mode(self, key: str) -> str:
+        if self._is_left_alone(key):
+            return "a"
+        return "t" if key in self._only_tracked else "p"
+
+    def _is_left_alone(self, key: str) -> bool:
+        return self._left_alone.get(key, 0.0) > monotonic()
+
+    def _read(self, lists: list[Any]) -> list[Taken]:
+        pairs = iter(lists)
         return [
             self._taken(rq_id, key.decode().removeprefix("rq:queue:"))
-            for key, rq_ids in zip(lists, lists, strict=True)
+            for key, rq_ids in zip(pairs, pairs, strict=True)
             for rq_id in rq_ids
         ]
+
+    def _judged(self, taken: list[Taken]) -> list[Taken]:
+        """What was taken; an id that is none of the namespace's only if it is ours all the same, or plain."""
+        if self._installation is None or len(taken) != 1 or taken[0].job_id is not None:
+            return taken
+        (alone,) = taken
+        try:
+            with reachable(self.where):
+                (verdict,) = self._strangers.judge([_raw(alone.rq_id)], self._installation())
+        except UnavailableError:
+            with suppress(UnavailableError):
+                self.give_back([(alone.queue, alone.rq_id)])
+            raise
+        if verdict.kind is Kind.OURS:
+            self.discard(alone)
+            return [self._older(alone.queue, _raw(alone.rq_id), verdict.job_id)]
+        if verdict.kind is Kind.FOREIGN:
+            self.give_back([(alone.queue, alone.rq_id)])
+            return self._sift(alone.queue)
+        return taken
+
+    def _sift(self, queue: str) -> list[Taken]:
+        key = f"rq:queue:{queue}"
+        installation = self._installation() if self._installation is not None else ""
+        with reachable(self.where):
+            taken, is_foreign = self._strangers.sift(
+                queue, self._tracked_id, installation, only_tracked=key in self._only_tracked
+            )
+        if is_foreign:
+            self._left_alone[key] = monotonic() + _LEAVE_ALONE_SECONDS
+        return [self._older(queue, rq_id, job_id) for rq_id, job_id in taken]
+
+    @staticmethod
+    def _older(queue: str, rq_id: bytes, job_id: int) -> Taken:
+        """A delivery of ours whose id has the form of an older namespace."""
+        delivery = re.search(rb"-(\d{1,18})$", rq_id)
+        text = rq_id.decode(errors="surrogateescape")
+        return Taken(text, queue, job_id, int(delivery[1]) if delivery else 0)
 
     def wait(self, seconds: float = WAIT_SECONDS) -> tuple[str, bytes] | None:
         """Pop one id as soon as there is one; None if none comes in time, or `end_wait` is called.
@@ -194,17 +296,25 @@ class Intake:
             self._waiter = self._patient.client()  # type: ignore[no-untyped-call]
         if self._waiter_id is None:
             self._waiter_id = self._waiter.client_id()
-        # Those that are no lists are looked at again soon, by `take`.
-        keys = [key for key in self._keys if key not in self._bad]
-        if self._bad:
+        # Those that are no lists, or are left alone, are looked at again soon, by `take`.
+        keys = self._awaited()
+        if len(keys) < len(self._keys):
             seconds = min(seconds, _LOOK_AGAIN_SECONDS)
-        if len(self._keys) == 1:
-            (key,) = self._keys
+        if len(self._keys) == len(keys) == 1:
+            (key,) = keys
             to = f"{key}:intermediate"
             moved: Any = self._waiter.execute_command("BLMOVE", key, to, "LEFT", "RIGHT", seconds)
             return (key, moved) if moved is not None else None
-        popped: Any = self._waiter.execute_command("BLPOP", *(keys or self._keys), seconds)
+        popped: Any = self._waiter.execute_command(
+            "BLPOP", *(keys or self._not_left_alone() or [_NOTHING]), seconds
+        )
         return (popped[0].decode(), popped[1]) if popped is not None else None
+
+    def _awaited(self) -> list[str]:
+        return [key for key in self._not_left_alone() if key not in self._bad]
+
+    def _not_left_alone(self) -> list[str]:
+        return [key for key in self._keys if not self._is_left_alone(key)]
 
     def end_wait(self) -> None:
         """Let `wait` return at once, in whatever thread it is; nothing that it has popped is lost.
@@ -227,7 +337,7 @@ class Intake:
         """Put ids back to the heads of their lists, in the order in which they were: queue and RQ id of each."""
         with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
             for queue, rq_id in reversed(taken):
-                key, given = f"rq:queue:{queue}", rq_id.encode(errors="surrogateescape")
+                key, given = f"rq:queue:{queue}", _raw(rq_id)
                 pipeline.lrem(f"{key}:intermediate", 1, given)  # type: ignore[arg-type]
                 pipeline.lpush(key, given)
             pipeline.execute()
@@ -241,7 +351,7 @@ class Intake:
     def discard(self, taken: Taken) -> None:
         """Forget an id whose job nobody knows any more."""
         with reachable(self.where):
-            given: Any = taken.rq_id.encode(errors="surrogateescape")
+            given: Any = _raw(taken.rq_id)
             self._redis.lrem(f"rq:queue:{taken.queue}:intermediate", 1, given)
 
     def tell(
@@ -283,3 +393,7 @@ class Intake:
                     "%s is no list; its jobs wait until you rename that key", key, extra={"event": "no_list"}
                 )
         self._bad = bad
+
+
+def _raw(rq_id: str) -> bytes:
+    return rq_id.encode(errors="surrogateescape")

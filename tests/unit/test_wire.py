@@ -1,18 +1,23 @@
 import json
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
+from uuid import UUID
 
 import fakeredis
 import pytest
-from redis import Redis
+from redis import Redis, ResponseError
 from rq import Queue
 from rq.job import Job, JobStatus
 
 from drain import wire
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
 from drain.wire import Delivery, Wire, push
+from drain.wire.strangers import Kind, judge
 from tests.support import pushed
+
+INSTALLATION = "0f3c1a2b-1111-2222-3333-444455556666"
 
 
 @pytest.fixture
@@ -48,6 +53,32 @@ def test_rq_reads_a_tracked_job_as_a_call_of_the_entry_point_with_its_id(redis: 
     assert job.created_at is not None
     assert job.enqueued_at is not None
     assert [queue.name for queue in Queue.all(connection=client)] == ["mail"]
+
+
+@pytest.mark.parametrize("job_id", [7, 10**15 - 1])
+def test_a_call_names_the_installation_and_is_short_enough_for_redis_to_pack_the_hash(
+    redis: Wire, client: Redis, job_id: int
+) -> None:
+    redis.push([wire.tracked("shop", job_id, "mail", "shop.jobs.send", 30, 12, INSTALLATION)])
+
+    job = Job.fetch(f"shop-{job_id}-12", connection=client)
+
+    assert job.func_name == wire.ENTRY_POINT
+    assert (job.args, job.kwargs) == ((job_id, UUID(INSTALLATION).bytes), {})
+    assert client.object("encoding", job.key) in (b"listpack", b"ziplist")
+
+
+def test_a_call_is_judged_by_its_bytes() -> None:
+    call = wire.tracked("shop", 7, "mail", "a.b", None, 1, INSTALLATION).data
+    other = str(UUID(int=1))
+    for data in (call, zlib.compress(call)):
+        assert judge(data, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
+        assert judge(data, other) == (Kind.FOREIGN, 7, INSTALLATION)
+    assert judge(wire.tracked("shop", 7, "mail", "a.b", None, 1).data, other) == (Kind.FOREIGN, 7, "")
+    for nothing in (None, b"", ResponseError("WRONGTYPE")):
+        assert judge(nothing, INSTALLATION).kind is Kind.GONE
+    for plain in (call + b".", b"x" + call, zlib.compress(call + bytes(10**6)), b"\x80\x04N."):
+        assert judge(plain, INSTALLATION).kind is Kind.PLAIN
 
 
 def test_an_id_of_any_size_is_read_back_exactly(redis: Wire, client: Redis) -> None:
@@ -246,12 +277,12 @@ def test_an_option_that_has_no_such_value_is_a_wrong_setting(url: str) -> None:
         wire.connect(url)
 
 
-def test_the_mark_is_there_until_the_memory_is_lost(fake: Wire) -> None:
-    assert not fake.remembers()
-    fake.mark()
-    assert fake.remembers()
-    fake._redis.flushall()
-    assert not fake.remembers()
+def test_the_mark_is_there_until_the_memory_is_lost(redis: Wire, client: Redis) -> None:
+    assert not redis.remembers()
+    redis.mark()
+    assert redis.remembers()
+    client.flushall()
+    assert not redis.remembers()
 
 
 def test_a_redis_that_refuses_is_unavailable(client: Redis, redis_url: str) -> None:
