@@ -1,6 +1,7 @@
 FROM python:3.13-slim
 
 COPY pyproject.toml README.md LICENSE schema.sql cli.py /src/
+COPY migrations /src/migrations
 COPY drain /src/drain
 COPY workers /src/workers
 COPY examples /src/examples

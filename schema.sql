@@ -1,5 +1,6 @@
--- The whole schema of job-drain. `drain init` applies it in one transaction, as often as you like:
--- every statement leaves alone what is already there. Nothing else in the project defines a table.
+-- The whole of the newest version of job-drain's schema, which `drain init` applies to a database without one, in one
+-- transaction. A database that has an older version goes the way of migrations/, whose README.md says how to make the
+-- next version; both ways lead to the same. Nothing else in the project defines a table.
 --
 -- Which table a row is in is its state:
 --
@@ -44,6 +45,9 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     -- so that a worker from its former life can finish nothing, and what it died of.
     fencing_token   bigint      NOT NULL DEFAULT 0,
     history         jsonb,
+    -- Part of the key that the job shows to the outside: an id can come twice, after a failover to an older replica or
+    -- in a restored copy, and this cannot. NULL: staged under version 1.
+    salt            uuid        DEFAULT gen_random_uuid(),
 
     CONSTRAINT job_name_must_not_be_empty
         CHECK (job_name <> '' AND job_name = btrim(job_name)),
@@ -70,7 +74,12 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     CONSTRAINT max_attempts_must_not_be_negative
         CHECK (max_attempts >= 0),
     CONSTRAINT timeout_seconds_must_be_positive
-        CHECK (timeout_seconds > 0)
+        CHECK (timeout_seconds > 0),
+    -- Room for each job to be claimed and delivered as often as it takes.
+    CONSTRAINT id_must_lie_between_1_and_10_to_the_power_of_18
+        CHECK (id > 0 AND id < 1000000000000000000),
+    CONSTRAINT fencing_token_must_lie_between_0_and_10_to_the_power_of_18
+        CHECK (fencing_token >= 0 AND fencing_token <= 1000000000000000000)
 ) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
 
 -- The rows that wait for their time. The enqueuer looks at the head of the index and marks as matured what
@@ -179,7 +188,8 @@ CREATE TABLE IF NOT EXISTS inflight_jobs (
     next_run_at      timestamptz,
     -- {"type": ..., "message": ..., "traceback": ..., "at": ...} of the latest failure, and when that was.
     last_error       jsonb,
-    failed_at        timestamptz
+    failed_at        timestamptz,
+    salt             uuid
 );
 
 CREATE INDEX IF NOT EXISTS inflight_jobs_delivered ON inflight_jobs (queue, delivery)
@@ -378,7 +388,8 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
     died_at         timestamptz NOT NULL DEFAULT now(),
     -- 'failed', 'gave up', 'expired', 'unreadable', 'lease'; the sentence beside it says more.
     reason          text        NOT NULL,
-    explanation     text        NOT NULL
+    explanation     text        NOT NULL,
+    salt            uuid
 );
 
 
@@ -475,4 +486,4 @@ CREATE TABLE IF NOT EXISTS drain_schema (
     version    integer     PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
-INSERT INTO drain_schema (version) VALUES (1) ON CONFLICT DO NOTHING;
+INSERT INTO drain_schema (version) VALUES (2) ON CONFLICT DO NOTHING;

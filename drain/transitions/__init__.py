@@ -19,7 +19,7 @@ from collections.abc import Iterable
 # What a job brings along from table to table.
 JOB_COLUMNS = (
     "id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
-    "max_attempts, timeout_seconds, context, staged_at, fencing_token, history"
+    "max_attempts, timeout_seconds, context, staged_at, fencing_token, history, salt"
 )
 
 

@@ -20,11 +20,11 @@ REVIVE = f"""
 WITH revived AS (DELETE FROM dead_jobs WHERE {_SELECTED} RETURNING *)
 INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, tag,
     max_attempts, timeout_seconds, context, staged_at, scheduled_at, matured_at, expires_at,
-    fencing_token, history)
+    fencing_token, salt, history)
 OVERRIDING SYSTEM VALUE
 SELECT id, job_name, job_args, job_kwargs, queue, priority, tag,
     max_attempts, timeout_seconds, context, staged_at, scheduled_at, now(),
-    CASE WHEN expires_at > now() THEN expires_at END, fencing_token,
+    CASE WHEN expires_at > now() THEN expires_at END, fencing_token, salt,
     coalesce(history, '[]') || jsonb_build_array(jsonb_build_object(
         'died_at', died_at, 'reason', reason, 'explanation', explanation,
         'attempts', attempts, 'last_error', last_error))
