@@ -31,7 +31,8 @@ SELECT to_regclass('drain_schema') IS NOT NULL, (
 """
 _VERSION = "SELECT max(version) FROM drain_schema"
 _NAME = re.compile(
-    r"^CREATE (?:OR REPLACE )?(?:TABLE|INDEX|SEQUENCE|FUNCTION) (?:IF NOT EXISTS )?(\w+)", re.MULTILINE
+    r"^CREATE (?:OR REPLACE )?(?:UNIQUE )?(?:TABLE|INDEX|SEQUENCE|FUNCTION|VIEW) (?:IF NOT EXISTS )?(\w+)",
+    re.MULTILINE,
 )
 _SCHEMA = "SELECT current_schema()"
 # A partition of a day has the name of a table that is made later.
@@ -41,7 +42,8 @@ SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 
     WHEN 'i' THEN 'index' WHEN 'I' THEN 'index' ELSE 'table' END AS kind, relname::text AS name
 FROM pg_class JOIN ours ON relnamespace = ours.oid
 WHERE relname = ANY (%(names)s) OR relname ~ '^finished_jobs_\d{8}$'
-UNION ALL SELECT 'function', proname::text FROM pg_proc JOIN ours ON pronamespace = ours.oid WHERE proname = ANY (%(names)s)
+UNION ALL SELECT 'function', proname::text FROM pg_proc JOIN ours ON pronamespace = ours.oid
+WHERE proname = ANY (%(names)s)
 UNION ALL SELECT 'type', typname::text FROM pg_type JOIN ours ON typnamespace = ours.oid
 WHERE typname = ANY (%(names)s) AND typrelid = 0
 ORDER BY name LIMIT 1
@@ -210,7 +212,7 @@ def _require_free_names(connection: Connection) -> None:
     if schema is None:
         raise SchemaError(
             "the search_path of the connection names no schema that exists and may be used: "
-            "make it first (CREATE SCHEMA ...), or correct DRAIN_DATABASE_URL"
+            "make it first, or correct DRAIN_DATABASE_URL"
         )
     taken = connection.execute(_TAKEN, {"names": _NAME.findall(text())}).fetchone()
     if taken is not None:
@@ -256,6 +258,6 @@ def _newer(found: int) -> SchemaError:
 
 def _not_ours(what: str, why: str) -> SchemaError:
     return SchemaError(
-        f"the {what} is not job-drain's ({why}), and was left alone: make another schema for job-drain "
-        "(CREATE SCHEMA jobs), and add ?options=-csearch_path%3Djobs to DRAIN_DATABASE_URL"
+        f"the {what} is not job-drain's ({why}), and was left alone: make a schema for job-drain alone, "
+        "such as jobs, and add ?options=-csearch_path%3Djobs to DRAIN_DATABASE_URL"
     )

@@ -126,5 +126,7 @@ def columns_of(table: str) -> set[str]:
         rf"CREATE TABLE IF NOT EXISTS {table} \((.*?)^\)", schema.text(), re.DOTALL | re.MULTILINE
     )
     return set(
-        re.findall(r"^    ([a-z_]+) +(?:bigint|text|jsonb|integer|timestamptz|boolean)", body, re.MULTILINE)
+        re.findall(
+            r"^    ([a-z_]+) +(?:bigint|text|jsonb|integer|timestamptz|boolean|uuid)", body, re.MULTILINE
+        )
     )
