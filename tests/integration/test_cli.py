@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli import main
-from drain import stage
+from drain import schema, stage
 from drain.transitions import inflight
 from tests.support import (
     PATIENCE_SECONDS,
@@ -430,7 +430,7 @@ def test_init_may_be_repeated(empty_database_url: str) -> None:
     for _ in range(2):
         result = drain("init", {"DRAIN_DATABASE_URL": empty_database_url})
         assert result.exit_code == 0
-        assert "version 1" in result.stdout
+        assert f"version {schema.VERSION}" in result.stdout
 
 
 @every_command

@@ -14,7 +14,7 @@ from drain import schema
 from drain.embedded import binaries
 from drain.errors import SchemaError
 from tests.catalog import catalog, differences, seen_by
-from tests.support import ROOT, query
+from tests.support import ROOT, query, wait_until
 
 MIGRATIONS = sorted((ROOT / "migrations").glob("*.sql"))
 FIRST = MIGRATIONS[0].read_text()
@@ -140,6 +140,20 @@ def test_an_upgrade_that_would_have_to_wait_for_a_table_lets_everybody_pass_and_
     assert differences(before, catalog(old_url)) == []
 
     assert schema.install(old_url) == schema.VERSION
+
+
+def test_an_upgrade_gives_way_to_a_transaction_that_would_wait_for_it_in_a_circle(old_url: str) -> None:
+    waits = "SELECT FROM pg_locks WHERE NOT granted AND relation = 'dead_jobs'::regclass"
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(old_url) as person:
+        person.execute("DELETE FROM dead_jobs")
+        upgrade = thread.submit(schema.install, old_url)
+        wait_until(lambda: query(old_url, waits))
+
+        # PostgreSQL would end one of the two after a second.
+        person.execute("INSERT INTO staged_jobs (job_name) VALUES ('m.f')")
+
+        with pytest.raises(SchemaError, match="run `drain init` again"):
+            upgrade.result()
 
 
 def test_an_upgrade_writes_no_table_anew(old_url: str) -> None:
