@@ -52,6 +52,9 @@ _UNVALIDATED = """
 SELECT EXISTS (SELECT FROM pg_constraint JOIN unnest(%s::text[]) AS name ON conrelid = to_regclass(name)
     WHERE NOT convalidated)
 """
+# Databases that had the right version when this program first looked.
+_checked: set[frozenset[tuple[str, str]]] = set()
+
 _GUARD = """
 DO $guard$
 DECLARE found integer := 0;
@@ -166,6 +169,26 @@ def check(connection: Connection) -> None:
             f"the database has version {found} of the schema and this program needs {VERSION}; "
             "run `drain init` to bring it up to date"
         )
+    _checked.add(_where(connection))
+
+
+def check_once(connection: Connection) -> None:
+    """As `check`, but only if neither this process nor one that it was forked from has done so already.
+
+    An upgrade takes place under programs that run, and each version works with the programs of the one before: what
+    they fork, and the connections that they open anew, are not to be refused before they have been replaced.
+
+    Raises:
+        SchemaError: As `check`.
+    """
+    if _where(connection) not in _checked:
+        check(connection)
+
+
+def _where(connection: Connection) -> frozenset[tuple[str, str]]:
+    """The database that a connection was told to lead to."""
+    told = connection.info.get_parameters()
+    return frozenset((name, value) for name, value in told.items() if name != "application_name")
 
 
 @contextmanager

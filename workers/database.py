@@ -84,7 +84,7 @@ class Database:
                     connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_STATEMENT_SECONDS
                 )
                 look_up_by_id(connection)
-                schema.check(connection)
+                schema.check_once(connection)
                 self.installation = state.installation(connection)
             self.connection = connection
         return self.connection

@@ -27,7 +27,7 @@ from tests.support import (
     query,
     wait_until,
 )
-from tests.yard import Yard
+from tests.yard import Yard, kill_worker
 
 # The last commit whose schema is version 1.
 OLD = "01db45f"
@@ -197,6 +197,24 @@ def test_programs_of_the_old_version_go_on_through_the_upgrade_until_new_ones_ta
             assert "upgrade job-drain here" in said
 
 
+def test_workers_that_run_go_on_under_a_newer_version_with_processes_that_they_start(
+    database_url: str, redis_url: str
+) -> None:
+    jobs.create_effects(database_url)
+    yard = Yard(database_url, redis_url)
+    with yard.working() as command:
+        query(database_url, "INSERT INTO drain_schema (version) VALUES (%s)", schema.VERSION + 1)
+        child = yard.pushed(jobs.isolated_in_transaction, "in a child")
+        yard.wait_for("finished_jobs", child)
+        kill_worker(command)
+        successor = yard.pushed(jobs.note_in_transaction, "in the next process")
+        yard.wait_for("finished_jobs", successor)
+        new = Program(ROOT, database_url, redis_url)
+        assert "upgrade job-drain here" in new.refuses("work", "--burst")
+
+    assert jobs.effects(database_url) == ["in a child", "in the next process"]
+
+
 def test_a_job_that_an_rq_worker_of_the_old_version_takes_after_the_upgrade_is_not_lost(
     old: Program, new: Program
 ) -> None:
@@ -242,9 +260,8 @@ VALUES
     (103, %(job)s, '["waiting"]', '{}', 'default', 0, now(), now(), 3, 1, 1, now(), 'one', NULL, now(), '{}', now());
 INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
     claimed_at, finished_at, attempts, fencing_token)
-SELECT 200 + day, %(job)s, jsonb_build_array('finished'), '{}', 'default', 0, now(), now(), now(),
-    now() - interval '9 days', now() + make_interval(days => day), 1, 1
-FROM unnest(ARRAY[-3, -1, 0]) AS day;
+SELECT 200 + day, %(job)s, jsonb_build_array('finished'), '{}', 'default', 0, at, at, at, at, at, 1, 1
+FROM unnest(ARRAY[-3, -1, 0]) AS day, LATERAL (SELECT now() + make_interval(days => day)) AS day_at (at);
 INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, attempts,
     fencing_token, reason, explanation)
 VALUES (301, %(job)s, '["dead"]', '{}', 'default', 0, now(), now(), 1, 1, 'failed', 'no luck');
