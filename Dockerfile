@@ -4,6 +4,7 @@ COPY pyproject.toml README.md LICENSE schema.sql cli.py /src/
 COPY migrations /src/migrations
 COPY drain /src/drain
 COPY workers /src/workers
+COPY pipeline /src/pipeline
 COPY examples /src/examples
 RUN pip install --no-cache-dir /src
 
