@@ -12,7 +12,7 @@ import pytest
 
 from drain import schema
 from drain.embedded import binaries
-from drain.errors import SchemaError
+from drain.errors import SchemaError, UnavailableError
 from tests.catalog import catalog, differences, seen_by
 from tests.support import ROOT, query, wait_until
 
@@ -103,6 +103,20 @@ def test_the_comparison_tells_when_the_two_are_not_the_same(database_url: str) -
         assert differences(before, seen_by(connection)) == []
 
 
+def test_each_function_of_the_first_version_can_still_be_called_as_its_programs_do(old_url: str) -> None:
+    functions = """
+        SELECT proname, array(SELECT format('NULL::%s', type::regtype) FROM unnest(proargtypes) AS type)
+        FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prorettype <> 'trigger'::regtype
+    """
+    called = query(old_url, functions)
+    assert len(called) >= 8
+
+    schema.install(old_url)
+
+    for name, arguments in called:
+        query(old_url, f"EXPLAIN SELECT {name}({', '.join(arguments)})")
+
+
 def test_many_who_upgrade_at_once_all_succeed(old_url: str) -> None:
     with ThreadPoolExecutor(6) as pool:
         made = list(pool.map(schema.install, [old_url] * 6))
@@ -121,6 +135,24 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(old_url: str) -> None:
 
     assert differences(before, catalog(old_url)) == []
     assert versions(old_url) == [1]
+
+
+def test_an_upgrade_whose_connection_is_lost_changes_nothing(old_url: str) -> None:
+    before = catalog(old_url)
+    end = """
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE application_name = 'drain init' AND datname = current_database() AND wait_event_type = 'Lock'
+    """
+    with ThreadPoolExecutor(1) as thread, psycopg.connect(old_url) as reader:
+        reader.execute("SELECT FROM dead_jobs")
+        upgrade = thread.submit(schema.install, old_url)
+        # It has altered nothing yet, and has locked all but the last table.
+        wait_until(lambda: query(old_url, end))
+        with pytest.raises(UnavailableError):
+            upgrade.result()
+
+    assert differences(before, catalog(old_url)) == []
+    assert schema.install(old_url) == schema.VERSION
 
 
 @pytest.mark.parametrize("table", ["staged_jobs_ready_1", "inflight_jobs", "dead_jobs"])
