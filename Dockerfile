@@ -1,8 +1,10 @@
 FROM python:3.13-slim
 
 COPY pyproject.toml README.md LICENSE schema.sql cli.py /src/
+COPY migrations /src/migrations
 COPY drain /src/drain
 COPY workers /src/workers
+COPY pipeline /src/pipeline
 COPY examples /src/examples
 RUN pip install --no-cache-dir /src
 

@@ -24,6 +24,7 @@ from drain.commandline import (
     Group,
     as_json_option,
     limit_option,
+    setting_option,
     settings_options,
     verbose_option,
 )
@@ -65,10 +66,26 @@ def main() -> None:
 
 
 @main.command()
-@settings_options("database_url")
-def init(settings: Settings) -> None:
-    """Create the tables, or bring them up to date; safe to repeat."""
-    version = schema.install(settings.database_url)
+@setting_option("database_url")
+@click.option(
+    "--print", "only_print", is_flag=True, help="Print the SQL instead, for psql; no database is asked."
+)
+@click.option("--version", "to", type=int, help="With --print: of this version; of the newest by default.")
+@click.option("--from", "since", type=int, help="With --print: of the way from this version.")
+def init(database_url: str | None, *, only_print: bool, to: int | None, since: int | None) -> None:
+    """Create the tables, or bring them up to date; safe to repeat.
+
+    \b
+    drain init
+    drain init --print                    what it would do in an empty database
+    drain init --print --from 1           what it would do in one that has version 1
+    """  # noqa: D301
+    if only_print:
+        click.echo(schema.script(schema.VERSION if to is None else to, since or 0), nl=False)
+        return
+    if to is not None or since is not None:
+        raise click.UsageError("--version and --from go with --print")
+    version = schema.install(Settings.from_texts({"database_url": database_url}).database_url)
     click.echo(f"the schema is in place, version {version}")
 
 

@@ -1,5 +1,6 @@
--- The whole schema of job-drain. `drain init` applies it in one transaction, as often as you like:
--- every statement leaves alone what is already there. Nothing else in the project defines a table.
+-- The whole of the newest version of job-drain's schema, which `drain init` applies to a database without one, in one
+-- transaction. A database that has an older version goes the way of migrations/, whose README.md says how to make the
+-- next version; both ways lead to the same. Nothing else in the project defines a table.
 --
 -- Which table a row is in is its state:
 --
@@ -75,12 +76,11 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
         CHECK (max_attempts >= 0),
     CONSTRAINT timeout_seconds_must_be_positive
         CHECK (timeout_seconds > 0),
-    -- The sequence gives no others, and RQ ids have room for so many digits.
-    CONSTRAINT id_must_lie_between_1_and_999999999999999999
+    -- Room for each job to be claimed and delivered as often as it takes.
+    CONSTRAINT id_must_lie_between_1_and_10_to_the_power_of_18
         CHECK (id > 0 AND id < 1000000000000000000),
-    -- A claim adds one to it.
-    CONSTRAINT fencing_token_must_leave_room_for_claims
-        CHECK (fencing_token >= 0 AND fencing_token < 1000000000000000000)
+    CONSTRAINT fencing_token_must_lie_between_0_and_10_to_the_power_of_18
+        CHECK (fencing_token >= 0 AND fencing_token <= 1000000000000000000)
 ) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
 
 -- The rows that wait for their time. The enqueuer looks at the head of the index and marks as matured what

@@ -52,6 +52,12 @@ class Group(click.Group):
             raise click.ClickException(f"PostgreSQL refused: {reason}") from error
 
 
+def setting_option(name: str) -> Callable[[F], F]:
+    """Give a command one setting as an option, with its variable; it gets the text, or None."""
+    option = f"--{name.replace('_', '-')}"
+    return click.option(option, envvar=VARIABLES[name], show_envvar=True, metavar="TEXT", help=_HELP[name])
+
+
 def settings_options(*names: str) -> Callable[[F], F]:
     """Give a command these settings as options, each with its variable; it gets one `Settings`."""
 
@@ -63,10 +69,7 @@ def settings_options(*names: str) -> Callable[[F], F]:
         with_settings.__name__, with_settings.__doc__ = command.__name__, command.__doc__
         with_settings.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
         for name in reversed(names):
-            option = f"--{name.replace('_', '-')}"
-            with_settings = click.option(
-                option, envvar=VARIABLES[name], show_envvar=True, metavar="TEXT", help=_HELP[name]
-            )(with_settings)
+            with_settings = setting_option(name)(with_settings)
         return with_settings  # type: ignore[return-value]
 
     return decorate

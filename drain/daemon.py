@@ -155,7 +155,7 @@ class Daemon:
                 lock_seconds=_LOCK_SECONDS,
                 idle_seconds=_IDLE_SECONDS,
             )
-            schema.check(connection)
+            schema.check_once(connection)
         return connection
 
     def _enqueuer(self, connection: Connection, state: State) -> Enqueuer:

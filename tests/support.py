@@ -61,12 +61,12 @@ class Command(subprocess.Popen[bytes]):
     """A `drain` process, and what it has written so far on both of its streams."""
 
     def __init__(
-        self, args: tuple[str, ...], env: Mapping[str, str], written: IO[bytes], program: str
+        self, args: tuple[str, ...], env: Mapping[str, str], written: IO[bytes], program: str, cwd: Path
     ) -> None:
         super().__init__(
             [sys.executable, "-c", program, *args],
             env=dict(env),
-            cwd=ROOT,
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=written,
             stderr=subprocess.STDOUT,
@@ -98,10 +98,12 @@ class Command(subprocess.Popen[bytes]):
 
 
 @contextmanager
-def drain_command(*args: str, env: Mapping[str, str], program: str = DRAIN) -> Iterator[Command]:
+def drain_command(
+    *args: str, env: Mapping[str, str], program: str = DRAIN, cwd: Path = ROOT
+) -> Iterator[Command]:
     """Run `drain` with these words for as long as the block runs; a failure shows what it wrote."""
     with tempfile.NamedTemporaryFile() as written:
-        command = Command(args, env, written, program)
+        command = Command(args, env, written, program, cwd)
         try:
             yield command
         except BaseException as error:

@@ -85,7 +85,7 @@ class Database:
         connection = postgres.connect(self.url, APPLICATION_NAME, settings=session())
         try:
             with postgres.time_limit(connection, _STALLED_SECONDS):
-                schema.check(connection)
+                schema.check_once(connection)
         except BaseException:
             connection.close()
             raise

@@ -147,12 +147,12 @@ class Worker:
                     limits=registry.limits(),
                     queue=queue,
                     installation=installation,
-                    version=None if is_known else schema.VERSION,
+                    version=None if is_known or schema.was_checked(connection) else schema.VERSION,
                     again=again,
                 )
             except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
                 # So a database answers that has no schema, or an older one.
-                schema.check(connection)
+                schema.check_once(connection)
                 raise
             if not is_known:
                 self._get_to_know(connection, has_claimed=claim is not None)
@@ -163,7 +163,7 @@ class Worker:
     def _get_to_know(self, connection: Connection, *, has_claimed: bool) -> None:
         """Find out whether statements can be prepared, and whether the schema is why a first claim was refused."""
         if not has_claimed:
-            schema.check(connection)
+            schema.check_once(connection)
             postgres.look_for_pooler(connection, postgres.backend(connection))
         if not postgres.is_pooled(connection):
             connection.prepare_threshold = _PREPARE_AFTER

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli import main
-from drain import stage
+from drain import schema, stage
 from drain.transitions import inflight
 from tests.support import (
     PATIENCE_SECONDS,
@@ -430,7 +430,37 @@ def test_init_may_be_repeated(empty_database_url: str) -> None:
     for _ in range(2):
         result = drain("init", {"DRAIN_DATABASE_URL": empty_database_url})
         assert result.exit_code == 0
-        assert "version 1" in result.stdout
+        assert f"version {schema.VERSION}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "since"),
+    [
+        ("--print", schema.VERSION, 0),
+        ("--print --version 1", 1, 0),
+        ("--print --from 1", schema.VERSION, 1),
+        ("--print --from 1 --version 2", 2, 1),
+    ],
+)
+def test_init_prints_the_sql_of_a_version_or_of_a_way_without_a_database(
+    words: str, version: int, since: int
+) -> None:
+    result = drain(f"init {words}", {})
+
+    assert result.exit_code == 0
+    assert result.stdout == schema.script(version, since)
+
+
+@pytest.mark.parametrize("words", ["--version 99", "--version 0", "--from 99", "--from 2 --version 1"])
+def test_init_prints_no_version_that_there_is_not_and_says_so_on_one_line(words: str) -> None:
+    assert "version" in one_line_of(drain(f"init --print {words}", {}))
+
+
+def test_a_version_is_for_printing(env: dict[str, str]) -> None:
+    result = drain("init --version 1", env)
+
+    assert result.exit_code == 2
+    assert "go with --print" in result.stderr
 
 
 @every_command

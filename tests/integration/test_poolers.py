@@ -12,7 +12,7 @@ import sqlalchemy
 from click.testing import CliRunner
 
 from cli import main
-from drain import postgres, session, stage, stage_many
+from drain import postgres, schema, session, stage, stage_many
 from drain.config import Settings
 from drain.errors import ConfigError, UnavailableError
 from drain.postgres import Connection
@@ -236,6 +236,17 @@ def test_every_command_works_through_shared_sessions(
         drain("audit")
         drain("dead", "retry", "--all", "--yes")
         assert json.loads(drain("status", "--json"))["staged"] == 1
+
+
+@every_pooler
+def test_an_upgrade_works_through_shared_sessions_and_leaves_nothing_behind(
+    empty_database_url: str, pooler: NewPooler
+) -> None:
+    with psycopg.connect(empty_database_url) as connection:
+        connection.execute(schema.script(version=1).encode())
+    with pooler(empty_database_url, "transaction", size=1) as running:
+        assert schema.install(running.url) == schema.VERSION
+        assert query_through(running.url, OF_A_SESSION) == []
 
 
 @every_pooler

@@ -7,10 +7,20 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from drain import postgres, schema
+from drain import postgres, schema, stage_many
 from drain.embedded import Services
 from drain.errors import SchemaError, UnavailableError
-from tests.support import ids_in, query
+from tests import jobs_in_batches
+from tests.support import (
+    PATIENCE_SECONDS,
+    ROOT,
+    drain_command,
+    environment,
+    ids_in,
+    leading,
+    query,
+    wait_until,
+)
 
 DESCRIPTION = """
 SELECT table_name, column_name, data_type, is_nullable, column_default, NULL
@@ -59,15 +69,120 @@ def test_many_who_init_at_once_all_succeed(empty_database_url: str) -> None:
     check(empty_database_url)
 
 
-def test_an_init_that_fails_half_way_leaves_nothing_behind(empty_database_url: str) -> None:
-    # A function of this name that is not ours cannot be replaced; the tables come before it.
-    function = "CREATE FUNCTION drain_wake_enqueuer() RETURNS integer LANGUAGE sql AS 'SELECT 1'"
-    query(empty_database_url, function)
+def test_an_init_that_fails_half_way_leaves_nothing_behind(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = schema.text()
+    monkeypatch.setattr(schema, "text", lambda: f"{whole}; SELECT 1 / 0")
 
-    with pytest.raises((SchemaError, psycopg.Error)):
+    with pytest.raises(psycopg.errors.DivisionByZero):
         schema.install(empty_database_url)
 
     assert query(empty_database_url, "SELECT to_regclass('staged_jobs')") == [(None,)]
+
+
+FOREIGN = {
+    "table staged_jobs": "CREATE TABLE staged_jobs (id bigint)",
+    "view finished_jobs": "CREATE VIEW finished_jobs AS SELECT 1",
+    "materialized view dead_jobs": "CREATE MATERIALIZED VIEW dead_jobs AS SELECT 1",
+    "table inflight_jobs": "CREATE TABLE inflight_jobs (id bigint) PARTITION BY RANGE (id)",
+    "sequence drain_last_delivery": "CREATE SEQUENCE drain_last_delivery",
+    "index staged_jobs_due": "CREATE TABLE theirs (id bigint); CREATE INDEX staged_jobs_due ON theirs (id)",
+    "function drain_finish": "CREATE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE sql "
+    "AS 'SELECT true'",
+    "function drain_wake_enqueuer": "CREATE FUNCTION drain_wake_enqueuer(text) RETURNS text LANGUAGE sql AS "
+    "'SELECT $1'",
+    "type bulk_runs": "CREATE DOMAIN bulk_runs AS text",
+    "table finished_jobs_20990101": "CREATE TABLE finished_jobs_20990101 (id bigint)",
+    "table drain_schema": "CREATE TABLE drain_schema (version text, applied_at timestamptz)",
+}
+
+
+@pytest.mark.parametrize("thing", FOREIGN)
+def test_what_has_one_of_our_names_and_is_not_ours_is_named_and_left_alone(
+    empty_database_url: str, thing: str
+) -> None:
+    query(empty_database_url, FOREIGN[thing])
+    before = catalog_of(empty_database_url)
+
+    with pytest.raises(SchemaError, match=f"the {thing} ") as caught:
+        schema.install(empty_database_url)
+
+    assert "?options=-csearch_path%3Djobs" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert catalog_of(empty_database_url) == before
+
+
+def catalog_of(database_url: str) -> object:
+    relations = (
+        "SELECT oid, relname, relkind, xmin::text FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+    )
+    functions = "SELECT oid, proname, xmin::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace"
+    return [sorted(query(database_url, statement)) for statement in (relations, functions)]
+
+
+def test_a_drain_schema_that_is_not_ours_is_no_schema_of_ours_to_any_program(empty_database_url: str) -> None:
+    query(empty_database_url, "CREATE TABLE drain_schema (version text)")
+
+    with pytest.raises(SchemaError, match="not job-drain's"):
+        check(empty_database_url)
+
+
+def test_a_drain_schema_without_a_version_is_told_of(database_url: str) -> None:
+    query(database_url, "DELETE FROM drain_schema")
+
+    for use in (schema.install, check):
+        with pytest.raises(SchemaError, match="drain_schema is empty"):
+            use(database_url)
+
+
+def test_beside_somebody_elses_tables_all_works_in_a_schema_of_its_own(
+    empty_database_url: str, redis_url: str
+) -> None:
+    query(empty_database_url, "CREATE TABLE staged_jobs (id bigint)")
+    query(empty_database_url, "CREATE SCHEMA jobs")
+    url = f"{empty_database_url}&options=-csearch_path%3Djobs"
+    env = environment(url, redis_url, DRAIN_JOBS=jobs_in_batches.MODULE)
+
+    with drain_command("init", env=env) as init:
+        assert init.wait(PATIENCE_SECONDS) == 0
+    jobs_in_batches.create_effects(url)
+    with leading(env), psycopg.connect(url) as application:
+        ids = stage_many(application, jobs_in_batches.note_in_transaction, [("one",), ("two",)])
+        application.commit()
+        with drain_command("work", env=env):
+            wait_until(lambda: ids_in(empty_database_url, "jobs.finished_jobs") == ids, PATIENCE_SECONDS)
+    with drain_command("audit", env=env) as audit:
+        assert audit.wait(PATIENCE_SECONDS) == 0
+
+    assert sorted(jobs_in_batches.effects(url)) == ["one", "two"]
+    assert query(
+        empty_database_url, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+    ) == [("staged_jobs",)]
+
+
+def test_a_search_path_that_leads_nowhere_is_told_of_on_one_line(empty_database_url: str) -> None:
+    with pytest.raises(SchemaError, match="names no schema that exists") as caught:
+        schema.install(f"{empty_database_url}&options=-csearch_path%3Djobs")
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_database_that_takes_no_writes_is_told_of_on_one_line(
+    empty_database_url: str, database_url: str
+) -> None:
+    setting = "options=-cdefault_transaction_read_only%3Don"
+    with pytest.raises(SchemaError, match="takes no writes") as caught:
+        schema.install(f"{empty_database_url}&{setting}")
+
+    assert "\n" not in str(caught.value)
+    assert schema.install(f"{database_url}&{setting}") == schema.VERSION
+
+
+def test_whatever_isolation_is_the_default_many_who_init_at_once_all_succeed(empty_database_url: str) -> None:
+    url = f"{empty_database_url}&options=-cdefault_transaction_isolation%3Dserializable"
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(schema.install, [url] * 4)) == [schema.VERSION] * 4
 
 
 def test_a_database_without_the_schema_is_refused_with_the_command_that_helps(
@@ -89,14 +204,16 @@ def test_a_newer_schema_is_refused_and_left_alone(database_url: str) -> None:
     assert query(database_url, DESCRIPTION) == before
 
 
-def test_an_older_schema_is_refused_until_init_has_run(database_url: str) -> None:
-    query(database_url, "UPDATE drain_schema SET version = %s", schema.VERSION - 1)
-    with pytest.raises(SchemaError, match="drain init"):
-        check(database_url)
+def test_an_older_schema_is_refused_until_init_has_run(empty_database_url: str) -> None:
+    with psycopg.connect(empty_database_url) as connection:
+        connection.execute((ROOT / "migrations" / "0001_first.sql").read_bytes())
+    with pytest.raises(SchemaError, match="drain init") as caught:
+        check(empty_database_url)
+    assert "\n" not in str(caught.value)
 
-    schema.install(database_url)
+    schema.install(empty_database_url)
 
-    check(database_url)
+    check(empty_database_url)
 
 
 def test_a_server_that_nobody_runs_is_unavailable() -> None:
@@ -119,7 +236,22 @@ def a_role_without_rights(database_url: str) -> Iterator[str]:
 def test_a_role_that_may_not_create_tables_is_told_so_on_one_line(empty_database_url: str) -> None:
     with (
         a_role_without_rights(empty_database_url) as url,
-        pytest.raises(SchemaError, match="may not create the tables") as caught,
+        pytest.raises(SchemaError, match="may not create the tables, or change them") as caught,
+    ):
+        schema.install(url)
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_role_that_may_not_change_the_tables_is_told_so_on_one_line(empty_database_url: str) -> None:
+    with psycopg.connect(empty_database_url) as connection:
+        connection.execute((ROOT / "migrations" / "0001_first.sql").read_bytes())
+        connection.execute("GRANT SELECT ON drain_schema TO PUBLIC")
+    with (
+        a_role_without_rights(empty_database_url) as url,
+        pytest.raises(
+            SchemaError, match=r"create the tables, or change them: .* nothing was changed"
+        ) as caught,
     ):
         schema.install(url)
 

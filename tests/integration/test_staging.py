@@ -297,12 +297,41 @@ def test_plain_sql_is_checked_like_everything_else(
     assert caught.value.diag.constraint_name == constraint
 
 
+ID_BOUND = "id_must_lie_between_1_and_10_to_the_power_of_18"
+TOKEN_BOUND = "fencing_token_must_lie_between_0_and_10_to_the_power_of_18"
+
+
+@pytest.mark.parametrize(
+    ("job_id", "token", "constraint"),
+    [
+        (0, 0, ID_BOUND),
+        (-1, 0, ID_BOUND),
+        (10**18, 0, ID_BOUND),
+        (2**63 - 1, 0, ID_BOUND),
+        (1, -1, TOKEN_BOUND),
+        (1, 10**18 + 1, TOKEN_BOUND),
+        (1, 2**63 - 1, TOKEN_BOUND),
+    ],
+)
+def test_an_id_or_a_token_that_job_drain_never_gives_is_refused_in_the_transaction_that_stages(
+    database_url: str, job_id: int, token: int, constraint: str
+) -> None:
+    statement = (
+        "INSERT INTO staged_jobs (id, job_name, fencing_token) OVERRIDING SYSTEM VALUE VALUES (%s, 'm.f', %s)"
+    )
+    with pytest.raises(psycopg.errors.CheckViolation) as caught:
+        query(database_url, statement, job_id, token)
+
+    assert caught.value.diag.constraint_name == constraint
+    query(database_url, statement, 10**18 - 1, 10**18)
+
+
 def test_every_check_of_staged_jobs_has_been_tried(database_url: str) -> None:
     tried = {constraint for constraint, _, _ in CHECKS} | {
         "job_args_must_be_a_json_array",
         "job_kwargs_must_be_a_json_object",
-        "fencing_token_must_leave_room_for_claims",
-        "id_must_lie_between_1_and_999999999999999999",
+        ID_BOUND,
+        TOKEN_BOUND,
     }
     checks = query(
         database_url,

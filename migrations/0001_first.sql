@@ -1,0 +1,478 @@
+-- The whole schema of job-drain. `drain init` applies it in one transaction, as often as you like:
+-- every statement leaves alone what is already there. Nothing else in the project defines a table.
+--
+-- Which table a row is in is its state:
+--
+--     staged_jobs --drain--> inflight_jobs --finish--> finished_jobs
+--          |                      |
+--          +------ give up -------+--> dead_jobs --retry--> staged_jobs
+--
+-- Nothing but ASCII in this file: databases of any encoding take it.
+
+
+-- staged_jobs: what applications write, each in its own transaction. A row here is a promise: once its
+-- transaction has committed, the job will be worked. Only the first two columns have to be given:
+--
+--     INSERT INTO staged_jobs (job_name, job_args) VALUES ('shop.jobs.send_receipt', '[42]');
+--
+-- The checks refuse in the application's own transaction what no worker could ever make sense of.
+CREATE TABLE IF NOT EXISTS staged_jobs (
+    -- ALWAYS: an id that was chosen by hand could be one that another job already had.
+    id              bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
+    job_name        text        NOT NULL,
+    job_args        jsonb       NOT NULL DEFAULT '[]',
+    job_kwargs      jsonb       NOT NULL DEFAULT '{}',
+    queue           text        NOT NULL DEFAULT 'default',
+    -- Lower runs first.
+    priority        integer     NOT NULL DEFAULT 0,
+    -- Not before this time.
+    scheduled_at    timestamptz NOT NULL DEFAULT now(),
+    -- Not after this time: a job that has not been started by then is dead. NULL: never expires.
+    expires_at      timestamptz,
+    -- Where it was staged, for people: 'storage.create_annotation'.
+    tag             text,
+    -- NULL leaves both to the worker's registration of the job. 0 attempts: no limit.
+    max_attempts    integer,
+    timeout_seconds integer,
+    -- Trace and log context of the one who staged it.
+    context         jsonb,
+    staged_at       timestamptz NOT NULL DEFAULT now(),
+
+    -- Set by the enqueuer once scheduled_at has come; see staged_jobs_scheduled below.
+    matured_at      timestamptz,
+    -- A job that was dead and is retried brings along the highest token that any of its claims held,
+    -- so that a worker from its former life can finish nothing, and what it died of.
+    fencing_token   bigint      NOT NULL DEFAULT 0,
+    history         jsonb,
+
+    CONSTRAINT job_name_must_not_be_empty
+        CHECK (job_name <> '' AND job_name = btrim(job_name)),
+    CONSTRAINT job_name_must_not_exceed_255_characters
+        CHECK (char_length(job_name) <= 255),
+    CONSTRAINT job_args_must_be_a_json_array
+        CHECK (jsonb_typeof(job_args) = 'array'),
+    CONSTRAINT job_kwargs_must_be_a_json_object
+        CHECK (jsonb_typeof(job_kwargs) = 'object'),
+    CONSTRAINT job_arguments_must_not_exceed_1_mebibyte
+        CHECK (octet_length(job_args::text) + octet_length(job_kwargs::text) <= 1048576),
+    -- RQ carries the name inside of keys, on command lines and in comma-separated lists. Its length is not
+    -- asked of the expression: one with {0,99} takes 1.4 us for 'bulk', and this one a tenth of it.
+    CONSTRAINT queue_must_be_a_name_that_rq_can_carry
+        CHECK (queue ~ '^[A-Za-z0-9_][A-Za-z0-9_.:-]*$' AND char_length(queue) <= 100),
+    -- Programs can show no others, and 'infinity' cannot be counted down to.
+    CONSTRAINT times_must_lie_between_the_years_1_and_9999
+        CHECK (least(scheduled_at, expires_at, staged_at) > '0001-01-02 00:00:00+00'
+            AND greatest(scheduled_at, expires_at, staged_at) < '9999-12-30 00:00:00+00'),
+    CONSTRAINT tag_must_not_exceed_255_characters
+        CHECK (char_length(tag) <= 255),
+    CONSTRAINT context_must_not_exceed_64_kibibytes
+        CHECK (octet_length(context::text) <= 65536),
+    CONSTRAINT max_attempts_must_not_be_negative
+        CHECK (max_attempts >= 0),
+    CONSTRAINT timeout_seconds_must_be_positive
+        CHECK (timeout_seconds > 0)
+) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
+
+-- The rows that wait for their time. The enqueuer looks at the head of the index and marks as matured what
+-- has come due, which moves the row over to those that are ready. So a million jobs for tomorrow cost a
+-- batch nothing. (No partition can ask now(), which changes; it can compare two columns of the row.)
+--
+-- Each partition has a primary key of its own, since a partition's key would have to be part of one for all
+-- of them. That no two rows share an id is the sequence's doing.
+CREATE TABLE IF NOT EXISTS staged_jobs_scheduled PARTITION OF staged_jobs (PRIMARY KEY (id))
+    FOR VALUES IN (true);
+CREATE INDEX IF NOT EXISTS staged_jobs_coming_due ON staged_jobs_scheduled (scheduled_at);
+
+-- The rows that are due, and the order in which the enqueuer takes them.
+--
+-- Every row that was taken leaves a dead one behind, and while some session, a report or a dump, holds a
+-- snapshot from before, no vacuum can remove it. What does not ask for snapshots is TRUNCATE. So three
+-- partitions take turns of five seconds, by the time at which the row's transaction began, and what is
+-- empty and not about to have its turn is truncated. coalesce(): a time that no row may have has to get as
+-- far as the check that refuses it.
+CREATE TABLE IF NOT EXISTS staged_jobs_ready PARTITION OF staged_jobs
+    FOR VALUES IN (false)
+    PARTITION BY LIST ((coalesce(date_part('second', staged_at AT TIME ZONE 'UTC')::integer / 5 % 3, 0)));
+CREATE TABLE IF NOT EXISTS staged_jobs_ready_0 PARTITION OF staged_jobs_ready (PRIMARY KEY (id))
+    FOR VALUES IN (0);
+CREATE TABLE IF NOT EXISTS staged_jobs_ready_1 PARTITION OF staged_jobs_ready (PRIMARY KEY (id))
+    FOR VALUES IN (1);
+CREATE TABLE IF NOT EXISTS staged_jobs_ready_2 PARTITION OF staged_jobs_ready (PRIMARY KEY (id))
+    FOR VALUES IN (2);
+--
+-- All of them are in the index, whose condition only says so: a plan that looks for ids, made while a partition
+-- is empty, would otherwise use this index in place of the primary key, and read all of it once it has grown.
+CREATE INDEX IF NOT EXISTS staged_jobs_due ON staged_jobs_ready (priority, id)
+    WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL;
+
+-- Truncates a partition if it is empty and nobody uses it; returns whether it did. This is safe at any moment:
+-- whoever has staged into the partition and has not committed yet holds a lock that makes NOWAIT fail, and
+-- what was committed before the lock was granted is seen by the look that follows. Under repeatable read
+-- that look would be at a picture from before the lock, and rows would be lost.
+--
+-- All in one statement: a client that stopped half-way would leave everybody who stages waiting for the lock.
+--
+-- A transaction whose snapshot is older than the truncation, and which reads staged_jobs only afterwards,
+-- finds neither the rows that it should have seen there nor where they went. Who counts across tables in
+-- one snapshot locks first: LOCK TABLE staged_jobs IN ACCESS SHARE MODE.
+CREATE OR REPLACE FUNCTION drain_truncate_if_empty(partition regclass) RETURNS boolean LANGUAGE plpgsql
+    -- Dead rows are passed over faster in the table than in an index, and the enqueuer prefers indexes.
+    SET enable_seqscan = on
+AS $$
+DECLARE
+    empty boolean;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'drain_truncate_if_empty() is for read committed transactions';
+    END IF;
+    -- Most often it is not, and then nobody need be locked out.
+    EXECUTE format('SELECT NOT EXISTS (SELECT FROM ONLY %s)', partition) INTO empty;
+    IF empty THEN
+        EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE NOWAIT', partition);
+        EXECUTE format('SELECT NOT EXISTS (SELECT FROM ONLY %s)', partition) INTO empty;
+    END IF;
+    IF empty THEN
+        EXECUTE format('TRUNCATE ONLY %s', partition);
+    END IF;
+    RETURN empty;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END
+$$;
+
+
+-- inflight_jobs: drained, and not finished yet. Everything that Redis holds can be rebuilt from here.
+-- A row is in one of three conditions, and each has its index:
+--
+--     delivered   waits in a Redis list          lease_expires_at and next_run_at are null
+--     claimed     a worker has it, for a while   lease_expires_at is set
+--     waiting     failed, to be tried again      next_run_at is set
+CREATE TABLE IF NOT EXISTS inflight_jobs (
+    id               bigint      PRIMARY KEY,
+    job_name         text        NOT NULL,
+    job_args         jsonb       NOT NULL,
+    job_kwargs       jsonb       NOT NULL,
+    queue            text        NOT NULL,
+    priority         integer     NOT NULL,
+    scheduled_at     timestamptz NOT NULL,
+    expires_at       timestamptz,
+    tag              text,
+    max_attempts     integer,
+    timeout_seconds  integer,
+    context          jsonb,
+    staged_at        timestamptz NOT NULL,
+    history          jsonb,
+
+    moved_at         timestamptz NOT NULL DEFAULT now(),
+    -- Number of its latest push. Only the leader hands these out, in the order of its commits, so a
+    -- delivered row with a lower number than the head of its Redis list is no longer in that list.
+    delivery         bigint      NOT NULL,
+    -- Claims so far that count, and the token of the latest claim, which is the only one that can finish.
+    attempts         integer     NOT NULL DEFAULT 0,
+    fencing_token    bigint      NOT NULL DEFAULT 0,
+    claimed_at       timestamptz,
+    claimed_by       text,
+    -- Claimed together with others, by a worker that runs one after the other: this attempt counts when it ends,
+    -- since nobody else knows which of them has begun. If the worker dies, the next claim is of this job alone.
+    batched          boolean     NOT NULL DEFAULT false,
+    lease_expires_at timestamptz,
+    next_run_at      timestamptz,
+    -- {"type": ..., "message": ..., "traceback": ..., "at": ...} of the latest failure, and when that was.
+    last_error       jsonb,
+    failed_at        timestamptz
+);
+
+CREATE INDEX IF NOT EXISTS inflight_jobs_delivered ON inflight_jobs (queue, delivery)
+    WHERE lease_expires_at IS NULL AND next_run_at IS NULL;
+CREATE INDEX IF NOT EXISTS inflight_jobs_claimed ON inflight_jobs (lease_expires_at)
+    WHERE lease_expires_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS inflight_jobs_waiting ON inflight_jobs (queue, next_run_at)
+    WHERE next_run_at IS NOT NULL;
+-- Which queues fail: those with several failures since the last job that finished.
+CREATE INDEX IF NOT EXISTS inflight_jobs_failed ON inflight_jobs (queue, failed_at)
+    WHERE failed_at IS NOT NULL;
+
+
+-- finished_jobs: done. One row a job, appended and never changed, in a partition a day, by UTC: what is done is
+-- looked at for some time, and then archived and dropped as a whole. In a partition the primary key is the last
+-- wall against a job that would finish twice; no key can span all of them.
+CREATE TABLE IF NOT EXISTS finished_jobs (
+    id            bigint      NOT NULL,
+    job_name      text        NOT NULL,
+    job_args      jsonb       NOT NULL,
+    job_kwargs    jsonb       NOT NULL,
+    queue         text        NOT NULL,
+    priority      integer     NOT NULL,
+    scheduled_at  timestamptz NOT NULL,
+    tag           text,
+    context       jsonb,
+    staged_at     timestamptz NOT NULL,
+    moved_at      timestamptz NOT NULL,
+    claimed_at    timestamptz NOT NULL,
+    finished_at   timestamptz NOT NULL,
+    finished_by   text,
+    attempts      integer     NOT NULL,
+    fencing_token bigint      NOT NULL,
+    last_error    jsonb,
+    history       jsonb,
+    -- Whoever follows this table asks for the rows of transactions that came after those that he has seen, up to
+    -- the oldest one that is still open: no row can turn up there later, as one can behind a time or an id.
+    finished_xid  xid8        NOT NULL DEFAULT pg_current_xact_id()
+) PARTITION BY RANGE (finished_at);
+
+-- When a queue last finished a job.
+CREATE INDEX IF NOT EXISTS finished_jobs_latest ON finished_jobs (queue, finished_at);
+CREATE INDEX IF NOT EXISTS finished_jobs_in_order ON finished_jobs (finished_xid);
+
+-- Rows of a day that has no partition: the enqueuer, which makes them in advance, was away for days, or the day
+-- has been archived and a transaction from before committed only then.
+CREATE TABLE IF NOT EXISTS finished_jobs_other PARTITION OF finished_jobs (PRIMARY KEY (id)) DEFAULT;
+
+-- Records a claimed job as finished if this is still its token, and says whether it was. It is called in transactions of
+-- jobs too, on whose sessions nothing can be set for all statements: a plan that was made while inflight_jobs was empty
+-- would be kept there, and would read all of the table for each job.
+CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE plpgsql
+    SET enable_seqscan = off AS $$
+BEGIN
+    WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)
+    INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
+    SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+        staged_at, moved_at, claimed_at, clock_timestamp(), claimed_by, attempts + batched::integer, fencing_token,
+        last_error, history
+    FROM done;
+    RETURN FOUND;
+END
+$$;
+
+-- Makes the partitions of today and of the next days, and returns how many it made. Rows of such a day that are
+-- in finished_jobs_other are moved over. Nobody who finishes a job waits for longer than a moment: without the
+-- locks at once, it does nothing, and whoever calls it calls again; and a day with too many rows to move stays
+-- where it is, and is archived from there.
+CREATE OR REPLACE FUNCTION drain_make_days(ahead integer) RETURNS integer LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' SET timezone = 'UTC'
+AS $$
+DECLARE
+    most   constant integer := 10000;
+    today  date := (now() AT TIME ZONE 'UTC')::date;
+    day    date;
+    name   text;
+    waits  bigint;
+    made   integer := 0;
+BEGIN
+    -- Anybody may call this, with the rights of the one who made the schema: few days at a time, and with no
+    -- temporary tables of the caller's in the place of ours.
+    IF ahead IS NULL OR ahead NOT BETWEEN 0 AND 30 THEN
+        RAISE EXCEPTION 'drain_make_days() makes the partitions of 0 to 30 days ahead, not of %', ahead;
+    END IF;
+    PERFORM set_config('search_path', current_setting('search_path') || ', pg_temp', true);
+    -- The lock of two who make the same days. Taken before the look at what is there: behind it, that is the last word.
+    IF NOT pg_try_advisory_xact_lock(1785684580, 4) THEN
+        RETURN 0;
+    END IF;
+    FOR day IN SELECT today + generate_series(0, ahead) LOOP
+        name := 'finished_jobs_' || to_char(day, 'YYYYMMDD');
+        CONTINUE WHEN to_regclass(quote_ident(name)) IS NOT NULL;
+        SELECT count(*) INTO waits FROM (
+            SELECT FROM finished_jobs_other WHERE finished_at >= day AND finished_at < day + 1 LIMIT most + 1) AS few;
+        CONTINUE WHEN waits > most;
+        EXECUTE format('CREATE TABLE %I (LIKE finished_jobs INCLUDING DEFAULTS, PRIMARY KEY (id))', name);
+        -- With this it is known that no row is in the way, and the partition is attached without reading it.
+        LOCK TABLE finished_jobs_other IN ACCESS EXCLUSIVE MODE;
+        EXECUTE format(
+            'WITH moved AS (DELETE FROM finished_jobs_other WHERE finished_at >= %L AND finished_at < %L RETURNING *) '
+            'INSERT INTO %I SELECT * FROM moved', day, day + 1, name);
+        EXECUTE format('ALTER TABLE finished_jobs ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name, day, day + 1);
+        made := made + 1;
+    END LOOP;
+    RETURN made;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN 0;
+END
+$$;
+SELECT drain_make_days(3);
+
+-- Count and checksum of the rows of a partition of finished_jobs; the order of the rows does not matter.
+CREATE OR REPLACE FUNCTION drain_checksum_of(
+    partition regclass, OUT counted bigint, OUT checksum numeric
+) LANGUAGE plpgsql STABLE SET timezone = 'UTC' SET datestyle = 'ISO'
+AS $$
+BEGIN
+    EXECUTE format('SELECT count(*), coalesce(sum(hashtextextended(job::text, 0)), 0) FROM ONLY %s AS job', partition)
+        INTO counted, checksum;
+END
+$$;
+
+-- Drops the partition of a day, if it holds so many rows with this checksum, as drain_checksum_of has said; returns
+-- whether it did. Between the count and the drop nobody can add a row; whoever reads goes on meanwhile. A day that is
+-- in use is left alone after a moment, with lock_not_available.
+CREATE OR REPLACE FUNCTION drain_drop_day(partition regclass, expected_rows bigint, expected_checksum numeric)
+    RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '100ms'
+AS $$
+DECLARE
+    found record;
+BEGIN
+    -- The count has to be of what is there once the lock is granted.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'drain_drop_day() is for read committed transactions';
+    END IF;
+    -- Somebody else may have dropped it, and then it has no name.
+    IF NOT EXISTS (SELECT FROM pg_class WHERE oid = partition) THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY %s IN SHARE MODE', partition);
+    SELECT * INTO found FROM drain_checksum_of(partition);
+    IF found.counted IS DISTINCT FROM expected_rows OR found.checksum IS DISTINCT FROM expected_checksum THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('DROP TABLE %s', partition);
+    RETURN true;
+EXCEPTION WHEN undefined_table THEN
+    RETURN false;
+END
+$$;
+
+-- Count and checksum of the rows of a day that has no partition; they are in finished_jobs_other.
+CREATE OR REPLACE FUNCTION drain_checksum_of_late(day date, OUT counted bigint, OUT checksum numeric)
+    LANGUAGE sql STABLE SET timezone = 'UTC' SET datestyle = 'ISO'
+AS $$
+    SELECT count(*), coalesce(sum(hashtextextended(job::text, 0)), 0) FROM finished_jobs_other AS job
+    WHERE finished_at >= day AND finished_at < day + 1
+$$;
+
+
+-- stale_finishes: what was refused. A worker that outlived its lease, and came back with an outcome when
+-- somebody else had claimed its job, changed nothing but left a row here, for people to see that the fence
+-- held.
+CREATE TABLE IF NOT EXISTS stale_finishes (
+    number        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id            bigint      NOT NULL,
+    fencing_token bigint      NOT NULL,
+    claimed_by    text        NOT NULL,
+    -- What the worker wanted to record: 'finished', 'retrying', 'deferred', 'dead'; 'nothing' if it saw by
+    -- itself that its lease was gone.
+    outcome       text        NOT NULL,
+    refused_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+
+-- dead_jobs: given up, and kept until a person retries or discards it.
+CREATE TABLE IF NOT EXISTS dead_jobs (
+    id              bigint      PRIMARY KEY,
+    job_name        text        NOT NULL,
+    job_args        jsonb       NOT NULL,
+    job_kwargs      jsonb       NOT NULL,
+    queue           text        NOT NULL,
+    priority        integer     NOT NULL,
+    scheduled_at    timestamptz NOT NULL,
+    expires_at      timestamptz,
+    tag             text,
+    max_attempts    integer,
+    timeout_seconds integer,
+    context         jsonb,
+    staged_at       timestamptz NOT NULL,
+    history         jsonb,
+    attempts        integer     NOT NULL DEFAULT 0,
+    fencing_token   bigint      NOT NULL DEFAULT 0,
+    last_error      jsonb,
+    died_at         timestamptz NOT NULL DEFAULT now(),
+    -- 'failed', 'gave up', 'expired', 'unreadable', 'lease'; the sentence beside it says more.
+    reason          text        NOT NULL,
+    explanation     text        NOT NULL
+);
+
+
+-- bulk_runs: runs that staged jobs by the million, all in one commit. The same run again finds itself here, and
+-- stages nothing.
+CREATE TABLE IF NOT EXISTS bulk_runs (
+    run_id       text        PRIMARY KEY,
+    rows         bigint      NOT NULL,
+    committed_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT run_id_must_be_a_word_of_up_to_255_characters CHECK (run_id ~ '^[^[:cntrl:]]{1,255}$')
+);
+
+-- bulk_side_tables: where the tasks of a run put their rows before the commit, a table for each driver that has
+-- begun one.
+CREATE TABLE IF NOT EXISTS bulk_side_tables (
+    name       text        PRIMARY KEY,
+    run_id     text        NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Makes a side table and returns its name. It is not logged, since a crash ends the run. Drops those that have
+-- been there for a day: their drivers died. A row says which task has copied it, since a task may be repeated, or
+-- be killed half-way and commit all the same.
+CREATE OR REPLACE FUNCTION drain_create_side_table(run text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    name text := 'bulk_' || replace(gen_random_uuid()::text, '-', '');
+BEGIN
+    PERFORM drain_drop_side_table(old.name) FROM bulk_side_tables AS old WHERE created_at < now() - interval '1 day';
+    EXECUTE format(
+        'CREATE UNLOGGED TABLE %I (task bigint NOT NULL, job_name text, job_args text, job_kwargs text, queue text, '
+        'priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text, max_attempts integer, '
+        'timeout_seconds integer, context text) WITH (autovacuum_enabled = off)', name);
+    INSERT INTO bulk_side_tables (name, run_id) VALUES (name, run);
+    RETURN name;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION drain_drop_side_table(side_table text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF side_table ~ '^bulk_[0-9a-f]{32}$' THEN
+        EXECUTE format('DROP TABLE IF EXISTS %I', side_table);
+        DELETE FROM bulk_side_tables WHERE name = side_table;
+    END IF;
+END
+$$;
+
+
+-- drain_state: one row about the enqueuer itself. The leader writes it, on the connection that holds its
+-- lock.
+CREATE TABLE IF NOT EXISTS drain_state (
+    only_row      boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
+    leader        text,
+    leader_since  timestamptz,
+    -- Told apart from every other database's: part of the keys that jobs show to the outside.
+    installation  uuid        NOT NULL DEFAULT gen_random_uuid()
+);
+INSERT INTO drain_state DEFAULT VALUES ON CONFLICT DO NOTHING;
+
+-- The last delivery number that was handed out, and the one up to which all have been pushed. Set with every
+-- batch, so they are sequences: while somebody holds a snapshot, a row would get slower with each of its
+-- versions (measured: 0.05 ms at first, 0.28 ms after 30,000), and a sequence has none. A value that outlives
+-- the batch that was rolled back leaves a gap, which harms nobody.
+CREATE SEQUENCE IF NOT EXISTS drain_last_delivery MINVALUE 0 START 0;
+CREATE SEQUENCE IF NOT EXISTS drain_pushed_up_to MINVALUE 0 START 0;
+
+
+-- Wakes a sleeping enqueuer, and costs the application nothing while the enqueuer is awake.
+--
+-- The enqueuer sleeps only while it holds the exclusive advisory lock (1785684580, 2). Each transaction
+-- that stages takes a share of that lock until it ends, or learns at once that the enqueuer sleeps, and
+-- then notifies. So the enqueuer cannot fall asleep while a transaction is open that did not notify,
+-- and NOTIFY, for whose lock all notifying commits queue up, is paid for only when it is needed.
+-- The application never waits: both paths only try.
+--
+-- Off, for a database, a role or a session: SET drain.notify = 'off'. The enqueuer then finds new rows by
+-- polling. Needed for whoever stages inside of PREPARE TRANSACTION, which does not go with NOTIFY.
+CREATE OR REPLACE FUNCTION drain_wake_enqueuer() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT pg_try_advisory_xact_lock_shared(1785684580, 2) THEN
+        PERFORM pg_notify('staged_jobs', '');
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE TRIGGER staged_jobs_wake_enqueuer AFTER INSERT ON staged_jobs
+    FOR EACH STATEMENT
+    WHEN (current_setting('drain.notify', true) IS DISTINCT FROM 'off')
+    EXECUTE FUNCTION drain_wake_enqueuer();
+
+
+-- The version of all of the above. A program that knows only an older one refuses to run.
+CREATE TABLE IF NOT EXISTS drain_schema (
+    version    integer     PRIMARY KEY,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
+INSERT INTO drain_schema (version) VALUES (1) ON CONFLICT DO NOTHING;
