@@ -31,6 +31,7 @@ from drain.errors import DrainError, UnavailableError
 from drain.postgres import Connection
 from drain.transitions import dead as dead_jobs
 from drain.transitions.dead import Selection
+from drain.visible import visible
 from pipeline.commands.audit import conserve
 from pipeline.commands.options import Runtime, spark_options
 
@@ -542,7 +543,7 @@ def _show_job(job: dict[str, Any], *, as_json: bool) -> None:
 def _hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:
     for queue in queues:
         if queue not in known:
-            names = ", ".join(sorted(known)) or "none"
+            names = visible(", ".join(sorted(known))) or "none"
             click.echo(f"queue {queue!r} is unknown so far; known: {names}", err=True)
 
 

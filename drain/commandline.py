@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,6 +13,7 @@ import psycopg
 
 from drain.config import VARIABLES, Settings
 from drain.errors import DrainError
+from drain.visible import visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,12 +31,23 @@ _HELP = {
 class Group(click.Group):
     """Shows our own errors as one line, without a traceback, and exits 1."""
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command line, whatever has become of the standard streams."""
+        open_standard_streams()
+        return super().main(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            # At exit it would be too late to say that the disk is full.
+            sys.stdout.flush()
+            return result
+        except click.ClickException as error:
+            error.message = visible(error.message)  # type: ignore[misc]
+            raise
         except DrainError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(visible(str(error))) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             sys.exit(130)
@@ -41,14 +55,31 @@ class Group(click.Group):
             # Whoever reads has had enough; click ends quietly.
             raise
         except OSError as error:
-            raise click.ClickException(
-                f"{error.filename or 'the system'}: {error.strerror or error}"
-            ) from error
+            where = visible(str(error.filename or "the system"))
+            raise click.ClickException(f"{where}: {error.strerror or error}") from error
         except UnicodeEncodeError as error:
             raise click.ClickException("an argument holds bytes that are no text") from error
         except psycopg.Error as error:
             reason = error.diag.message_primary or str(error).partition("\n")[0]
-            raise click.ClickException(f"PostgreSQL refused: {reason}") from error
+            raise click.ClickException(f"PostgreSQL refused: {visible(reason)}") from error
+
+
+def open_standard_streams() -> None:
+    """Open each standard stream that is closed on the null device, and let none refuse a character.
+
+    Otherwise the next file or connection would get its number, and with it whatever C code writes there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def settings_options(*names: str) -> Callable[[F], F]:

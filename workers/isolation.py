@@ -44,8 +44,10 @@ def run(current: CurrentJob) -> Outcome:
     lease = current._lease
     # Extended by the child from now on.
     lease.settling = True
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # A stream may be closed, or a job's own.
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
     reading, writing = os.pipe()
     parent = os.getpid()
     try:

@@ -10,6 +10,7 @@ import click
 
 from drain import display
 from drain.commandline import as_json_option, settings_options
+from drain.visible import visible
 from pipeline import backfill as work
 from pipeline import runs, sources
 from pipeline.commands.options import Runtime, pairs, spark_options
@@ -132,7 +133,7 @@ def _show_preview(plan: work.Plan, count: int, shown: list[tuple[str, str]], *, 
         click.echo(json.dumps({"jobs": count, "job_name": plan.job_name, "shown": jobs}))
         return
     for args, kwargs in shown:
-        click.echo(f"{plan.job_name}  {args}{'' if kwargs == '{}' else f'  {kwargs}'}")
+        click.echo(visible(f"{plan.job_name}  {args}{'' if kwargs == '{}' else f'  {kwargs}'}"))
     if count > len(shown):
         click.echo("...")
     click.echo(f"{count:,} jobs on queue {plan.queue} with priority {plan.priority}; nothing was staged")
