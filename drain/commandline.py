@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -26,6 +28,30 @@ _HELP = {
     "batch_size": "The most rows of one transaction; 2500 by default.",
     "poll_seconds": "How long to sleep at most when nothing wakes the enqueuer; 1 by default.",
 }
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers, which NaN is not in: it is neither below nor above."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read one number."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
+
+
+class _JobId(click.IntRange):
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        # Python would also read the digits of other scripts, and 1_0.
+        if not re.fullmatch("[0-9]+", str(value)):
+            self.fail(f"{value!r} is no id of a job, which is a whole number", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+JOB_ID = _JobId(0, 2**63 - 1)
 
 
 class Group(click.Group):

@@ -77,8 +77,11 @@ def dial(
         UnavailableError: The server cannot be reached, or refuses.
     """
     text = conninfo(database_url, application_name)
-    with reachable(database_url):
-        return kind.connect(text, autocommit=True)
+    try:
+        with reachable(database_url):
+            return kind.connect(text, autocommit=True)
+    except UnicodeError:
+        raise ConfigError("DRAIN_DATABASE_URL cannot be read: its host is no name of a host") from None
 
 
 def conninfo(database_url: str, application_name: str) -> str:
@@ -91,6 +94,8 @@ def conninfo(database_url: str, application_name: str) -> str:
         given = conninfo_to_dict(database_url)
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"DRAIN_DATABASE_URL cannot be read: {_safe(error, database_url)}") from None
+    except UnicodeError:
+        raise ConfigError("DRAIN_DATABASE_URL cannot be read: a part of it is no UTF-8") from None
     bounds = {name: value for name, value in _BOUNDS.items() if name not in given}
     return make_conninfo(database_url, **_SESSION, **bounds, application_name=application_name)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drain import display
-from drain.commandline import as_json_option, settings_options
+from drain.commandline import FiniteRange, as_json_option, settings_options
 from drain.visible import visible
 from pipeline import backfill as work
 from pipeline import runs, sources
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-rows-per-second",
     "rows_per_second",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Let only so many jobs come due in each second, from the commit on.",
 )
 @click.option(
