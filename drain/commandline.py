@@ -93,8 +93,11 @@ class Group(click.Group):
 def open_standard_streams() -> None:
     """Open each standard stream that is closed on the null device, and let none refuse a character.
 
-    Otherwise the next file or connection would get its number, and with it whatever C code writes there.
+    Otherwise the next file or connection would get its number, and with it whatever C code writes there. A width of
+    the terminal that is no number above 0 is forgotten.
     """
+    if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get("COLUMNS", "80")):
+        del os.environ["COLUMNS"]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

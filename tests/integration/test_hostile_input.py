@@ -3,13 +3,10 @@
 import json
 import pickle
 import re
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 from redis import Redis
@@ -21,12 +18,8 @@ from rq.registry import FailedJobRegistry
 from cli import main
 from tests import jobs_in_batches as jobs
 from tests.support import (
-    DRAIN,
     PATIENCE_SECONDS,
-    ROOT,
     Command,
-    end,
-    environment,
     new_enqueuer,
     query,
     stage_jobs,
@@ -138,3 +131,74 @@ def test_plain_jobs_whose_call_cannot_be_read_fail(yard: Yard, client: Redis) ->
         assert command.wait(PATIENCE_SECONDS) == 0
         assert len(command.events("started")) == 1
     assert set(FailedJobRegistry(queue=queue).get_job_ids()) == set(ids)
+
+
+# --- rows
+
+
+@pytest.fixture
+def env(database_url: str, redis_url: str) -> Iterator[dict[str, str]]:
+    """A database in which one job of each state, its queue and the leader are called by escapes."""
+    stage_jobs(database_url, job=f"x{ESCAPES}", tag=ESCAPES)
+    with new_enqueuer(database_url, redis_url, batch_size=1) as enqueuer:
+        enqueuer.drain()
+    life = {ESCAPES: ESCAPES, "last_error": {"type": ESCAPES, "message": ESCAPES, "traceback": ESCAPES}}
+    row = {
+        "name": f"x{ESCAPES}",
+        "text": ESCAPES,
+        "life": json.dumps([life]),
+        "error": json.dumps(life["last_error"]),
+    }
+    row["arguments"] = json.dumps([ESCAPES, {ESCAPES: 1}])
+    with psycopg.connect(database_url) as connection:
+        connection.execute(
+            "UPDATE inflight_jobs SET queue = %(text)s, job_args = %(arguments)s, claimed_by = %(text)s, "
+            "history = %(life)s, last_error = %(error)s",
+            row,
+        )
+        connection.execute(
+            """
+            INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, staged_at,
+                history, last_error, reason, explanation)
+            VALUES (1000, %(name)s, %(arguments)s, '{}', %(text)s, 0, now(), %(text)s, now(),
+                %(life)s, %(error)s, %(text)s, %(text)s)
+            """,
+            row,
+        )
+        connection.execute(
+            """
+            INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag,
+                staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token)
+            VALUES (1001, %(name)s, '[1e400, 1.5e400]', '{}', %(text)s, 0, now(), %(text)s,
+                now(), now(), now(), now(), %(text)s, 1, 1)
+            """,
+            row,
+        )
+        connection.execute("UPDATE drain_state SET leader = %(text)s, leader_since = now()", row)
+    stage_jobs(database_url, job=f"x{ESCAPES}", tag=ESCAPES)
+    with psycopg.connect(database_url) as leading:
+        leading.execute("SELECT pg_advisory_lock(1785684580, 1)")
+        yield {"DRAIN_DATABASE_URL": database_url, "DRAIN_REDIS_URL": redis_url}
+
+
+def test_no_command_lets_a_text_of_the_database_command_the_terminal(env: dict[str, str]) -> None:
+    ids = [id_ for (id_,) in query(env["DRAIN_DATABASE_URL"], "SELECT id FROM inflight_jobs")]
+    states = ["staged", "inflight", "finished", "dead"]
+    commands = [
+        "status",
+        "audit --patience-seconds 0",
+        "dead list",
+        "list dead --queue nobody",
+        "dead show 1000",
+    ]
+    commands += [f"list {state}" for state in states] + [f"show {id_}" for id_ in (*ids, 1000, 1001)]
+    for words in commands:
+        for width in ("20", "80", "200"):
+            result = CliRunner().invoke(main, words.split(), env=env | {"COLUMNS": width})
+            assert isinstance(result.exception, SystemExit | None), (words, result.exception)
+            assert not COMMANDED.search(result.output), words
+            if words.startswith(("list ", "dead list")):
+                assert max(map(len, result.stdout.splitlines()), default=0) <= int(width)
+        shown = CliRunner().invoke(main, [*words.split(), "--json"], env=env).stdout
+        assert not COMMANDED.search(shown.replace("\x7f", "")), words
+        assert isinstance(json.loads(shown, parse_constant=pytest.fail), dict | list), words
