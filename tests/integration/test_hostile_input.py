@@ -72,7 +72,7 @@ def test_garbage_on_the_command_channel_is_a_line_each_and_the_next_command_is_h
     with yard.working() as command:
         (worker,) = wait_until(lambda: Worker.all(connection=client), PATIENCE_SECONDS)
         channel = f"rq:pubsub:{worker.name}"
-        wait_until(lambda: client.pubsub_numsub(channel)[0][1], PATIENCE_SECONDS)  # type: ignore[index]
+        wait_until(lambda: client.pubsub_numsub(channel)[0][1], PATIENCE_SECONDS)
         for payload in PAYLOADS:
             client.publish(channel, payload)
         wait_until(lambda: len(lines_with(command, "cannot be read")) == len(PAYLOADS), PATIENCE_SECONDS)

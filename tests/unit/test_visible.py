@@ -47,9 +47,8 @@ def test_a_text_of_several_lines_keeps_them() -> None:
 
 
 def record(message: str, error: BaseException | None = None, **extra: Any) -> logging.LogRecord:
-    made = logging.LogRecord(
-        "drain", logging.INFO, "file", 1, message, (), error and (type(error), error, None)
-    )
+    raised = (type(error), error, None) if error is not None else None
+    made = logging.LogRecord("drain", logging.INFO, "file", 1, message, (), raised)
     made.__dict__.update(extra)
     return made
 
