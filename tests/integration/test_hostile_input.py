@@ -3,7 +3,10 @@
 import json
 import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,7 +21,9 @@ from rq.registry import FailedJobRegistry
 from cli import main
 from tests import jobs_in_batches as jobs
 from tests.support import (
+    DRAIN,
     PATIENCE_SECONDS,
+    ROOT,
     Command,
     new_enqueuer,
     query,
@@ -202,3 +207,61 @@ def test_no_command_lets_a_text_of_the_database_command_the_terminal(env: dict[s
         shown = CliRunner().invoke(main, [*words.split(), "--json"], env=env).stdout
         assert not COMMANDED.search(shown.replace("\x7f", "")), words
         assert isinstance(json.loads(shown, parse_constant=pytest.fail), dict | list), words
+
+
+# --- streams
+
+
+def drain_with(yard: Yard, words: str, streams: str) -> subprocess.CompletedProcess[str]:
+    """Run `drain` as a shell does that was told to close or to redirect these streams."""
+    script = f'exec "$@" {streams}'
+    return subprocess.run(
+        ["sh", "-c", script, "sh", sys.executable, "-c", DRAIN, *words.split()],
+        check=False,
+        env=yard.env(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "streams", "code"),
+    [
+        ("run --once", "<&- >&- 2>&-", 0),
+        ("work --burst", "2>&-", 0),
+        ("work --burst", "<&- >&- 2>&-", 0),
+        ("status", ">&-", 0),
+        ("status", "2>&-", 0),
+        ("show 4711", "2>&-", 1),
+        ("status", ">/dev/full", 1),
+        ("show 1", ">/dev/full", 1),
+        ("run --once", "2>/dev/full", 0),
+    ],
+)
+def test_a_stream_that_is_closed_or_full_is_no_crash(yard: Yard, words: str, streams: str, code: int) -> None:
+    if "/dev/full" in streams and not Path("/dev/full").exists():
+        pytest.skip("there is no full device on this machine")
+    assert stage_jobs(yard.database_url) == [1]
+
+    done = drain_with(yard, words, streams)
+
+    assert done.returncode == code
+    if ">/dev/full" in streams and code:
+        assert done.stderr == "Error: the system: No space left on device\n"
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_the_leader_works_on_without_a_standard_error(yard: Yard) -> None:
+    script = 'exec "$@" 2>&-'
+    words = [sys.executable, "-c", DRAIN, "run", "--metrics-port", "0"]
+    with subprocess.Popen(["sh", "-c", script, "sh", *words], env=yard.env(), cwd=ROOT) as leader:
+        try:
+            ids = stage_jobs(yard.database_url)
+            yard.wait_for("inflight_jobs", ids)
+            leader.terminate()
+            assert leader.wait(PATIENCE_SECONDS) == 0
+        finally:
+            leader.kill()
