@@ -89,7 +89,7 @@ class RQSide:
         """
         try:
             if not self._made().execute(taken):
-                log.warning("RQ knows no job %r, queue %s forgets it", taken.rq_id, taken.queue)
+                log.warning("RQ knows no job %.100r, queue %s forgets it", taken.rq_id, taken.queue)
                 self._intake.discard(taken)
         except (redis.RedisError, UnavailableError) as error:
             log.warning("RQ's job %s is left to RQ: %s", taken.rq_id, error, extra={"event": "down"})

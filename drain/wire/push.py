@@ -166,7 +166,8 @@ def forwarded(
 
 def delivery_number(namespace: str, rq_id: str) -> int | None:
     """The delivery number in the RQ id of a tracked job of ours; None for the ids of anybody else."""
-    match = re.fullmatch(rf"{re.escape(namespace)}-\d+-(\d+)", rq_id)
+    # No more digits than PostgreSQL could take: Python refuses to read some thousands of them.
+    match = re.fullmatch(rf"{re.escape(namespace)}-[0-9]{{1,18}}-([0-9]{{1,18}})", rq_id)
     return int(match[1]) if match else None
 
 
