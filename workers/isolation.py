@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import sys
-import traceback
 from contextlib import suppress
 from time import monotonic, sleep
 from types import FrameType
@@ -104,8 +103,8 @@ def _be_the_child(current: CurrentJob, parent: int, writing: int) -> None:
         random.seed()
         os.write(writing, _run_and_record(current))
         code = 0
-    except BaseException:  # noqa: BLE001
-        traceback.print_exc()
+    except BaseException:
+        log.exception("the process of an isolated job cannot go on", extra={"event": "failed"})
     finally:
         with suppress(Exception):
             sys.stdout.flush()
