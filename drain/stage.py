@@ -175,7 +175,7 @@ def _columns(
         "tag": _text("tag", tag),
         "max_attempts": _integer("max_attempts", max_attempts),
         "timeout_seconds": _integer("timeout_seconds", timeout_seconds),
-        "context": None if context is None else _json("context", context),
+        "context": _context(context),
     }
     return {column: value for column, value in columns.items() if value is not None}
 
@@ -188,6 +188,14 @@ def _aware(name: str, time: datetime | None) -> datetime | None:
     if time.utcoffset() is None:
         raise StageError(f"{name} has no time zone; use datetime.now(UTC) + ... or add tzinfo")
     return time
+
+
+def _context(context: Mapping[str, Any] | None) -> str | None:
+    if context is None:
+        return None
+    if not isinstance(context, Mapping):
+        raise StageError(f"context must be a mapping, not a {_kind(context)}")
+    return _json("context", dict(context))
 
 
 def _integer(name: str, number: int | None) -> int | None:

@@ -96,7 +96,7 @@ class RQWorker(SimpleWorker):
         except redis.RedisError:
             raise
         except Exception as error:  # noqa: BLE001
-            self.log.error("RQ's job %s cannot be run: %r", job.id, error)
+            self.log.error("RQ's job %s cannot be run: %.300r", job.id, error)
             self.handle_job_failure(job, queue, exc_string=repr(error))
         return True
 
@@ -105,12 +105,12 @@ class RQWorker(SimpleWorker):
         # Set by the first of the fields that are read; without it there is nothing that RQ could show.
         if not isinstance(job._data, bytes):
             return False
-        self.log.error("RQ's job %s cannot be read, and has failed: %r", job.id, error)
+        self.log.error("RQ's job %s cannot be read, and has failed: %.300r", job.id, error)
         job.origin, job._status = queue.name, JobStatus.FAILED
         with self.connection.pipeline() as pipeline:
             # The field that cannot be read would stop RQ's tools as well.
             pipeline.delete(job.key)
-            job._handle_failure(f"RQ cannot read this job: {error!r}", pipeline, worker_name=self.name)
+            job._handle_failure(f"RQ cannot read this job: {error!r:.300}", pipeline, worker_name=self.name)
             pipeline.lrem(queue.intermediate_queue_key, 1, job.id)
             pipeline.execute()
         return True
@@ -131,7 +131,7 @@ class RQWorker(SimpleWorker):
                 raise ValueError(f"the command is none of {', '.join(_COMMANDS)}")
         # Anybody may publish anything, and the thread that listens would end.
         except Exception as error:  # noqa: BLE001
-            self.log.warning("Worker %s: a command of RQ's cannot be read: %r", self.name, error)
+            self.log.warning("Worker %s: a command of RQ's cannot be read: %.300r", self.name, error)
             return
         # RQ sends itself a SIGINT; a worker process of ours leaves that to its supervisor.
         if command == "shutdown":

@@ -130,6 +130,7 @@ BAD_OPTIONS = [
     ),
     ("context", {"a": HALF}, "JSON"),
     ("context", {"a\0": 1}, "JSON"),
+    *(("context", value, "mapping") for value in ("text", ["a"], 5, True)),
 ]
 
 
