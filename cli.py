@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import signal
 import sys
 import threading
@@ -20,7 +19,9 @@ import pipeline.commands
 from drain import display, inspection, log, postgres, schema, wire
 from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, audit
 from drain.commandline import (
+    JOB_ID,
     F,
+    FiniteRange,
     Group,
     as_json_option,
     limit_option,
@@ -28,15 +29,14 @@ from drain.commandline import (
     settings_options,
     verbose_option,
 )
-from drain.config import Settings
+from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
 from drain.errors import DrainError, UnavailableError
 from drain.postgres import Connection
 from drain.transitions import dead as dead_jobs
 from drain.transitions.dead import Selection
+from drain.visible import visible
 from pipeline.commands.audit import conserve
 from pipeline.commands.options import Runtime, spark_options
-
-_QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 
 # What a question may take; counting a few million rows takes a second.
 _STATEMENT_SECONDS = 30
@@ -169,7 +169,7 @@ def run(
 )
 @click.option(
     "--grace-seconds",
-    type=click.FloatRange(0, 86_400),
+    type=FiniteRange(0, 86_400),
     default=30.0,
     show_default=True,
     help="How long what runs may take to end when the worker is told to stop.",
@@ -210,8 +210,8 @@ def work(
     from workers.work import work as work_on
 
     for queue in queues:
-        if not _QUEUE_NAME.fullmatch(queue):
-            raise click.UsageError(f"{queue!r} is no name of a queue: letters, digits, _ . : - only")
+        if not QUEUE_NAME.fullmatch(queue):
+            raise click.UsageError(f"{queue!r} is no name of a queue: {QUEUE_CHARACTERS}")
     # As RQ's own command does: modules beside the one who calls are found.
     sys.path.insert(0, str(Path.cwd()))
     log.configure("INFO")
@@ -271,7 +271,7 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
 
 
 @main.command()
-@click.argument("job_id", metavar="ID", type=click.IntRange(0, 2**63 - 1))
+@click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url")
 @as_json_option
 def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
@@ -394,7 +394,7 @@ def list_dead(
 
 
 @dead.command("show")
-@click.argument("job_id", metavar="ID", type=click.IntRange(0, 2**63 - 1))
+@click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url")
 @as_json_option
 def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
@@ -430,7 +430,7 @@ def selection_options(command: F) -> F:
         click.option("--tag", help="Those with this tag."),
         click.option("--job", help="Those of this job name."),
         click.option("--queue", help="Those of this queue."),
-        click.argument("ids", nargs=-1, metavar="[ID]...", type=click.IntRange(0, 2**63 - 1)),
+        click.argument("ids", nargs=-1, metavar="[ID]...", type=JOB_ID),
     ):
         with_selection = option(with_selection)
     return with_selection  # type: ignore[return-value]
@@ -579,7 +579,7 @@ def _show_job(job: dict[str, Any], *, as_json: bool) -> None:
 def _hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:
     for queue in queues:
         if queue not in known:
-            names = ", ".join(sorted(known)) or "none"
+            names = visible(", ".join(sorted(known))) or "none"
             click.echo(f"queue {queue!r} is unknown so far; known: {names}", err=True)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import math
+import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,6 +15,7 @@ import psycopg
 
 from drain.config import VARIABLES, Settings
 from drain.errors import DrainError
+from drain.visible import visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,15 +31,50 @@ _HELP = {
 }
 
 
+class FiniteRange(click.FloatRange):
+    """A range of numbers, which NaN is not in: it is neither below nor above."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read one number."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
+
+
+class _JobId(click.IntRange):
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        # Python would also read the digits of other scripts, and 1_0.
+        if not re.fullmatch("[0-9]+", str(value)):
+            self.fail(f"{value!r} is no id of a job, which is a whole number", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+JOB_ID = _JobId(0, 2**63 - 1)
+
+
 class Group(click.Group):
     """Shows our own errors as one line, without a traceback, and exits 1."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command line, whatever has become of the standard streams."""
+        open_standard_streams()
+        return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            # At exit it would be too late to say that the disk is full.
+            sys.stdout.flush()
+            return result
+        except click.ClickException as error:
+            error.message = visible(error.message)  # type: ignore[misc]
+            raise
         except DrainError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(visible(str(error))) from error
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             sys.exit(130)
@@ -42,14 +82,34 @@ class Group(click.Group):
             # Whoever reads has had enough; click ends quietly.
             raise
         except OSError as error:
-            raise click.ClickException(
-                f"{error.filename or 'the system'}: {error.strerror or error}"
-            ) from error
+            where = visible(str(error.filename or "the system"))
+            raise click.ClickException(f"{where}: {error.strerror or error}") from error
         except UnicodeEncodeError as error:
             raise click.ClickException("an argument holds bytes that are no text") from error
         except psycopg.Error as error:
             reason = error.diag.message_primary or str(error).partition("\n")[0]
-            raise click.ClickException(f"PostgreSQL refused: {reason}") from error
+            raise click.ClickException(f"PostgreSQL refused: {visible(reason)}") from error
+
+
+def open_standard_streams() -> None:
+    """Open each standard stream that is closed on the null device, and let none refuse a character.
+
+    Otherwise the next file or connection would get its number, and with it whatever C code writes there. A width of
+    the terminal that is no number above 0 is forgotten.
+    """
+    if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get("COLUMNS", "80")):
+        del os.environ["COLUMNS"]
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def setting_option(name: str) -> Callable[[F], F]:

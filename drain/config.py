@@ -26,6 +26,11 @@ VARIABLES = {
 }
 
 
+# What RQ carries inside of keys; the schema has the same rule.
+QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
+QUEUE_CHARACTERS = "letters, digits, _ . : - only"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All that a process of ours has to be told; `VARIABLES` names where each comes from.
@@ -59,6 +64,11 @@ class Settings:
         object.__setattr__(self, "database_url", _libpq_url(self.database_url))
         _refuse_bare_characters("DRAIN_DATABASE_URL", self.database_url)
         _refuse_bare_characters("DRAIN_REDIS_URL", self.redis_url)
+        for queue in self.forward_queues | self.only_tracked_queues:
+            if not QUEUE_NAME.fullmatch(queue):
+                raise ConfigError(
+                    f"DRAIN_FORWARD_QUEUES: {queue!r} is no name of a queue: {QUEUE_CHARACTERS}"
+                )
         if self.redis_url and not re.match(r"(rediss?|unix)://", self.redis_url):
             raise ConfigError(
                 "DRAIN_REDIS_URL must start with redis://, rediss:// or unix://, "
@@ -101,7 +111,9 @@ class Settings:
         Raises:
             ConfigError: A text cannot be read, or no database is named.
         """
-        given: dict[str, Any] = {name: text for name, text in texts.items() if text}
+        # A text that was read from a file often ends in a newline.
+        stripped = {name: (text or "").strip() for name, text in texts.items()}
+        given: dict[str, Any] = {name: text for name, text in stripped.items() if text}
         if "database_url" not in given:
             raise ConfigError(
                 "no database is named: set DRAIN_DATABASE_URL (or pass --database-url), "
@@ -155,6 +167,8 @@ def _libpq_url(url: str) -> str:
 
 def _refuse_bare_characters(variable: str, url: str) -> None:
     """Refuse a password with bare special characters: a part of it would be taken for the host, and shown."""
+    if not url.isprintable():
+        raise ConfigError(f"{variable} holds a character that cannot be printed, such as a newline")
     user_and_password, at, _ = url.partition("://")[2].rpartition("@")
     bare = at and (not user_and_password.isascii() or re.search(r"[/?#@\[\]]", user_and_password))
     try:
@@ -179,6 +193,7 @@ def _names(text: str) -> list[str]:
 
 def _number(variable: str, text: str, read: type[int] | type[float]) -> int | float:
     try:
-        return read(text)
+        # Python would also read the digits of other scripts, and 1_0.
+        return read(text if re.fullmatch(r"[-+.0-9A-Za-z]+", text) else "")
     except ValueError:
         raise ConfigError(f"{variable} must be a number, not {text!r}") from None

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from drain.audit import CHECKS, Breach, Report
 from drain.inspection import Status
+from drain.visible import visible
 
 # What takes no longer than this needs no announcement.
 _PROGRESS_AFTER_SECONDS = 2.0
@@ -26,7 +27,7 @@ def show_status(result: Status) -> None:
     leader = result.leader
     who = f"{leader['name']} since {leader['since']}" if leader else "nobody; start `drain run`"
     about = "about " if result.finished_is_estimate else ""
-    console.print(f"leader    {who}", soft_wrap=True)
+    console.print(f"leader    {visible(who)}", soft_wrap=True)
     console.print(f"staged    {result.staged}, of which {result.scheduled} are scheduled for later")
     console.print(f"in flight {result.inflight}")
     console.print(f"finished  {about}{result.finished}")
@@ -78,7 +79,7 @@ def progress() -> Iterator[Callable[[str], None]]:
     timer.daemon = True
     timer.start()
     try:
-        yield lambda step: status.update(Text(step))
+        yield lambda step: status.update(Text(visible(step)))
     finally:
         timer.cancel()
         timer.join()
@@ -90,11 +91,11 @@ def _show_fields(fields: dict[str, Any]) -> None:
     error = fields.get("last_error")
     for name, value in fields.items():
         if value is not None and name not in ("last_error", "history"):
-            print(f"{name:{width}}  {_text(value)}")
+            print(f"{visible(name):{width}}  {visible(_text(value))}")
     if error:
         texts = error if isinstance(error, dict) else {"message": error}
-        print(f"{'last_error':{width}}  {texts.get('type', 'error')}: {texts.get('message', '')}")
-        print(texts.get("traceback", ""))
+        told = f"{texts.get('type', 'error')}: {texts.get('message', '')}\n{texts.get('traceback', '')}"
+        print(f"{'last_error':{width}}  {visible(told, lines=True)}")
 
 
 def plain(value: Any) -> str:
@@ -105,7 +106,7 @@ def plain(value: Any) -> str:
 def _breach(breach: Breach) -> str:
     ids = ", ".join(map(str, breach.ids))
     more = ", ..." if breach.count > len(breach.ids) else ""
-    return f"{breach.count} {breach.explanation}" + (f": {ids}{more}" if ids else "")
+    return visible(f"{breach.count} {breach.explanation}" + (f": {ids}{more}" if ids else ""))
 
 
 def _queue_table(result: Status) -> Table:
@@ -116,7 +117,7 @@ def _queue_table(result: Status) -> Table:
     for name, counts in sorted(result.queues.items()):
         depth = "?" if counts.redis_depth is None else counts.redis_depth
         numbers = (counts.staged, counts.scheduled, counts.inflight, depth, counts.dead)
-        shown = Text.assemble(name, (" failing", "red")) if counts.failing else Text(name)
+        shown = Text.assemble(visible(name), (" failing", "red") if counts.failing else "")
         table.add_row(shown, *map(str, numbers))
     return table
 
@@ -152,7 +153,7 @@ def _cell(value: Any) -> str:
     """A value short enough for a table: times to the second, texts on one line."""
     if isinstance(value, datetime):
         return value.strftime("%m-%d %H:%M:%S")
-    return " ".join(_text(value).split())
+    return " ".join(visible(_text(value), lines=True).split())
 
 
 def _text(value: Any) -> str:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from time import monotonic
+from typing import Any, BinaryIO
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from drain.errors import ConfigError
+from drain.visible import visible
+
+# Upper bounds for clients: Prometheus and a probe or two need a connection each, for some milliseconds.
+_CONNECTIONS = 32
+_CONNECTION_SECONDS = 5.0
+_REQUEST_BYTES = 16_384
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +32,83 @@ class Answers:
     unready: Callable[[], str | None]
 
 
+class _Head:
+    """The beginning of what a client sends: no more than so many bytes of it are read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.left = _REQUEST_BYTES
+        self.close = file.close
+
+    def readline(self, size: int) -> bytes:
+        line = self._file.readline(min(size, self.left))
+        self.left -= len(line)
+        return line
+
+
+class _Server(ThreadingHTTPServer):
+    """Closes at once the connections that are too many, and after a few seconds those that take too long."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[Any, ...], family: socket.AddressFamily, handler: type) -> None:
+        self.address_family = family
+        self._open: dict[socket.socket, float] = {}
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # The one of HTTPServer asks the name service for the name of the address, which may take a minute.
+        TCPServer.server_bind(self)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
+        return len(self._open) < _CONNECTIONS
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open[request] = monotonic() + _CONNECTION_SECONDS
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        now = monotonic()
+        for request, deadline in list(self._open.items()):
+            if now > deadline:
+                # Its thread reads the end of the request, or cannot write.
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that has gone is not news."""
+
+
 def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
     """Serve on a thread of its own until `shutdown()`.
+
+    A client has five seconds for a request of at most 16 KiB. Connections beyond 32 at a time are closed at once.
+
+    Args:
+        host: Name or address to listen on, of IPv4 or IPv6; of a name's addresses, one of IPv4 if there is one.
+        port: Port to listen on.
+        answers: What the probes are told.
 
     Raises:
         ConfigError: The address cannot be listened on.
     """
 
     class Handler(BaseHTTPRequestHandler):
+        def setup(self) -> None:
+            super().setup()
+            self.head = self.rfile = _Head(self.rfile)  # type: ignore[arg-type, assignment]
+
+        def version_string(self) -> str:
+            return "drain"
+
         def do_GET(self) -> None:
+            if not self.head.left:
+                self.send_error(431)
+                return
             path = self.path.partition("?")[0]
             if path == "/metrics":
                 self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
@@ -49,12 +129,20 @@ def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
             """Say nothing: a probe every second is not news."""
 
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
-    except OSError as error:
+        family, address = _address(host, port)
+        server = _Server(address, family, Handler)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no name of a host"
+        shown = visible(f"[{host}]" if ":" in host else host)
         raise ConfigError(
-            f"cannot serve metrics on {host}:{port} ({error.strerror}); "
-            "choose another --metrics-port, or 0 for none"
+            f"cannot serve metrics on {shown}:{port} ({reason}); "
+            "choose another --metrics-host or --metrics-port, or port 0 for none"
         ) from error
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[_LOOK_SECONDS], name="http", daemon=True).start()
     return server
+
+
+def _address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    return family, address

@@ -6,6 +6,7 @@ Times are read in binary: psycopg reads the texts of no DateStyle but ISO, and t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -331,9 +332,16 @@ def _objects(
 
 def _json_or_text(data: str | bytes) -> Any:
     try:
-        return json.loads(data)
+        return json.loads(data, parse_float=_finite)
     except (ValueError, RecursionError):
         return data if isinstance(data, str) else bytes(data).decode()
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("no float, and JSON has no infinity")
+    return number
 
 
 def _count_finished(connection: Connection) -> tuple[int, bool]:

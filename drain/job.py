@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from drain.errors import StageError
+from drain.visible import visible
 
 DEFAULT_QUEUE = "default"
 DEFAULT_MAX_ATTEMPTS = 10
 DEFAULT_TIMEOUT_SECONDS = 180
 DEFAULT_LEASE_SECONDS = 30.0
 # What the integer columns of the schema can hold.
-_LARGEST_INTEGER = 2**31 - 1
+LARGEST_INTEGER = 2**31 - 1
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
 # A shorter one would be over before its first heartbeat could reach the database.
 _SHORTEST_LEASE_SECONDS = 0.1
@@ -87,9 +88,9 @@ class JobOptions:
         self._check_ranges()
 
     def _check_ranges(self) -> None:
-        if not 0 <= self.max_attempts <= _LARGEST_INTEGER:
+        if not 0 <= self.max_attempts <= LARGEST_INTEGER:
             raise ValueError("max_attempts must be a whole number, 0 for no limit")
-        if not 0 < self.timeout_seconds <= _LARGEST_INTEGER:
+        if not 0 < self.timeout_seconds <= LARGEST_INTEGER:
             raise ValueError("timeout_seconds must be a whole number above 0")
         if not 0 < self.retry_base_seconds <= self.retry_cap_seconds <= _LONGEST_WAIT_SECONDS:
             raise ValueError(
@@ -139,7 +140,8 @@ def dotted_name(function: Callable[..., Any]) -> str:
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
     if not name or not module or "<" in name:
-        raise StageError(f"{function!r} has no name that a worker could import; use a function of a module")
+        shown = visible(repr(function))[:200]
+        raise StageError(f"{shown} has no name that a worker could import; use a function of a module")
     if module == "__main__":
         # `python -m shop.jobs` runs shop.jobs under another name, but remembers the real one.
         spec = getattr(sys.modules["__main__"], "__spec__", None)

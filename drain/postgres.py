@@ -106,13 +106,20 @@ def dial(
     with reachable(database_url):
         if settings and database_url not in _take_no_settings:
             try:
-                return kind.connect(conninfo(database_url, application_name, settings), autocommit=True)
+                return _connect(conninfo(database_url, application_name, settings), kind)
             except psycopg.OperationalError as error:
                 # PgBouncer's words, and those of RDS Proxy.
                 if not any(word in str(error) for word in ("startup parameter", "command-line options")):
                     raise
             _take_no_settings.add(database_url)
-        return kind.connect(conninfo(database_url, application_name), autocommit=True)
+        return _connect(conninfo(database_url, application_name), kind)
+
+
+def _connect(text: str, kind: type[Connection]) -> Connection:
+    try:
+        return kind.connect(text, autocommit=True)
+    except UnicodeError:
+        raise ConfigError("DRAIN_DATABASE_URL cannot be read: its host is no name of a host") from None
 
 
 def conninfo(database_url: str, application_name: str, settings: Mapping[str, str] | None = None) -> str:
@@ -125,6 +132,8 @@ def conninfo(database_url: str, application_name: str, settings: Mapping[str, st
         given = conninfo_to_dict(database_url)
     except psycopg.ProgrammingError as error:
         raise ConfigError(f"DRAIN_DATABASE_URL cannot be read: {_safe(error, database_url)}") from None
+    except UnicodeError:
+        raise ConfigError("DRAIN_DATABASE_URL cannot be read: a part of it is no UTF-8") from None
     added = {name: value for name, value in _BOUNDS.items() if name not in given}
     if settings:
         # The last one of a name counts, so these come after those of the URL.

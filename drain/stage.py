@@ -7,6 +7,7 @@ never existed. Nothing here commits, rolls back, or waits for anything but the o
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -17,7 +18,7 @@ from psycopg.rows import tuple_row
 
 from drain import postgres
 from drain.errors import StageError
-from drain.job import RegisteredJob, name_and_options
+from drain.job import LARGEST_INTEGER, RegisteredJob, name_and_options
 from drain.transitions import staged
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _ROWS_PER_STATEMENT = 10_000
 _CHARACTERS_PER_STATEMENT = 8_000_000
 # The escape for NUL, and not a backslash that happens to be followed by u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def stage(
@@ -133,6 +135,8 @@ def stage_many(
         waiting.clear()
 
     size = 0
+    if not isinstance(arguments, Iterable):
+        raise StageError(f"the arguments of many jobs are given as a list, not as a {_kind(arguments)}")
     for given in arguments:
         args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
         waiting.append("[{},{}]".format(*_arguments(args, kwargs)))
@@ -163,30 +167,71 @@ def _columns(
         max_attempts = options.max_attempts if max_attempts is None else max_attempts
         timeout_seconds = options.timeout_seconds if timeout_seconds is None else timeout_seconds
     columns = {
-        "job_name": name,
-        "queue": queue,
-        "priority": priority,
+        "job_name": _text("job", name),
+        "queue": _text("queue", queue),
+        "priority": _integer("priority", priority),
         "scheduled_at": _aware("run_at", run_at),
         "expires_at": _aware("expires_at", expires_at),
-        "tag": tag,
-        "max_attempts": max_attempts,
-        "timeout_seconds": timeout_seconds,
-        "context": None if context is None else _json("context", context),
+        "tag": _text("tag", tag),
+        "max_attempts": _integer("max_attempts", max_attempts),
+        "timeout_seconds": _integer("timeout_seconds", timeout_seconds),
+        "context": _context(context),
     }
     return {column: value for column, value in columns.items() if value is not None}
 
 
 def _aware(name: str, time: datetime | None) -> datetime | None:
-    if time is not None and time.tzinfo is None:
+    if time is None:
+        return None
+    if not isinstance(time, datetime):
+        raise StageError(f"{name} must be a datetime, such as datetime.now(UTC) + ..., not a {_kind(time)}")
+    if time.utcoffset() is None:
         raise StageError(f"{name} has no time zone; use datetime.now(UTC) + ... or add tzinfo")
     return time
 
 
+def _context(context: Mapping[str, Any] | None) -> str | None:
+    if context is None:
+        return None
+    if not isinstance(context, Mapping):
+        raise StageError(f"context must be a mapping, not a {_kind(context)}")
+    return _json("context", dict(context))
+
+
+def _integer(name: str, number: int | None) -> int | None:
+    if number is None:
+        return None
+    # True is an int to Python, and a slip to everybody else.
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise StageError(f"{name} must be a whole number, not a {_kind(number)}")
+    number = operator.index(number)
+    if not -LARGEST_INTEGER - 1 <= number <= LARGEST_INTEGER:
+        raise StageError(f"{name} must lie between {-LARGEST_INTEGER - 1} and {LARGEST_INTEGER}")
+    return number
+
+
+def _text(name: str, text: str | None) -> str | None:
+    """The text as a plain `str`: the drivers would write an Enum by its name."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise StageError(f"{name} must be a text, not a {_kind(text)}")
+    if "\0" in text or (not text.isascii() and _HALF_CHARACTER.search(text)):
+        raise StageError(
+            f"{name} holds a NUL or half a character, which PostgreSQL cannot store: {text!a:.100}"
+        )
+    return str.__str__(text)
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__
+
+
 def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
     if isinstance(args, str | bytes) or not isinstance(args, Sequence):
-        raise StageError(f"arguments are given as a list or tuple, such as ({args!r},)")
+        raise StageError(f"arguments are given as a list or tuple, such as [42], not as a {_kind(args)}")
     if not isinstance(kwargs, Mapping):
-        raise StageError(f"keyword arguments are given as a mapping, not as a {type(kwargs).__name__}")
+        raise StageError(f"keyword arguments are given as a mapping, not as a {_kind(kwargs)}")
     return _json("arguments", list(args)), _json("keyword arguments", dict(kwargs))
 
 
@@ -229,7 +274,7 @@ def _execute_with_sqlalchemy(connection: Any, statement: str, parameters: Mappin
         connection = connection.connection()
     if not isinstance(connection, sqlalchemy.Connection):
         raise StageError(
-            f"cannot stage on a {type(connection).__name__}; pass a SQLAlchemy Session or Connection, "
+            f"cannot stage on a {_kind(connection)}; pass a SQLAlchemy Session or Connection, "
             "or a psycopg connection or cursor"
         )
     return list(connection.execute(sqlalchemy.text(statement), parameters).scalars())

@@ -102,7 +102,8 @@ def leave_if_forked(pid: int, error: BaseException | None = None) -> None:
     if error is not None:
         code = error.code if isinstance(error, SystemExit) else 1
         if code is not None and not isinstance(code, int):
-            sys.stderr.write(f"{code}\n")
+            with suppress(Exception):
+                sys.stderr.write(f"{code}\n")
     with suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()

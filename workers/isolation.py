@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import sys
-import traceback
 from contextlib import suppress
 from time import monotonic, sleep
 from types import FrameType
@@ -44,8 +43,10 @@ def run(current: CurrentJob) -> Outcome:
     lease = current._lease
     # Extended by the child from now on.
     lease.settling = True
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # A stream may be closed, or a job's own.
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
     reading, writing = os.pipe()
     parent = os.getpid()
     try:
@@ -102,8 +103,8 @@ def _be_the_child(current: CurrentJob, parent: int, writing: int) -> None:
         random.seed()
         os.write(writing, _run_and_record(current))
         code = 0
-    except BaseException:  # noqa: BLE001
-        traceback.print_exc()
+    except BaseException:
+        log.exception("the process of an isolated job cannot go on", extra={"event": "failed"})
     finally:
         with suppress(Exception):
             sys.stdout.flush()

@@ -93,6 +93,7 @@ class RQSide:
         """
         try:
             if not self._made().execute(taken):
+                log.warning("RQ knows no job %.100r, queue %s forgets it", taken.rq_id, taken.queue)
                 self._intake.discard(taken)
         except (redis.RedisError, UnavailableError) as error:
             log.warning("RQ's job %s is left to RQ: %s", taken.rq_id, error, extra={"event": "down"})

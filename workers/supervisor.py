@@ -185,8 +185,10 @@ class Supervisor:
 
     def _fork(self, seat: Seat, act: Callable[[], int], *, always: bool = False) -> bool:
         """Let a child act on a seat; not if a signal has come in between, or the system has no process to give."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        # What cannot be written, on a full disk, is no reason not to work.
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         told = self._told
         # A signal that comes from here on finds the child.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))

@@ -42,6 +42,8 @@ _OUTER_TIMEOUT_MARGIN_SECONDS = 60
 _NO_TIMEOUT = -1
 # RQ sets an alarm, and the system counts its seconds in 32 bits.
 _LONGEST_TIMEOUT_SECONDS = 2**31 - 1
+# Upper bound for a wait on Redis that a URL may ask for.
+_LONGEST_WAIT_SECONDS = 3600
 # RQ keeps the hash this long after a worker has run it, or has failed to. 0 would cost nine more round trips.
 _TRACKED_RESULT_TTL_SECONDS = 60
 
@@ -209,7 +211,8 @@ def forwarded(
 
 def delivery_number(namespace: str, rq_id: str) -> int | None:
     """The delivery number in the RQ id of a tracked job of ours; None for the ids of anybody else."""
-    match = re.fullmatch(rf"{re.escape(namespace)}-\d+-(\d+)", rq_id)
+    # No more digits than PostgreSQL could take: Python refuses to read some thousands of them.
+    match = re.fullmatch(rf"{re.escape(namespace)}-[0-9]{{1,18}}-([0-9]{{1,18}})", rq_id)
     return int(match[1]) if match else None
 
 
@@ -468,6 +471,13 @@ def connect(redis_url: str) -> redis.Redis:
         client.connection_pool.connection_kwargs.update(BYTES)
         # Parameters of the URL that nobody knows, or that have no such value, come to light only here.
         client.connection_pool.make_connection()
+        given = client.connection_pool.connection_kwargs
+        given.get("host", "").encode("idna")
+        if not all(
+            0 < given[bound] <= _LONGEST_WAIT_SECONDS
+            for bound in ("socket_timeout", "socket_connect_timeout")
+        ):
+            raise ValueError("a wait without a bound")
     except (ValueError, TypeError, LookupError, redis.RedisError):
         raise ConfigError(
             "DRAIN_REDIS_URL cannot be read; it has the form redis://host:6379/0 or unix:///path/redis.sock"

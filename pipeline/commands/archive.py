@@ -15,6 +15,7 @@ import click
 
 from drain import display
 from drain.commandline import as_json_option, settings_options
+from drain.visible import visible
 from pipeline import archive as work
 from pipeline import follow as following
 from pipeline.commands.options import Runtime, spark_options
@@ -165,7 +166,7 @@ def _show(day: work.Archived, *, as_json: bool) -> None:
         fields = {"event": "day", **asdict(day), "day": str(day.day), "seconds": round(day.seconds, 3)}
         click.echo(json.dumps(fields))
     elif day.problem:
-        click.echo(f"Error: {day.problem}", err=True)
+        click.echo(f"Error: {visible(day.problem)}", err=True)
     else:
         gone = "late, deleted" if day.late else "partition dropped"
         click.echo(f"{day.day}  {day.rows:,} rows  archived, {gone}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drain import display
-from drain.commandline import as_json_option, settings_options
+from drain.commandline import FiniteRange, as_json_option, settings_options
+from drain.visible import visible
 from pipeline import backfill as work
 from pipeline import runs, sources
 from pipeline.commands.options import Runtime, pairs, spark_options
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-rows-per-second",
     "rows_per_second",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Let only so many jobs come due in each second, from the commit on.",
 )
 @click.option(
@@ -132,7 +133,7 @@ def _show_preview(plan: work.Plan, count: int, shown: list[tuple[str, str]], *, 
         click.echo(json.dumps({"jobs": count, "job_name": plan.job_name, "shown": jobs}))
         return
     for args, kwargs in shown:
-        click.echo(f"{plan.job_name}  {args}{'' if kwargs == '{}' else f'  {kwargs}'}")
+        click.echo(visible(f"{plan.job_name}  {args}{'' if kwargs == '{}' else f'  {kwargs}'}"))
     if count > len(shown):
         click.echo("...")
     click.echo(f"{count:,} jobs on queue {plan.queue} with priority {plan.priority}; nothing was staged")

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Any
 
+from drain.visible import visible
 from pipeline.stats.question import PERIODS
 from pipeline.stats.report import Period, Report, Times
 from pipeline.stats.words import seconds
@@ -121,7 +122,7 @@ def _bars(series: Sequence[_Series], starts: Sequence[datetime], report: Report)
             x=_middles(starts, length),
             y=[one.values[start] for start in starts],
             width=length.total_seconds() * 1000 * (0.9 if len(starts) < _MANY else 1),
-            name=escape(one.name),
+            name=escape(visible(one.name)),
             marker={"color": one.colour, "line": {"width": 0}},
             hovertemplate="%{y:,}",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from drain.visible import visible
 from pipeline.stats.report import Ended, Group, Period, Report, Times
 from pipeline.stats.words import seconds, share, some
 
@@ -109,7 +110,7 @@ def _slowest(jobs: Sequence[Group]) -> Table:
 
 
 def _failing(jobs: Sequence[Group], reasons: Sequence[str]) -> Table:
-    columns = ("queue", "job", "in vain", "dead", "of all", *reasons)
+    columns = ("queue", "job", "in vain", "dead", "of all", *map(visible, reasons))
     rows = [
         [
             *(*_name(job), some(job.failed_attempts), some(job.died), share(job.dead_share)),
@@ -121,4 +122,4 @@ def _failing(jobs: Sequence[Group], reasons: Sequence[str]) -> Table:
 
 
 def _name(job: Ended) -> list[str]:
-    return [job.queue or "", job.job_name or ""]
+    return [visible(job.queue or ""), visible(job.job_name or "")]

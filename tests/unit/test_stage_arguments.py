@@ -1,7 +1,9 @@
 import sys
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta
 from decimal import Decimal
+from enum import IntEnum, StrEnum
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from psycopg.pq import TransactionStatus
 
 from drain import DrainError, StageError, stage, stage_many
+from workers import job
 
 
 def nested(depth: int) -> list[Any]:
@@ -108,8 +111,113 @@ def test_a_time_without_a_zone_is_refused(transaction: psycopg.Connection) -> No
     assert "run_at" in refuses(transaction, lambda: stage_many(transaction, "m.f", [()], run_at=naive))
 
 
+HALF = "half a character \ud800"
+# Each with a word of the reason.
+BAD_OPTIONS = [
+    *(("run_at", value, "datetime") for value in ("2030-01-01", 1900000000, date(2030, 1, 1), True)),
+    *(("expires_at", value, "datetime") for value in ("tomorrow\n", 1.5, timedelta(days=1))),
+    *((name, value, "text") for name in ("queue", "tag") for value in (b"mail", 5, ["mail"], object)),
+    *((name, value, "cannot store") for name in ("queue", "tag") for value in (HALF, "nul \0", "\udcff")),
+    *(
+        (name, value, "whole number")
+        for name in ("priority", "max_attempts", "timeout_seconds")
+        for value in (True, 1.0, 1.5, "5", Decimal(5), float("nan"), timedelta(seconds=5))
+    ),
+    *(
+        (name, value, "must lie between")
+        for name in ("priority", "max_attempts", "timeout_seconds")
+        for value in (2**31, -(2**31) - 1, 10**30)
+    ),
+    ("context", {"a": HALF}, "JSON"),
+    ("context", {"a\0": 1}, "JSON"),
+    *(("context", value, "mapping") for value in ("text", ["a"], 5, True)),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "reason"), BAD_OPTIONS, ids=ascii)
+def test_an_option_that_cannot_be_stored_is_named_in_one_line(
+    transaction: psycopg.Connection, name: str, value: Any, reason: str
+) -> None:
+    options: dict[str, Any] = {name: value}
+
+    for text in (
+        refuses(transaction, lambda: stage(transaction, "m.f", **options)),
+        refuses(transaction, lambda: stage_many(transaction, "m.f", [()], **options)),
+    ):
+        assert name in text
+        assert reason in text
+        assert text.isprintable()
+
+
+@contextmanager
+def registered(function: Callable[..., Any], **options: Any) -> Iterator[Any]:
+    """The function as a job, for as long as the block runs."""
+    made = job(**options)(function)
+    try:
+        yield made
+    finally:
+        sys.modules[type(made).__module__]._jobs.pop(made.job_name)
+
+
+@pytest.mark.parametrize("name", [HALF, "nul \0"], ids=ascii)
+def test_a_name_that_cannot_be_stored_is_refused(transaction: psycopg.Connection, name: str) -> None:
+    with registered(importable, name=name) as function:
+        for call in (
+            lambda: stage(transaction, name),
+            lambda: stage_many(transaction, name, [()]),
+            lambda: function.stage(transaction),
+            lambda: function.stage_many(transaction, [()]),
+        ):
+            assert "job holds a NUL or half a character" in refuses(transaction, call)
+
+
+def test_a_registered_job_is_held_to_the_same(transaction: psycopg.Connection) -> None:
+    with registered(importable, queue=HALF) as function:
+        assert "queue" in refuses(transaction, lambda: function.stage(transaction))
+    with registered(importable) as function:
+        assert "arguments" in refuses(transaction, lambda: function.stage(transaction, HALF))
+        assert "keyword" in refuses(transaction, lambda: function.stage(transaction, a=HALF))
+
+
+@pytest.mark.parametrize("arguments", [None, 5, object()], ids=["nothing", "a number", "an object"])
+def test_arguments_of_many_that_are_no_list_are_refused(
+    transaction: psycopg.Connection, arguments: Any
+) -> None:
+    refuses(transaction, lambda: stage_many(transaction, "m.f", arguments))
+
+
+class Lines:
+    def __repr__(self) -> str:
+        return "several\nlines \x1b[31m"
+
+
+def test_a_refusal_is_one_line_whatever_it_is_about(transaction: psycopg.Connection) -> None:
+    texts = [
+        refuses(transaction, lambda: stage(transaction, "m.f", Lines())),  # type: ignore[arg-type]
+        refuses(transaction, lambda: stage(transaction, partial(print, Lines()))),
+        refuses(transaction, lambda: stage(transaction, "m.f", [], Lines())),  # type: ignore[arg-type]
+    ]
+
+    assert all(text.isprintable() for text in texts)
+
+
+class Queue(StrEnum):
+    MAIL = "mail"
+
+
+class Priority(IntEnum):
+    LATE = 7
+
+
+def test_members_of_an_enum_are_staged_by_their_values(transaction: psycopg.Connection) -> None:
+    stage(transaction, "m.f", queue=Queue.MAIL, tag=Queue.MAIL, priority=Priority.LATE)
+
+    rows = transaction.execute("SELECT queue, tag, priority FROM staged_jobs").fetchall()
+    assert rows == [("mail", "mail", 7)]
+
+
 @pytest.mark.parametrize(
-    "job",
+    "given",
     [
         pytest.param(lambda: None, id="a lambda"),
         pytest.param(partial(importable), id="a partial function"),
@@ -119,9 +227,9 @@ def test_a_time_without_a_zone_is_refused(transaction: psycopg.Connection) -> No
         pytest.param(b"m.f", id="bytes"),
     ],
 )
-def test_a_job_that_no_worker_could_import_is_refused(transaction: psycopg.Connection, job: Any) -> None:
-    refuses(transaction, lambda: stage(transaction, job))
-    refuses(transaction, lambda: stage_many(transaction, job, [()]))
+def test_a_job_that_no_worker_could_import_is_refused(transaction: psycopg.Connection, given: Any) -> None:
+    refuses(transaction, lambda: stage(transaction, given))
+    refuses(transaction, lambda: stage_many(transaction, given, [()]))
 
 
 def test_a_function_inside_of_a_function_is_refused(transaction: psycopg.Connection) -> None:

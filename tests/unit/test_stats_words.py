@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from drain.errors import ConfigError
-from pipeline.stats import words
+from pipeline.commands.stats import _show, about
+from pipeline.stats import page, words
 from pipeline.stats.question import Question, literal, moment
+from pipeline.stats.report import Finished, Group, Period, Report, Times
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,38 @@ def test_a_condition_names_all_that_was_asked_for() -> None:
 
 def test_an_empty_text_is_a_literal_too() -> None:
     assert literal("") == "''"
+
+
+ESCAPES = "\x1b]0;owned\x07\x9b31m\u202egnp.exe</script><b>"
+
+
+def hostile_report() -> Report:
+    times = Times(1, *[1.0] * 7)
+    ended = {
+        "queue": ESCAPES,
+        "job_name": ESCAPES,
+        "done": Finished(finished=1, attempts=2, waiting=times, processing=times, slowest_id=1),
+        "dead": {ESCAPES: 1},
+    }
+    at = datetime(2026, 3, 10, 12, tzinfo=UTC)
+    period = Period(start=at, **ended)  # type: ignore[arg-type]
+    group = Group(**ended)  # type: ignore[arg-type]
+    return Report(at=at, since=None, per="day", total=group, jobs=[group], periods=[period], details=[period])
+
+
+def test_names_command_neither_a_terminal_nor_a_page(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = hostile_report()
+    which = about(Question(since=None, queue=ESCAPES, job=ESCAPES, per="day"), report)
+
+    for columns in ("20", "80", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        _show(report, which, top=5)
+    shown = capsys.readouterr().out
+    html = page.html(report, which, top=5)
+
+    for text in (shown, html):
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
+        assert r"\x1b]0;owned\x07" in text
+    assert html.count("</script><b>") == 0

@@ -201,6 +201,9 @@ def test_ids_hold_only_what_rq_allows(redis: Wire, client: Redis) -> None:
         ("17", None),
         ("somebody-else", None),
         ("0b9fb1f4-92e3-4b1a-8bd4-7a6d8a9f2c11", None),
+        ("shop-1-" + "9" * 5000, None),
+        ("shop-" + "9" * 5000 + "-1", None),
+        ("shop-1-\uff11", None),
     ],
 )
 def test_the_delivery_number_is_read_from_our_ids_alone(rq_id: str, number: int | None) -> None:

@@ -1,0 +1,172 @@
+"""The HTTP port, asked by clients of all kinds."""
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import pytest
+
+from drain import http
+from drain.errors import ConfigError
+from tests.support import PATIENCE_SECONDS, ask, free_port, wait_until
+
+ANSWERS = http.Answers(unhealthy=lambda: None, unready=lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_LOOK_SECONDS", 0.02)
+
+
+@contextmanager
+def serving(host: str = "127.0.0.1") -> Iterator[int]:
+    port = free_port()
+    server = http.serve(host, port, ANSWERS)
+    try:
+        yield port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def client(port: int, host: str = "127.0.0.1") -> Iterator[socket.socket]:
+    with socket.create_connection((host, port), timeout=PATIENCE_SECONDS) as sock:
+        yield sock
+
+
+def all_of(sock: socket.socket) -> bytes:
+    """What comes until the server closes; a connection that it resets has ended too."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while part := sock.recv(65536):
+            received += part
+    return received
+
+
+def closed(sock: socket.socket) -> bool:
+    return all_of(sock) == b""
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError):
+        return ask(port, "/healthz") == (200, "ok\n")
+    return False
+
+
+def test_no_version_is_told() -> None:
+    with serving() as port:
+        for request in (
+            b"GET /healthz HTTP/1.1\r\n\r\n",
+            b"PUT / HTTP/1.1\r\n\r\n",
+            b"BREW / HTTP/1.1\r\n\r\n",
+        ):
+            with client(port) as sock:
+                sock.sendall(request)
+                head = all_of(sock).partition(b"\r\n\r\n")[0]
+            assert b"Server: drain\r\n" in head
+            assert b"ython" not in head
+
+
+def test_a_client_that_dribbles_is_cut_and_others_are_answered_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_CONNECTION_SECONDS", 0.3)
+    with serving() as port, client(port) as sock:
+        sock.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        sock.settimeout(0.01)
+
+        def is_cut() -> bool:
+            try:
+                sock.sendall(b"x")
+                return sock.recv(1) == b""
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        assert answers(port)
+        wait_until(is_cut, PATIENCE_SECONDS)
+        assert answers(port)
+
+
+def test_connections_beyond_the_bound_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_CONNECTIONS", 2)
+    with serving() as port:
+        with ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(client(port))
+            with client(port) as one_too_many:
+                assert closed(one_too_many)
+        wait_until(lambda: answers(port), PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda: b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
+        lambda: b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        lambda: b"GET /healthz HTTP/1.1\r\n" + b"X: y\r\n" * 5_000 + b"\r\n",
+        lambda: b"\0" * 20_000,
+    ],
+    ids=["line", "header", "headers", "zeros"],
+)
+def test_a_request_that_is_too_long_is_not_read_to_its_end(request_of: Callable[[], bytes]) -> None:
+    with serving() as port:
+        with client(port) as sock:
+            with suppress(OSError):
+                sock.sendall(request_of())
+            assert b"200 OK" not in all_of(sock)
+        assert answers(port)
+
+
+def test_a_client_that_resets_the_connection_is_not_news(capfd: pytest.CaptureFixture[str]) -> None:
+    with serving() as port:
+        with client(port) as sock:
+            sock.sendall(b"GET /healthz HTTP/1.1\r\n")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert answers(port)
+    assert capfd.readouterr().err == ""
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 on this machine")
+@pytest.mark.parametrize("host", ["::1", "::"])
+def test_the_host_may_be_an_address_of_ipv6(host: str) -> None:
+    with serving(host) as port, client(port, "::1") as sock:
+        sock.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert all_of(sock).endswith(b"ok\n")
+
+
+def test_localhost_is_served_where_those_look_who_know_no_ipv6() -> None:
+    with serving("localhost") as port:
+        assert answers(port)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "nosuch.invalid",
+        "a..b",
+        "300.1.1.1",
+        "192.0.2.1",
+        "2001:db8::1",
+        "::1%nosuch",
+        "x\ny",
+        "\0",
+        "x" * 300,
+    ],
+)
+def test_a_host_that_cannot_be_listened_on_is_one_line(host: str) -> None:
+    with pytest.raises(ConfigError, match="cannot serve metrics on") as caught:
+        http.serve(host, free_port(), ANSWERS)
+
+    assert str(caught.value).isprintable()

@@ -1,0 +1,91 @@
+import json
+import logging
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drain import log
+from drain.visible import visible
+
+COMMANDS = {
+    *range(0x20),
+    *range(0x7F, 0xA0),
+    *range(0x2028, 0x202F),
+    *range(0x2066, 0x206A),
+    *range(0xD800, 0xE000),
+}
+
+
+@given(st.text(st.characters(categories=None) | st.sampled_from(list(map(chr, COMMANDS)))))
+def test_no_character_that_a_terminal_obeys_is_left_and_no_other_is_changed(text: str) -> None:
+    harmless = "".join(character for character in text if ord(character) not in COMMANDS)
+
+    assert not COMMANDS & set(map(ord, visible(text)))
+    assert visible(harmless) == harmless
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31m", r"\x1b[31m"),
+        ("a\nb\tc\r", r"a\nb\tc\r"),
+        ("\x9b\x7f", r"\x9b\x7f"),
+        ("\u202eexe", r"\u202eexe"),
+        ("\ud800", r"\ud800"),
+        ("größe 日本 שלום", "größe 日本 שלום"),
+    ],
+)
+def test_what_a_terminal_obeys_is_shown_as_its_escape(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_a_text_of_several_lines_keeps_them() -> None:
+    assert visible("a\n\tb\r\x1b", lines=True) == "a\n\tb\\r\\x1b"
+
+
+def record(message: str, error: BaseException | None = None, **extra: Any) -> logging.LogRecord:
+    raised = (type(error), error, None) if error is not None else None
+    made = logging.LogRecord("drain", logging.INFO, "file", 1, message, (), raised)
+    made.__dict__.update(extra)
+    return made
+
+
+def test_a_log_line_for_people_shows_escapes_and_further_lines_cannot_pass_for_lines_of_the_log() -> None:
+    formatter = log.Lines("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+
+    text = formatter.format(record("a\x1b[2J\n12:00:00 INFO all is well", ValueError("\x9b31m\nforged")))
+
+    first, *others = text.splitlines()
+    assert first.endswith(r"INFO a\x1b[2J")
+    assert others == ["  12:00:00 INFO all is well", r"  ValueError: \x9b31m", "  forged"]
+
+
+class Hostile:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "value", [Hostile(), {(1, 2): 3}, float("nan")], ids=["no text", "no key", "no number"]
+)
+def test_a_log_line_for_programs_is_json_whatever_an_event_adds(value: Any) -> None:
+    line = json.loads(log.JsonLines().format(record("failed", args_of_job=value)), parse_constant=pytest.fail)
+
+    assert line["message"] == "failed"
+
+
+def test_on_a_terminal_log_lines_are_for_people(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level, logging.raiseExceptions
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    try:
+        log.configure()
+        logging.getLogger("drain").warning("job %s", "\x1b[31m")
+        assert capsys.readouterr().err.endswith("WARNING job \\x1b[31m\n")
+    finally:
+        root.handlers[:], root.level, logging.raiseExceptions = before
