@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import pipeline.commands
-from drain import display, inspection, log, postgres, schema, wire
+from drain import display, inspection, log, postgres, roles, schema, wire
 from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, audit
 from drain.commandline import (
     F,
@@ -52,6 +52,7 @@ def main() -> None:
     Try it:        drain demo, drain drill --all
     First steps:   drain dev            PostgreSQL and Redis in the foreground; prints two exports
                    drain init           create the tables
+                   drain roles          SQL for roles with the least rights
                    drain run            the enqueuer
                    drain work mail      a worker on the queue "mail"
     Look around:   drain status, drain list, drain show
@@ -69,6 +70,41 @@ def init(settings: Settings) -> None:
     """Create the tables, or bring them up to date; safe to repeat."""
     version = schema.install(settings.database_url)
     click.echo(f"the schema is in place, version {version}")
+
+
+@main.command("roles")
+@click.argument("which", nargs=-1, metavar="[ROLE]...", type=click.Choice(list(roles.DEFAULT_NAMES)))
+@settings_options("database_url")
+@click.option("--application", default=roles.DEFAULT_NAMES["application"], show_default=True, help="Its name.")
+@click.option("--enqueuer", default=roles.DEFAULT_NAMES["enqueuer"], show_default=True, help="Its name.")
+@click.option("--worker", default=roles.DEFAULT_NAMES["worker"], show_default=True, help="Its name.")
+@click.option("--inspection", default=roles.DEFAULT_NAMES["inspection"], show_default=True, help="Its name.")
+@click.option("--owner", help="Hand the tables and functions over to this role; by default nobody does.")
+@click.option("--apply", "is_applied", is_flag=True, help="Execute it, in one transaction.")
+def show_roles(
+    settings: Settings, *, which: Sequence[str], owner: str | None, is_applied: bool, **names: str
+) -> None:
+    """Print the SQL that makes roles with the least rights: application, enqueuer, worker, inspection.
+
+    They are roles that nobody logs in as: grant them to those that your programs log in as. What is printed is for
+    psql, and does the same as --apply, which takes a superuser, or an owner of schema and tables who may create
+    roles. Safe to repeat.
+
+    \b
+    drain roles | less
+    drain roles --owner drain_owner --apply
+    drain roles application --application shop_stages | psql
+    """  # noqa: D301
+    with _database(settings) as connection:
+        installation = roles.installation_of(connection)
+        wanted = {role: names[role] for role in which or roles.DEFAULT_NAMES}
+        statements = roles.statements(installation, wanted, owner)
+        if is_applied:
+            roles.apply(connection, statements)
+    if is_applied:
+        click.echo(f"the roles have their rights: {', '.join(dict.fromkeys(wanted.values()))}")
+    else:
+        click.echo(roles.script(installation, statements))
 
 
 @main.command()
