@@ -75,7 +75,9 @@ def init(settings: Settings) -> None:
 @main.command("roles")
 @click.argument("which", nargs=-1, metavar="[ROLE]...", type=click.Choice(list(roles.DEFAULT_NAMES)))
 @settings_options("database_url")
-@click.option("--application", default=roles.DEFAULT_NAMES["application"], show_default=True, help="Its name.")
+@click.option(
+    "--application", default=roles.DEFAULT_NAMES["application"], show_default=True, help="Its name."
+)
 @click.option("--enqueuer", default=roles.DEFAULT_NAMES["enqueuer"], show_default=True, help="Its name.")
 @click.option("--worker", default=roles.DEFAULT_NAMES["worker"], show_default=True, help="Its name.")
 @click.option("--inspection", default=roles.DEFAULT_NAMES["inspection"], show_default=True, help="Its name.")

@@ -60,7 +60,9 @@ _GRANTS: Mapping[str, Sequence[_Grant]] = {
     ),
     "enqueuer": (
         _VERSION,
-        _Grant("Who leads; which installation this is.", "SELECT, UPDATE (leader, leader_since)", "drain_state"),
+        _Grant(
+            "Who leads; which installation this is.", "SELECT, UPDATE (leader, leader_since)", "drain_state"
+        ),
         _Grant(
             "The numbers of the deliveries.",
             "SELECT, UPDATE",
@@ -77,17 +79,26 @@ _GRANTS: Mapping[str, Sequence[_Grant]] = {
             "SELECT, TRUNCATE",
             "staged_jobs_ready_0, staged_jobs_ready_1, staged_jobs_ready_2",
         ),
-        _Grant("... by a function that looks first.", "EXECUTE", "drain_truncate_if_empty(regclass)", "FUNCTION"),
+        _Grant(
+            "... by a function that looks first.", "EXECUTE", "drain_truncate_if_empty(regclass)", "FUNCTION"
+        ),
         _Grant(
             "Delivers, and delivers again; it reads no arguments here.",
             "INSERT, UPDATE (delivery, lease_expires_at, next_run_at), "
             "SELECT (id, queue, job_name, timeout_seconds, delivery, lease_expires_at, next_run_at, failed_at)",
             "inflight_jobs",
         ),
-        _Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),
+        _Grant(
+            "What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"
+        ),
         _Grant("When a queue last finished a job.", "SELECT (queue, finished_at)", "finished_jobs"),
         _Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
-        _Grant("Partitions of the next days, made as the owner.", "EXECUTE", "drain_make_days(integer)", "FUNCTION"),
+        _Grant(
+            "Partitions of the next days, made as the owner.",
+            "EXECUTE",
+            "drain_make_days(integer)",
+            "FUNCTION",
+        ),
     ),
     "worker": (
         _VERSION,
@@ -98,8 +109,12 @@ _GRANTS: Mapping[str, Sequence[_Grant]] = {
             "inflight_jobs",
         ),
         _Grant("Finishes it.", "EXECUTE", "drain_finish(bigint, bigint)", "FUNCTION"),
-        _Grant("... and asks whether it has.", "INSERT, SELECT (id, fencing_token, finished_at)", "finished_jobs"),
-        _Grant("Gives it up, and asks whether it has.", "INSERT, SELECT (id, queue, fencing_token)", "dead_jobs"),
+        _Grant(
+            "... and asks whether it has.", "INSERT, SELECT (id, fencing_token, finished_at)", "finished_jobs"
+        ),
+        _Grant(
+            "Gives it up, and asks whether it has.", "INSERT, SELECT (id, queue, fencing_token)", "dead_jobs"
+        ),
         _Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
         _Grant("Which queues there are, so that a misspelt one is noticed.", "SELECT (queue)", "staged_jobs"),
     ),
@@ -313,4 +328,3 @@ def _advice(installation: Installation) -> Iterator[str]:
             "-- The tables belong to a superuser, and drain_make_days() runs as their owner: "
             "--owner NAME hands them over to a role of less power."
         )
-
