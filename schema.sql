@@ -317,7 +317,7 @@ BEGIN
             EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)',
                 parent, name, day, day + 1);
             made := made + 1;
-        EXCEPTION WHEN duplicate_table OR duplicate_object OR unique_violation THEN
+        EXCEPTION WHEN duplicate_table OR duplicate_object THEN
             RAISE WARNING 'no partition for %: another relation or type has the name %, drop or rename it', day, name;
         END;
     END LOOP;

@@ -70,5 +70,7 @@ def wait_for_notify(connection: Connection, seconds: float) -> None:
 
 
 def _try_lock(connection: Connection, key: int) -> bool:
-    (locked,) = postgres.fetch_one(connection, "SELECT pg_try_advisory_lock(%s::integer, %s::integer)", (_CLASS, key))
+    (locked,) = postgres.fetch_one(
+        connection, "SELECT pg_try_advisory_lock(%s::integer, %s::integer)", (_CLASS, key)
+    )
     return bool(locked)

@@ -65,7 +65,7 @@ _GRANTS: Mapping[str, Sequence[_Grant]] = {
         ),
         _Grant(
             "The numbers of the deliveries.",
-            "SELECT, UPDATE",
+            "UPDATE, SELECT",
             "drain_last_delivery, drain_pushed_up_to",
             kind="SEQUENCE",
         ),

@@ -97,8 +97,8 @@ END $$
 _OPERATORS = """
 DO $$
 DECLARE
-    types constant regtype[] := ARRAY['int2', 'int4', 'int8', 'numeric', 'float4', 'float8', 'text', 'varchar', 'name', 'date',
-        'timestamp', 'timestamptz', 'interval', 'bool', 'oid', 'regclass', 'jsonb'];
+    types constant regtype[] := ARRAY['int2', 'int4', 'int8', 'numeric', 'float4', 'float8', 'text', 'varchar', 'name',
+        'date', 'timestamp', 'timestamptz', 'interval', 'bool', 'oid', 'regclass', 'jsonb'];
     it record;
 BEGIN
     FOR it IN
@@ -135,7 +135,7 @@ class Place:
 
     def refuses(self, role: str, statement: str, *parameters: object) -> bool:
         """Whether the role has no right to do this; any other error is raised."""
-        with self.connected(role) as connection:
+        with self.connected(role) as connection, connection.transaction(force_rollback=True):
             try:
                 connection.execute(statement.encode(), parameters or None)
             except psycopg.errors.InsufficientPrivilege:
@@ -193,7 +193,9 @@ def called() -> list[str]:
 
 def runs(place: Place) -> int:
     """How often something of the hostile role's has run as another role."""
-    ((count,),) = query(place.url, "SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 END FROM public.runs")
+    ((count,),) = query(
+        place.url, "SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 END FROM public.runs"
+    )
     return int(count)
 
 

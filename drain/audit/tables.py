@@ -38,7 +38,8 @@ WITH unfinished AS (
 ), numbered AS (
     SELECT *, row_number() OVER (PARTITION BY staged, inflight, finished, dead ORDER BY id) AS number FROM several
 )
-SELECT staged, inflight, finished, dead, count(*), pg_catalog.array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES})
+SELECT staged, inflight, finished, dead, count(*),
+    pg_catalog.array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES})
 FROM numbered GROUP BY staged, inflight, finished, dead ORDER BY 1, 2, 3, 4
 """
 _SHARED_DELIVERIES = f"""

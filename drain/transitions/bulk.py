@@ -33,8 +33,9 @@ WHERE run_id = %s AND locktype = 'relation' AND pid <> pg_backend_pid()
 """
 # What is being copied, and what has been: the latter is known within a second of the task's commit.
 _COPIED = """
-SELECT coalesce(sum(pg_stat_get_tuples_inserted(to_regclass(name)) + coalesce(
-    (SELECT sum(tuples_processed) FROM pg_stat_progress_copy WHERE relid = to_regclass(name)::oid)::bigint, 0)), 0)::bigint
+SELECT coalesce(sum(pg_stat_get_tuples_inserted(to_regclass(name)) + coalesce((
+    SELECT sum(tuples_processed) FROM pg_stat_progress_copy WHERE relid = to_regclass(name)::oid)::bigint, 0)),
+    0)::bigint
 FROM bulk_side_tables WHERE run_id = %s
 """
 _NO_JSON = """

@@ -148,7 +148,8 @@ UPDATE inflight_jobs SET
     claimed_at = clock_timestamp(),
     claimed_by = %(worker)s,
     lease_expires_at = clock_timestamp() + make_interval(secs => CASE WHEN %(same_lease)s THEN %(lease_seconds)s
-        ELSE coalesce((%(leases)s ->> encode(convert_to(job_name, 'UTF8'::name), 'hex'))::float8, %(lease_seconds)s) END),
+        ELSE coalesce((%(leases)s ->> encode(convert_to(job_name, 'UTF8'::name), 'hex'))::float8,
+            %(lease_seconds)s) END),
     next_run_at = NULL
 WHERE id = ANY (%(ids)s::bigint[])
     AND (lease_expires_at IS NULL AND (next_run_at IS NULL OR next_run_at <= clock_timestamp()) AND (
