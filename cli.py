@@ -28,6 +28,7 @@ from drain.commandline import (
 )
 from drain.config import Settings
 from drain.errors import DrainError, UnavailableError
+from drain.grants import DEFAULT_NAMES, TITLES
 from drain.postgres import Connection
 from drain.transitions import dead as dead_jobs
 from drain.transitions.dead import Selection
@@ -72,16 +73,26 @@ def init(settings: Settings) -> None:
     click.echo(f"the schema is in place, version {version}")
 
 
+def role_options(command: F) -> F:
+    """Give a command the name of each role as an option."""
+    for role, name in reversed(DEFAULT_NAMES.items()):
+        command = click.option(
+            f"--{role}",
+            default=name,
+            show_default=True,
+            metavar="NAME",
+            help=f"Role for {TITLES[role]}",
+        )(command)
+    return command
+
+
 @main.command("roles")
-@click.argument("which", nargs=-1, metavar="[ROLE]...", type=click.Choice(list(roles.DEFAULT_NAMES)))
+@click.argument("which", nargs=-1, metavar="[ROLE]...", type=click.Choice(list(DEFAULT_NAMES)))
 @settings_options("database_url")
+@role_options
 @click.option(
-    "--application", default=roles.DEFAULT_NAMES["application"], show_default=True, help="Its name."
+    "--owner", metavar="NAME", help="Hand the tables over to this role; by default they stay where they are."
 )
-@click.option("--enqueuer", default=roles.DEFAULT_NAMES["enqueuer"], show_default=True, help="Its name.")
-@click.option("--worker", default=roles.DEFAULT_NAMES["worker"], show_default=True, help="Its name.")
-@click.option("--inspection", default=roles.DEFAULT_NAMES["inspection"], show_default=True, help="Its name.")
-@click.option("--owner", help="Hand the tables and functions over to this role; by default nobody does.")
 @click.option("--apply", "is_applied", is_flag=True, help="Execute it, in one transaction.")
 def show_roles(
     settings: Settings, *, which: Sequence[str], owner: str | None, is_applied: bool, **names: str
@@ -99,7 +110,7 @@ def show_roles(
     """  # noqa: D301
     with _database(settings) as connection:
         installation = roles.installation_of(connection)
-        wanted = {role: names[role] for role in which or roles.DEFAULT_NAMES}
+        wanted = {role: names[role] for role in which or DEFAULT_NAMES}
         statements = roles.statements(installation, wanted, owner)
         if is_applied:
             roles.apply(connection, statements)

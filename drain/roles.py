@@ -1,13 +1,6 @@
-"""The rights that each of our programs needs, and no others: what `drain roles` prints.
+"""Roles with the rights that `grants` lists, and no others: what `drain roles` prints.
 
-    application   stages: inserts what is its own, and is told the id
-    enqueuer      `drain run`: drains, delivers again, truncates, lets the days be made
-    worker        `drain work` and `rq worker`: claims, and records what became of it
-    inspection    `drain status`, `list`, `show` and `audit`: reads everything, writes nothing
-    owner         has the tables: `drain init`, `archive`, `backfill`, `reconcile`, `dead retry` and `dead discard`
-
-All are roles that nobody logs in as: a login role is granted those that it needs. The partitions of a day are
-reached through finished_jobs, so those of days to come need no grants.
+All are roles that nobody logs in as: a login role is granted those that it needs.
 """
 
 from __future__ import annotations
@@ -22,117 +15,12 @@ from typing import NamedTuple
 from psycopg.sql import Identifier
 
 from drain.errors import ConfigError, SchemaError
+from drain.grants import GRANTS, TITLES
 from drain.postgres import Connection
 
-DEFAULT_NAMES = {
-    "application": "drain_application",
-    "enqueuer": "drain_enqueuer",
-    "worker": "drain_worker",
-    "inspection": "drain_inspection",
-}
 # Without one that could end the text of a DO block.
 _NAME = re.compile(r"[^\W\d][\w.@-]*")
 _LONGEST_NAME_BYTES = 63
-
-# Columns of `staged_jobs` that are the application's. The others are set by defaults, the enqueuer and a retry.
-STAGED_BY_APPLICATIONS = (
-    "job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
-    "max_attempts, timeout_seconds, context"
-)
-_CLAIM = "fencing_token, attempts, batched, claimed_at, claimed_by, lease_expires_at, next_run_at"
-
-
-class _Grant(NamedTuple):
-    reason: str
-    privileges: str
-    objects: str
-    kind: str = "TABLE"
-
-
-_VERSION = _Grant("Whether the program and the schema go together.", "SELECT", "drain_schema")
-_GRANTS: Mapping[str, Sequence[_Grant]] = {
-    "application": (
-        _Grant(
-            "No id, token or time of staging of its own choice; no argument of others to read.",
-            f"INSERT ({STAGED_BY_APPLICATIONS}), SELECT (id)",
-            "staged_jobs",
-        ),
-    ),
-    "enqueuer": (
-        _VERSION,
-        _Grant(
-            "Who leads; which installation this is.", "SELECT, UPDATE (leader, leader_since)", "drain_state"
-        ),
-        _Grant(
-            "The numbers of the deliveries.",
-            "UPDATE, SELECT",
-            "drain_last_delivery, drain_pushed_up_to",
-            kind="SEQUENCE",
-        ),
-        _Grant(
-            "Takes rows whole, arguments included, since it moves them.",
-            "SELECT, DELETE, UPDATE (matured_at)",
-            "staged_jobs, staged_jobs_ready, staged_jobs_scheduled",
-        ),
-        _Grant(
-            "Gives the space of drained rows back.",
-            "SELECT, TRUNCATE",
-            "staged_jobs_ready_0, staged_jobs_ready_1, staged_jobs_ready_2",
-        ),
-        _Grant(
-            "... by a function that looks first.", "EXECUTE", "drain_truncate_if_empty(regclass)", "FUNCTION"
-        ),
-        _Grant(
-            "Delivers, and delivers again; it reads no arguments here.",
-            "INSERT, UPDATE (delivery, lease_expires_at, next_run_at), "
-            "SELECT (id, queue, job_name, timeout_seconds, delivery, lease_expires_at, next_run_at, failed_at)",
-            "inflight_jobs",
-        ),
-        _Grant(
-            "What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"
-        ),
-        _Grant("When a queue last finished a job.", "SELECT (queue, finished_at)", "finished_jobs"),
-        _Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
-        _Grant(
-            "Partitions of the next days, made as the owner.",
-            "EXECUTE",
-            "drain_make_days(integer)",
-            "FUNCTION",
-        ),
-    ),
-    "worker": (
-        _VERSION,
-        _Grant("The installation is part of the key of a job.", "SELECT (installation)", "drain_state"),
-        _Grant(
-            "Claims a job, extends the lease, gives it back; the row leaves when the job has ended.",
-            f"SELECT, DELETE, UPDATE ({_CLAIM}, failed_at, last_error)",
-            "inflight_jobs",
-        ),
-        _Grant("Finishes it.", "EXECUTE", "drain_finish(bigint, bigint)", "FUNCTION"),
-        _Grant(
-            "... and asks whether it has.", "INSERT, SELECT (id, fencing_token, finished_at)", "finished_jobs"
-        ),
-        _Grant(
-            "Gives it up, and asks whether it has.", "INSERT, SELECT (id, queue, fencing_token)", "dead_jobs"
-        ),
-        _Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
-        _Grant("Which queues there are, so that a misspelt one is noticed.", "SELECT (queue)", "staged_jobs"),
-    ),
-    "inspection": (
-        _Grant(
-            "Arguments and tracebacks are among what it reads.",
-            "SELECT",
-            "staged_jobs, staged_jobs_ready, staged_jobs_scheduled, inflight_jobs, finished_jobs, dead_jobs, "
-            "stale_finishes, bulk_runs, drain_state, drain_schema",
-        ),
-        _Grant(
-            "The last numbers that were given out.",
-            "SELECT",
-            "staged_jobs_id_seq, drain_last_delivery, drain_pushed_up_to",
-            kind="SEQUENCE",
-        ),
-    ),
-}
 
 
 class Statement(NamedTuple):
@@ -301,20 +189,12 @@ def _home(installation: Installation, owner: str | None) -> Iterator[Statement]:
 
 
 def _grants(schema: str, role: str, name: str) -> Iterator[Statement]:
-    yield Statement(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(name)}", f"{role}: {_TITLES[role]}")
-    for grant in _GRANTS[role]:
+    yield Statement(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(name)}", f"For {TITLES[role]}")
+    for grant in GRANTS[role]:
         # A comma parts the objects, but for the one within the parentheses of a function.
         objects = [grant.objects] if grant.kind == "FUNCTION" else grant.objects.split(", ")
         places = ", ".join(f"{quoted(schema)}.{each}" for each in objects)
         yield Statement(f"GRANT {grant.privileges} ON {grant.kind} {places} TO {quoted(name)}", grant.reason)
-
-
-_TITLES = {
-    "application": "stages jobs.",
-    "enqueuer": "`drain run`.",
-    "worker": "`drain work` and `rq worker`. One that stages as well is granted the role of an application too.",
-    "inspection": "`drain status`, `list`, `show` and `audit`.",
-}
 
 
 def _advice(installation: Installation) -> Iterator[str]:

@@ -18,11 +18,12 @@ import psycopg
 
 from drain import postgres, roles, schema
 from drain.embedded.servers import EmbeddedPostgres
+from drain.grants import DEFAULT_NAMES
 from tests.support import ROOT, query
 
 OWNER = "drain_owner"
 MALLORY = "test_mallory"
-NAMES = {**roles.DEFAULT_NAMES, "owner": OWNER}
+NAMES = {**DEFAULT_NAMES, "owner": OWNER}
 
 _LOGIN = """
 DO $$ BEGIN
@@ -150,7 +151,7 @@ def prepare(server: EmbeddedPostgres, name: str) -> Place:
     schema.install(place.url)
     with postgres.connect(place.url, "tests") as connection:
         installation = roles.installation_of(connection)
-        roles.apply(connection, roles.statements(installation, roles.DEFAULT_NAMES, OWNER))
+        roles.apply(connection, roles.statements(installation, DEFAULT_NAMES, OWNER))
     for role, group in NAMES.items():
         query(place.url, _LOGIN.format(login=f"test_{role}"))
         query(place.url, f"GRANT {group} TO test_{role}")

@@ -24,6 +24,7 @@ from drain.config import Settings
 from drain.daemon import Daemon
 from drain.embedded.servers import EmbeddedPostgres
 from drain.errors import ConfigError
+from drain.grants import DEFAULT_NAMES
 from drain.roles import Installation
 from drain.transitions import bulk, dead, finished, inflight, staged
 from drain.transitions.dead import Selection
@@ -403,7 +404,7 @@ def test_what_is_printed_does_through_psql_what_apply_does_and_again_changes_not
 
     query(place.url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     schema.install(place.url)
-    names = {f"--{role}": f"test_printed_{role}" for role in (*roles.DEFAULT_NAMES, "owner")}
+    names = {f"--{role}": f"test_printed_{role}" for role in (*DEFAULT_NAMES, "owner")}
     words = ["roles", *(word for pair in names.items() for word in pair)]
     try:
         printed = drain(words, env).output
