@@ -121,26 +121,33 @@ FROM pg_catalog.pg_class AS job
     JOIN pg_catalog.pg_roles AS owner ON owner.oid = job.relowner
 WHERE job.oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid
 """
-# Whatever is in the schema under a name of ours, and the partitions, the side tables of bulk runs among them. A
-# sequence that belongs to a column goes with its table.
+# Our tables, the partitions and the side tables of bulk runs among them, and our functions. A sequence that belongs to
+# a column goes with its table. What a role other than the owner, or a superuser, has made under a name of ours is not
+# ours: a SECURITY DEFINER function among it would get the rights of its new owner.
 _OBJECTS = """
-SELECT 'TABLE', pg_catalog.format('%I.%I', home.nspname, job.relname), pg_catalog.pg_get_userbyid(job.relowner)
-FROM pg_catalog.pg_class AS job JOIN pg_catalog.pg_namespace AS home ON home.oid = job.relnamespace
-WHERE job.oid IN (
-    SELECT pg_catalog.to_regclass(name)::pg_catalog.oid FROM pg_catalog.unnest(ARRAY['inflight_jobs', 'dead_jobs',
-        'stale_finishes', 'bulk_runs', 'bulk_side_tables', 'drain_state', 'drain_schema',
-        'drain_last_delivery', 'drain_pushed_up_to']) AS ours (name)
+WITH staged AS (
+    SELECT relnamespace AS home, relowner AS owner FROM pg_catalog.pg_class
+    WHERE oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid
+), named AS (
+    SELECT pg_catalog.to_regclass(name)::pg_catalog.oid AS oid
+    FROM pg_catalog.unnest(ARRAY['inflight_jobs', 'dead_jobs', 'stale_finishes', 'bulk_runs', 'bulk_side_tables', 'drain_state',
+        'drain_schema', 'drain_last_delivery', 'drain_pushed_up_to']) AS ours (name)
     UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree('staged_jobs')
     UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree('finished_jobs')
-    UNION ALL SELECT pg_catalog.to_regclass(name)::pg_catalog.oid FROM bulk_side_tables)
-UNION ALL
-SELECT 'FUNCTION', pg_catalog.format('%I.%I(%s)', home.nspname, proc.proname,
-    pg_catalog.pg_get_function_identity_arguments(proc.oid)), pg_catalog.pg_get_userbyid(proc.proowner)
-FROM pg_catalog.pg_proc AS proc JOIN pg_catalog.pg_namespace AS home ON home.oid = proc.pronamespace
-WHERE home.nspname = (SELECT nspname FROM pg_catalog.pg_namespace WHERE oid = (
-        SELECT relnamespace FROM pg_catalog.pg_class
-        WHERE oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid))
-    AND pg_catalog.starts_with(proc.proname::text, 'drain_')
+    UNION ALL SELECT pg_catalog.to_regclass(name)::pg_catalog.oid FROM bulk_side_tables
+), found AS (
+    SELECT 'TABLE' AS kind, job.relnamespace AS home, pg_catalog.quote_ident(job.relname::text) AS name,
+        job.relowner AS owner
+    FROM pg_catalog.pg_class AS job JOIN named USING (oid)
+    UNION ALL
+    SELECT 'FUNCTION', proc.pronamespace, pg_catalog.format('%I(%s)', proc.proname,
+        pg_catalog.pg_get_function_identity_arguments(proc.oid)), proc.proowner
+    FROM pg_catalog.pg_proc AS proc WHERE pg_catalog.starts_with(proc.proname::text, 'drain_')
+)
+SELECT found.kind, pg_catalog.format('%I.%s', space.nspname, found.name), role.rolname
+FROM staged JOIN found USING (home) JOIN pg_catalog.pg_namespace AS space ON space.oid = home
+    JOIN pg_catalog.pg_roles AS role ON role.oid = found.owner
+WHERE role.rolsuper OR role.oid = staged.owner
 ORDER BY 1, 2
 """
 

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from drain import inspection, postgres, schema, stage, stage_many
+from drain import inspection, postgres, roles, schema, stage, stage_many
 from drain.audit import audit
 from drain.config import Settings
 from drain.daemon import Daemon
 from drain.embedded.servers import EmbeddedPostgres
+from drain.grants import DEFAULT_NAMES
 from drain.transitions import bulk, dead, finished, inflight, staged
 from drain.transitions.dead import Selection
 from drain.wire import Wire
@@ -303,3 +304,50 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
 def _days(place: Place) -> list[finished.Day]:
     with place.connected("inspection") as reader:
         return finished.days(reader)
+
+
+_DROP_FUNCTIONS_UNDER_OUR_NAMES = """
+DO $$ DECLARE it regprocedure; BEGIN
+    SET LOCAL search_path = pg_catalog;
+    FOR it IN SELECT oid FROM pg_proc WHERE proname::text ~ '^drain_' LOOP
+        EXECUTE format('DROP FUNCTION %s', it);
+    END LOOP;
+END $$
+"""
+
+
+def test_a_function_that_another_role_has_under_a_name_of_ours_is_not_handed_over_to_the_owner(
+    hostile_place: Place,
+) -> None:
+    with postgres.connect(hostile_place.url, "tests") as administrator:
+        found = roles.installation_of(administrator)
+    ours = [each for each in found.objects if each.kind == "FUNCTION"]
+    assert {each.owner for each in found.objects} == {OWNER}
+    assert len(ours) == len(functions(hostile_place))
+    assert runs(hostile_place) == 0
+
+
+def test_nothing_that_a_hostile_role_overloads_is_run_by_init_and_roles_or_gets_into_the_tables(
+    hostile_place: Place,
+) -> None:
+    place = hostile_place
+    query(place.url, f"DROP OWNED BY {OWNER}")
+    with pytest.raises(psycopg.errors.RaiseException, match="drop it first"):
+        schema.install(place.url)
+    query(place.url, _DROP_FUNCTIONS_UNDER_OUR_NAMES)
+    assert schema.install(place.url) == schema.VERSION
+    with postgres.connect(place.url, "tests") as administrator:
+        found = roles.installation_of(administrator)
+        roles.apply(administrator, roles.statements(found, DEFAULT_NAMES, OWNER))
+    with place.connected("application") as application:
+        ids = stage_many(application, "m.f", [(1,)], queue="mail", run_at=datetime.now(UTC), tag="t")
+        with pytest.raises(psycopg.errors.CheckViolation, match="queue_must_be_a_name"):
+            stage(application, "m.f", queue="no name")
+    with place.connected("enqueuer") as leader:
+        staged.mature(leader, 10)
+        staged.move(leader, ids, 0)
+    with place.connected("worker") as worker:
+        claim = inflight.claim(worker, ids[0], worker="w", limits={})
+        assert claim is not None
+        assert inflight.finish(worker, claim.id, claim.fencing_token)
+    assert runs(place) == 0

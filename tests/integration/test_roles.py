@@ -431,6 +431,23 @@ def test_everybody_loses_the_right_to_create_where_the_tables_are(place: Place) 
         assert finished.make_days(leader, 3) == 1
 
 
+def test_an_owner_who_may_create_roles_needs_no_superuser(place: Place) -> None:
+    query(place.url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    query(place.url, "CREATE ROLE test_boss LOGIN CREATEROLE; ALTER SCHEMA public OWNER TO test_boss")
+    try:
+        url = place.url_of("boss")
+        schema.install(url)
+        words = ["roles", "application", "--application", "test_of_boss", "--apply"]
+        for _ in range(2):
+            assert drain(words, {"DRAIN_DATABASE_URL": url}).exit_code == 0
+        with psycopg.connect(place.url, options="-crole=test_of_boss") as application:
+            stage(application, "m.f")
+    finally:
+        query(place.url, "DROP SCHEMA public CASCADE")
+        for role in ("test_of_boss", "test_boss"):
+            query(place.url, f"DROP ROLE IF EXISTS {role}")
+
+
 def test_one_who_may_not_give_rights_is_told_so_on_one_line_and_nothing_changes(place: Place) -> None:
     found = drain(
         ["roles", "--apply", "--worker", "test_never_made"],
