@@ -16,7 +16,7 @@ from uuid import UUID
 import click
 
 import pipeline.commands
-from drain import display, inspection, log, postgres, schema, wire
+from drain import display, inspection, log, postgres, roles, schema, wire
 from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, audit
 from drain.commandline import (
     JOB_ID,
@@ -31,6 +31,7 @@ from drain.commandline import (
 )
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
 from drain.errors import DrainError, UnavailableError
+from drain.grants import DEFAULT_NAMES, TITLES
 from drain.postgres import Connection
 from drain.transitions import dead as dead_jobs
 from drain.transitions.dead import Selection
@@ -54,6 +55,7 @@ def main() -> None:
     Try it:        drain demo, drain drill --all
     First steps:   drain dev            PostgreSQL and Redis in the foreground; prints two exports
                    drain init           create the tables
+                   drain roles          SQL for roles with the least rights
                    drain run            the enqueuer
                    drain work mail      a worker on the queue "mail"
     Look around:   drain status, drain list, drain show
@@ -87,6 +89,53 @@ def init(database_url: str | None, *, only_print: bool, to: int | None, since: i
         raise click.UsageError("--version and --from go with --print")
     version = schema.install(Settings.from_texts({"database_url": database_url}).database_url)
     click.echo(f"the schema is in place, version {version}")
+
+
+def role_options(command: F) -> F:
+    """Give a command the name of each role as an option."""
+    for role, name in reversed(DEFAULT_NAMES.items()):
+        command = click.option(
+            f"--{role}",
+            default=name,
+            show_default=True,
+            metavar="NAME",
+            help=f"Role for {TITLES[role]}",
+        )(command)
+    return command
+
+
+@main.command("roles")
+@click.argument("which", nargs=-1, metavar="[ROLE]...", type=click.Choice(list(DEFAULT_NAMES)))
+@settings_options("database_url")
+@role_options
+@click.option(
+    "--owner", metavar="NAME", help="Hand the tables over to this role; by default they stay where they are."
+)
+@click.option("--apply", "is_applied", is_flag=True, help="Execute it, in one transaction.")
+def show_roles(
+    settings: Settings, *, which: Sequence[str], owner: str | None, is_applied: bool, **names: str
+) -> None:
+    """Print the SQL that makes roles with the least rights: application, enqueuer, worker, inspection.
+
+    They are roles that nobody logs in as: grant them to those that your programs log in as. What is printed is for
+    psql, and does the same as --apply, which takes a superuser, or an owner of schema and tables who may create
+    roles. Safe to repeat.
+
+    \b
+    drain roles | less
+    drain roles --owner drain_owner --apply
+    drain roles application --application shop_stages | psql
+    """  # noqa: D301
+    with _database(settings) as connection:
+        installation = roles.installation_of(connection)
+        wanted = {role: names[role] for role in which or DEFAULT_NAMES}
+        statements = roles.statements(installation, wanted, owner)
+        if is_applied:
+            roles.apply(connection, statements)
+    if is_applied:
+        click.echo(f"the roles have their rights: {', '.join(dict.fromkeys(wanted.values()))}")
+    else:
+        click.echo(roles.script(installation, statements))
 
 
 @main.command()

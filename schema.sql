@@ -9,6 +9,35 @@
 --          +------ give up -------+--> dead_jobs --retry--> staged_jobs
 --
 -- Nothing but ASCII in this file: databases of any encoding take it.
+--
+-- Functions are called by roles that trust each other little (`drain roles`). So none may be called by PUBLIC (see the
+-- end), and none finds a name that somebody else has made: neither in the caller's pg_temp, which is searched first
+-- unless search_path names it last, nor in a schema where others may create, where a function or an operator that fits
+-- the types better than pg_catalog's wins. Whoever calls one casts what is not exactly of the parameter's type.
+--
+-- The schema that all of this is in is not known here. So a table that a function names is bound when the function is
+-- created, as a constant in the body of an SQL function, and the search_path of what it calls is closed.
+
+
+-- A name of ours that another role has taken first: CREATE OR REPLACE would leave that role the owner of a function
+-- that others run.
+DO $$
+DECLARE
+    taken record;
+BEGIN
+    SELECT proc.oid::pg_catalog.regprocedure AS name, pg_catalog.pg_get_userbyid(proc.proowner) AS owner INTO taken
+    FROM pg_catalog.pg_proc AS proc JOIN pg_catalog.pg_namespace AS home ON home.oid = proc.pronamespace
+    WHERE home.nspname = pg_catalog.current_schema() AND pg_catalog.starts_with(proc.proname::pg_catalog.text, 'drain_')
+        AND pg_catalog.pg_get_userbyid(proc.proowner) <> current_user
+        AND proc.proowner IS DISTINCT FROM (
+            SELECT relowner FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid)
+    LIMIT 1;
+    IF taken IS NOT NULL THEN
+        RAISE EXCEPTION 'the function % belongs to the role %, which is not the owner of these tables: drop it first',
+            taken.name, taken.owner;
+    END IF;
+END
+$$;
 
 
 -- staged_jobs: what applications write, each in its own transaction. A row here is a promise: once its
@@ -126,6 +155,7 @@ CREATE INDEX IF NOT EXISTS staged_jobs_due ON staged_jobs_ready (priority, id)
 -- finds neither the rows that it should have seen there nor where they went. Who counts across tables in
 -- one snapshot locks first: LOCK TABLE staged_jobs IN ACCESS SHARE MODE.
 CREATE OR REPLACE FUNCTION drain_truncate_if_empty(partition regclass) RETURNS boolean LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
     -- Dead rows are passed over faster in the table than in an index, and the enqueuer prefers indexes.
     SET enable_seqscan = on
 AS $$
@@ -249,8 +279,8 @@ BEGIN
     INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
         staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
     SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
-        staged_at, moved_at, claimed_at, clock_timestamp(), claimed_by, attempts + batched::integer, fencing_token,
-        last_error, history
+        staged_at, moved_at, claimed_at, pg_catalog.clock_timestamp(), claimed_by, attempts + batched::integer,
+        fencing_token, last_error, history
     FROM done;
     RETURN FOUND;
 END
@@ -260,53 +290,65 @@ $$;
 -- in finished_jobs_other are moved over. Nobody who finishes a job waits for longer than a moment: without the
 -- locks at once, it does nothing, and whoever calls it calls again; and a day with too many rows to move stays
 -- where it is, and is archived from there.
-CREATE OR REPLACE FUNCTION drain_make_days(ahead integer) RETURNS integer LANGUAGE plpgsql
-    SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms' SET timezone = 'UTC'
+--
+-- A name that something else has is no partition of ours, whoever made it: it is neither attached nor read, its day
+-- stays in finished_jobs_other, and the server's log says so.
+CREATE OR REPLACE FUNCTION drain_make_days_of(parent regclass, ahead integer) RETURNS integer LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET timezone = 'UTC'
 AS $$
 DECLARE
     most   constant integer := 10000;
     today  date := (now() AT TIME ZONE 'UTC')::date;
+    other  regclass := (SELECT partdefid FROM pg_partitioned_table WHERE partrelid = parent);
+    home   regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = parent);
     day    date;
     name   text;
     waits  bigint;
     made   integer := 0;
 BEGIN
-    -- Anybody may call this, with the rights of the one who made the schema: few days at a time, and with no
-    -- temporary tables of the caller's in the place of ours.
     IF ahead IS NULL OR ahead NOT BETWEEN 0 AND 30 THEN
         RAISE EXCEPTION 'drain_make_days() makes the partitions of 0 to 30 days ahead, not of %', ahead;
     END IF;
-    PERFORM set_config('search_path', current_setting('search_path') || ', pg_temp', true);
     -- The lock of two who make the same days. Taken before the look at what is there: behind it, that is the last word.
     IF NOT pg_try_advisory_xact_lock(1785684580, 4) THEN
         RETURN 0;
     END IF;
     FOR day IN SELECT today + generate_series(0, ahead) LOOP
-        name := 'finished_jobs_' || to_char(day, 'YYYYMMDD');
-        CONTINUE WHEN to_regclass(quote_ident(name)) IS NOT NULL;
-        SELECT count(*) INTO waits FROM (
-            SELECT FROM finished_jobs_other WHERE finished_at >= day AND finished_at < day + 1 LIMIT most + 1) AS few;
+        name := format('%s.%I', home, 'finished_jobs_' || to_char(day, 'YYYYMMDD'));
+        CONTINUE WHEN EXISTS (SELECT FROM pg_inherits WHERE inhparent = parent AND inhrelid = to_regclass(name));
+        EXECUTE format('SELECT count(*) FROM (SELECT FROM %s WHERE finished_at >= $1 AND finished_at < $1 + 1 LIMIT $2) '
+            'AS few', other) INTO waits USING day, most + 1;
         CONTINUE WHEN waits > most;
-        EXECUTE format('CREATE TABLE %I (LIKE finished_jobs INCLUDING DEFAULTS, PRIMARY KEY (id))', name);
-        -- With this it is known that no row is in the way, and the partition is attached without reading it.
-        LOCK TABLE finished_jobs_other IN ACCESS EXCLUSIVE MODE;
-        EXECUTE format(
-            'WITH moved AS (DELETE FROM finished_jobs_other WHERE finished_at >= %L AND finished_at < %L RETURNING *) '
-            'INSERT INTO %I SELECT * FROM moved', day, day + 1, name);
-        EXECUTE format('ALTER TABLE finished_jobs ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', name, day, day + 1);
-        made := made + 1;
+        BEGIN
+            EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING DEFAULTS, PRIMARY KEY (id))', name, parent);
+            -- With this it is known that no row is in the way, and the partition is attached without reading it.
+            EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', other);
+            EXECUTE format('WITH moved AS (DELETE FROM %s WHERE finished_at >= %L AND finished_at < %L RETURNING *) '
+                'INSERT INTO %s SELECT * FROM moved', other, day, day + 1, name);
+            EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)',
+                parent, name, day, day + 1);
+            made := made + 1;
+        EXCEPTION WHEN duplicate_table OR duplicate_object THEN
+            RAISE WARNING 'no partition for %: another relation or type has the name %, drop or rename it', day, name;
+        END;
     END LOOP;
     RETURN made;
 EXCEPTION WHEN lock_not_available THEN
     RETURN 0;
 END
 $$;
+
+-- The only function that runs with the rights of another role, the owner of the schema: the leader, which calls it,
+-- owns no table. The caller chooses nothing but how many days, and they are few.
+CREATE OR REPLACE FUNCTION drain_make_days(ahead integer) RETURNS integer LANGUAGE sql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    RETURN drain_make_days_of('finished_jobs', ahead);
 SELECT drain_make_days(3);
 
 -- Count and checksum of the rows of a partition of finished_jobs; the order of the rows does not matter.
 CREATE OR REPLACE FUNCTION drain_checksum_of(
     partition regclass, OUT counted bigint, OUT checksum numeric
-) LANGUAGE plpgsql STABLE SET timezone = 'UTC' SET datestyle = 'ISO'
+) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO'
 AS $$
 BEGIN
     EXECUTE format('SELECT count(*), coalesce(sum(hashtextextended(job::text, 0)), 0) FROM ONLY %s AS job', partition)
@@ -318,10 +360,12 @@ $$;
 -- whether it did. Between the count and the drop nobody can add a row; whoever reads goes on meanwhile. A day that is
 -- in use is left alone after a moment, with lock_not_available.
 CREATE OR REPLACE FUNCTION drain_drop_day(partition regclass, expected_rows bigint, expected_checksum numeric)
-    RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '100ms'
+    RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+    SET timezone = 'UTC' SET datestyle = 'ISO'
 AS $$
 DECLARE
-    found record;
+    counted  bigint;
+    checksum numeric;
 BEGIN
     -- The count has to be of what is there once the lock is granted.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -332,8 +376,10 @@ BEGIN
         RETURN false;
     END IF;
     EXECUTE format('LOCK TABLE ONLY %s IN SHARE MODE', partition);
-    SELECT * INTO found FROM drain_checksum_of(partition);
-    IF found.counted IS DISTINCT FROM expected_rows OR found.checksum IS DISTINCT FROM expected_checksum THEN
+    -- As drain_checksum_of, which has no name on this search_path.
+    EXECUTE format('SELECT count(*), coalesce(sum(hashtextextended(job::text, 0)), 0) FROM ONLY %s AS job', partition)
+        INTO counted, checksum;
+    IF counted IS DISTINCT FROM expected_rows OR checksum IS DISTINCT FROM expected_checksum THEN
         RETURN false;
     END IF;
     EXECUTE format('DROP TABLE %s', partition);
@@ -345,11 +391,11 @@ $$;
 
 -- Count and checksum of the rows of a day that has no partition; they are in finished_jobs_other.
 CREATE OR REPLACE FUNCTION drain_checksum_of_late(day date, OUT counted bigint, OUT checksum numeric)
-    LANGUAGE sql STABLE SET timezone = 'UTC' SET datestyle = 'ISO'
-AS $$
-    SELECT count(*), coalesce(sum(hashtextextended(job::text, 0)), 0) FROM finished_jobs_other AS job
-    WHERE finished_at >= day AND finished_at < day + 1
-$$;
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO'
+BEGIN ATOMIC
+    SELECT pg_catalog.count(*), coalesce(pg_catalog.sum(pg_catalog.hashtextextended(job::text, 0)), 0)
+    FROM finished_jobs_other AS job WHERE finished_at >= day AND finished_at < day + 1;
+END;
 
 
 -- stale_finishes: what was refused. A worker that outlived its lease, and came back with an outcome when
@@ -411,31 +457,44 @@ CREATE TABLE IF NOT EXISTS bulk_side_tables (
     created_at timestamptz NOT NULL DEFAULT now()
 );
 
--- Makes a side table and returns its name. It is not logged, since a crash ends the run. Drops those that have
--- been there for a day: their drivers died. A row says which task has copied it, since a task may be repeated, or
--- be killed half-way and commit all the same.
-CREATE OR REPLACE FUNCTION drain_create_side_table(run text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION drain_drop_side_table_of(register regclass, side_table text) RETURNS void LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF side_table ~ '^bulk_[0-9a-f]{32}$' THEN
+        EXECUTE format('DROP TABLE IF EXISTS %s.%I',
+            (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = register), side_table);
+        EXECUTE format('DELETE FROM %s WHERE name = $1', register) USING side_table;
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION drain_drop_side_table(side_table text) RETURNS void LANGUAGE sql
+    RETURN drain_drop_side_table_of('bulk_side_tables', side_table);
+
+CREATE OR REPLACE FUNCTION drain_create_side_table_of(register regclass, run text) RETURNS text LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp
+AS $$
 DECLARE
+    home regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = register);
     name text := 'bulk_' || replace(gen_random_uuid()::text, '-', '');
 BEGIN
-    PERFORM drain_drop_side_table(old.name) FROM bulk_side_tables AS old WHERE created_at < now() - interval '1 day';
+    EXECUTE format('SELECT %s.drain_drop_side_table(name) FROM %s WHERE created_at < now() - make_interval(days => 1)',
+        home, register);
     EXECUTE format(
-        'CREATE UNLOGGED TABLE %I (task bigint NOT NULL, job_name text, job_args text, job_kwargs text, queue text, '
+        'CREATE UNLOGGED TABLE %s.%I (task bigint NOT NULL, job_name text, job_args text, job_kwargs text, queue text, '
         'priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text, max_attempts integer, '
-        'timeout_seconds integer, context text) WITH (autovacuum_enabled = off)', name);
-    INSERT INTO bulk_side_tables (name, run_id) VALUES (name, run);
+        'timeout_seconds integer, context text) WITH (autovacuum_enabled = off)', home, name);
+    EXECUTE format('INSERT INTO %s (name, run_id) VALUES ($1, $2)', register) USING name, run;
     RETURN name;
 END
 $$;
 
-CREATE OR REPLACE FUNCTION drain_drop_side_table(side_table text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF side_table ~ '^bulk_[0-9a-f]{32}$' THEN
-        EXECUTE format('DROP TABLE IF EXISTS %I', side_table);
-        DELETE FROM bulk_side_tables WHERE name = side_table;
-    END IF;
-END
-$$;
+-- Makes a side table and returns its name. It is not logged, since a crash ends the run. Drops those that have
+-- been there for a day: their drivers died. A row says which task has copied it, since a task may be repeated, or
+-- be killed half-way and commit all the same.
+CREATE OR REPLACE FUNCTION drain_create_side_table(run text) RETURNS text LANGUAGE sql
+    RETURN drain_create_side_table_of('bulk_side_tables', run);
 
 
 -- drain_state: one row about the enqueuer itself. The leader writes it, on the connection that holds its
@@ -467,10 +526,12 @@ CREATE SEQUENCE IF NOT EXISTS drain_pushed_up_to MINVALUE 0 START 0;
 --
 -- Off, for a database, a role or a session: SET drain.notify = 'off'. The enqueuer then finds new rows by
 -- polling. Needed for whoever stages inside of PREPARE TRANSACTION, which does not go with NOTIFY.
+--
+-- Its names are qualified, and no search_path is set for it: applications pay for it at each statement.
 CREATE OR REPLACE FUNCTION drain_wake_enqueuer() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NOT pg_try_advisory_xact_lock_shared(1785684580, 2) THEN
-        PERFORM pg_notify('staged_jobs', '');
+    IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(1785684580, 2) THEN
+        PERFORM pg_catalog.pg_notify('staged_jobs', '');
     END IF;
     RETURN NULL;
 END
@@ -480,6 +541,15 @@ CREATE OR REPLACE TRIGGER staged_jobs_wake_enqueuer AFTER INSERT ON staged_jobs
     FOR EACH STATEMENT
     WHEN (current_setting('drain.notify', true) IS DISTINCT FROM 'off')
     EXECUTE FUNCTION drain_wake_enqueuer();
+
+
+-- Who may call what, `drain roles` says. The trigger above needs no right to be called.
+REVOKE ALL ON FUNCTION
+    drain_truncate_if_empty(regclass), drain_finish(bigint, bigint), drain_make_days(integer),
+    drain_make_days_of(regclass, integer), drain_checksum_of(regclass), drain_checksum_of_late(date),
+    drain_drop_day(regclass, bigint, numeric), drain_create_side_table(text), drain_drop_side_table(text),
+    drain_create_side_table_of(regclass, text), drain_drop_side_table_of(regclass, text), drain_wake_enqueuer()
+    FROM PUBLIC;
 
 
 -- The version of all of the above. A program that knows only an older one refuses to run.

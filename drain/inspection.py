@@ -44,8 +44,8 @@ SELECT queue, count(*), count(*) FILTER (WHERE scheduled_at > now()) FROM staged
 _COUNT_INFLIGHT = "SELECT queue, count(*) FROM inflight_jobs GROUP BY queue"
 _COUNT_DEAD = "SELECT queue, count(*) FROM dead_jobs GROUP BY queue"
 _ESTIMATE = """
-SELECT CASE WHEN sum(reltuples) > %s THEN sum(reltuples)::bigint END
-FROM pg_partition_tree('finished_jobs') JOIN pg_class ON oid = relid WHERE isleaf AND reltuples > 0
+SELECT CASE WHEN sum(reltuples) > %s::real THEN sum(reltuples)::bigint END
+FROM pg_partition_tree('finished_jobs'::regclass) JOIN pg_class ON oid = relid::oid WHERE isleaf AND reltuples > 0::real
 """
 # One index look-up for each priority that is in use, however many rows wait behind it.
 _OLDEST_DUE = """

@@ -57,7 +57,7 @@ def asleep(connection: Connection) -> Iterator[bool]:
     finally:
         # On a broken connection there is nothing to release: the lock went with it.
         if locked and not connection.broken:
-            connection.execute("SELECT pg_advisory_unlock(%s, %s)", (_CLASS, _ASLEEP))
+            connection.execute("SELECT pg_advisory_unlock(%s::integer, %s::integer)", (_CLASS, _ASLEEP))
 
 
 def wait_for_notify(connection: Connection, seconds: float) -> None:
@@ -70,5 +70,7 @@ def wait_for_notify(connection: Connection, seconds: float) -> None:
 
 
 def _try_lock(connection: Connection, key: int) -> bool:
-    (locked,) = postgres.fetch_one(connection, "SELECT pg_try_advisory_lock(%s, %s)", (_CLASS, key))
+    (locked,) = postgres.fetch_one(
+        connection, "SELECT pg_try_advisory_lock(%s::integer, %s::integer)", (_CLASS, key)
+    )
     return bool(locked)

@@ -38,8 +38,8 @@ _ASKS = {
     """,
     "functions": """
         SELECT pg_proc.oid::regprocedure, pg_get_userbyid(proowner), lanname, prosecdef, proleakproof, provolatile,
-            proparallel, proisstrict, procost, prorows, proconfig::text, prosrc, pg_get_function_arguments(pg_proc.oid),
-            pg_get_function_result(pg_proc.oid), obj_description(pg_proc.oid, 'pg_proc')
+            proparallel, proisstrict, procost, prorows, proconfig::text,
+            pg_get_functiondef(pg_proc.oid), obj_description(pg_proc.oid, 'pg_proc')
         FROM pg_proc JOIN pg_language ON pg_language.oid = prolang WHERE pronamespace = 'public'::regnamespace
     """,
     "triggers": """

@@ -29,7 +29,8 @@ _DELIVERED = f"SELECT queue, id, delivery FROM inflight_jobs WHERE {_CONDITION}"
 # A join, which is looked up by primary key whatever the planner knows of the table. Tried: `id = ANY` of ten
 # thousand ids took twenty seconds where it had last been analyzed when it was empty.
 _STILL_DELIVERED = f"""
-SELECT id, delivery FROM unnest(%s::bigint[]) AS doubtful (id) JOIN inflight_jobs USING (id) WHERE {_CONDITION}
+SELECT id, delivery FROM pg_catalog.unnest(%s::bigint[]) AS doubtful (id) JOIN inflight_jobs USING (id)
+WHERE {_CONDITION}
 """
 
 # By queue: the delivery number of each id. A million of them take about a hundred megabytes.

@@ -44,7 +44,9 @@ REASONS = (
 
 _LATE = "WHERE {due} < now() - make_interval(secs => %(seconds)s) AND {condition}"
 _LATEST = f"SELECT id FROM {{table}} {_LATE} ORDER BY {{due}} LIMIT {_LIMIT}"
-_STILL_LATE = f"SELECT id FROM unnest(%(ids)s::bigint[]) AS doubtful (id) JOIN {{table}} USING (id) {_LATE}"
+_STILL_LATE = (
+    f"SELECT id FROM pg_catalog.unnest(%(ids)s::bigint[]) AS doubtful (id) JOIN {{table}} USING (id) {_LATE}"
+)
 
 
 class Overdue:

@@ -10,7 +10,7 @@ from drain.inspection import TABLES
 # attempts back, and leaves in the history how many there were; the token is never set back.
 _CLAIMS_ON_RECORD = """(CASE WHEN history IS NULL THEN 0 ELSE (
     SELECT coalesce(sum(item::numeric), 0)
-    FROM jsonb_path_query(history, '$[*].attempts ? (@.type() == "number")') AS item) END)"""
+    FROM pg_catalog.jsonb_path_query(history, '$[*].attempts ? (@.type() == "number")') AS item) END)"""
 # The database's clock may be set back by a little, and that of a standby which takes over may be behind.
 _EARLIER = "{} < {} - interval '1 second'"
 
@@ -47,14 +47,14 @@ RULES = (
     Rule(
         "tokens",
         "staged_jobs",
-        f"fencing_token < {_CLAIMS_ON_RECORD}",
+        f"fencing_token::numeric < {_CLAIMS_ON_RECORD}",
         "in staged_jobs, with a token lower than the number of claims on record",
     ),
     *(
         Rule(
             "tokens",
             table,
-            f"fencing_token < attempts + {_CLAIMS_ON_RECORD}",
+            f"fencing_token::numeric < attempts::numeric + {_CLAIMS_ON_RECORD}",
             f"in {table}, with a token lower than the number of claims on record",
         )
         for table in ("inflight_jobs", "finished_jobs", "dead_jobs")

@@ -23,7 +23,7 @@ _AHEAD = (
 
 # One statement, and so one snapshot: a job is never seen between two tables.
 _IN_NO_TABLE = """
-SELECT id FROM unnest(%s::bigint[]) AS listed (id)
+SELECT id FROM pg_catalog.unnest(%s::bigint[]) AS listed (id)
 WHERE NOT EXISTS (SELECT FROM staged_jobs AS job WHERE job.id = listed.id)
     AND NOT EXISTS (SELECT FROM inflight_jobs AS job WHERE job.id = listed.id)
     AND NOT EXISTS (SELECT FROM finished_jobs AS job WHERE job.id = listed.id)

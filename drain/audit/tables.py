@@ -38,13 +38,14 @@ WITH unfinished AS (
 ), numbered AS (
     SELECT *, row_number() OVER (PARTITION BY staged, inflight, finished, dead ORDER BY id) AS number FROM several
 )
-SELECT staged, inflight, finished, dead, count(*), array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES})
+SELECT staged, inflight, finished, dead, count(*),
+    pg_catalog.array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES})
 FROM numbered GROUP BY staged, inflight, finished, dead ORDER BY 1, 2, 3, 4
 """
 _SHARED_DELIVERIES = f"""
 WITH shared AS (SELECT delivery FROM inflight_jobs GROUP BY delivery HAVING count(*) > 1),
 found AS (SELECT id, row_number() OVER (ORDER BY id) AS number FROM inflight_jobs JOIN shared USING (delivery))
-SELECT count(*), array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
+SELECT count(*), pg_catalog.array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
 """
 _SHARED_EXPLAINED = "in flight under delivery numbers that they share"
 # A worker is refused because somebody has claimed its job since, so under a higher token.
@@ -59,7 +60,7 @@ WITH refused AS (
 ), found AS (
     SELECT id, row_number() OVER (ORDER BY id) AS number FROM refused JOIN jobs USING (id) WHERE token > fencing_token
 )
-SELECT count(*), array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
+SELECT count(*), pg_catalog.array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
 """
 _REFUSED_EXPLAINED = "with a token lower than one that was refused as stale"
 

@@ -22,19 +22,20 @@ TASK = "task"
 _LOOKED_AT = 200
 _FIND_RUN = "SELECT rows FROM bulk_runs WHERE run_id = %s"
 _NOTE_RUN = "INSERT INTO bulk_runs (run_id, rows) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-_CREATE = "SELECT drain_create_side_table(%s)"
-_DROP = "SELECT drain_drop_side_table(%s)"
+_CREATE = "SELECT drain_create_side_table(%s::text)"
+_DROP = "SELECT drain_drop_side_table(%s::text)"
 _DROP_ALL = "SELECT drain_drop_side_table(name) FROM bulk_side_tables WHERE run_id = %s"
 _RUN_ALONE = "SELECT pg_try_advisory_lock(1785684586, hashtext(%s))"
 # Those who still write to what is left of a run, or are just committing it.
 _END_WRITERS = """
-SELECT pg_terminate_backend(pid) FROM bulk_side_tables AS side JOIN pg_locks ON relation = to_regclass(side.name)
+SELECT pg_terminate_backend(pid) FROM bulk_side_tables AS side JOIN pg_locks ON relation = to_regclass(side.name)::oid
 WHERE run_id = %s AND locktype = 'relation' AND pid <> pg_backend_pid()
 """
 # What is being copied, and what has been: the latter is known within a second of the task's commit.
 _COPIED = """
-SELECT coalesce(sum(pg_stat_get_tuples_inserted(to_regclass(name)) + coalesce(
-    (SELECT sum(tuples_processed) FROM pg_stat_progress_copy WHERE relid = to_regclass(name)), 0)), 0)::bigint
+SELECT coalesce(sum(pg_stat_get_tuples_inserted(to_regclass(name)) + coalesce((
+    SELECT sum(tuples_processed) FROM pg_stat_progress_copy WHERE relid = to_regclass(name)::oid)::bigint, 0)),
+    0)::bigint
 FROM bulk_side_tables WHERE run_id = %s
 """
 _NO_JSON = """

@@ -25,14 +25,14 @@ OVERRIDING SYSTEM VALUE
 SELECT id, job_name, job_args, job_kwargs, queue, priority, tag,
     max_attempts, timeout_seconds, context, staged_at, scheduled_at, now(),
     CASE WHEN expires_at > now() THEN expires_at END, fencing_token, salt,
-    coalesce(history, '[]') || jsonb_build_array(jsonb_build_object(
+    coalesce(history, '[]') || pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object(
         'died_at', died_at, 'reason', reason, 'explanation', explanation,
         'attempts', attempts, 'last_error', last_error))
 FROM revived
 """
 DISCARD = f"DELETE FROM dead_jobs WHERE {_SELECTED}"
 NOT_DEAD = """
-SELECT given.id FROM unnest(%s::bigint[]) AS given (id)
+SELECT given.id FROM pg_catalog.unnest(%s::bigint[]) AS given (id)
 WHERE NOT EXISTS (SELECT FROM dead_jobs WHERE dead_jobs.id = given.id)
 """
 COUNT_DEAD = f"SELECT count(*) FROM dead_jobs WHERE {_SELECTED}"

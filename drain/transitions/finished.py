@@ -12,20 +12,20 @@ from drain.postgres import Connection, fetch_one
 # Where rows of a day without a partition are.
 OTHER = "finished_jobs_other"
 
-_MAKE_DAYS = "SELECT drain_make_days(%s)"
+_MAKE_DAYS = "SELECT drain_make_days(%s::integer)"
 _DAYS = r"""
-SELECT oid::regclass::text, to_date(right(relname, 8), 'YYYYMMDD') AS day
-FROM pg_partition_tree('finished_jobs') JOIN pg_class ON oid = relid
-WHERE relname ~ '^finished_jobs_\d{8}$' ORDER BY day
+SELECT oid::regclass::text, to_date(right(relname::text, 8), 'YYYYMMDD') AS day
+FROM pg_partition_tree('finished_jobs'::regclass) JOIN pg_class ON oid = relid::oid
+WHERE relname::text ~ '^finished_jobs_\d{8}$' ORDER BY day
 """
 _TODAY = "SELECT (now() AT TIME ZONE 'UTC')::date"
 _LATE_DAYS = """
 SELECT DISTINCT (finished_at AT TIME ZONE 'UTC')::date FROM finished_jobs_other
 WHERE finished_at < (%s::date)::timestamp AT TIME ZONE 'UTC'
 """
-_CHECKSUM = "SELECT counted, checksum FROM drain_checksum_of(%s)"
-_CHECKSUM_OF_LATE = "SELECT counted, checksum FROM drain_checksum_of_late(%s)"
-_DROP_DAY = "SELECT drain_drop_day(%s, %s, %s)"
+_CHECKSUM = "SELECT counted, checksum FROM drain_checksum_of(%s::regclass)"
+_CHECKSUM_OF_LATE = "SELECT counted, checksum FROM drain_checksum_of_late(%s::date)"
+_DROP_DAY = "SELECT drain_drop_day(%s::regclass, %s::bigint, %s::numeric)"
 # As drain_checksum_of_late spells times.
 _SPELLING = "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'"
 # One statement: what is counted is what is deleted.
@@ -33,7 +33,7 @@ _DELETE_LATE = """
 WITH job AS (
     DELETE FROM finished_jobs_other WHERE finished_at >= %(day)s::date AND finished_at < %(day)s::date + 1 RETURNING *
 )
-SELECT count(*), coalesce(sum(hashtextextended(job::text, 0)), 0) FROM job
+SELECT count(*), coalesce(sum(hashtextextended(job::text, 0::bigint)), 0) FROM job
 """
 _ARCHIVE_ALONE = "SELECT pg_try_advisory_lock(1785684580, 6)"
 _SEEN = """

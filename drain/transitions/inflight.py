@@ -88,7 +88,7 @@ WITH found AS (
         set_config('synchronous_commit',
             replace(current_setting('synchronous_commit'), 'off', 'on'), true) AS durable
     FROM inflight_jobs, LATERAL (
-        SELECT %(limits)s -> encode(convert_to(job_name, 'UTF8'), 'hex') AS limits) AS registered
+        SELECT %(limits)s -> encode(convert_to(job_name, 'UTF8'::name), 'hex') AS limits) AS registered
     WHERE id = %(id)s
         AND (%(queue)s::text IS NULL OR queue = %(queue)s)
         AND (%(installation)s::text IS NULL OR %(installation)s = {_INSTALLATION}::text)
@@ -180,7 +180,8 @@ UPDATE inflight_jobs SET
     claimed_at = clock_timestamp(),
     claimed_by = %(worker)s,
     lease_expires_at = clock_timestamp() + make_interval(secs => CASE WHEN %(same_lease)s THEN %(lease_seconds)s
-        ELSE coalesce((%(leases)s ->> encode(convert_to(job_name, 'UTF8'), 'hex'))::float8, %(lease_seconds)s) END),
+        ELSE coalesce((%(leases)s ->> encode(convert_to(job_name, 'UTF8'::name), 'hex'))::float8,
+            %(lease_seconds)s) END),
     next_run_at = NULL
 WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
     AND ({_NOT_CLAIMED} AND {_DUE} AND (
@@ -351,7 +352,7 @@ def is_current(connection: Connection, job_id: int, token: int) -> bool:
     return bool(current)
 
 
-FINISH_ONCE = "SELECT drain_finish(%(id)s, %(token)s)"
+FINISH_ONCE = "SELECT drain_finish(%(id)s::bigint, %(token)s::bigint)"
 # The columns are those of `drain_finish`.
 FINISH_MANY = f"""
 WITH done AS (
@@ -408,7 +409,8 @@ def finish_and_commit(connection: Connection, job_id: int, token: int) -> bool:
         # One message, for it has no parameters, of which the server executes nothing after what fails: a job of one
         # statement has three exchanges with the server instead of four, and takes 8 % less time.
         connection.execute(
-            f"SELECT 1 / drain_finish({job_id:d}, {token:d})::integer; COMMIT".encode(), prepare=False
+            f"SELECT 1 / drain_finish({job_id:d}::bigint, {token:d}::bigint)::integer; COMMIT".encode(),
+            prepare=False,
         )
     except DivisionByZero:
         connection.rollback()
@@ -444,7 +446,7 @@ UPDATE inflight_jobs SET
     batched = false,
     next_run_at = clock_timestamp() + make_interval(secs => %(wait)s),
     failed_at = clock_timestamp(),
-    last_error = %(error)s::jsonb || jsonb_build_object('at', clock_timestamp())
+    last_error = %(error)s::jsonb || pg_catalog.jsonb_build_object('at', clock_timestamp())
 WHERE id = %(id)s AND fencing_token = %(token)s
 """
 
@@ -486,7 +488,7 @@ WITH given_up AS (
 ), buried AS (
     INSERT INTO dead_jobs ({JOB_COLUMNS}, attempts, last_error, reason, explanation)
     SELECT {JOB_COLUMNS}, attempts + batched::integer - CASE WHEN %(ran)s THEN 0 ELSE 1 END,
-        coalesce(%(error)s::jsonb || jsonb_build_object('at', clock_timestamp()), last_error),
+        coalesce(%(error)s::jsonb || pg_catalog.jsonb_build_object('at', clock_timestamp()), last_error),
         %(reason)s, %(explanation)s
     FROM given_up RETURNING id
 )

@@ -134,7 +134,7 @@ MOVE = f"""
 WITH taken AS (
     DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
 ), numbered AS (
-    SELECT * FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY AS batch (id, position)
+    SELECT * FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS batch (id, position)
 )
 INSERT INTO inflight_jobs ({JOB_COLUMNS}, delivery)
 SELECT {JOB_COLUMNS}, %(last_delivery)s + position FROM taken JOIN numbered USING (id)
@@ -213,7 +213,7 @@ def is_bulk_under_way(connection: Connection) -> bool:
 # Three partitions take turns of five seconds. The one whose turn is over is neither the one that applications
 # stage into now, nor the next one: who stages would have to wait for as long as it is locked.
 IDLE_PARTITION = (
-    "'staged_jobs_ready_' || (date_part('second', {now} AT TIME ZONE 'UTC')::integer / 5 + 2) %% 3"
+    "'staged_jobs_ready_' || ((date_part('second', {now} AT TIME ZONE 'UTC')::integer / 5 + 2) %% 3)::text"
 )
 TRUNCATE_IDLE = f"""
 SELECT drain_truncate_if_empty(name::regclass)

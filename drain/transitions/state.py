@@ -56,6 +56,7 @@ def record_progress(connection: Connection, last_delivery: int, pushed_up_to: in
     Stands at once and for good, also when the transaction around it is rolled back.
     """
     connection.execute(
-        "SELECT setval('drain_last_delivery', %s), setval('drain_pushed_up_to', %s)",
+        "SELECT setval('drain_last_delivery'::regclass, %s::bigint), "
+        "setval('drain_pushed_up_to'::regclass, %s::bigint)",
         (last_delivery, pushed_up_to),
     )

@@ -1,7 +1,9 @@
 """What only the tests with servers share."""
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -9,12 +11,15 @@ import pytest
 from drain import schema
 from drain.config import Settings
 from drain.embedded import Services
-from tests import jobs_for_tests
+from drain.embedded.servers import CARELESS, EmbeddedPostgres
+from tests import hostility, jobs_for_tests
 from tests.support import query
 from tests.workshop import Workshop
 from workers import registry
 from workers.entry import Worker
 from workers.job_connection import close_all
+
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
 
 
 @pytest.fixture
@@ -39,3 +44,48 @@ def latin1(servers: Services, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works
     with closing(Worker(Settings(database_url=url))) as worker:
         yield Workshop(url, worker)
     query(administrator, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session", params=["the servers of the tests", "Debian's PostgreSQL 15"])
+def server_with_roles(
+    request: pytest.FixtureRequest, servers: Services, temporary_directory: str
+) -> Iterator[EmbeddedPostgres]:
+    """Where roles of ours, and a hostile one, are: rights have changed with PostgreSQL 15 and 16."""
+    if request.param == "the servers of the tests":
+        yield servers.postgres
+        return
+    if not DEBIAN.exists():
+        pytest.skip(f"there is no {DEBIAN}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", temporary_directory)
+        server = EmbeddedPostgres(settings=CARELESS, bin_directory=DEBIAN)
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def template_with_roles(server_with_roles: EmbeddedPostgres) -> str:
+    hostility.prepare(server_with_roles, "template_with_roles")
+    return "template_with_roles"
+
+
+@pytest.fixture
+def place(server_with_roles: EmbeddedPostgres, template_with_roles: str) -> Iterator[hostility.Place]:
+    """A database of its own, in which each program of ours has a role."""
+    with hostility.copy_of(server_with_roles, template_with_roles) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def hostile_template(server_with_roles: EmbeddedPostgres) -> str:
+    place = hostility.prepare(server_with_roles, "template_hostile")
+    hostility.arm(place)
+    hostility.overload(place)
+    return "template_hostile"
+
+
+@pytest.fixture
+def hostile_place(server_with_roles: EmbeddedPostgres, hostile_template: str) -> Iterator[hostility.Place]:
+    """The same, and `public` is full of what a hostile role has put there."""
+    with hostility.copy_of(server_with_roles, hostile_template) as made:
+        yield made

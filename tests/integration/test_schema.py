@@ -290,10 +290,12 @@ def test_whoever_makes_partitions_cannot_put_his_own_tables_in_the_place_of_ours
     )
     before = query(database_url, days)
     with a_role_without_rights(database_url) as url, psycopg.connect(url, autocommit=True) as connection:
+        query(database_url, "GRANT EXECUTE ON FUNCTION drain_make_days(integer) TO drain_test_reader")
         connection.execute("CREATE TEMPORARY TABLE finished_jobs (id bigint)")
         connection.execute("CREATE TEMPORARY TABLE finished_jobs_other (id bigint, finished_at timestamptz)")
         made = connection.execute("SELECT drain_make_days(30)").fetchone()
         connection.execute("DROP TABLE pg_temp.finished_jobs, pg_temp.finished_jobs_other")
+        query(database_url, "REVOKE EXECUTE ON FUNCTION drain_make_days(integer) FROM drain_test_reader")
 
     assert made is not None
     assert made[0] > 0

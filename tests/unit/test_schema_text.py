@@ -85,7 +85,7 @@ def test_the_schema_is_the_only_ddl() -> None:
         (path.relative_to(ROOT).as_posix(), text)
         for path in sources()
         for text in statements(path)
-        if DDL.search(text)
+        if (ddl := DDL.search(text)) and (path.name, ddl[3]) != ("roles.py", "ROLE")
     }
 
     assert not found

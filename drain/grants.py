@@ -1,0 +1,127 @@
+"""What each role may do, as data; `roles` makes SQL of it.
+
+    application   stages: inserts what is its own, and is told the id
+    enqueuer      `drain run`: drains, delivers again, truncates, lets the days be made
+    worker        `drain work` and `rq worker`: claims, and records what became of it
+    inspection    `drain status`, `list`, `show` and `audit`: reads everything, writes nothing
+
+What is left is the owner's: `drain init`, `dead retry` and `dead discard`, and the bulk commands. The partitions of
+a day are reached through finished_jobs, so those of days to come need no grants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+DEFAULT_NAMES = {
+    "application": "drain_application",
+    "enqueuer": "drain_enqueuer",
+    "worker": "drain_worker",
+    "inspection": "drain_inspection",
+}
+TITLES = {
+    "application": "whatever stages jobs.",
+    "enqueuer": "`drain run`.",
+    "worker": "`drain work` and `rq worker`.",
+    "inspection": "`drain status`, `list`, `show` and `audit`.",
+}
+# Columns of `staged_jobs` that are the application's. The others are set by defaults, the enqueuer and a retry.
+STAGED_BY_APPLICATIONS = (
+    "job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
+    "max_attempts, timeout_seconds, context"
+)
+_CLAIM = "fencing_token, attempts, batched, claimed_at, claimed_by, lease_expires_at, next_run_at"
+
+
+class Grant(NamedTuple):
+    """Privileges on objects of one kind, as GRANT spells them, and what they are for."""
+
+    reason: str
+    privileges: str
+    objects: str
+    kind: str = "TABLE"
+
+
+_VERSION = Grant("Whether the program and the schema go together.", "SELECT", "drain_schema")
+GRANTS: Mapping[str, Sequence[Grant]] = {
+    "application": (
+        Grant(
+            "No id, token or time of staging of its own choice; no argument of others to read.",
+            f"INSERT ({STAGED_BY_APPLICATIONS}), SELECT (id)",
+            "staged_jobs",
+        ),
+    ),
+    "enqueuer": (
+        _VERSION,
+        Grant(
+            "Who leads; which installation this is.", "SELECT, UPDATE (leader, leader_since)", "drain_state"
+        ),
+        Grant(
+            "The numbers of the deliveries.",
+            "UPDATE, SELECT",
+            "drain_last_delivery, drain_pushed_up_to",
+            kind="SEQUENCE",
+        ),
+        Grant(
+            "Takes rows whole, arguments included, since it moves them.",
+            "SELECT, DELETE, UPDATE (matured_at)",
+            "staged_jobs, staged_jobs_ready, staged_jobs_scheduled",
+        ),
+        Grant(
+            "Gives the space of drained rows back.",
+            "SELECT, TRUNCATE",
+            "staged_jobs_ready_0, staged_jobs_ready_1, staged_jobs_ready_2",
+        ),
+        Grant(
+            "... by a function that looks first.", "EXECUTE", "drain_truncate_if_empty(regclass)", "FUNCTION"
+        ),
+        Grant(
+            "Delivers, and delivers again; it reads no arguments here.",
+            "INSERT, UPDATE (delivery, lease_expires_at, next_run_at), "
+            "SELECT (id, queue, job_name, timeout_seconds, delivery, lease_expires_at, next_run_at, failed_at)",
+            "inflight_jobs",
+        ),
+        Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),
+        Grant("When a queue last finished a job.", "SELECT (queue, finished_at)", "finished_jobs"),
+        Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
+        Grant(
+            "Partitions of the next days, made as the owner.",
+            "EXECUTE",
+            "drain_make_days(integer)",
+            "FUNCTION",
+        ),
+    ),
+    "worker": (
+        _VERSION,
+        Grant("The installation is part of the key of a job.", "SELECT (installation)", "drain_state"),
+        Grant(
+            "Claims a job, extends the lease, gives it back; the row leaves when the job has ended.",
+            f"SELECT, DELETE, UPDATE ({_CLAIM}, failed_at, last_error)",
+            "inflight_jobs",
+        ),
+        Grant("Finishes it.", "EXECUTE", "drain_finish(bigint, bigint)", "FUNCTION"),
+        Grant(
+            "... and asks whether it has.", "INSERT, SELECT (id, fencing_token, finished_at)", "finished_jobs"
+        ),
+        Grant(
+            "Gives it up, and asks whether it has.", "INSERT, SELECT (id, queue, fencing_token)", "dead_jobs"
+        ),
+        Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
+        Grant("Which queues there are, so that a misspelt one is noticed.", "SELECT (queue)", "staged_jobs"),
+    ),
+    "inspection": (
+        Grant(
+            "Arguments and tracebacks are among what it reads.",
+            "SELECT",
+            "staged_jobs, staged_jobs_ready, staged_jobs_scheduled, inflight_jobs, finished_jobs, dead_jobs, "
+            "stale_finishes, bulk_runs, drain_state, drain_schema",
+        ),
+        Grant(
+            "The last numbers that were given out.",
+            "SELECT",
+            "staged_jobs_id_seq, drain_last_delivery, drain_pushed_up_to",
+            kind="SEQUENCE",
+        ),
+    ),
+}

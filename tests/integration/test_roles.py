@@ -1,0 +1,496 @@
+"""Each role does its whole work with the rights that `drain roles` gives it, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+import workers
+from cli import main
+from drain import inspection, postgres, roles, schema, stage, stage_many
+from drain.audit import audit
+from drain.config import Settings
+from drain.daemon import Daemon
+from drain.embedded.servers import EmbeddedPostgres
+from drain.errors import ConfigError
+from drain.grants import DEFAULT_NAMES
+from drain.roles import Installation
+from drain.transitions import bulk, dead, finished, inflight, staged
+from drain.transitions.dead import Selection
+from drain.wire import Wire
+from tests.hostility import NAMES, OWNER, Place
+from tests.support import NAMESPACE, ids_in, pushed_jobs, query, wait_until
+from tests.workshop import NAME, Workshop
+from workers import registry
+from workers.entry import Worker
+from workers.errors import Dead, Defer
+from workers.job_connection import close_all
+
+NOW = datetime.now(UTC)
+# Which of our functions a role may call; one that nobody has thought of may be called by none of them.
+MAY_CALL = {
+    "application": set[str](),
+    "enqueuer": {"drain_make_days", "drain_truncate_if_empty"},
+    "worker": {"drain_finish"},
+    "inspection": set[str](),
+}
+TABLES = (
+    "staged_jobs",
+    "inflight_jobs",
+    "finished_jobs",
+    "dead_jobs",
+    "stale_finishes",
+    "drain_state",
+    "bulk_runs",
+)
+MAY_NOT = {
+    "application": [
+        "INSERT INTO staged_jobs (id, job_name) OVERRIDING SYSTEM VALUE VALUES (1, 'm.f')",
+        "INSERT INTO staged_jobs (job_name, fencing_token) VALUES ('m.f', 9223372036854775807)",
+        "INSERT INTO staged_jobs (job_name, staged_at) VALUES ('m.f', '2000-01-01')",
+        "INSERT INTO staged_jobs (job_name, matured_at) VALUES ('m.f', now())",
+        "INSERT INTO staged_jobs (job_name, history) VALUES ('m.f', '[]')",
+        "INSERT INTO staged_jobs (job_name, salt) VALUES ('m.f', 1)",
+        "INSERT INTO staged_jobs (job_name) VALUES ('m.f') RETURNING job_args",
+        "INSERT INTO staged_jobs_ready (job_name) VALUES ('m.f')",
+        "INSERT INTO staged_jobs_ready_0 (job_name) VALUES ('m.f')",
+        "COPY staged_jobs (id, job_name) FROM STDIN",
+        "COPY staged_jobs TO STDOUT",
+        "SELECT job_args FROM staged_jobs",
+        "SELECT FROM staged_jobs WHERE job_name = 'm.f'",
+        "SELECT id FROM staged_jobs FOR UPDATE",
+        "SELECT id FROM staged_jobs_ready_0",
+        "UPDATE staged_jobs SET queue = 'x'",
+        "DELETE FROM staged_jobs",
+        "LOCK TABLE staged_jobs IN ACCESS EXCLUSIVE MODE",
+        "SELECT nextval('staged_jobs_id_seq')",
+        "SELECT last_value FROM drain_last_delivery",
+        *(f"SELECT FROM {table}" for table in TABLES[1:]),
+        "INSERT INTO inflight_jobs (id, job_name) VALUES (1, 'm.f')",
+    ],
+    "enqueuer": [
+        "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
+        "UPDATE staged_jobs SET job_args = '[1]'",
+        "UPDATE staged_jobs SET fencing_token = 0",
+        "SELECT job_args FROM inflight_jobs",
+        "SELECT claimed_by FROM inflight_jobs",
+        "UPDATE inflight_jobs SET fencing_token = 0",
+        "DELETE FROM inflight_jobs",
+        "SELECT job_args FROM finished_jobs",
+        "INSERT INTO finished_jobs SELECT * FROM finished_jobs",
+        "DELETE FROM finished_jobs",
+        "SELECT job_args FROM dead_jobs",
+        "DELETE FROM dead_jobs",
+        "UPDATE drain_state SET installation = gen_random_uuid()",
+        "DELETE FROM drain_state",
+        "TRUNCATE inflight_jobs",
+        "TRUNCATE staged_jobs_scheduled",
+        "UPDATE drain_schema SET version = 0",
+    ],
+    "worker": [
+        "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
+        "SELECT job_args FROM staged_jobs",
+        "DELETE FROM staged_jobs",
+        "INSERT INTO inflight_jobs SELECT * FROM inflight_jobs",
+        "UPDATE inflight_jobs SET job_args = '[1]'",
+        "UPDATE inflight_jobs SET delivery = 1",
+        "SELECT job_args FROM finished_jobs",
+        "UPDATE finished_jobs SET finished_at = now()",
+        "DELETE FROM finished_jobs",
+        "SELECT job_args FROM dead_jobs",
+        "DELETE FROM dead_jobs",
+        "DELETE FROM stale_finishes",
+        "UPDATE drain_state SET leader = 'me'",
+        "SELECT setval('drain_last_delivery', 1)",
+    ],
+    "inspection": [
+        "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
+        "SELECT id FROM staged_jobs FOR UPDATE",
+        "LOCK TABLE staged_jobs IN ROW EXCLUSIVE MODE",
+        "SELECT setval('drain_last_delivery', 1)",
+        "SELECT nextval('staged_jobs_id_seq')",
+        "INSERT INTO inflight_jobs SELECT * FROM inflight_jobs",
+        "INSERT INTO finished_jobs SELECT * FROM finished_jobs",
+        "INSERT INTO dead_jobs SELECT * FROM dead_jobs",
+        "UPDATE inflight_jobs SET attempts = 0",
+        *(f"DELETE FROM {table}" for table in TABLES),
+    ],
+}
+NOBODY_MAY = [
+    *(f"TRUNCATE {table}" for table in TABLES),
+    *(f"DROP TABLE {table}" for table in TABLES),
+    "ALTER TABLE staged_jobs DISABLE TRIGGER ALL",
+    "CREATE TRIGGER mine BEFORE INSERT ON staged_jobs EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "CREATE TABLE mine (id bigint REFERENCES drain_schema)",
+    "CREATE TABLE mine (id bigint)",
+    "CREATE FUNCTION mine() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+    "CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+    f"SET ROLE {OWNER}",
+]
+
+
+@pytest.mark.parametrize("role", MAY_NOT)
+def test_a_role_may_do_nothing_else(place: Place, role: str) -> None:
+    assert [each for each in (*MAY_NOT[role], *NOBODY_MAY) if not place.refuses(role, each)] == []
+    if role != "enqueuer":
+        assert place.refuses(role, "TRUNCATE staged_jobs_ready_0")
+
+
+@pytest.mark.parametrize("role", [*MAY_CALL, "mallory"])
+def test_a_role_may_call_those_functions_that_it_needs_and_no_other(place: Place, role: str) -> None:
+    callable_by = query(
+        place.url,
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace "
+        "AND has_function_privilege(%s, oid, 'EXECUTE')",
+        f"test_{role}",
+    )
+    assert {name for (name,) in callable_by} == MAY_CALL.get(role, set())
+
+
+def test_an_application_stages_in_every_way_that_there_is(place: Place) -> None:
+    url = place.url_of("application")
+    options: dict[str, Any] = {
+        "priority": 1,
+        "run_at": NOW,
+        "expires_at": NOW,
+        "tag": "t",
+        "max_attempts": 1,
+        "timeout_seconds": 1,
+    }
+    with psycopg.connect(url) as connection:
+        connection.execute("INSERT INTO staged_jobs (job_name, job_args) VALUES ('m.f', '[42]')")
+        stage(connection, "m.f", [1], {"a": 1}, queue="mail", context={"trace": "x"}, **options)
+        stage_many(connection, "m.f", [(1,), (2,)])
+        with connection.cursor().copy("COPY staged_jobs (job_name, job_args) FROM STDIN") as copy:
+            copy.write_row(("m.f", "[7]"))
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with Session(engine) as session, session.begin():
+        stage(session, "m.f", run_at=NOW + timedelta(days=1))
+    engine.dispose()
+    assert len(ids_in(place.url, "staged_jobs")) == 6
+
+
+def test_an_enqueuer_leads_drains_and_delivers_again(place: Place, redis_url: str) -> None:
+    with place.connected("application") as application:
+        stage_many(application, "m.f", [(1,), (2,), (3,)])
+        stage(application, "m.f", queue="away")
+        stage(application, "m.f", expires_at=NOW - timedelta(days=1))
+        scheduled = stage(application, "m.f", run_at=NOW + timedelta(days=1))
+    settings = enqueuer_of(place, redis_url)
+    assert Daemon(settings).run_once() == 4
+    assert len(ids_in(place.url, "inflight_jobs")) == 3
+    assert len(ids_in(place.url, "dead_jobs")) == 1
+    query(place.url, "UPDATE staged_jobs SET scheduled_at = staged_at + interval '1 microsecond'")
+    query(place.url, "UPDATE inflight_jobs SET lease_expires_at = now() - interval '1 s' WHERE id = 1")
+    query(
+        place.url,
+        "UPDATE inflight_jobs SET next_run_at = now() - interval '1 s', failed_at = now() WHERE id = 2",
+    )
+    assert Daemon(settings).run_once() == 3
+    assert scheduled in pushed_jobs(redis_url)
+
+
+def test_an_enqueuer_runs_as_a_daemon_and_observes(place: Place, redis_url: str) -> None:
+    daemon = Daemon(enqueuer_of(place, redis_url))
+    thread = threading.Thread(target=daemon.run)
+    thread.start()
+    try:
+        with place.connected("application") as application:
+            (job_id,) = stage_many(application, "m.f", [(1,)])
+        wait_until(lambda: job_id in pushed_jobs(redis_url))
+        wait_until(lambda: daemon.answers().unready() is None)
+        wait_until(lambda: daemon._stale is not None)
+    finally:
+        daemon.stop()
+        thread.join()
+
+
+def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the_days_made(
+    place: Place,
+) -> None:
+    day = f"finished_jobs_{NOW + timedelta(days=2):%Y%m%d}"
+    query(place.url, f"DROP TABLE {day}")
+    with place.connected("application") as application:
+        ids = stage_many(application, "m.f", [(1,), (2,)])
+    with place.connected("enqueuer") as leader:
+        assert [row.id for row in staged.take(leader, 10, skip_locked=True)] == ids
+        assert [row.job_args for row in staged.read_forwardable(leader, ids)] == ["[1]", "[2]"]
+        assert staged.bury(leader, ids[:1], "unreadable", "x") == 1
+        staged.forward(leader, ids[1:])
+        assert finished.make_days(leader, 3) == 1
+        emptied = [
+            leader.execute(f"SELECT drain_truncate_if_empty('staged_jobs_ready_{turn}')").fetchone()
+            for turn in range(3)
+        ]
+        assert emptied == [(True,)] * 3
+    assert query(place.url, "SELECT relowner::regrole::text FROM pg_class WHERE relname = %s", day) == [
+        (OWNER,)
+    ]
+
+
+@pytest.fixture
+def shop(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
+    """A worker that logs in as one, on a table of an application."""
+    monkeypatch.setattr(registry, "_jobs", {})
+    query(place.url, "CREATE TABLE effects (id bigint GENERATED ALWAYS AS IDENTITY, label text)")
+    query(place.url, "GRANT SELECT, INSERT ON effects TO drain_worker")
+    with closing(Worker(Settings(database_url=place.url_of("worker")))) as worker:
+        yield Workshop(place.url, worker)
+    close_all()
+
+
+def test_a_worker_finishes_retries_defers_and_gives_up(shop: Workshop) -> None:
+    def act(number: int) -> None:
+        if number == 1:
+            raise RuntimeError
+        if number == 2:
+            raise Defer(0.001)
+        if number == 3:
+            raise Dead("enough")
+        workers.current_job()
+
+    registered = workers.job(name=NAME, max_attempts=2)(act)
+    assert shop.work_to_the_end(shop.deliver(registered, 0)) == ["finished"]
+    assert shop.work_to_the_end(shop.deliver(registered, 1)) == ["retrying", "dead"]
+    assert shop.work(shop.deliver(registered, 2)) == "deferred"
+    assert shop.work_to_the_end(shop.deliver(registered, 3)) == ["dead"]
+
+
+def test_a_worker_s_job_writes_and_finishes_in_one_transaction_of_either_kind(shop: Workshop) -> None:
+    def act(kind: str) -> None:
+        if kind == "psycopg":
+            with workers.psycopg_transaction() as connection:
+                connection.execute("INSERT INTO effects (label) VALUES ('psycopg')")
+        else:
+            import sqlalchemy
+
+            with workers.transaction() as session:
+                session.execute(sqlalchemy.text("INSERT INTO effects (label) VALUES ('sqlalchemy')"))
+
+    registered = workers.job(name=NAME)(act)
+    for kind in ("psycopg", "sqlalchemy"):
+        assert shop.work(shop.deliver(registered, kind)) == "finished"
+    assert shop.effects() == ["psycopg", "sqlalchemy"]
+
+
+def test_a_worker_leaves_a_row_about_an_outcome_that_came_too_late(shop: Workshop) -> None:
+    def act() -> None:
+        shop.take_over(workers.current_job().id)
+
+    assert shop.work(shop.delivered(act)) == "stale"
+    assert len(shop.stale_finishes()) == 1
+
+
+def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Place) -> None:
+    with place.connected("application") as application:
+        ids = stage_many(application, "m.f", [(number,) for number in range(3)])
+    with place.connected("enqueuer") as leader:
+        staged.move(leader, ids, 0)
+    with place.connected("worker") as worker:
+        assert inspection.queues(worker) == {"default"}
+        claims = inflight.claim_many(worker, ids, worker="w", limits={})
+        assert len(inflight.extend_many(worker, claims)) == 3
+        assert len(inflight.release(worker, [claims[0].id], [claims[0].fencing_token])) == 1
+        assert inflight.left_to_claim(worker, ids) == {claims[0].id}
+        assert inflight.claimed(worker, claims[1].id, claims[1].fencing_token, {}) is not None
+        assert inflight.finish_many(worker, claims[1:]) == set(ids[1:])
+        assert inflight.is_finished(worker, claims[1].id, claims[1].fencing_token)
+
+
+def test_a_worker_stages_if_it_is_granted_the_role_of_an_application_too(place: Place) -> None:
+    query(place.url, "GRANT drain_application TO test_worker")
+    try:
+        with place.connected("worker") as worker:
+            stage(worker, "m.f")
+    finally:
+        query(place.url, "REVOKE drain_application FROM test_worker")
+    assert len(ids_in(place.url, "staged_jobs")) == 1
+
+
+def test_inspection_sees_everything(place: Place, redis_url: str) -> None:
+    with place.connected("application") as application:
+        ids = stage_many(application, "m.f", [(number,) for number in range(3)])
+    with place.connected("enqueuer") as leader:
+        staged.move(leader, ids[:1], 0)
+        staged.bury(leader, ids[1:2], "unreadable", "x")
+    env = {"DRAIN_DATABASE_URL": place.url_of("inspection"), "DRAIN_REDIS_URL": redis_url}
+    for words in (
+        ["status"],
+        ["list", "staged"],
+        ["list", "inflight"],
+        ["list", "finished"],
+        ["dead", "list"],
+    ):
+        assert drain(words, env).exit_code == 0, words
+    for job_id in ids:
+        assert drain(["show", str(job_id)], env).exit_code == 0
+    with place.connected("inspection") as reader, closing(Wire(redis_url, NAMESPACE)) as redis:
+        query(place.url, "DELETE FROM inflight_jobs")
+        assert audit(reader, redis, patience_seconds=0).ok
+        assert len(finished.days(reader)) == 4
+
+
+def test_the_owner_has_everything_and_does_what_nobody_else_may(place: Place) -> None:
+    url = place.url_of("owner")
+    assert schema.install(url) == schema.VERSION
+    with place.connected("application") as application:
+        (job_id,) = stage_many(application, "m.f", [(1,)])
+    with place.connected("enqueuer") as leader:
+        staged.bury(leader, [job_id], "unreadable", "x")
+    with place.connected("owner") as owner:
+        assert dead.revive(owner, Selection()) == 1
+        today = next(day for day in finished.days(owner) if day.date == NOW.date())
+        assert finished.remove(owner, today, finished.checksum(owner, today))
+        assert bulk.stage(owner, "run", bulk.create_side_table(owner, "run"), []) == 0
+    assert query(
+        place.url,
+        f"SELECT count(*) FROM pg_class WHERE relowner <> '{OWNER}'::regrole "
+        "AND relnamespace = 'public'::regnamespace",
+    ) == [(0,)]
+    assert query(place.url, "SELECT rolcanlogin, rolsuper FROM pg_roles WHERE rolname = %s", OWNER) == [
+        (False, False)
+    ]
+
+
+@pytest.fixture
+def elsewhere(server_with_roles: EmbeddedPostgres, place: Place) -> str:
+    """The URL of a database with our tables in a schema that has a name of its own, and in no other."""
+    query(place.url, 'DROP SCHEMA public CASCADE; CREATE SCHEMA "Jobs"')
+    url = f"{place.url}&options=-csearch_path%3D%22Jobs%22"
+    schema.install(url)
+    return url
+
+
+def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis_url: str) -> None:
+    assert drain(["roles", "--apply"], {"DRAIN_DATABASE_URL": elsewhere}).exit_code == 0
+    logins = {role: elsewhere.replace("postgres@", f"test_{role}@", 1) for role in NAMES}
+    with psycopg.connect(logins["application"]) as application:
+        stage_many(application, "m.f", [(1,), (2,)])
+    settings = Settings(database_url=logins["enqueuer"], redis_url=redis_url, namespace=NAMESPACE)
+    assert Daemon(settings).run_once() == 2
+    with postgres.connect(logins["worker"], "tests") as worker:
+        claim = inflight.claim(worker, 1, worker="w", limits={})
+        assert claim is not None
+        assert inflight.finish(worker, 1, claim.fencing_token)
+    with postgres.connect(logins["inspection"], "tests") as reader:
+        assert inspection.status(reader).finished == 1
+
+
+def test_what_is_printed_does_through_psql_what_apply_does_and_again_changes_nothing(
+    server_with_roles: EmbeddedPostgres, place: Place
+) -> None:
+    rights = (
+        "SELECT oid::regclass::text, relacl::text, relowner::regrole::text FROM pg_class "
+        "WHERE relnamespace = 'public'::regnamespace UNION ALL "
+        "SELECT oid::regprocedure::text, proacl::text, proowner::regrole::text FROM pg_proc "
+        "WHERE pronamespace = 'public'::regnamespace UNION ALL "
+        "SELECT attrelid::regclass || '.' || attname, attacl::text, '' FROM pg_attribute WHERE attacl IS NOT NULL "
+        "UNION ALL SELECT nspname, nspacl::text, '' FROM pg_namespace WHERE nspname = 'public' ORDER BY 1"
+    )
+    env = {"DRAIN_DATABASE_URL": place.url}
+    before = query(place.url, rights)
+    assert drain(["roles", "--apply", "--owner", OWNER], env).exit_code == 0
+    assert query(place.url, rights) == before
+
+    query(place.url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    schema.install(place.url)
+    names = {f"--{role}": f"test_printed_{role}" for role in (*DEFAULT_NAMES, "owner")}
+    words = ["roles", *(word for pair in names.items() for word in pair)]
+    try:
+        printed = drain(words, env).output
+        for _ in range(2):
+            psql(server_with_roles, place.url, printed)
+        by_psql = query(place.url, rights)
+        query(place.url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        schema.install(place.url)
+        assert drain([*words, "--apply"], env).exit_code == 0
+        assert query(place.url, rights) == by_psql
+    finally:
+        query(place.url, "DROP SCHEMA public CASCADE")
+        for name in names.values():
+            query(place.url, f"DROP ROLE {name}")
+
+
+def test_everybody_loses_the_right_to_create_where_the_tables_are(place: Place) -> None:
+    query(place.url, "GRANT CREATE ON SCHEMA public TO PUBLIC")
+    assert not place.refuses("mallory", "CREATE TABLE public.mine (id bigint)")
+    assert drain(["roles", "application", "--apply"], {"DRAIN_DATABASE_URL": place.url}).exit_code == 0
+    assert place.refuses("mallory", "CREATE TABLE public.another (id bigint)")
+    with place.connected("enqueuer") as leader:
+        query(place.url, f"DROP TABLE finished_jobs_{NOW + timedelta(days=3):%Y%m%d}")
+        assert finished.make_days(leader, 3) == 1
+
+
+def test_an_owner_who_may_create_roles_needs_no_superuser(place: Place) -> None:
+    query(place.url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    query(place.url, "CREATE ROLE test_boss LOGIN CREATEROLE; ALTER SCHEMA public OWNER TO test_boss")
+    try:
+        url = place.url_of("boss")
+        schema.install(url)
+        words = ["roles", "application", "--application", "test_of_boss", "--apply"]
+        for _ in range(2):
+            assert drain(words, {"DRAIN_DATABASE_URL": url}).exit_code == 0
+        with psycopg.connect(place.url, options="-crole=test_of_boss") as application:
+            stage(application, "m.f")
+    finally:
+        query(place.url, "DROP SCHEMA public CASCADE")
+        for role in ("test_of_boss", "test_boss"):
+            query(place.url, f"DROP ROLE IF EXISTS {role}")
+
+
+def test_one_who_may_not_give_rights_is_told_so_on_one_line_and_nothing_changes(place: Place) -> None:
+    found = drain(
+        ["roles", "--apply", "--worker", "test_never_made"],
+        {"DRAIN_DATABASE_URL": place.url_of("inspection")},
+    )
+    assert found.exit_code == 1
+    assert found.output.startswith("Error: PostgreSQL refused: permission denied")
+    assert query(place.url, "SELECT FROM pg_roles WHERE rolname = 'test_never_made'") == []
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a'b", 'a"b', "$$", "1a", "x" * 64])
+def test_a_name_that_no_role_should_have_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="no name for a role"):
+        roles.statements(Installation("public", "me", False, ()), {"application": name})
+
+
+def test_only_the_roles_that_are_named_are_printed(place: Place) -> None:
+    env = {"DRAIN_DATABASE_URL": place.url}
+    printed = drain(["roles", "application", "--application", "shop"], env).output
+    assert 'TO "shop"' in printed
+    assert 'drain_worker"' not in printed
+    assert "superuser" not in printed
+
+
+def test_a_superuser_who_owns_the_tables_is_advised_to_hand_them_over(place: Place) -> None:
+    found = roles.installation_of(postgres.connect(place.url, "tests"))
+    assert "--owner NAME" in roles.script(replace(found, owner_is_superuser=True), [])
+
+
+def enqueuer_of(place: Place, redis_url: str) -> Settings:
+    return Settings(
+        database_url=place.url_of("enqueuer"),
+        redis_url=redis_url,
+        namespace=NAMESPACE,
+        forward_queues=frozenset({"away"}),
+    )
+
+
+def drain(words: Sequence[str], env: dict[str, str]) -> Result:
+    return CliRunner().invoke(main, list(words), env=env)
+
+
+def psql(server: EmbeddedPostgres, url: str, script: str) -> None:
+    command = [str(server.bin_directory / "psql"), url, "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--quiet"]
+    subprocess.run(command, input=script, text=True, check=True, capture_output=True)
