@@ -25,7 +25,7 @@ from types import FrameType
 from drain.config import Settings
 from drain.crashpoints import CrashPoint, reached
 from drain.errors import DrainError, UnavailableError
-from drain.transitions import state
+from drain.transitions import inflight, state
 from drain.wire import Intake
 from workers import attempt, isolation, registry
 from workers.current import CurrentJob
@@ -232,7 +232,8 @@ class Process:
                 attempt_alone = partial(self._attempt_alone, item)
                 word = self._alone.execute(taken.job_id, attempt_alone, queue=taken.queue)
                 self._finisher.count(word)
-                self._finisher.clear_later(taken.rq_id)
+                if not self._waits_elsewhere(word, taken.job_id):
+                    self._finisher.clear_later(taken.rq_id)
             except UnavailableError as error:
                 log.warning("job %d could not be claimed or recorded: %s", taken.job_id, error)
                 with suppress(UnavailableError):
@@ -240,6 +241,13 @@ class Process:
         self._keep_signals()
         hand.running = None
         hand.end_unclaimed(monotonic() - hand.began_at)
+
+    def _waits_elsewhere(self, word: str, job_id: int) -> bool:
+        """Whether a refused job still waits: its id was in the list of another queue, and its delivery is not."""
+        alone = self._alone
+        if word != "refused" or alone is None:
+            return False
+        return job_id in alone.database.ask(lambda c: inflight.left_to_claim(c, [job_id]))
 
     def _attempt_alone(self, item: Unclaimed, current: CurrentJob) -> Outcome:
         journal, lease = self._journal, current._lease

@@ -11,14 +11,16 @@
                            what was pushed to it
     drain:owners:queues    ours: hash, name of a queue -> installation that feeds it
 
-In the tracked mode the RQ job calls one fixed function with the id of the row, so no argument of a job
-and no name that could be called ever reaches Redis. Its RQ id is `<namespace>-<id>-<delivery>`: each
-delivery is an RQ job of its own, so what RQ still does to an earlier one (expiry, registries, clean-up)
-cannot touch a later one. In forward mode the job is the user's own function and arguments, pickled as RQ
-itself would, under `<namespace>-<id>-forward`.
+In the tracked mode the RQ job calls one fixed function with the id of the row and the installation of its
+database, so no argument of a job and no name that could be called ever reaches Redis. Its RQ id is
+`<namespace>-<id>-<delivery>`: each delivery is an RQ job of its own, so what RQ still does to an earlier one
+(expiry, registries, clean-up) cannot touch a later one. In forward mode the job is the user's own function and
+arguments, pickled as RQ itself would, under `<namespace>-<id>-forward`.
 
-    push   the enqueuer's side: jobs are written and appended
-    take   the worker's side: ids are taken, many at a time, and what is done is cleared
+    push       the enqueuer's side: jobs are written and appended
+    owners     which database feeds a namespace or a queue
+    take       the worker's side: ids are taken, many at a time, and what is done is cleared
+    strangers  ids that are none of ours: judged by their bytes, and left alone, refused or dropped
 """
 
 from drain.wire.push import (

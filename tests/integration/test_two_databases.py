@@ -351,6 +351,7 @@ def test_an_id_in_the_list_of_another_queue_claims_nothing(
     with drain_command("work", "--burst", "reports", env=env) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
     assert pushed(redis_url, "reports") == []
+    assert client.exists(f"rq:job:{rq_id}")
     assert query(database_url, "SELECT id FROM inflight_jobs WHERE claimed_at IS NULL") == [(job_id,)]
     with drain_command("work", "--burst", env=env) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
