@@ -94,7 +94,9 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
     ),
     "worker": (
         _VERSION,
-        Grant("The installation is part of the key of a job.", "SELECT (installation)", "drain_state"),
+        Grant(
+            "The installation is part of the key of a job.", "SELECT (only_row, installation)", "drain_state"
+        ),
         Grant(
             "Claims a job, extends the lease, gives it back; the row leaves when the job has ended.",
             f"SELECT, DELETE, UPDATE ({_CLAIM}, failed_at, last_error)",

@@ -26,8 +26,9 @@ _AFTER = "-- After the commit:\n"
 
 _LOOK = """
 SELECT to_regclass('drain_schema') IS NOT NULL, (
-    SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass('drain_schema') AND NOT attisdropped
-        AND (attname, atttypid) IN (('version', 'integer'::regtype), ('applied_at', 'timestamptz'::regtype)))
+    SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass('drain_schema')::oid AND NOT attisdropped
+        AND (attname, atttypid) IN (
+            ('version'::name, 'integer'::regtype::oid), ('applied_at'::name, 'timestamptz'::regtype::oid)))
 """
 _VERSION = "SELECT max(version) FROM drain_schema"
 _NAME = re.compile(
@@ -41,16 +42,16 @@ WITH ours AS (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence'
     WHEN 'i' THEN 'index' WHEN 'I' THEN 'index' ELSE 'table' END AS kind, relname::text AS name
 FROM pg_class JOIN ours ON relnamespace = ours.oid
-WHERE relname = ANY (%(names)s) OR relname ~ '^finished_jobs_\d{8}$'
+WHERE relname = ANY (%(names)s::name[]) OR relname ~ '^finished_jobs_\d{8}$'::text
 UNION ALL SELECT 'function', proname::text FROM pg_proc JOIN ours ON pronamespace = ours.oid
-WHERE proname = ANY (%(names)s)
+WHERE proname = ANY (%(names)s::name[])
 UNION ALL SELECT 'type', typname::text FROM pg_type JOIN ours ON typnamespace = ours.oid
-WHERE typname = ANY (%(names)s) AND typrelid = 0
+WHERE typname = ANY (%(names)s::name[]) AND typrelid = 0
 ORDER BY name LIMIT 1
 """
 _UNVALIDATED = """
-SELECT EXISTS (SELECT FROM pg_constraint JOIN unnest(%s::text[]) AS name ON conrelid = to_regclass(name)
-    WHERE NOT convalidated)
+SELECT EXISTS (SELECT FROM pg_constraint JOIN pg_catalog.unnest(%s::text[]) AS name
+        ON conrelid = to_regclass(name)::oid WHERE NOT convalidated)
 """
 # Databases that had the right version when this program first looked.
 _checked: set[frozenset[tuple[str, str]]] = set()
@@ -193,7 +194,10 @@ def was_checked(connection: Connection) -> bool:
 def _where(connection: Connection) -> frozenset[tuple[str, str]]:
     """The database that a connection was told to lead to."""
     told = connection.info.get_parameters()
-    return frozenset((name, value) for name, value in told.items() if name != "application_name")
+    # What a session is for differs, and so do its settings.
+    return frozenset(
+        (name, value) for name, value in told.items() if name not in ("application_name", "options")
+    )
 
 
 @contextmanager
