@@ -33,10 +33,12 @@ ROOM_IN_MEMORY = 2 * 1024**3
 POSTGRES = {"track_commit_timestamp": "on"}
 
 
-# Whoever starts the tests in the background of a script has them ignore Ctrl-C, and so would every process that
-# they start.
+# Whoever starts the tests in the background of a script has them ignore Ctrl-C and SIGQUIT, and so would every process
+# that they start: each PgBouncer would be waited for in vain, and killed 10 s later.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 # What Spark does here is over before compiling it well has paid off: a third of the time on two cores.

@@ -17,7 +17,6 @@ from drain.job import JobOptions
 from drain.transitions.inflight import Claim
 from tests.support import wait_until
 from workers import Defer, attempt, job, registry
-from workers import lease as leases
 from workers.attempt import interruptible
 from workers.current import CurrentJob
 from workers.errors import JobTimeoutError, LeaseLostError
@@ -292,7 +291,7 @@ def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> No
 
 
 def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "AGAIN_SECONDS", 0.01)
     caught: list[JobTimeoutError] = []
 
     @job(name=NAME)
@@ -307,7 +306,7 @@ def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pyte
 
 
 def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "AGAIN_SECONDS", 0.01)
     caught: list[object] = []
 
     def block() -> None:
@@ -328,7 +327,7 @@ def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.Mo
 def test_a_function_that_switches_the_alarm_off_is_interrupted_a_little_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leases, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(attempt, "AGAIN_SECONDS", 0.01)
 
     @job(name=NAME)
     def act() -> None:
