@@ -16,7 +16,8 @@ import pytest
 from drain.job import JobOptions
 from drain.transitions.inflight import Claim
 from tests.support import wait_until
-from workers import Defer, attempt, job, lease, registry
+from workers import Defer, attempt, job, registry
+from workers import lease as leases
 from workers.attempt import interruptible
 from workers.current import CurrentJob
 from workers.errors import JobTimeoutError, LeaseLostError
@@ -291,7 +292,7 @@ def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> No
 
 
 def come_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attempt, lease):
+    for module in (attempt, leases):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
 
 
