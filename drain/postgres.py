@@ -224,7 +224,7 @@ def break_off(connection: Connection) -> None:
 def set_bounds(
     connection: Connection, *, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0
 ) -> None:
-    """Bound every statement of the session, every wait for a lock, and the session's life without us.
+    """Bound every statement of the session, every wait for a lock, and the session's life without us; compile nothing.
 
     The server notices within some ten seconds that our machine is gone, and lets go of our locks.
 
@@ -255,6 +255,8 @@ def bounds(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) 
         "tcp_keepalives_idle": "5",
         "tcp_keepalives_interval": "2",
         "tcp_keepalives_count": "3",
+        # Whatever a plan seems to cost: compiling takes up to a second, and our statements find few rows each.
+        "jit": "off",
     }
 
 

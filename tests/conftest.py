@@ -33,10 +33,12 @@ ROOM_IN_MEMORY = 2 * 1024**3
 POSTGRES = {"track_commit_timestamp": "on"}
 
 
-# Whoever starts the tests in the background of a script has them ignore Ctrl-C, and so would every process that
-# they start.
+# Whoever starts the tests in the background of a script has them ignore Ctrl-C and SIGQUIT, and so would every process
+# that they start: each PgBouncer would be waited for in vain, and killed 10 s later.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 # What Spark does here is over before compiling it well has paid off: a third of the time on two cores.
@@ -48,12 +50,49 @@ for variable in [name for name in os.environ if name.startswith("PG")]:
     del os.environ[variable]
 
 
+# What takes longest, the longest first. Whoever begins with them last keeps everybody waiting; xdist itself begins with
+# the files of the most tests, however short those are.
+LONGEST = (
+    SPARK,
+    *(
+        f"tests/integration/test_{name}.py"
+        for name in (
+            *(
+                "workers",
+                "stalled_servers",
+                "drills",
+                "batches",
+                "rq_tools",
+                "crash_points",
+                "demo",
+                "poolers",
+            ),
+            *(
+                "job_transactions",
+                "query_plans",
+                "leases",
+                "audit",
+                "stock_server",
+                "misfortunes",
+                "neighbours",
+            ),
+        )
+    ),
+)
+
+
 class Shares(LoadFileScheduling):  # type: ignore[misc]
     """With several processes, each file is one's; all in which Spark has a part are one's, for its one session."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
         return SPARK if file.startswith(SPARK) else file
+
+    def _assign_work_unit(self, node: Any) -> None:
+        longest = next((scope for scope in LONGEST if scope in self.workqueue), None)
+        if longest:
+            self.workqueue.move_to_end(longest, last=False)
+        super()._assign_work_unit(node)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -57,6 +57,11 @@ def environment(database_url: str, redis_url: str, **more: str) -> dict[str, str
     return inherited | ours | more
 
 
+def impatient(seconds: Mapping[str, float]) -> dict[str, str]:
+    """Environment of a process in which constants are other ones: seconds by `package.module.NAME`."""
+    return {"SITE_SECONDS": json.dumps(dict(seconds)), "PYTHONPATH": f"{ROOT / 'tests' / 'impatient'}:{ROOT}"}
+
+
 class Command(subprocess.Popen[bytes]):
     """A `drain` process, and what it has written so far on both of its streams."""
 

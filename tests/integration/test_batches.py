@@ -13,7 +13,17 @@ from drain.embedded import EmbeddedRedis
 from drain.transitions import inflight
 from tests import jobs_in_batches as jobs
 from tests.integration.test_workers import RQ_WORKER, run
-from tests.support import PATIENCE_SECONDS, ROOT, end, leading, pushed, pushed_jobs, query, wait_until
+from tests.support import (
+    PATIENCE_SECONDS,
+    ROOT,
+    end,
+    impatient,
+    leading,
+    pushed,
+    pushed_jobs,
+    query,
+    wait_until,
+)
 from tests.yard import Yard, children, kill_worker, sleeps, threads
 
 MANY = 300
@@ -193,7 +203,7 @@ def test_a_job_that_does_not_yield_is_killed_with_its_process_and_its_neighbours
 ) -> None:
     stubborn = yard.pushed(jobs.never_yield, "stubborn")
     others = yard.pushed(jobs.note, *map(str, range(5)))
-    with yard.working("--prefetch", "6", SITE_KILL_AFTER_SECONDS="0.5", PYTHONPATH=IMPATIENT) as command:
+    with yard.working("--prefetch", "6", **KILLED_SOON) as command:
         yard.wait_for("finished_jobs", others)
         yard.wait_for("dead_jobs", stubborn)
         assert command.events("killed")
@@ -203,7 +213,7 @@ def test_a_job_that_does_not_yield_is_killed_with_its_process_and_its_neighbours
     assert Counter(yard.effects()) == Counter(["stubborn", *map(str, range(5))])
 
 
-IMPATIENT = f"{ROOT / 'tests' / 'impatient'}:{ROOT}"
+KILLED_SOON = impatient({"workers.journal.KILL_AFTER_SECONDS": 0.5})
 
 
 # --- stops

@@ -25,6 +25,7 @@ from tests.support import (
     environment,
     free_port,
     ids_in,
+    impatient,
     leading,
     new_enqueuer,
     pushed_jobs,
@@ -171,8 +172,10 @@ def test_a_transaction_that_the_server_ended_is_a_lost_connection(database_url: 
 
 
 def test_a_leader_that_stands_still_is_replaced(database_url: str, redis_url: str) -> None:
+    # 15 s in earnest.
+    soon = impatient({"drain.daemon._IDLE_SECONDS": 2})
     env = environment(database_url, redis_url)
-    with leading(env) as stalled, drain_command("run", "--metrics-port", "0", env=env):
+    with leading(env | soon) as stalled, drain_command("run", "--metrics-port", "0", env=env):
         stalled.send_signal(signal.SIGSTOP)
         (job_id,) = stage_jobs(database_url)
         wait_until(lambda: pushed_jobs(redis_url) == [job_id], seconds=40)

@@ -294,8 +294,13 @@ def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> No
     assert interrupted == [True]
 
 
+def come_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (attempt, leases):
+        monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
+
+
 def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "AGAIN_SECONDS", 0.01)
+    come_again_at_once(monkeypatch)
     caught: list[JobTimeoutError] = []
 
     @job(name=NAME)
@@ -310,7 +315,7 @@ def test_a_function_that_catches_its_timeout_gets_the_next_one(monkeypatch: pyte
 
 
 def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "AGAIN_SECONDS", 0.01)
+    come_again_at_once(monkeypatch)
     caught: list[object] = []
 
     def block() -> None:
@@ -331,7 +336,7 @@ def test_a_timeout_that_an_event_loop_catches_comes_again(monkeypatch: pytest.Mo
 def test_a_function_that_switches_the_alarm_off_is_interrupted_a_little_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leases, "AGAIN_SECONDS", 0.01)
+    come_again_at_once(monkeypatch)
 
     @job(name=NAME)
     def act() -> None:
