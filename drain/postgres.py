@@ -256,7 +256,6 @@ def bounds(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) 
         "tcp_keepalives_interval": "2",
         "tcp_keepalives_count": "3",
         # Whatever a plan seems to cost: compiling takes up to a second, and our statements find few rows each.
-        "jit": "off",
     }
 
 
