@@ -12,6 +12,8 @@ whose lease was taken over cannot finish, so what it wrote is rolled back.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -81,6 +83,12 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
         with _finishing(job, connection):
             connection.commit()
         reached(CrashPoint.SETTLED_AND_COMMITTED)
+
+
+def load_sessions() -> None:
+    """Import what `transaction` needs, for processes forked later; only if the job modules have imported SQLAlchemy."""
+    if "sqlalchemy" in sys.modules:
+        importlib.import_module("workers.session")
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The one function that every pushed RQ job calls: claim in Postgres, run, finish.
 
-It needs nothing but DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` does.
+It needs nothing but DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` does. A worker that forks for each
+job (RQ's default) had better `load` before it does: `rq worker --config drain.rq_settings`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from drain.postgres import Connection
 from drain.transitions import inflight
 from drain.transitions.inflight import Claim
 from workers import attempt, registry
+from workers.completion import load_sessions
 from workers.current import CurrentJob
 from workers.database import Database
 from workers.keeper import Keeper
@@ -28,8 +30,13 @@ log = logging.getLogger(__name__)
 Run = Callable[[CurrentJob], Outcome]
 
 
-def execute(job_id: int) -> str:
+def execute(job_id: int, installation: str | None = None) -> str:
     """Claim the job, run it, and record what became of it.
+
+    Args:
+        job_id: The job.
+        installation: UUID of the installation that pushed it, which must be that of the database; None where the
+            delivery does not say.
 
     Returns:
         One word for RQ's own books: finished, retrying, deferred, dead, stale, or refused.
@@ -38,7 +45,7 @@ def execute(job_id: int) -> str:
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.
         UnavailableError: PostgreSQL stayed away. The job is redelivered once it is back.
     """
-    return _worker().execute(job_id)
+    return _worker().execute(job_id, installation=installation)
 
 
 class Worker:
@@ -52,11 +59,11 @@ class Worker:
         self.database = Database(settings.database_url)
         self._recorder = Recorder(self.database)
 
-    def execute(self, job_id: int, run: Run = attempt.run) -> str:
+    def execute(self, job_id: int, run: Run = attempt.run, installation: str | None = None) -> str:
         """As the function of this name; `run` makes the attempt."""
         reached(CrashPoint.POPPED)
         asked_at = monotonic()
-        claim = self._claim(job_id)
+        claim = self._claim(job_id, installation)
         if claim is None:
             log.info("job %d is not to be claimed: claimed, finished or not due", job_id)
             return "refused"
@@ -78,7 +85,7 @@ class Worker:
         """Close the connection."""
         self.database.close()
 
-    def _claim(self, job_id: int) -> Claim | None:
+    def _claim(self, job_id: int, installation: str | None = None) -> Claim | None:
         asked = False
 
         def ask(connection: Connection) -> Claim | None:
@@ -89,10 +96,25 @@ class Worker:
                 job_id,
                 worker=process_name(),
                 limits=registry.limits(),
+                installation=installation,
                 again=again,
             )
 
         return self.database.ask(ask)
+
+
+def load() -> Settings:
+    """Read the settings, and import the modules with jobs, so that processes forked from here on need not.
+
+    Opens no connection and starts no thread, which a fork would not survive.
+
+    Raises:
+        ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong, or a module does not import.
+    """
+    settings = Settings.from_environment()
+    registry.load(settings.jobs)
+    load_sessions()
+    return settings
 
 
 _workers: dict[int, Worker] = {}
@@ -102,8 +124,7 @@ def _worker() -> Worker:
     """The worker of this process: a forked child must not share its parent's connection."""
     worker = _workers.get(os.getpid())
     if worker is None:
-        settings = Settings.from_environment()
-        registry.load(settings.jobs)
+        settings = load()
         _workers.clear()
         worker = _workers[os.getpid()] = Worker(settings)
     return worker

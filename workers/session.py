@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+# The engine's dialect, which it would import at the first connection.
+import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401
 from sqlalchemy.orm import Session, SessionTransaction
 
 from workers.job_connection import engine, too_early

@@ -81,6 +81,7 @@ WITH found AS (
     FROM inflight_jobs, LATERAL (
         SELECT %(limits)s -> encode(convert_to(job_name, 'UTF8'), 'hex') AS limits) AS registered
     WHERE id = %(id)s
+        AND (%(installation)s::text IS NULL OR %(installation)s = (SELECT installation::text FROM drain_state))
 )
 UPDATE inflight_jobs AS job SET
     fencing_token = job.fencing_token + 1,
@@ -111,6 +112,7 @@ def claim(
     *,
     worker: str,
     limits: Mapping[str, Limits],
+    installation: str | None = None,
     again: bool = False,
 ) -> Claim | None:
     """Claim one job, or be refused: it is claimed already, not due, finished, dead or unknown.
@@ -120,12 +122,14 @@ def claim(
         job_id: The job.
         worker: Who claims, for people to read.
         limits: Of each registered name; others get the defaults.
+        installation: Claim only in the database of this installation, a UUID; None for any.
         again: This worker has asked before and got no answer: a claim of its own is the one it asked for.
     """
     parameters = {
         "id": job_id,
         "worker": worker,
         "limits": Jsonb({_hex(name): numbers for name, numbers in limits.items()}),
+        "installation": installation,
         "again": again,
         **Limits()._asdict(),
     }
