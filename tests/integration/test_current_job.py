@@ -74,8 +74,8 @@ def test_the_lease_is_not_taken_for_longer_than_it_is_when_the_answer_to_the_cla
     told: list[float] = []
     answer = Worker._claim
 
-    def answer_late(worker: Worker, job_id: int) -> Any:
-        claim = answer(worker, job_id)
+    def answer_late(worker: Worker, job_id: int, installation: str | None) -> Any:
+        claim = answer(worker, job_id, installation)
         clock.append(20.0)
         return claim
 
