@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import statistics
 import subprocess
 import sys
 from contextlib import ExitStack
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 import redis
@@ -51,22 +53,18 @@ DEBIAN = Path("/usr/lib/postgresql")
 
 
 def main() -> None:
-    """Measure on both kinds of server, and print or write the section."""
+    """Measure on both kinds of server, and print the section; `make bench` writes it."""
     arguments = _arguments()
-    texts = [sections(arguments.rounds, arguments.jobs, dict(arguments.setting))]
-    if arguments.output:
-        arguments.output.write_text(
-            figures.merge(arguments.output, {"stock_workers": texts}), encoding="utf-8"
-        )
-    print("\n\n".join(["", *texts]))
+    print("\n" + section(arguments.rounds, arguments.jobs, dict(arguments.setting)))
 
 
-def sections(rounds: int, jobs: int, settings: dict[str, str] | None = None) -> str:
+def section(rounds: int, jobs: int, settings: dict[str, str] | None = None) -> str:
     """The section of RESULTS.md, measured now."""
     tables = [_on(services, rounds, jobs) for services in _servers(settings or {})]
     return "\n\n".join(
         [
             "# RQ's own workers, unmodified",
+            f"Python {platform.python_version()}, rq {version('rq')}, {os.cpu_count()} cores.",
             _how(rounds, jobs),
             *tables,
             _imports(rounds * 3),
@@ -82,41 +80,67 @@ def _how(rounds: int, jobs: int) -> str:
     )
 
 
-def _on(services: Services, rounds: int, jobs: int) -> str:
-    with psycopg.connect(services.database_url) as connection:
-        version = connection.info.parameter_status("server_version")
-        (jit,) = connection.execute("SHOW jit").fetchone() or ("",)
-        connection.execute("SET jit = on")
-        (built_in,) = connection.execute("SELECT pg_jit_available()").fetchone() or (False,)
-    where = f"PostgreSQL {version}, JIT {jit if built_in else 'not built in'}"
-    figures.say(where)
-    plain: dict[str, list[float]] = {name: [] for name in KINDS}
-    ours: dict[str, list[float]] = {name: [] for name in KINDS}
+class Costs(NamedTuple):
+    """Milliseconds a job, a figure for each round."""
+
+    plain: list[float]
+    ours: list[float]
+
+
+def measure(services: Services, rounds: int, jobs: int) -> dict[str, Costs]:
+    """What both kinds of job cost on each kind of worker."""
+    found = {name: Costs([], []) for name in KINDS}
     for number in range(rounds):
         for name, (options, _) in KINDS.items():
-            ways = [(plain, _push_plain), (ours, _push_ours)]
-            for measured, push in ways if number % 2 else reversed(ways):
-                measured[name].append(_burst(services, options, jobs, push))
-        figures.say("  " + ", ".join(f"{plain[name][-1]:.1f} and {ours[name][-1]:.1f}" for name in KINDS))
+            ways = [(found[name].plain, _push_plain), (found[name].ours, _push_ours)]
+            for figures_, push in ways if number % 2 else reversed(ways):
+                figures_.append(_burst(services, options, jobs, push))
+        figures.say(
+            "  " + ", ".join(f"{costs.plain[-1]:.1f} and {costs.ours[-1]:.1f}" for costs in found.values())
+        )
+    return found
+
+
+def ratios(services: Services, jobs: int) -> dict[str, float]:
+    """For the short form: RQ's own job to ours, the better the higher."""
+    figures.say("milliseconds a job on RQ's own workers, RQ's own and ours")
+    return {
+        f"RQ's own job to ours, {name.replace('`', '')}": statistics.median(costs.plain)
+        / statistics.median(costs.ours)
+        for name, costs in measure(services, 1, jobs).items()
+    }
+
+
+def _on(services: Services, rounds: int, jobs: int) -> str:
+    title = _title(services)
+    figures.say(title)
     rows = [
         (
             name,
-            *(
-                f"{statistics.median(values):.1f} ({min(values):.1f} – {max(values):.1f})"
-                for values in (plain[name], ours[name])
-            ),
-            figures.ratio(ours[name], plain[name], 2),
-            f"{goal:g}",
+            _spread(costs.plain),
+            _spread(costs.ours),
+            figures.ratio(costs.ours, costs.plain, 2),
+            f"{KINDS[name][1]:g}",
         )
-        for name, (_, goal) in KINDS.items()
+        for name, costs in measure(services, rounds, jobs).items()
     ]
     table = figures.table(("worker", "RQ's own job, ms", "ours, ms", "ratio", "at most"), rows)
-    return f"## {_title(services, where)}\n\n{table}"
+    return f"## {title}\n\n{table}"
 
 
-def _title(services: Services, where: str) -> str:
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} ({min(values):.1f} – {max(values):.1f})"
+
+
+def _title(services: Services) -> str:
+    with psycopg.connect(services.database_url) as connection:
+        postgres = connection.info.parameter_status("server_version")
+        (jit,) = connection.execute("SHOW jit").fetchone() or ("",)
+        connection.execute("SET jit = on")
+        (built_in,) = connection.execute("SELECT pg_jit_available()").fetchone() or (False,)
     with redis.Redis.from_url(services.redis_url) as client:
-        return f"{where}; Redis {client.info('server')['redis_version']}"
+        redis_version = client.info("server")["redis_version"]
+    return f"PostgreSQL {postgres}, JIT {jit if built_in else 'not built in'}; Redis {redis_version}"
 
 
 def _burst(
@@ -203,7 +227,6 @@ def _arguments() -> argparse.Namespace:
         default=[],
         help="of the PostgreSQL servers, such as jit=off",
     )
-    parser.add_argument("--output", type=Path, help="file of results whose section is replaced")
     return parser.parse_args()
 
 

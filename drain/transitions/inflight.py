@@ -81,7 +81,6 @@ WITH found AS (
     FROM inflight_jobs, LATERAL (
         SELECT %(limits)s -> encode(convert_to(job_name, 'UTF8'), 'hex') AS limits) AS registered
     WHERE id = %(id)s
-        AND (%(installation)s::text IS NULL OR %(installation)s = (SELECT installation::text FROM drain_state))
 )
 UPDATE inflight_jobs AS job SET
     fencing_token = job.fencing_token + 1,
