@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import cache
 from time import monotonic
 
 from drain.config import Settings, process_name
@@ -103,8 +104,9 @@ class Worker:
         return self.database.ask(ask)
 
 
+@cache
 def load() -> Settings:
-    """Read the settings, and import the modules with jobs, so that processes forked from here on need not.
+    """Read the settings, and import the modules with jobs, once: processes that are forked afterwards need not.
 
     Opens no connection and starts no thread, which a fork would not survive.
 
