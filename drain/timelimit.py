@@ -10,7 +10,9 @@ from functools import partial
 from itertools import count
 from time import monotonic
 
-_IDLE_SECONDS = 60.0
+# Longest sleep of the thread. Shorter than most limits, so that setting one does not wake it: that would be a switch
+# of threads for each job.
+_IDLE_SECONDS = 5.0
 
 
 class _Watch:
