@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING
 import psycopg
 import redis
 
-from benchmarks import bulk_report, figures, held_snapshot, latency, rates, recovery, soak, staging
+from benchmarks import (
+    bulk_report,
+    figures,
+    held_snapshot,
+    latency,
+    rates,
+    recovery,
+    soak,
+    staging,
+    stock_workers,
+)
 from benchmarks.peers import plots, quick, report, results, run
 from benchmarks.processes import command, peak_megabytes
 from drain import schema
@@ -85,6 +95,10 @@ def _peers(started: Services, arguments: argparse.Namespace) -> list[str]:
     return report.sections(found)
 
 
+def _stock(_started: Services, arguments: argparse.Namespace) -> list[str]:
+    return [stock_workers.section(arguments.peer_rounds, arguments.stock_jobs)]
+
+
 def _quick(started: Services, arguments: argparse.Namespace) -> int:
     """The short form; the exit code of the check."""
     recorded = results.load()
@@ -119,6 +133,7 @@ PARTS: dict[str, Callable[[Services, argparse.Namespace], list[str]]] = {
     "drain": _drain,
     "bulk": _bulk,
     "peers": _peers,
+    "stock": _stock,
 }
 
 
@@ -141,6 +156,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=30, help="how long to measure latency")
     parser.add_argument("--peer-rounds", type=int, default=5, help="rounds of rates beside the peers")
     parser.add_argument("--peer-seconds", type=float, default=6, help="of one run beside the peers")
+    parser.add_argument("--stock-jobs", type=int, default=100, help="jobs of one burst on RQ's own workers")
     parser.add_argument(
         "--hold-seconds",
         type=float,

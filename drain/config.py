@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -149,7 +148,7 @@ def process_name() -> str:
 @cache
 def _word() -> str:
     # Containers that share the name of their host are all process 1 of it.
-    return secrets.token_hex(3)
+    return os.urandom(3).hex()
 
 
 os.register_at_fork(after_in_child=_word.cache_clear)

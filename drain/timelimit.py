@@ -6,10 +6,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from time import monotonic
 
-_IDLE_SECONDS = 60.0
+# Longest sleep of the thread. Shorter than most limits, so that setting one does not wake it: that would be a switch
+# of threads for each job.
+_IDLE_SECONDS = 5.0
 
 
 class _Watch:
@@ -62,11 +65,21 @@ os.register_at_fork(after_in_child=_begin_anew)
 @contextmanager
 def limited(seconds: float, act: Callable[[], object]) -> Iterator[None]:
     """Call `act` in another thread if the block takes longer."""
-    watch = _watch
-    number, time = next(watch.numbers), monotonic() + seconds
-    watch.limits[number] = (time, act)
-    watch.look_at(time)
+    forget = call_at(monotonic() + seconds, act)
     try:
         yield
     finally:
-        watch.limits.pop(number, None)
+        forget()
+
+
+def call_at(time: float, act: Callable[[], object]) -> Callable[[], object]:
+    """Call `act` in another thread once `time` has come, by the monotonic clock; it must neither wait nor raise.
+
+    Returns:
+        What to call so that it is not called any more, unless it is being called already.
+    """
+    watch = _watch
+    number = next(watch.numbers)
+    watch.limits[number] = (time, act)
+    watch.look_at(time)
+    return partial(watch.limits.pop, number, None)

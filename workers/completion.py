@@ -12,17 +12,21 @@ whose lease was taken over cannot finish, so what it wrote is rolled back.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import psycopg
-from sqlalchemy.orm import Session, SessionTransaction
 
 from drain.crashpoints import CrashPoint, reached
 from workers.current import CurrentJob, current_job
 from workers.errors import TransactionError
-from workers.job_connection import JobConnection, bare, driver_of, engine, too_early
+from workers.job_connection import JobConnection, bare, driver_of
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 
 @contextmanager
@@ -44,27 +48,18 @@ def transaction() -> Iterator[Session]:
         NoCurrentJobError: No job is running here.
         TransactionError: The job has, or had, its transaction already; or the block would commit by itself.
     """
+    # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
+    from workers.session import session_of
+
     job = current_job()
     with _its_only_one(job):
-        with _session(job._database_url) as session:
+        with session_of(job._database_url) as session:
             yield session
             session.flush()
             reached(CrashPoint.WRITTEN)
             with _finishing(job, driver_of(session.connection())):
                 session.commit_with_the_finish()
         reached(CrashPoint.SETTLED_AND_COMMITTED)
-
-
-@contextmanager
-def _session(database_url: str) -> Iterator[_Session]:
-    with _Session(engine(database_url), expire_on_commit=False) as session:
-        try:
-            yield session
-        except BaseException:
-            # A refused commit, or a signal in the middle of anything, may leave the transaction open where
-            # the pool takes it for rolled back. Nothing of it may be left for the next one.
-            session.invalidate()
-            raise
 
 
 @contextmanager
@@ -88,6 +83,12 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
         with _finishing(job, connection):
             connection.commit()
         reached(CrashPoint.SETTLED_AND_COMMITTED)
+
+
+def load_sessions() -> None:
+    """Import what `transaction` needs, for processes forked later; only if the job modules have imported SQLAlchemy."""
+    if "sqlalchemy" in sys.modules:
+        importlib.import_module("workers.session")
 
 
 @contextmanager
@@ -121,18 +122,3 @@ def _its_only_one(job: CurrentJob) -> Iterator[None]:
     finally:
         job.in_transaction = never_ended
         job._lease.settling = job.finished
-
-
-class _Session(Session):
-    """Commits with the finish, and at no other time."""
-
-    def begin(self, nested: bool = False) -> SessionTransaction:  # noqa: FBT001, FBT002  (SQLAlchemy's own)
-        if not nested:
-            raise too_early()
-        return super().begin(nested=True)
-
-    def commit(self) -> NoReturn:
-        raise too_early()
-
-    def commit_with_the_finish(self) -> None:
-        super().commit()

@@ -1,6 +1,7 @@
 """The one function that every pushed RQ job calls: claim in Postgres, run, finish.
 
-It needs nothing but DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` does.
+It needs nothing but DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` does. A worker that forks for each
+job (RQ's default) had better `load` before it does: `rq worker --config drain.rq_settings`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import cache
 from time import monotonic, sleep
 from uuid import UUID
 
@@ -21,6 +23,7 @@ from drain.postgres import Connection
 from drain.transitions import inflight, state
 from drain.transitions.inflight import Claim
 from workers import attempt, registry
+from workers.completion import load_sessions
 from workers.current import CurrentJob
 from workers.database import Database
 from workers.keeper import Keeper
@@ -170,6 +173,21 @@ class Worker:
         self._known = connection
 
 
+@cache
+def load() -> Settings:
+    """Read the settings, and import the modules with jobs, once: processes that are forked afterwards need not.
+
+    Opens no connection and starts no thread, which a fork would not survive.
+
+    Raises:
+        ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong, or a module does not import.
+    """
+    settings = Settings.from_environment()
+    registry.load(settings.jobs)
+    load_sessions()
+    return settings
+
+
 _workers: dict[int, Worker] = {}
 
 
@@ -177,8 +195,7 @@ def _worker() -> Worker:
     """The worker of this process: a forked child must not share its parent's connection."""
     worker = _workers.get(os.getpid())
     if worker is None:
-        settings = Settings.from_environment()
-        registry.load(settings.jobs)
+        settings = load()
         _workers.clear()
         worker = _workers[os.getpid()] = Worker(settings)
     return worker

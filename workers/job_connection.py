@@ -6,18 +6,19 @@ import os
 import select
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
-import sqlalchemy
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
-from sqlalchemy import event
 
 from drain import postgres
 from drain.transitions import inflight
 from workers.current import CurrentJob
 from workers.errors import JobTimeoutError, LeaseLostError, TransactionError, WorkerStoppedError
+
+if TYPE_CHECKING:
+    import sqlalchemy
 
 _CANCEL_SECONDS = 5.0
 
@@ -179,6 +180,9 @@ def _one_of(kept: list[JobConnection]) -> JobConnection | None:
 
 def engine(database_url: str) -> sqlalchemy.Engine:
     """What the sessions of this process get their connections of; it keeps one, as `bare` does."""
+    # Here, since it takes longer to import than all the rest, and most jobs have no session.
+    import sqlalchemy
+
     key = (os.getpid(), database_url)
     if key not in _engines:
         _engines[key] = sqlalchemy.create_engine(
@@ -188,7 +192,7 @@ def engine(database_url: str) -> sqlalchemy.Engine:
             pool_size=1,
             max_overflow=-1,
         )
-        event.listen(_engines[key], "checkout", _replace_what_is_not_fit)
+        sqlalchemy.event.listen(_engines[key], "checkout", _replace_what_is_not_fit)
     return _engines[key]
 
 
@@ -209,6 +213,8 @@ def close_all() -> None:
 
 def _replace_what_is_not_fit(connection: JobConnection, _record: object, _proxy: object) -> None:
     if not connection.is_fit():
+        import sqlalchemy
+
         raise sqlalchemy.exc.DisconnectionError("it has ended, or is not as it was opened")
 
 

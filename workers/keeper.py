@@ -1,8 +1,8 @@
 """A thread beside the jobs: it extends the leases that a worker holds, and tells a job when its own is lost.
 
 A third of a lease after the claim, and so on, it extends all that are held, in one statement, on a connection of its
-own that is opened only then: a job of milliseconds costs nothing. If an extension is refused, somebody else has
-claimed the job.
+own. The thread starts and the connection is opened only then: a job of milliseconds costs nothing. If an extension is
+refused, somebody else has claimed the job.
 
 PostgreSQL may be away for longer than the lease. Then nobody else can claim either, and once it is back the
 first who asks has the job: the extension of a lease that ran out is taken as long as nobody has claimed.
@@ -23,6 +23,7 @@ from time import monotonic
 from drain import postgres
 from drain.crashpoints import CrashPoint, reached
 from drain.postgres import Connection
+from drain.timelimit import call_at
 from drain.transitions import inflight
 from workers import lease as leases
 from workers.database import session
@@ -57,7 +58,9 @@ class Keeper:
         self._wakes_at = NEVER
         self._woken = threading.Event()
         self._ended = False
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._forget_start: Callable[[], object] = lambda: None
         # Held by who opens, closes or breaks off the connection: the number of a closed one may be another's.
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
@@ -68,15 +71,17 @@ class Keeper:
         if next_at < self._wakes_at:
             self._wakes_at = next_at
             if self._thread is None:
-                self._thread = threading.Thread(target=self._keep, name="leases", daemon=True)
-                self._thread.start()
-            else:
-                self._woken.set()
+                self._forget_start()
+                self._forget_start = call_at(next_at, self._start)
+            # In both cases, since the thread may have been started in between.
+            self._woken.set()
 
     def stop(self) -> None:
         """Extend no more; may be called again, or without `watch`."""
         self._ended = True
-        thread = self._thread
+        self._forget_start()
+        with self._starting:
+            thread = self._thread
         if thread is None:
             return
         self._woken.set()
@@ -85,6 +90,12 @@ class Keeper:
             if thread.is_alive() and self._connection is not None:
                 postgres.break_off(self._connection)
         thread.join(_JOIN_SECONDS)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None and not self._ended:
+                self._thread = threading.Thread(target=self._keep, name="leases", daemon=True)
+                self._thread.start()
 
     def _keep(self) -> None:
         while not self._ended:

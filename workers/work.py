@@ -7,6 +7,7 @@ import os
 from drain.config import VARIABLES, Settings
 from drain.wire import Wire
 from workers import registry
+from workers.completion import load_sessions
 from workers.options import WorkOptions
 from workers.supervisor import Supervisor
 
@@ -26,6 +27,7 @@ def work(settings: Settings, options: WorkOptions) -> None:
         UnavailableError: Redis cannot be reached at the start, or went away in a burst.
     """
     registry.load(settings.jobs)
+    load_sessions()
     wire = Wire(settings.required_redis_url, settings.namespace)
     try:
         wire.ping()

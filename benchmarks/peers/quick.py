@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from benchmarks import figures, rates
+from benchmarks import figures, rates, stock_workers
 from benchmarks.peers import delay, environments, peers, run
 from benchmarks.peers.bench import bench
 
@@ -21,6 +21,7 @@ _DELAY_SECONDS = 3
 _DELAY_PER_SECOND = 500
 _DRAIN_JOBS = 50_000
 _DRAIN_ROUNDS = 3
+_STOCK_JOBS = 30
 
 
 def measure(services: Services) -> dict[str, float]:
@@ -37,7 +38,7 @@ def measure(services: Services) -> dict[str, float]:
             )
     ours = found[0].rates[0]
     ratios = {f"job-drain to {other.peer}": ours / other.rates[0] for other in found[1:]}
-    return ratios | _drain(services)
+    return ratios | _drain(services) | stock_workers.ratios(services, _STOCK_JOBS)
 
 
 def fallen(found: dict[str, float], recorded: dict[str, float]) -> list[str]:

@@ -124,6 +124,13 @@ def test_a_heartbeat_comes_three_times_in_a_lease_unless_the_registration_says_o
     assert pauses == [20, 7, 10]
 
 
+def test_a_job_that_ends_before_its_first_heartbeat_starts_no_thread_for_it(shop: Workshop) -> None:
+    seen: list[str] = []
+    job_id = shop.delivered(lambda: seen.extend(thread.name for thread in threading.enumerate()))
+    assert shop.work(job_id) == "finished"
+    assert "leases" not in seen
+
+
 def test_a_job_that_ends_before_its_first_heartbeat_opens_no_connection_for_it(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
