@@ -10,7 +10,7 @@ from rq import Queue
 
 from tests import jobs_of_rq_settings as jobs
 from tests.jobs_for_tests import create_effects
-from tests.support import PATIENCE_SECONDS, ROOT, environment
+from tests.support import PATIENCE_SECONDS, ROOT, environment, pushed
 from tests.yard import Yard
 
 RQ = str(Path(sys.executable).with_name("rq"))
@@ -82,3 +82,23 @@ def test_what_cannot_work_is_refused_in_one_line(wrong: dict[str, str], says: st
     assert result.returncode == 1
     (line,) = result.stdout.splitlines()
     assert line.startswith(f"drain.rq_settings: {says}")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_whoever_fetches_our_job_imports_the_entry_point_or_does_without(
+    yard: Yard, *, installed: bool
+) -> None:
+    yard.pushed(jobs.tell, "never")
+    (rq_id,) = pushed(yard.redis_url, "mail")
+    program = f"""
+import sys
+if not {installed}: sys.modules["workers"] = None
+from redis import Redis
+from rq.job import Job
+job = Job.fetch({rq_id!r}, connection=Redis.from_url({yard.redis_url!r}))
+print(job.get_status().value, job.func_name, "workers.entry" in sys.modules)
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["queued", "workers.entry.execute", str(installed)]
