@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable
 from functools import cache
 from time import monotonic, sleep
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import psycopg
-from rq import Retry, get_current_job
 
 from drain import postgres, schema
 from drain.config import Settings, process_name
@@ -30,6 +30,9 @@ from workers.keeper import Keeper
 from workers.lease import Lease
 from workers.outcome import Outcome
 from workers.recording import Recorder
+
+if TYPE_CHECKING:
+    from rq import Retry
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,9 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.
         UnavailableError: PostgreSQL stayed away. The job is redelivered once it is back.
     """
+    # Imported by RQ's own worker, which calls this; nobody else who imports this module needs it.
+    from rq import get_current_job
+
     if isinstance(installation, bytes):
         installation = str(UUID(bytes=installation))
     current = get_current_job()
@@ -68,6 +74,8 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
 
 
 def _give_back(job_id: int, queue: str | None, installation: str | None) -> Retry:
+    from rq import Retry
+
     log.error(
         "queue %s holds jobs of another database, such as job %d of installation %s: they are given back to its own "
         "workers; give the queues of the two databases different names",
