@@ -146,6 +146,8 @@ class Place:
 
 def prepare(server: EmbeddedPostgres, name: str) -> Place:
     """Make a database that others are copies of."""
+    # The tests may come back to a server that has it already.
+    query(server.url_of("postgres"), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
     query(server.url_of("postgres"), f"CREATE DATABASE {name}")
     place = Place(server.url_of(name))
     schema.install(place.url)

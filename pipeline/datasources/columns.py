@@ -28,7 +28,7 @@ _LIMITS = {"expires_at": "timestamp", "max_attempts": "int", "timeout_seconds": 
 
 # Names and kinds, by table. JSON travels as its text; what Spark makes of it is for its own functions.
 TABLES = {
-    "staged_jobs": _JOB | _LIMITS | {"matured_at": "timestamp"},
+    "staged_jobs": _JOB | _LIMITS | {"matured_at": "timestamp", "salt": "bigint"},
     "inflight_jobs": _JOB
     | _LIMITS
     | {
@@ -42,6 +42,7 @@ TABLES = {
         "next_run_at": "timestamp",
         "last_error": "json",
         "failed_at": "timestamp",
+        "salt": "bigint",
     },
     "finished_jobs": _JOB
     | {
@@ -61,6 +62,7 @@ TABLES = {
         "died_at": "timestamp",
         "reason": "string",
         "explanation": "string",
+        "salt": "bigint",
     },
 }
 

@@ -19,7 +19,7 @@ def test_the_worker_listens_again_whatever_it_heard(
     monkeypatch.setattr(rq_worker, "_LISTEN_AGAIN_SECONDS", 0.0)
     broken_off: list[bool] = []
     pubsub = SimpleNamespace(connection=SimpleNamespace(disconnect=lambda: broken_off.append(True)))
-    worker: Any = SimpleNamespace(log=logging.getLogger("rq.worker"), name="one")
+    worker: Any = SimpleNamespace(log=logging.getLogger("tests.rq"), name="one")
 
     rq_worker.RQWorker._pubsub_exception_handler(worker, error, pubsub, None)
 
