@@ -232,9 +232,10 @@ def set_bounds(
 
     Args:
         connection: In autocommit mode.
-        statement_seconds: The longest statement, and the longest pause within a transaction.
+        statement_seconds: The longest statement.
         lock_seconds: The longest wait for a lock.
-        idle_seconds: The longest pause outside of a transaction; 0 for no bound.
+        idle_seconds: The longest pause between two statements; 0 for no bound outside of a transaction, and that of a
+            statement within one.
     """
     if is_pooled(connection):
         return
@@ -250,7 +251,7 @@ def bounds(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) 
     return _NEVER_COMPILE | {
         "statement_timeout": f"{statement_seconds}s",
         "lock_timeout": f"{lock_seconds}s",
-        "idle_in_transaction_session_timeout": f"{statement_seconds}s",
+        "idle_in_transaction_session_timeout": f"{idle_seconds or statement_seconds}s",
         "idle_session_timeout": f"{idle_seconds}s",
         "tcp_keepalives_idle": "5",
         "tcp_keepalives_interval": "2",

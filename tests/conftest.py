@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK = "tests/spark/"
+# Takes as long as all other files of Spark together.
+ARCHIVE = "tests/spark/test_archive.py"
 MEMORY = Path("/dev/shm")
 ROOM_IN_MEMORY = 2 * 1024**3
 # The verdicts of drills and soak compare the time of a commit with that of the job's claim.
@@ -53,6 +55,7 @@ for variable in [name for name in os.environ if name.startswith("PG")]:
 # What takes longest, the longest first. Whoever begins with them last keeps everybody waiting; xdist itself begins with
 # the files of the most tests, however short those are.
 LONGEST = (
+    ARCHIVE,
     SPARK,
     *(
         f"tests/integration/test_{name}.py"
@@ -82,11 +85,11 @@ LONGEST = (
 
 
 class Shares(LoadFileScheduling):  # type: ignore[misc]
-    """With several processes, each file is one's; all in which Spark has a part are one's, for its one session."""
+    """With several processes, each file is one's. Those of Spark are two's, each with one session for its half."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = str(super()._split_scope(nodeid))
-        return SPARK if file.startswith(SPARK) else file
+        return SPARK if file.startswith(SPARK) and file != ARCHIVE else file
 
     def _assign_work_unit(self, node: Any) -> None:
         longest = next((scope for scope in LONGEST if scope in self.workqueue), None)

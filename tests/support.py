@@ -62,6 +62,11 @@ def impatient(seconds: Mapping[str, float]) -> dict[str, str]:
     return {"SITE_SECONDS": json.dumps(dict(seconds)), "PYTHONPATH": f"{ROOT / 'tests' / 'impatient'}:{ROOT}"}
 
 
+def in_a_hurry() -> dict[str, str]:
+    """Environment of a process whose Spark does not give way to all that the machine does besides, such as tests."""
+    return impatient({"pipeline.session._NICE": 0})
+
+
 class Command(subprocess.Popen[bytes]):
     """A `drain` process, and what it has written so far on both of its streams."""
 

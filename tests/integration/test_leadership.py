@@ -116,9 +116,10 @@ def test_a_leader_whose_session_is_ended_leads_again_by_itself(
         query(database_url, f"SELECT pg_terminate_backend(pid) FROM ({SESSIONS}) AS sessions")
         ids = stage_jobs(database_url, 3)
         wait_until(lambda: pushed_jobs(redis_url) == ids)
+        # What is overdue is pushed before the first batch, and only that tells that both stores are there.
+        wait_until(lambda: len(process.events("up")) == 2)
 
         assert len(process.events("down")) == 1
-        assert len(process.events("up")) == 2
 
 
 def end_sessions(database_url: str) -> None:

@@ -28,7 +28,7 @@ from pipeline import files, follow, history
 from pipeline.commands.archive import archive as command
 from pipeline.datasources.follow import FinishedJobsStream
 from pipeline.session import temporarily
-from tests.support import ROOT, query, wait_until
+from tests.support import ROOT, in_a_hurry, query, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +103,8 @@ def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {patch}
 archive({[str(path), "--keep-days", "0", *options]!r})
 """
-    environment = os.environ | {"DRAIN_DATABASE_URL": database_url, "SPARK_MASTER": "local[1]"}
+    given = {"DRAIN_DATABASE_URL": database_url, "SPARK_MASTER": "local[1]"}
+    environment = os.environ | in_a_hurry() | given
     result = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,

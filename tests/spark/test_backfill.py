@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from cli import main
 from drain.transitions import bulk
 from pipeline import progress
-from tests.support import ROOT, query, wait_until
+from tests.support import in_a_hurry, query, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -357,7 +357,7 @@ def test_a_run_that_is_killed_half_way_stages_nothing_and_can_be_repeated(
 ) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", "from cli import main; main()", *RUN, *SLOW, "--master", "local[1]"],
-        env=os.environ | {"DRAIN_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)},
+        env=os.environ | in_a_hurry() | {"DRAIN_DATABASE_URL": database_url},
         stderr=subprocess.DEVNULL,
     )
     until_it_copies(database_url)

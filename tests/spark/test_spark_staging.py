@@ -21,7 +21,7 @@ from drain import postgres
 from drain.errors import StageError
 from drain.transitions import bulk
 from pipeline.failures import explanation
-from tests.support import ROOT, query, wait_until
+from tests.support import in_a_hurry, query, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -385,7 +385,7 @@ def test_a_driver_killed_between_side_table_and_commit_has_staged_nothing_and_th
 ) -> None:
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER],
-        env=os.environ | {"DRAIN_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)},
+        env=os.environ | in_a_hurry() | {"DRAIN_DATABASE_URL": database_url},
         stderr=subprocess.DEVNULL,
     )
     assert driver.wait(120) == -signal.SIGKILL
