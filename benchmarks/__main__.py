@@ -24,6 +24,7 @@ from benchmarks import (
     latency,
     rates,
     recovery,
+    short_form,
     soak,
     staging,
     stock_workers,
@@ -99,6 +100,10 @@ def _stock(_started: Services, arguments: argparse.Namespace) -> list[str]:
     return [stock_workers.section(arguments.peer_rounds, arguments.stock_jobs)]
 
 
+def _both(_started: Services, _arguments: argparse.Namespace) -> list[str]:
+    return [short_form.section()]
+
+
 def _quick(started: Services, arguments: argparse.Namespace) -> int:
     """The short form; the exit code of the check."""
     recorded = results.load()
@@ -134,6 +139,7 @@ PARTS: dict[str, Callable[[Services, argparse.Namespace], list[str]]] = {
     "bulk": _bulk,
     "peers": _peers,
     "stock": _stock,
+    "both": _both,
 }
 
 

@@ -14,7 +14,6 @@ import platform
 import statistics
 import subprocess
 import sys
-from contextlib import ExitStack
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -26,13 +25,12 @@ import psycopg
 import redis
 from rq import Queue
 
-from benchmarks import figures, rates, stock_jobs, stock_plain
-from drain import schema, stage_many
-from drain.embedded import EmbeddedPostgres, EmbeddedRedis, Services
-from drain.errors import EmbeddedError
+from benchmarks import figures, rates, servers, stock_jobs, stock_plain
+from drain import stage_many
+from drain.embedded import Services
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).parents[1]
 RQ = str(Path(sys.executable).with_name("rq"))
@@ -49,7 +47,6 @@ MODULES = f"{stock_jobs.__name__},{stock_plain.__name__}"
 WARM_UP = 5
 IMPORTS = ("from drain import job", "from workers import job", "import workers.entry")
 _BASE = "import rq, psycopg"
-DEBIAN = Path("/usr/lib/postgresql")
 
 
 def main() -> None:
@@ -60,7 +57,7 @@ def main() -> None:
 
 def section(rounds: int, jobs: int, settings: dict[str, str] | None = None) -> str:
     """The section of RESULTS.md, measured now."""
-    tables = [_on(services, rounds, jobs) for services in _servers(settings or {})]
+    tables = [_on(services, rounds, jobs) for services in servers.of_both_kinds(settings or {})]
     return "\n\n".join(
         [
             "# RQ's own workers, unmodified",
@@ -112,7 +109,7 @@ def ratios(services: Services, jobs: int) -> dict[str, float]:
 
 
 def _on(services: Services, rounds: int, jobs: int) -> str:
-    title = _title(services)
+    title = servers.title(services)
     figures.say(title)
     rows = [
         (
@@ -130,17 +127,6 @@ def _on(services: Services, rounds: int, jobs: int) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.1f} ({min(values):.1f} – {max(values):.1f})"
-
-
-def _title(services: Services) -> str:
-    with psycopg.connect(services.database_url) as connection:
-        postgres = connection.info.parameter_status("server_version")
-        (jit,) = connection.execute("SHOW jit").fetchone() or ("",)
-        connection.execute("SET jit = on")
-        (built_in,) = connection.execute("SELECT pg_jit_available()").fetchone() or (False,)
-    with redis.Redis.from_url(services.redis_url) as client:
-        redis_version = client.info("server")["redis_version"]
-    return f"PostgreSQL {postgres}, JIT {jit if built_in else 'not built in'}; Redis {redis_version}"
 
 
 def _burst(
@@ -177,19 +163,6 @@ def _push_ours(services: Services, jobs: int) -> None:
     with psycopg.connect(services.database_url) as connection:
         stage_many(connection, stock_jobs.ours, [()] * jobs)
     rates.moved_and_pushed(services, jobs)
-
-
-def _servers(settings: dict[str, str]) -> Iterator[Services]:
-    for directory in (None, *sorted(DEBIAN.glob("*/bin"))[-1:]):
-        with ExitStack() as stack:
-            try:
-                postgres = stack.enter_context(EmbeddedPostgres(settings=settings, bin_directory=directory))
-                services = Services(postgres, stack.enter_context(EmbeddedRedis()))
-            except EmbeddedError as error:
-                figures.say(f"not measured: {error}")
-                continue
-            schema.install(services.database_url)
-            yield services
 
 
 def _imports(rounds: int) -> str:
