@@ -21,8 +21,8 @@ def section() -> str:
     table = figures.table(("ratio", *measured), rows)
     return (
         "# The short form on both kinds of server\n\n"
-        "What `make bench-check` compares, on each server in turn: jobs that do nothing on two processes of each peer, the "
-        "drain, and a plain RQ job beside ours on RQ's own workers. One round of a few seconds each, so a figure may be a "
-        "fifth off."
+        "What `make bench-check` compares, on each server in turn: jobs that do nothing on two processes of each "
+        "peer, the drain, and a plain RQ job beside ours on RQ's own workers. One round of a few seconds each, so a "
+        "figure may be a fifth off."
         f"\n\n{table}"
     )
