@@ -63,31 +63,43 @@ class Settings:
         object.__setattr__(self, "database_url", _libpq_url(self.database_url))
         _refuse_bare_characters("DRAIN_DATABASE_URL", self.database_url)
         _refuse_bare_characters("DRAIN_REDIS_URL", self.redis_url)
-        for queue in self.forward_queues | self.only_tracked_queues:
-            if not QUEUE_NAME.fullmatch(queue):
-                raise ConfigError(
-                    f"DRAIN_FORWARD_QUEUES: {queue!r} is no name of a queue: {QUEUE_CHARACTERS}"
-                )
-        if self.redis_url and not re.match(r"(rediss?|unix)://", self.redis_url):
-            raise ConfigError(
-                "DRAIN_REDIS_URL must start with redis://, rediss:// or unix://, "
-                "such as redis://localhost:6379/0"
-            )
+        self._check_queues()
+        self._check_redis_url()
         if not self.namespace:
             object.__setattr__(self, "namespace", _namespace_of(self.database_url))
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", self.namespace):
             raise ConfigError(
                 "DRAIN_NAMESPACE may hold letters, digits, _ and -, at most 63 of them: RQ ids carry it"
             )
+        if not 1 <= self.batch_size <= 100_000:
+            raise ConfigError("DRAIN_BATCH_SIZE must lie between 1 and 100000")
+        if not 0.01 <= self.poll_seconds <= 60:
+            raise ConfigError("DRAIN_POLL_SECONDS must lie between 0.01 and 60")
+
+    def _check_queues(self) -> None:
+        for name in ("forward_queues", "only_tracked_queues"):
+            for queue in getattr(self, name):
+                if not QUEUE_NAME.fullmatch(queue):
+                    raise ConfigError(
+                        f"{VARIABLES[name]}: {queue!r} is no name of a queue: {QUEUE_CHARACTERS}"
+                    )
         if both := self.forward_queues & self.only_tracked_queues:
             raise ConfigError(
                 f"queue {min(both)!r} is named in DRAIN_FORWARD_QUEUES and in DRAIN_ONLY_TRACKED_QUEUES: "
                 "its jobs would be pushed, and then refused"
             )
-        if not 1 <= self.batch_size <= 100_000:
-            raise ConfigError("DRAIN_BATCH_SIZE must lie between 1 and 100000")
-        if not 0.01 <= self.poll_seconds <= 60:
-            raise ConfigError("DRAIN_POLL_SECONDS must lie between 0.01 and 60")
+
+    def _check_redis_url(self) -> None:
+        if self.redis_url and not re.match(r"(rediss?|unix)://", self.redis_url):
+            raise ConfigError(
+                "DRAIN_REDIS_URL must start with redis://, rediss:// or unix://, "
+                "such as redis://localhost:6379/0"
+            )
+        # redis-py would take any other path for database 0.
+        if re.match(r"rediss?://", self.redis_url) and not re.fullmatch(
+            r"/?\d*/?", urlsplit(self.redis_url).path, re.ASCII
+        ):
+            raise ConfigError("DRAIN_REDIS_URL: the path is the number of a database, such as /0")
 
     @property
     def required_redis_url(self) -> str:

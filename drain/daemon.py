@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
+import psycopg
+
 from drain import http, inspection, leader, metrics, postgres, schema, session, systemd
 from drain.config import Settings
 from drain.days import Days
@@ -170,7 +172,12 @@ class Daemon:
 
     def _stand_by_and_lead(self) -> None:
         with self._connect() as connection, self._guarded(connection):
-            self._claim_namespace(connection)
+            try:
+                self._claim_namespace(connection)
+            except psycopg.errors.UndefinedTable:
+                # It was there when this process looked first: the database has been made anew since.
+                schema.check(connection)
+                raise
             state = leader.try_to_lead(connection)
             if state is None:
                 self._up("standing by")

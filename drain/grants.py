@@ -23,7 +23,7 @@ DEFAULT_NAMES = {
 TITLES = {
     "application": "whatever stages jobs.",
     "enqueuer": "`drain run`.",
-    "worker": "`drain work` and `rq worker`.",
+    "worker": "`drain work` and `rq worker`; if their jobs stage jobs, they need the role of the application too.",
     "inspection": "`drain status`, `list`, `show` and `audit`.",
 }
 # Columns of `staged_jobs` that are the application's. The others are set by defaults, the enqueuer and a retry.

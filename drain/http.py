@@ -109,21 +109,18 @@ def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
             if not self.head.left:
                 self.send_error(431)
                 return
-            path = self.path.partition("?")[0]
-            if path == "/metrics":
-                self._answer(200, generate_latest(), CONTENT_TYPE_LATEST)
-            elif path in ("/healthz", "/readyz"):
-                problem = answers.unhealthy() if path == "/healthz" else answers.unready()
-                self._answer(503 if problem else 200, f"{problem or 'ok'}\n".encode(), "text/plain")
-            else:
-                self._answer(404, b"try /metrics, /healthz or /readyz\n", "text/plain")
+            self._answer(*_reply(self.path.partition("?")[0], answers))
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
 
         def _answer(self, status: int, body: bytes, content_type: str) -> None:
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Say nothing: a probe every second is not news."""
@@ -140,6 +137,16 @@ def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
         ) from error
     threading.Thread(target=server.serve_forever, args=[_LOOK_SECONDS], name="http", daemon=True).start()
     return server
+
+
+def _reply(path: str, answers: Answers) -> tuple[int, bytes, str]:
+    """Status, body and type of the answer."""
+    if path == "/metrics":
+        return 200, generate_latest(), CONTENT_TYPE_LATEST
+    if path in ("/healthz", "/readyz"):
+        problem = answers.unhealthy() if path == "/healthz" else answers.unready()
+        return 503 if problem else 200, f"{problem or 'ok'}\n".encode(), "text/plain"
+    return 404, b"try /metrics, /healthz or /readyz\n", "text/plain"
 
 
 def _address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:

@@ -60,6 +60,7 @@ class Database:
             UnavailableError: PostgreSQL stayed away.
         """
         deadline = monotonic() + patience_seconds
+        has_told = False
         while True:
             try:
                 with postgres.reachable(self.url):
@@ -70,7 +71,9 @@ class Database:
                 self.close()
                 if monotonic() > deadline:
                     raise
-                log.warning("%s; trying again", error)
+                if not has_told:
+                    log.warning("%s; trying again for %g s", error, patience_seconds)
+                has_told = True
                 sleep(_PAUSE_SECONDS)
 
     def close(self) -> None:

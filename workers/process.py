@@ -22,6 +22,8 @@ from functools import partial
 from time import monotonic
 from types import FrameType
 
+import psycopg
+
 from drain.config import Settings
 from drain.crashpoints import CrashPoint, reached
 from drain.errors import DrainError, UnavailableError
@@ -143,6 +145,10 @@ class Process:
         self._journal.resigned = True
         if isinstance(error, DrainError):
             log.error("%s", error)
+        elif isinstance(error, psycopg.errors.InsufficientPrivilege):
+            log.error(
+                "PostgreSQL refused: %s; `drain roles` prints what a worker needs", error.diag.message_primary
+            )
         else:
             log.error("a worker process cannot go on", exc_info=error, extra={"event": "failed"})
         return FAILED

@@ -12,6 +12,7 @@ from drain.config import process_name
 from drain.crashpoints import CrashPoint, reached
 from drain.transitions import inflight, stale
 from drain.transitions.inflight import Claim
+from drain.visible import visible
 from workers import outcome
 from workers.database import Database
 from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Recorded, Settled, Unreadable
@@ -103,7 +104,7 @@ class Recorder:
             return self._stale(claim, "nothing" if isinstance(failed, Lost) else "retrying")
         log.warning(
             "job %d (%s) failed on attempt %d, next one in %.1f s: %s",
-            *(claim.id, claim.job_name, claim.attempts, wait, failed.line),
+            *(claim.id, visible(claim.job_name), claim.attempts, wait, visible(failed.line)),
             extra={"event": "job_failed", "job_id": claim.id, "tag": claim.tag},
         )
         return "retrying"
@@ -133,7 +134,7 @@ class Recorder:
             return self._stale(claim, wanted)
         log.error(
             "job %d (%s) is dead: %s",
-            *(claim.id, claim.job_name, explanation),
+            *(claim.id, visible(claim.job_name), visible(explanation)),
             extra={"event": "job_dead", "job_id": claim.id, "tag": claim.tag},
         )
         return "dead"
@@ -166,6 +167,6 @@ def _tell_of_the_rest(claim: Claim, rest: Outcome) -> None:
             return
     log.error(
         "job %d (%s) is finished, and what it did after its transaction failed: %s",
-        *(claim.id, claim.job_name, told),
+        *(claim.id, visible(claim.job_name), visible(told, lines=True)),
         extra={"event": "failed_after_finish", "job_id": claim.id, "tag": claim.tag},
     )

@@ -15,16 +15,20 @@ _SELECTED = """
     AND (%(tag)s::text IS NULL OR tag = %(tag)s)
 """
 # Fresh attempts, the same id, and a memory of what it died of. An expiry that has passed would only
-# kill it again, so it is dropped: a person has just said that the job is wanted.
+# kill it again, so it is dropped: a person has just said that the job is wanted. A token that staged_jobs refuses no
+# claim has ever held, so the job begins with a new one; a job whose id it refuses stays dead, and holds up no other.
 REVIVE = f"""
-WITH revived AS (DELETE FROM dead_jobs WHERE {_SELECTED} RETURNING *)
+WITH revived AS (
+    DELETE FROM dead_jobs WHERE {_SELECTED} AND id > 0 AND id < 1000000000000000000 RETURNING *
+)
 INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, tag,
     max_attempts, timeout_seconds, context, staged_at, scheduled_at, matured_at, expires_at,
     fencing_token, salt, history)
 OVERRIDING SYSTEM VALUE
 SELECT id, job_name, job_args, job_kwargs, queue, priority, tag,
     max_attempts, timeout_seconds, context, staged_at, scheduled_at, now(),
-    CASE WHEN expires_at > now() THEN expires_at END, fencing_token, salt,
+    CASE WHEN expires_at > now() THEN expires_at END,
+    CASE WHEN fencing_token >= 0 AND fencing_token <= 1000000000000000000 THEN fencing_token ELSE 0 END, salt,
     coalesce(history, '[]') || pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object(
         'died_at', died_at, 'reason', reason, 'explanation', explanation,
         'attempts', attempts, 'last_error', last_error))
@@ -65,7 +69,7 @@ def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
 
 
 def revive(connection: Connection, selection: Selection) -> int:
-    """Stage dead jobs anew, due at once, under their old ids; returns how many."""
+    """Stage dead jobs anew, due at once, under their old ids; returns how many. One whose id is out of bounds stays."""
     return connection.execute(REVIVE, selection.parameters()).rowcount
 
 

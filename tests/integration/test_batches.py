@@ -10,7 +10,9 @@ import pytest
 from redis import Redis
 
 from drain.embedded import EmbeddedRedis
+from drain.transitions import dead as dead_jobs
 from drain.transitions import inflight
+from drain.transitions.dead import Selection
 from tests import jobs_in_batches as jobs
 from tests.integration.test_workers import RQ_WORKER, run
 from tests.support import (
@@ -62,6 +64,12 @@ def test_a_row_that_nobody_can_claim_is_dead_with_the_reason_and_its_neighbours_
     assert (dead["place"], dead["reason"]) == ("dead_jobs", "unreadable")
     assert "out of range" in dead["explanation"]
     assert yard.all_are("finished_jobs", ids[:7] + ids[8:])
+    with psycopg.connect(yard.database_url) as connection:
+        assert dead_jobs.revive(connection, Selection()) == 1
+    yard.push()
+    with yard.working("--burst") as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+    assert yard.place(ids[7]) == "finished_jobs"
 
 
 def test_jobs_of_one_queue_begin_in_their_order(yard: Yard) -> None:

@@ -151,3 +151,15 @@ def test_a_database_is_described_by_host_port_and_name() -> None:
     described = postgres.describe("postgresql://user:s3cret@db.example:5433/shop?sslmode=require")
 
     assert described == "db.example:5433/shop"
+
+
+@pytest.mark.parametrize("path", ["/x", "/1/2", "/-1", "/１"])
+def test_a_redis_database_is_a_number(path: str) -> None:
+    with pytest.raises(ConfigError, match="number of a database"):
+        Settings(database_url="postgresql://h/d", redis_url=f"redis://h{path}")
+
+
+@pytest.mark.parametrize("name", ["forward_queues", "only_tracked_queues"])
+def test_the_variable_with_a_wrong_name_of_a_queue_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"DRAIN_{name.upper()}: 'm il'"):
+        Settings.from_texts({"database_url": "postgresql://h/d", name: "m il"})

@@ -55,6 +55,14 @@ def answers(port: int) -> bool:
     return False
 
 
+def test_a_load_balancer_may_ask_for_the_head_alone() -> None:
+    with serving() as port, client(port) as sock:
+        sock.sendall(b"HEAD /healthz HTTP/1.0\r\n\r\n")
+        head, _, body = all_of(sock).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 200 ")
+    assert body == b""
+
+
 def test_no_version_is_told() -> None:
     with serving() as port:
         for request in (
