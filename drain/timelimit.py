@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from time import monotonic
+
+log = logging.getLogger(__name__)
 
 # Longest sleep of the thread. Shorter than most limits, so that setting one does not wake it: that would be a switch
 # of threads for each job.
@@ -23,17 +26,30 @@ class _Watch:
         self._woken = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._has_failed = False
 
     def look_at(self, time: float) -> None:
         """See to it that the thread wakes by then."""
+        if self._thread is None:
+            self._start()
+        # Not known before the thread runs, which begins with a look at all limits.
         if time < self._wakes_at:
             self._woken.set()
-        elif self._thread is None:
-            with self._starting:
-                if self._thread is None:
-                    self._wakes_at = time
-                    self._thread = threading.Thread(target=self._run, name="time limits", daemon=True)
-                    self._thread.start()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._run, name="time limits", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                # Without a limit a statement waits for longer, which is better than not to execute it.
+                if not self._has_failed:
+                    log.warning("no time limit is kept until a thread can be started: %s", error)
+                self._has_failed = True
+            else:
+                self._thread = thread
 
     def _run(self) -> None:
         while True:
@@ -44,10 +60,18 @@ class _Watch:
             for number, (time, act) in list(self.limits.items()):
                 # Whoever takes it out first: the block that has ended, or we.
                 if time <= now and self.limits.pop(number, None) is not None:
-                    act()
+                    _act(act)
                 elif time > now:
                     self._wakes_at = min(self._wakes_at, time)
             self._woken.wait(self._wakes_at - monotonic())
+
+
+def _act(act: Callable[[], object]) -> None:
+    try:
+        act()
+    # Whatever it is: the limits of all others need this thread.
+    except Exception:
+        log.exception("what was to be done at the end of a time limit has failed")
 
 
 _watch = _Watch()
@@ -73,7 +97,13 @@ def limited(seconds: float, act: Callable[[], object]) -> Iterator[None]:
 
 
 def call_at(time: float, act: Callable[[], object]) -> Callable[[], object]:
-    """Call `act` in another thread once `time` has come, by the monotonic clock; it must neither wait nor raise.
+    """Call `act` in another thread once `time` has come, by the monotonic clock.
+
+    Raises nothing, even if no thread can be started: then `act` waits until a later call has started one.
+
+    Args:
+        time: When.
+        act: Must not wait. What it raises is logged.
 
     Returns:
         What to call so that it is not called any more, unless it is being called already.

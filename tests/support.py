@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import psycopg
+import pytest
 from redis import Redis
 
 from drain import leader, postgres, stage_many
@@ -42,6 +44,19 @@ def wait_until(condition: Callable[[], T], seconds: float = 10) -> T:
             raise AssertionError(f"still {value!r} after {seconds} s")
         time.sleep(0.01)
     return value
+
+
+def threads_that_fail(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> None:
+    """Let threads of this name fail to start, as when there are too many, for so many times."""
+    start = threading.Thread.start
+    left = iter(range(times))
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == name and next(left, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
 
 
 def environment(database_url: str, redis_url: str, **more: str) -> dict[str, str]:

@@ -110,6 +110,7 @@ class Hand:
         waiting: What the main thread is to run.
         waiting_async: What the event loop is to run.
         held: All that has been claimed and not been recorded, by job id.
+        singly: All that is claimed only when its turn comes, or has been, and has not ended.
         ended: What has ended, with its outcome.
         running: What the main thread is running.
         running_async: What the event loop is running.
@@ -131,6 +132,7 @@ class Hand:
         self.waiting: deque[Item] = deque()
         self.waiting_async: deque[Held] = deque()
         self.held: dict[int, Held] = {}
+        self.singly: set[Unclaimed] = set()
         self.ended: deque[tuple[Held, Outcome]] = deque()
         self.running: Item | None = None
         self.running_async: set[Held] = set()

@@ -60,7 +60,9 @@ class Keeper:
         self._ended = False
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._forget_start: Callable[[], object] = lambda: None
+        # The calls of _start to come: what each of them returned that forgets it.
+        self._starts: list[Callable[[], object]] = []
+        self._has_failed = False
         # Held by who opens, closes or breaks off the connection: the number of a closed one may be another's.
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
@@ -69,18 +71,19 @@ class Keeper:
         """Take care of a lease that is held from now on, or whose job begins."""
         next_at = min(lease.beat_at, lease.tell_at, lease.interrupt_at)
         if next_at < self._wakes_at:
-            self._wakes_at = next_at
+            # An earlier start is not forgotten: another thread may be here too, and a start too many does nothing.
             if self._thread is None:
-                self._forget_start()
-                self._forget_start = call_at(next_at, self._start)
+                self._starts.append(call_at(next_at, self._start))
+            # Only now, for whoever finds it relies on the start.
+            self._wakes_at = next_at
             # In both cases, since the thread may have been started in between.
             self._woken.set()
 
     def stop(self) -> None:
-        """Extend no more; may be called again, or without `watch`."""
+        """Extend no more; may be called again, or without `watch`. Raises nothing."""
         self._ended = True
-        self._forget_start()
         with self._starting:
+            self._forget_starts()
             thread = self._thread
         if thread is None:
             return
@@ -93,9 +96,27 @@ class Keeper:
 
     def _start(self) -> None:
         with self._starting:
-            if self._thread is None and not self._ended:
-                self._thread = threading.Thread(target=self._keep, name="leases", daemon=True)
-                self._thread.start()
+            if self._thread is not None or self._ended:
+                return
+            thread = threading.Thread(target=self._keep, name="leases", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._start_later(error)
+            else:
+                self._thread = thread
+
+    def _start_later(self, error: RuntimeError) -> None:
+        if not self._has_failed:
+            log.warning("no lease is extended until a thread can be started: %s", error)
+        self._has_failed = True
+        # One of them is enough, or each that fails would go on for itself.
+        self._forget_starts()
+        self._starts.append(call_at(monotonic() + _RETRY_SECONDS, self._start))
+
+    def _forget_starts(self) -> None:
+        while self._starts:
+            self._starts.pop()()
 
     def _keep(self) -> None:
         while not self._ended:

@@ -246,6 +246,7 @@ class Process:
                     self._intake.give_back([(taken.queue, taken.rq_id)])
         self._keep_signals()
         hand.running = None
+        hand.singly.discard(item)
         hand.end_unclaimed(monotonic() - hand.began_at)
 
     def _waits_elsewhere(self, word: str, job_id: int) -> bool:

@@ -151,7 +151,8 @@ class Taker:
                 runs_in_loop = held.job is not None and held.job.runs_in_loop
                 (into_loop if runs_in_loop else items).append(held)
             elif each.job_id is None or (each.job_id in left and ours.get(each.job_id) is each):
-                items.append(Unclaimed(each, taken_at))
+                items.append(unclaimed := Unclaimed(each, taken_at))
+                self._hand.singly.add(unclaimed)
             else:
                 refused.append(each.rq_id)
         self._hand.accept(items, into_loop)
@@ -164,8 +165,12 @@ class Taker:
     def _ask(self, ours: Mapping[int, Taken]) -> dict[int, Claim]:
         asked = False
         queues: dict[str, list[int]] = {}
+        # Whoever asks again takes a claim of this process for its own, which may be the main thread's: what that one
+        # is to claim, or has claimed, is left to it.
+        singly = {item.taken.job_id for item in list(self._hand.singly)}
         for job_id, taken in ours.items():
-            queues.setdefault(taken.queue, []).append(job_id)
+            if job_id not in singly:
+                queues.setdefault(taken.queue, []).append(job_id)
         alone = len(ours) == 1 and self._hand.is_idle
 
         def ask(connection: Connection) -> list[Claim]:
@@ -215,6 +220,7 @@ class Taker:
         except UnavailableError as error:
             log.warning("%d jobs could not be given back, and will be redelivered: %s", len(items), error)
         finally:
+            self._hand.singly.difference_update(items)
             for item in held:
                 self._hand.forget(item)
 

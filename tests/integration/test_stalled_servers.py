@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any
 
 import psycopg
 import pytest
 from click.testing import CliRunner
+from redis import Redis
 
 from cli import main
 from drain import daemon, postgres, stage
-from drain.config import Settings
+from drain.config import Settings, process_name
 from drain.daemon import Daemon
 from drain.embedded import EmbeddedRedis
 from drain.errors import UnavailableError
 from drain.postgres import Connection
+from drain.transitions import inflight
+from drain.transitions.inflight import Claim
 from drain.wire import Intake, take
 from tests import jobs_for_tests as jobs
 from tests.proxy import Proxy, proxied
-from tests.support import NAMESPACE, environment, ids_in, new_enqueuer, pushed_jobs, stage_jobs, wait_until
+from tests.support import (
+    NAMESPACE,
+    environment,
+    ids_in,
+    new_enqueuer,
+    pushed,
+    pushed_jobs,
+    query,
+    stage_jobs,
+    wait_until,
+)
 from workers import database
 from workers.database import Database
 from workers.entry import Worker
@@ -133,9 +147,11 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
 
 
 @contextmanager
-def taking(database_url: str, redis_url: str, queues: list[str]) -> Iterator[Hand]:
+def taking(
+    database_url: str, redis_url: str, queues: list[str], prefetch: int | None = None
+) -> Iterator[Hand]:
     """A taker that fills a hand which nobody empties; at the end it gives back what it has taken."""
-    options = WorkOptions(queues=queues)
+    options = WorkOptions(queues=queues, prefetch=prefetch)
     hand = Hand(options, Journal())
     database, keeper = Database(database_url), Keeper(database_url, hand.leases)
     with closing(Intake(redis_url, NAMESPACE, queues)) as intake:
@@ -150,6 +166,47 @@ def taking(database_url: str, redis_url: str, queues: list[str]) -> Iterator[Han
             thread.join(20)
             keeper.stop()
     assert not thread.is_alive()
+
+
+def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_lost(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim_many, asked = inflight.claim_many, 0
+
+    def lossy(connection: Connection, ids: Sequence[int], **options: Any) -> list[Claim]:
+        nonlocal asked
+        claims = claim_many(connection, ids, **options)
+        asked += 1
+        if asked == 2:
+            connection.close()
+            raise psycopg.OperationalError("the answer is lost")
+        return claims
+
+    (job_id,) = stage_jobs(database_url)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+    # Its last worker died: such a job is claimed singly.
+    query(
+        database_url, "UPDATE inflight_jobs SET claimed_at = now() - interval '1 s', lease_expires_at = now()"
+    )
+    (delivery,) = pushed(redis_url)
+    monkeypatch.setattr(inflight, "claim_many", lossy)
+    with (
+        psycopg.connect(database_url, autocommit=True) as connection,
+        taking(database_url, redis_url, ["default"], prefetch=10) as hand,
+        Redis.from_url(redis_url) as client,
+    ):
+        wait_until(lambda: hand.waiting)
+        hand.running = hand.waiting.popleft()
+        claim = inflight.claim(connection, job_id, worker=process_name(), limits={})
+        assert claim is not None
+        (other,) = stage_jobs(database_url)
+        client.rpush("rq:queue:default", delivery)
+        with new_enqueuer(database_url, redis_url) as enqueuer:
+            enqueuer.drain()
+        wait_until(lambda: list(hand.held) == [other])
+        assert asked >= 3
+        assert inflight.finish(connection, job_id, claim.fencing_token)
 
 
 def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(database_url: str) -> None:
