@@ -315,14 +315,11 @@ class Wire:
     def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
         """For each queue the delivery number that the next worker pops; one round trip for all.
 
-        None if the list is empty. 0 if it says nothing about ours: the key is no list, or nobody's jobs
-        but others' stand at its head. Numbers above `up_to` are none of ours.
+        None if the list holds none of ours. 0 if that cannot be told: the key is no list, or so many jobs of others
+        stand at its head that ours may be behind them. Numbers above `up_to` are none of ours.
         """
         heads = self._of_each(queues, lambda pipeline, key: pipeline.lrange(key, 0, _LOOK_AHEAD - 1))
-        return {
-            queue: None if head == [] else self._lowest(head, up_to)
-            for queue, head in zip(queues, heads, strict=True)
-        }
+        return {queue: self._lowest(head, up_to) for queue, head in zip(queues, heads, strict=True)}
 
     def queues(self) -> set[str]:
         """Names of all queues that RQ knows."""
@@ -355,10 +352,12 @@ class Wire:
                 return []
         return list(ids)
 
-    def _lowest(self, head: list[bytes] | redis.ResponseError, up_to: int) -> int:
-        ids = [] if isinstance(head, redis.ResponseError) else head
-        numbers = (delivery_number(self.namespace, rq_id.decode(errors="replace")) for rq_id in ids)
-        return next((number for number in numbers if number is not None and number <= up_to), 0)
+    def _lowest(self, head: list[bytes] | redis.ResponseError, up_to: int) -> int | None:
+        if isinstance(head, redis.ResponseError):
+            return 0
+        numbers = (delivery_number(self.namespace, rq_id.decode(errors="replace")) for rq_id in head)
+        unknown = None if len(head) < _LOOK_AHEAD else 0
+        return next((number for number in numbers if number is not None and number <= up_to), unknown)
 
     def _of_each(self, queues: Sequence[str], ask: Callable[[Any, str], object]) -> list[Any]:
         with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
