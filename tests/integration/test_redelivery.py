@@ -224,25 +224,18 @@ def test_a_job_that_was_lost_behind_foreign_ones_is_pushed_again_at_the_latest_w
 
 
 @pytest.mark.parametrize("foreign", [1, 49, 50, 200])
+@pytest.mark.parametrize("lost", [1, 2], ids=["one of two", "both"])
 def test_a_job_that_was_lost_is_pushed_again_though_nobody_ever_takes_the_foreign_ones_in_its_list(
-    database_url: str, redis_url: str, client: Redis, clock: Clock, foreign: int
+    database_url: str, redis_url: str, client: Redis, clock: Clock, foreign: int, lost: int
 ) -> None:
-    lost, waiting = stage_jobs(database_url, 2)
-    with new_leader(database_url, redis_url):
-        client.lpop("rq:queue:default")
+    ids = stage_jobs(database_url, 2)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.lpop("rq:queue:default", lost)
         client.lpush("rq:queue:default", *["somebody-else"] * foreign)
-    with new_leader(database_url, redis_url) as (_, redelivery):
         redelivery.run_once()
         clock.now += redelivery.lost_after_seconds
-        assert redelivery.run_once() == 1
-    assert pushed_jobs(redis_url) == [waiting, lost]
-
-    client.rpop("rq:queue:default", 2)
-    with new_leader(database_url, redis_url) as (_, redelivery):
-        redelivery.run_once()
-        clock.now += redelivery.lost_after_seconds
-        assert redelivery.run_once() == 2
-    assert sorted(pushed_jobs(redis_url)) == [lost, waiting]
+        assert redelivery.run_once() == lost
+    assert pushed_jobs(redis_url) == ids[lost:] + ids[:lost]
 
 
 def test_the_key_of_a_queue_that_is_no_list_gets_nothing_pushed_again(

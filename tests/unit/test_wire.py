@@ -220,7 +220,14 @@ def test_the_delivery_number_is_read_from_our_ids_alone(rq_id: str, number: int 
         (["somebody-else"] * 49, None),
         (["somebody-else"] * 50, 0),
     ],
-    ids=["nothing", "ours", "ours behind others", "a number that was never handed out", "others", "many others"],
+    ids=[
+        "nothing",
+        "ours",
+        "ours behind others",
+        "a number that was never handed out",
+        "others",
+        "many others",
+    ],
 )
 def test_the_lowest_delivery_is_the_first_one_in_the_list_that_is_ours(
     fake: Wire, listed: list[str], lowest: int | None
