@@ -16,7 +16,7 @@ from rq.job import Job
 from drain import audit, postgres, stage
 from drain.errors import OwnedByAnotherError
 from drain.redelivery import Redelivery
-from drain.wire import Wire
+from drain.wire import Intake, Wire
 from tests import jobs_for_tests as jobs
 from tests.support import (
     NAMESPACE,
@@ -291,6 +291,38 @@ def test_a_worker_that_waits_for_jobs_of_its_own_finds_them_among_those_of_anoth
         drain(database_url, redis_url)
         wait_until(lambda: ids_in(database_url, "finished_jobs") == [job_id], PATIENCE_SECONDS)
         assert pushed_jobs(redis_url, namespace=OTHER) == theirs
+
+
+@pytest.mark.parametrize(("jobs_of_theirs", "copies"), [(1, 2), (600, 1), (1100, 1)])
+def test_ids_of_another_database_keep_a_worker_from_no_other_queue_and_no_job_behind_them(
+    database_url: str,
+    other_database_url: str,
+    redis_url: str,
+    client: Redis,
+    jobs_of_theirs: int,
+    copies: int,
+) -> None:
+    (ours, *_), letter = stage_jobs(database_url, queue="mail"), stage_jobs(database_url, queue="letters")
+    drain(database_url, redis_url)
+    stage_jobs(other_database_url, jobs_of_theirs, queue="mail")
+    client.delete(OWNERS)
+    drain(other_database_url, redis_url, OTHER)
+    for _ in range(1, copies):
+        client.rpush("rq:queue:mail", *pushed(redis_url, "mail")[1:])
+    behind = pushed(redis_url, "mail")[0]
+    client.lpop("rq:queue:mail")
+    client.rpush("rq:queue:mail", behind)
+    before = sorted(pushed(redis_url, "mail"))
+
+    intake = Intake(
+        redis_url, NAMESPACE, ["mail", "letters"], installation=lambda: installation(database_url)
+    )
+    with closing(intake):
+        assert [taken.job_id for _ in range(2) for taken in intake.take(1) or []] == [ours, *letter]
+        assert intake.take(1) == []
+        assert not intake.plain_is_next
+        assert intake.some_are_left_out
+    assert sorted([*pushed(redis_url, "mail"), behind]) == before
 
 
 def test_deliveries_under_a_namespace_that_the_database_had_before_are_claimed(
