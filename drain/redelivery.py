@@ -203,7 +203,10 @@ class Redelivery:
     def _lost(self) -> int:
         redis = self.enqueuer.redis
         if not redis.remembers():
-            log.warning("Redis has lost its memory, pushing again what waits", extra={"event": "redis_lost"})
+            log.warning(
+                "Redis has lost its memory, or a queue was taken over: pushing again what waits",
+                extra={"event": "redis_lost"},
+            )
             total = self._unclaimed("lost", above=0, up_to=self.enqueuer.last_delivery)
             reached(CrashPoint.RECOVERED)
             redis.mark()

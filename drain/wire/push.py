@@ -59,6 +59,8 @@ BYTES = {"decode_responses": False, "encoding": "utf-8", "encoding_errors": "str
 _LOOK_AHEAD = 50
 # Ids of a list that are read at a time: a millisecond of Redis' time.
 _IDS_PER_PAGE = 5000
+# The same where the hash of each is read.
+_HASHES_PER_PAGE = 500
 
 # One script call writes a slice of a batch: all the hashes first, then one push, so no id is ever in a
 # list without its hash. At a thousand jobs a call Redis serves its other clients every few milliseconds.
@@ -407,13 +409,38 @@ class Wire:
     def take_over(self, installation: str) -> int:
         """Forget that another database feeds our namespace, and any queues: it is gone.
 
+        If it fed any, this Redis counts as one that has lost its memory until all that waits has been pushed again.
+
         Returns:
             How many of these it fed.
         """
         script = self._redis.register_script(owners.TAKE_OVER)
         with reachable(self.where):
-            taken: Any = script(args=[installation, self._marker_key])
+            taken: Any = script(args=[installation, self._marker_key, self.installation, self._label])
         return int(taken)
+
+    def remove_ids_of(self, installation: str) -> Iterator[int]:
+        """Take what a database that is gone has pushed from the lists of the queues that it feeds; hashes stay.
+
+        To be called before `take_over`, which forgets which queues these are.
+
+        Returns:
+            How many ids have been removed, page by page.
+        """
+        # It imports this module.
+        from drain.wire.strangers import Strangers
+
+        strangers = Strangers(self._redis)
+        with reachable(self.where):
+            texts: Any = self._redis.hgetall(owners.QUEUE_OWNERS)
+        for key in [key for key, text in texts.items() if read_owner(text).installation == installation]:
+            queue, kept = key.decode(), 0
+            # From the tail to the head, as in `listed`; what has been removed no longer counts.
+            while rq_ids := self._page(queue, -kept - _HASHES_PER_PAGE, -kept - 1):
+                with reachable(self.where):
+                    removed = strangers.remove(queue, rq_ids, installation)
+                kept += len(rq_ids) - removed
+                yield removed
 
     def _fed_by_another(self, owner: Owner) -> OwnedByAnotherError:
         return OwnedByAnotherError(

@@ -188,6 +188,16 @@ class Strangers:
                 return False
         return False
 
+    def remove(self, queue: str, rq_ids: Sequence[bytes], installation: str) -> int:
+        """Take those of these ids from the list whose call names this installation; returns how many there were."""
+        copies = Counter(rq_ids)
+        verdicts = zip(copies, self.judge(list(copies), installation), strict=True)
+        with self._redis.pipeline(transaction=False) as pipeline:
+            for rq_id in [rq_id for rq_id, verdict in verdicts if verdict.installation == installation]:
+                # From the tail, so that no copy is taken that is yet to be read.
+                pipeline.lrem(f"rq:queue:{queue}", -copies[rq_id], rq_id)  # type: ignore[arg-type]
+            return sum(pipeline.execute())
+
     def _act(self, queue: str, actions: dict[bytes, str], copies: Mapping[bytes, int]) -> list[bytes]:
         if not actions:
             return []
