@@ -191,15 +191,25 @@ class Daemon:
         """Refuse a namespace that another database feeds, before anything is moved."""
         self.redis.identify(*notes.signature(connection))
         if self._take_over is not None:
-            taken = self.redis.take_over(self._take_over)
-            log.info(
-                "taken over from installation %s: %d, its namespace and queues",
-                self._take_over,
-                taken,
-                extra={"event": "taken_over"},
-            )
+            self._take_over_from(connection, self._take_over)
             self._take_over = None
         self.redis.remembers()
+
+    def _take_over_from(self, connection: Connection, installation: str) -> None:
+        removed = 0
+        for number in self.redis.remove_ids_of(installation):
+            removed += number
+            # Neither our guard nor the server is to take a long list for a standstill.
+            self._tick()
+            connection.execute("SELECT 1")
+        taken = self.redis.take_over(installation)
+        log.info(
+            "taken over from installation %s: %d, its namespace and queues; removed %d ids of its jobs from lists",
+            installation,
+            taken,
+            removed,
+            extra={"event": "taken_over"},
+        )
 
     @contextmanager
     def _guarded(self, connection: Connection) -> Iterator[None]:

@@ -39,6 +39,9 @@ _LIMIT = 1000
 # lease of each finished job is stepped over: measured, 0.1 s for a million.
 _LATE_SECONDS = 15.0
 _WHOLE_SECONDS = 300.0
+# A list with too many ids of others at its head is read as a whole at most this often: measured in milliseconds for
+# each 5000 ids, and only while the queue has an unclaimed delivery.
+_WHOLE_LISTS_SECONDS = 60.0
 # How long a popped job may take to be claimed. An RQ worker forks and imports the application first.
 LOST_AFTER_SECONDS = 15.0
 
@@ -84,6 +87,7 @@ class Redelivery:
     _foreign: set[str] = field(default_factory=set)
     _all_leases: Pace = field(default_factory=lambda: Pace(_WHOLE_SECONDS))
     _leases_seen_at: float = 0.0
+    _whole_lists: Pace = field(default_factory=lambda: Pace(_WHOLE_LISTS_SECONDS))
     _oldest: OldestDeliveries = field(init=False)
 
     def __post_init__(self) -> None:
@@ -199,7 +203,10 @@ class Redelivery:
     def _lost(self) -> int:
         redis = self.enqueuer.redis
         if not redis.remembers():
-            log.warning("Redis has lost its memory, pushing again what waits", extra={"event": "redis_lost"})
+            log.warning(
+                "Redis has lost its memory, or a queue was taken over: pushing again what waits",
+                extra={"event": "redis_lost"},
+            )
             total = self._unclaimed("lost", above=0, up_to=self.enqueuer.last_delivery)
             reached(CrashPoint.RECOVERED)
             redis.mark()
@@ -216,7 +223,7 @@ class Redelivery:
         oldest = self._oldest.look()
         foreign = set(enqueuer.redis.fed_by_others(oldest.keys()))
         freed, self._foreign = self._foreign - foreign, foreign
-        lowest = enqueuer.redis.lowest_deliveries(list(oldest), up_to=enqueuer.last_delivery)
+        lowest = self._lowest([queue for queue in oldest if queue not in foreign])
         suspicions: dict[str, Suspicion] = {}
         overdue: list[tuple[str, int, int]] = []
         for queue, delivery in oldest.items():
@@ -239,6 +246,26 @@ class Redelivery:
                 suspicions[queue] = Suspicion(gone_up_to, now)
         self._suspicions = suspicions
         return overdue
+
+    def _lowest(self, queues: Sequence[str]) -> dict[str, int | None]:
+        """For each queue the lowest number in its list; None if it holds none of ours, 0 if nobody can tell."""
+        redis, up_to = self.enqueuer.redis, self.enqueuer.last_delivery
+        lowest = redis.lowest_deliveries(queues, up_to=up_to)
+        # A key that is no list has no depth.
+        unknown = [queue for queue in queues if lowest[queue] == 0 and redis.depth(queue)]
+        if unknown and self._whole_lists.is_due():
+            began = monotonic()
+            lowest |= {queue: self._lowest_of_all(queue, up_to) for queue in unknown}
+            self._whole_lists.took(monotonic() - began)
+        return lowest
+
+    def _lowest_of_all(self, queue: str, up_to: int) -> int | None:
+        lowest: int | None = None
+        for page in self.enqueuer.redis.listed(queue):
+            numbers = [delivery for _, delivery in page if delivery <= up_to]
+            lowest = min([*numbers, *([] if lowest is None else [lowest])], default=None)
+            self.alive()
+        return lowest
 
     def _unclaimed(self, reason: str, *, above: int, up_to: int, queue: str | None = None) -> int:
         connection = self.enqueuer.connection

@@ -32,9 +32,15 @@ if is_strange(owner) then return owner end
 redis.call('SET', ARGV[3], mine .. ' {_REMEMBERS} ' .. ARGV[2])
 return ''
 """
-# ARGV: the installation that is gone, the namespace's key.
+# Lua: the text of a namespace that was fed, or is about to be, but whose deliveries have not all been pushed.
+RECOVERING = f"mine .. ' {_RECOVERS} ' .. label"
+# What was refused while the other one fed a queue is in no list, and below the watermark: the namespace is marked, if
+# it is ours or free, so that whoever leads pushes again all that waits.
+#
+# ARGV: the installation that is gone, the namespace's key, our installation, our label.
 TAKE_OVER = f"""
-local taken = 0
+local taken, mine, label = 0, ARGV[3], ARGV[4]
+{STRANGE}
 local function is_theirs(owner)
   return owner and string.sub(owner, 1, #ARGV[1] + 1) == ARGV[1] .. ' '
 end
@@ -49,10 +55,11 @@ if is_theirs(redis.call('GET', ARGV[2])) then
   redis.call('DEL', ARGV[2])
   taken = taken + 1
 end
+if taken > 0 and not is_strange(redis.call('GET', ARGV[2])) then
+  redis.call('SET', ARGV[2], {RECOVERING})
+end
 return taken
 """
-# Lua: the text of a namespace that was fed, or is about to be, but whose deliveries have not all been pushed.
-RECOVERING = f"mine .. ' {_RECOVERS} ' .. label"
 
 
 class Owner(NamedTuple):

@@ -59,6 +59,8 @@ BYTES = {"decode_responses": False, "encoding": "utf-8", "encoding_errors": "str
 _LOOK_AHEAD = 50
 # Ids of a list that are read at a time: a millisecond of Redis' time.
 _IDS_PER_PAGE = 5000
+# The same where the hash of each is read.
+_HASHES_PER_PAGE = 500
 
 # One script call writes a slice of a batch: all the hashes first, then one push, so no id is ever in a
 # list without its hash. At a thousand jobs a call Redis serves its other clients every few milliseconds.
@@ -315,14 +317,11 @@ class Wire:
     def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
         """For each queue the delivery number that the next worker pops; one round trip for all.
 
-        None if the list is empty. 0 if it says nothing about ours: the key is no list, or nobody's jobs
-        but others' stand at its head. Numbers above `up_to` are none of ours.
+        None if the list holds none of ours. 0 if that cannot be told: the key is no list, or so many jobs of others
+        stand at its head that ours may be behind them. Numbers above `up_to` are none of ours.
         """
         heads = self._of_each(queues, lambda pipeline, key: pipeline.lrange(key, 0, _LOOK_AHEAD - 1))
-        return {
-            queue: None if head == [] else self._lowest(head, up_to)
-            for queue, head in zip(queues, heads, strict=True)
-        }
+        return {queue: self._lowest(head, up_to) for queue, head in zip(queues, heads, strict=True)}
 
     def queues(self) -> set[str]:
         """Names of all queues that RQ knows."""
@@ -355,10 +354,12 @@ class Wire:
                 return []
         return list(ids)
 
-    def _lowest(self, head: list[bytes] | redis.ResponseError, up_to: int) -> int:
-        ids = [] if isinstance(head, redis.ResponseError) else head
-        numbers = (delivery_number(self.namespace, rq_id.decode(errors="replace")) for rq_id in ids)
-        return next((number for number in numbers if number is not None and number <= up_to), 0)
+    def _lowest(self, head: list[bytes] | redis.ResponseError, up_to: int) -> int | None:
+        if isinstance(head, redis.ResponseError):
+            return 0
+        numbers = (delivery_number(self.namespace, rq_id.decode(errors="replace")) for rq_id in head)
+        unknown = None if len(head) < _LOOK_AHEAD else 0
+        return next((number for number in numbers if number is not None and number <= up_to), unknown)
 
     def _of_each(self, queues: Sequence[str], ask: Callable[[Any, str], object]) -> list[Any]:
         with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
@@ -408,13 +409,38 @@ class Wire:
     def take_over(self, installation: str) -> int:
         """Forget that another database feeds our namespace, and any queues: it is gone.
 
+        If it fed any, this Redis counts as one that has lost its memory until all that waits has been pushed again.
+
         Returns:
             How many of these it fed.
         """
         script = self._redis.register_script(owners.TAKE_OVER)
         with reachable(self.where):
-            taken: Any = script(args=[installation, self._marker_key])
+            taken: Any = script(args=[installation, self._marker_key, self.installation, self._label])
         return int(taken)
+
+    def remove_ids_of(self, installation: str) -> Iterator[int]:
+        """Take what a database that is gone has pushed from the lists of the queues that it feeds; hashes stay.
+
+        To be called before `take_over`, which forgets which queues these are.
+
+        Returns:
+            How many ids have been removed, page by page.
+        """
+        # It imports this module.
+        from drain.wire.strangers import Strangers
+
+        strangers = Strangers(self._redis)
+        with reachable(self.where):
+            texts: Any = self._redis.hgetall(owners.QUEUE_OWNERS)
+        for key in [key for key, text in texts.items() if read_owner(text).installation == installation]:
+            queue, kept = key.decode(), 0
+            # From the tail to the head, as in `listed`; what has been removed no longer counts.
+            while rq_ids := self._page(queue, -kept - _HASHES_PER_PAGE, -kept - 1):
+                with reachable(self.where):
+                    removed = strangers.remove(queue, rq_ids, installation)
+                kept += len(rq_ids) - removed
+                yield removed
 
     def _fed_by_another(self, owner: Owner) -> OwnedByAnotherError:
         return OwnedByAnotherError(

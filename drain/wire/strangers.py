@@ -12,7 +12,8 @@ import logging
 import re
 import time
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from time import monotonic
@@ -33,6 +34,10 @@ _TRACKED = re.compile(
 _LONGEST_CALL = 200
 # Ids that are looked at together: a millisecond or two of Redis' time.
 _PAGE = 500
+# How far ours are looked for behind a whole page of ids of other databases, and how many ids at a time. By name alone:
+# measured in milliseconds for each slice.
+_SEARCHED = 100_000
+_SLICE = 5000
 # RQ keeps a failed job for a year.
 _KEPT_SECONDS = 31_536_000
 _REPORT_SECONDS = 600.0
@@ -41,19 +46,21 @@ _REPORT_PERIOD_SECONDS = 60.0
 _REPORTS = 10
 REFUSAL = "refused by drain work: only jobs of job-drain's tracked mode run in this queue (--only-tracked)"
 
-# Does to each id what is said of it, if it is still in the list: another worker may have popped it meanwhile.
+# Does to each id, and its copies, what is said of it, if it is still in the list: another worker may have popped it
+# meanwhile.
 #
 # KEYS: the list, the queue's registry of failed jobs. ARGV: now as text, until when the registry keeps a job,
-# for how many seconds that is, the reason; then action and id of each.
+# for how many seconds that is, the reason; then action, number of copies and id of each.
 _SETTLE = """
 local done = {}
-for i = 5, #ARGV, 2 do
-  local action, id = ARGV[i], ARGV[i + 1]
-  if redis.call('LREM', KEYS[1], 1, id) == 1 then
+for i = 5, #ARGV, 3 do
+  local action, id = ARGV[i], ARGV[i + 2]
+  local removed = redis.call('LREM', KEYS[1], ARGV[i + 1], id)
+  if removed > 0 then
     done[#done + 1] = id
     local key = 'rq:job:' .. id
     if action == 'tail' then
-      redis.call('RPUSH', KEYS[1], id)
+      for _ = 1, removed do redis.call('RPUSH', KEYS[1], id) end
     elseif action == 'refuse' and redis.call('TYPE', key).ok == 'hash' then
       redis.call('HSET', key, 'status', 'failed', 'ended_at', ARGV[1], 'exc_info', ARGV[4])
       redis.call('EXPIRE', key, ARGV[3])
@@ -140,7 +147,7 @@ class Strangers:
     ) -> tuple[list[tuple[bytes, int]], bool]:
         """Clear the way for our jobs at the head of a list.
 
-        Ids of other databases are moved behind ours, or stay where they are if there is nothing else. Where only
+        Ids of other databases are moved behind all others, or stay where they are if there is nothing else. Where only
         tracked jobs run, plain ones are moved to RQ's registry of failed jobs, and ids without a job are dropped.
 
         Returns:
@@ -149,7 +156,8 @@ class Strangers:
         """
         key = f"rq:queue:{queue}"
         page: Any = self._redis.lrange(key, 0, _PAGE - 1)
-        unknown = [rq_id for rq_id in page if not ours.fullmatch(rq_id)]
+        copies = Counter(rq_id for rq_id in page if not ours.fullmatch(rq_id))
+        unknown = list(copies)
         verdicts = dict(zip(unknown, self.judge(unknown, installation), strict=True))
         actions = {
             rq_id: action
@@ -157,25 +165,47 @@ class Strangers:
             if (action := _action(verdict.kind, only_tracked=only_tracked))
         }
         foreign = [rq_id for rq_id, verdict in verdicts.items() if verdict.kind is Kind.FOREIGN]
-        stays = len(page) - len(actions) == len(foreign) and len(page) < _PAGE
+        stays = len(page) < _PAGE and set(page) <= {*foreign, *actions}
+        # A page of nothing else goes behind the next one, which is looked at at once only if ours are further on.
+        is_foreign = stays or (set(page) == set(foreign) and not self._is_further_on(key, ours))
         if not stays:
             actions |= dict.fromkeys(foreign, "tail")
-        done = self._act(queue, actions)
+        done = self._act(queue, actions, copies)
         if foreign:
             self._report_foreign(queue, foreign[0], verdicts[foreign[0]])
         self._report_refused(queue, [rq_id for rq_id in done if actions[rq_id] == "refuse"], "refused")
         self._report_refused(queue, [rq_id for rq_id in done if actions[rq_id] == "drop"], "dropped")
         taken = [(rq_id, verdicts[rq_id].job_id) for rq_id in done if actions[rq_id] == "take"]
-        return taken, bool(foreign) and stays
+        return taken, bool(foreign) and is_foreign
 
-    def _act(self, queue: str, actions: dict[bytes, str]) -> list[bytes]:
+    def _is_further_on(self, key: str, ours: re.Pattern[bytes]) -> bool:
+        """Whether an id that has our name stands behind the first page, as far as is searched."""
+        for first in range(_PAGE, _SEARCHED, _SLICE):
+            rq_ids: Any = self._redis.lrange(key, first, first + _SLICE - 1)
+            if any(map(ours.fullmatch, rq_ids)):
+                return True
+            if len(rq_ids) < _SLICE:
+                return False
+        return False
+
+    def remove(self, queue: str, rq_ids: Sequence[bytes], installation: str) -> int:
+        """Take those of these ids from the list whose call names this installation; returns how many there were."""
+        copies = Counter(rq_ids)
+        verdicts = zip(copies, self.judge(list(copies), installation), strict=True)
+        with self._redis.pipeline(transaction=False) as pipeline:
+            for rq_id in [rq_id for rq_id, verdict in verdicts if verdict.installation == installation]:
+                # From the tail, so that no copy is taken that is yet to be read.
+                pipeline.lrem(f"rq:queue:{queue}", -copies[rq_id], rq_id)  # type: ignore[arg-type]
+            return sum(pipeline.execute())
+
+    def _act(self, queue: str, actions: dict[bytes, str], copies: Mapping[bytes, int]) -> list[bytes]:
         if not actions:
             return []
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         until = int(time.time()) + _KEPT_SECONDS
         words: list[Any] = [now, until, _KEPT_SECONDS, zlib.compress(REFUSAL.encode())]
         for rq_id, action in actions.items():
-            words += [action, rq_id]
+            words += [action, copies[rq_id], rq_id]
         done: Any = self._settle(keys=[f"rq:queue:{queue}", f"rq:failed:{queue}"], args=words)
         return list(done)
 

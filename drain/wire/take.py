@@ -196,17 +196,21 @@ class Intake:
         Returns:
             None while RQ is suspended; `popped` is then back in its list.
         """
+        key = _NOTHING
         for _ in range(_MOST_ROUNDS):
             state, lists = self._ask(most, popped, plain=plain)
+            key = lists[0].decode() if lists else key
             popped = None
             if state == _SUSPENDED:
                 return None
             if state == _TO_BE_SIFTED:
-                taken = self._sift(lists[0].decode().removeprefix("rq:queue:"))
+                taken = self._sift(key.removeprefix("rq:queue:"))
             else:
                 taken = self._judged(self._read(lists) if state == _TAKEN else [])
             if taken or not (self._judges and state in (_TO_BE_SIFTED, _TAKEN) and lists):
                 return taken
+        # The next look is at the other lists.
+        self._leave_alone(key)
         self.plain_is_next = True
         return []
 
@@ -227,6 +231,9 @@ class Intake:
         if self._is_left_alone(key):
             return "a"
         return "t" if key in self._only_tracked else "p"
+
+    def _leave_alone(self, key: str) -> None:
+        self._left_alone[key] = monotonic() + _LEAVE_ALONE_SECONDS
 
     def _is_left_alone(self, key: str) -> bool:
         return self._left_alone.get(key, 0.0) > monotonic()
@@ -267,7 +274,7 @@ class Intake:
                 queue, self._tracked_id, installation, only_tracked=key in self._only_tracked
             )
         if is_foreign:
-            self._left_alone[key] = monotonic() + _LEAVE_ALONE_SECONDS
+            self._leave_alone(key)
         return [self._older(queue, rq_id, job_id) for rq_id, job_id in taken]
 
     @staticmethod

@@ -223,6 +223,33 @@ def test_a_job_that_was_lost_behind_foreign_ones_is_pushed_again_at_the_latest_w
     assert pushed_jobs(redis_url) == [waiting, lost]
 
 
+@pytest.mark.parametrize("foreign", [1, 49, 50, 200])
+@pytest.mark.parametrize("lost", [1, 2], ids=["one of two", "both"])
+def test_a_job_that_was_lost_is_pushed_again_though_nobody_ever_takes_the_foreign_ones_in_its_list(
+    database_url: str, redis_url: str, client: Redis, clock: Clock, foreign: int, lost: int
+) -> None:
+    ids = stage_jobs(database_url, 2)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.lpop("rq:queue:default", lost)
+        client.lpush("rq:queue:default", *["somebody-else"] * foreign)
+        redelivery.run_once()
+        clock.now += redelivery.lost_after_seconds
+        assert redelivery.run_once() == lost
+    assert pushed_jobs(redis_url) == ids[lost:] + ids[:lost]
+
+
+def test_the_key_of_a_queue_that_is_no_list_gets_nothing_pushed_again(
+    database_url: str, redis_url: str, client: Redis, clock: Clock
+) -> None:
+    stage_jobs(database_url)
+    with new_leader(database_url, redis_url) as (_, redelivery):
+        client.delete("rq:queue:default")
+        client.set("rq:queue:default", "no list")
+        for _ in range(3):
+            assert redelivery.run_once() == 0
+            clock.now += 3600
+
+
 def test_a_job_whose_lease_ran_out_is_pushed_again_and_no_other(
     database_url: str, redis_url: str, client: Redis
 ) -> None:

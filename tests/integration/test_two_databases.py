@@ -16,7 +16,7 @@ from rq.job import Job
 from drain import audit, postgres, stage
 from drain.errors import OwnedByAnotherError
 from drain.redelivery import Redelivery
-from drain.wire import Wire
+from drain.wire import Intake, Wire
 from tests import jobs_for_tests as jobs
 from tests.support import (
     NAMESPACE,
@@ -152,6 +152,43 @@ def test_the_namespace_of_a_database_that_is_gone_is_taken_over_with_its_queues(
         drain(other_database_url, redis_url)
 
 
+def test_a_take_over_removes_the_ids_of_the_database_that_is_gone_and_no_others_and_pushes_what_was_refused(
+    database_url: str, other_database_url: str, redis_url: str, client: Redis
+) -> None:
+    stage_jobs(other_database_url, 1200)
+    drain(other_database_url, redis_url, OTHER)
+    copy, *_ = pushed(redis_url)
+    refused = stage_jobs(database_url, 2)
+    drain(database_url, redis_url)
+    client.rpush("rq:queue:default", "somebody-else", copy)
+    client.lpush("rq:queue:default", "no-such-job", copy)
+    client.rpush("rq:queue:mail", copy)
+    hashes = len(client.keys("rq:job:*"))
+
+    words = ("run", "--once", "--take-over", installation(other_database_url))
+    with drain_command(*words, env=env_of(database_url, redis_url)) as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+        (line,) = command.events("taken_over")
+
+    assert "removed 1202 ids" in line["message"]
+    strangers, ours = pushed(redis_url)[:2], pushed_jobs(redis_url)
+    assert (strangers, ours) == (["no-such-job", "somebody-else"], refused)
+    assert pushed(redis_url, "mail") == [copy]
+    assert len(client.keys("rq:job:*")) == hashes + 2
+
+
+def test_a_take_over_leaves_a_namespace_alone_that_a_third_database_feeds(
+    redis_url: str, client: Redis
+) -> None:
+    client.hset(OWNERS, "mail", f"{UUID(int=1)} gone")
+    third = f"{UUID(int=3)} remembers third"
+    client.set(f"drain:{NAMESPACE}", third)
+    with closing(Wire(redis_url, NAMESPACE)) as wire:
+        wire.identify(str(UUID(int=2)), "ours")
+        assert wire.take_over(str(UUID(int=1))) == 1
+    assert client.get(f"drain:{NAMESPACE}") == third.encode()
+
+
 def test_the_mark_of_an_older_version_is_nobodys_and_is_replaced_without_a_push(
     database_url: str, redis_url: str, client: Redis
 ) -> None:
@@ -231,6 +268,21 @@ def test_jobs_that_were_refused_are_pushed_once_the_queue_is_free_whatever_is_in
     assert pushed_jobs(redis_url) == ids
 
 
+def test_jobs_that_were_refused_are_pushed_by_a_leader_that_begins_after_the_queue_was_freed(
+    database_url: str, other_database_url: str, redis_url: str, client: Redis
+) -> None:
+    stage_jobs(other_database_url, 60)
+    drain(other_database_url, redis_url, OTHER)
+    ids = stage_jobs(database_url, 3)
+    drain(database_url, redis_url)
+    client.hdel(OWNERS, "default")
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        redelivery = Redelivery(enqueuer, lost_after_seconds=0)
+        redelivery.recover()
+        assert redelivery.run_once() + redelivery.run_once() == 3
+    assert pushed_jobs(redis_url) == ids
+
+
 def test_the_audit_names_the_database_that_feeds_a_queue(
     database_url: str, other_database_url: str, redis_url: str
 ) -> None:
@@ -291,6 +343,38 @@ def test_a_worker_that_waits_for_jobs_of_its_own_finds_them_among_those_of_anoth
         drain(database_url, redis_url)
         wait_until(lambda: ids_in(database_url, "finished_jobs") == [job_id], PATIENCE_SECONDS)
         assert pushed_jobs(redis_url, namespace=OTHER) == theirs
+
+
+@pytest.mark.parametrize(("jobs_of_theirs", "copies"), [(1, 2), (600, 1), (1100, 1)])
+def test_ids_of_another_database_keep_a_worker_from_no_other_queue_and_no_job_behind_them(
+    database_url: str,
+    other_database_url: str,
+    redis_url: str,
+    client: Redis,
+    jobs_of_theirs: int,
+    copies: int,
+) -> None:
+    (ours, *_), letter = stage_jobs(database_url, queue="mail"), stage_jobs(database_url, queue="letters")
+    drain(database_url, redis_url)
+    stage_jobs(other_database_url, jobs_of_theirs, queue="mail")
+    client.delete(OWNERS)
+    drain(other_database_url, redis_url, OTHER)
+    for _ in range(1, copies):
+        client.rpush("rq:queue:mail", *pushed(redis_url, "mail")[1:])
+    behind = pushed(redis_url, "mail")[0]
+    client.lpop("rq:queue:mail")
+    client.rpush("rq:queue:mail", behind)
+    before = sorted(pushed(redis_url, "mail"))
+
+    intake = Intake(
+        redis_url, NAMESPACE, ["mail", "letters"], installation=lambda: installation(database_url)
+    )
+    with closing(intake):
+        assert [taken.job_id for _ in range(2) for taken in intake.take(1) or []] == [ours, *letter]
+        assert intake.take(1) == []
+        assert not intake.plain_is_next
+        assert intake.some_are_left_out
+    assert sorted([*pushed(redis_url, "mail"), behind]) == before
 
 
 def test_deliveries_under_a_namespace_that_the_database_had_before_are_claimed(

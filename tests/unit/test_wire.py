@@ -217,9 +217,17 @@ def test_the_delivery_number_is_read_from_our_ids_alone(rq_id: str, number: int 
         (["shop-1-8", "shop-2-9"], 8),
         (["somebody-else", "another-shop-1-3", "shop-7-forward", "shop-2-9"], 9),
         (["shop-1-1000", "shop-2-9"], 9),
-        (["somebody-else"], 0),
+        (["somebody-else"] * 49, None),
+        (["somebody-else"] * 50, 0),
     ],
-    ids=["nothing", "ours", "ours behind others", "a number that was never handed out", "others"],
+    ids=[
+        "nothing",
+        "ours",
+        "ours behind others",
+        "a number that was never handed out",
+        "others",
+        "many others",
+    ],
 )
 def test_the_lowest_delivery_is_the_first_one_in_the_list_that_is_ours(
     fake: Wire, listed: list[str], lowest: int | None
