@@ -22,6 +22,7 @@ from redis.retry import Retry
 
 from drain.crashpoints import CrashPoint, reached
 from drain.errors import ConfigError, OwnedByAnotherError, UnavailableError, UndeliverableError
+from drain.visible import visible
 from drain.wire import owners
 from drain.wire.owners import QUEUE_OWNERS, RECOVERING, STRANGE, Owner, read_owner
 
@@ -175,12 +176,18 @@ def tracked(
     if timeout_seconds is not None:
         outer = min(timeout_seconds + _OUTER_TIMEOUT_MARGIN_SECONDS, _LONGEST_TIMEOUT_SECONDS)
     rq_id = tracked_id(namespace, job_id, delivery)
-    return Delivery(rq_id, outer, f"{job_name} #{job_id}", data, _TRACKED_RESULT_TTL_SECONDS, queue)
+    return Delivery(rq_id, outer, f"{_shown(job_name)} #{job_id}", data, _TRACKED_RESULT_TTL_SECONDS, queue)
 
 
 @cache
 def _uuid_bytes(installation: str) -> bytes:
     return UUID(installation).bytes
+
+
+def _shown(job_name: str) -> str:
+    """A name as RQ prints it: what a terminal would obey, as its escape."""
+    # Asked of nearly all names, and a tenth of what it takes to look for the characters.
+    return job_name if job_name.isascii() and job_name.isprintable() else visible(job_name)
 
 
 def tracked_id(namespace: str, job_id: int, delivery: int) -> str:
@@ -213,7 +220,7 @@ def forwarded(
         raise UndeliverableError(f"the arguments cannot be encoded for RQ: {error}") from error
     timeout = timeout_seconds or _FORWARD_TIMEOUT_SECONDS
     rq_id = f"{namespace}-{job_id}-forward"
-    return Delivery(rq_id, timeout, f"{job_name} #{job_id}", data, "", queue)
+    return Delivery(rq_id, timeout, f"{_shown(job_name)} #{job_id}", data, "", queue)
 
 
 def delivery_number(namespace: str, rq_id: str) -> int | None:

@@ -313,3 +313,8 @@ def test_a_redis_that_nobody_serves_is_unavailable() -> None:
         pytest.raises(UnavailableError, match=":1/0"),
     ):
         away.ping()
+
+
+def test_what_rq_prints_of_a_job_commands_no_terminal() -> None:
+    delivery = wire.tracked("shop", 1, "mail", "no\x1b[31mname\r\nx", 60, 1, "")
+    assert delivery.description == r"no\x1b[31mname\r\nx #1"
