@@ -21,7 +21,7 @@ from drain import http, inspection, leader, metrics, postgres, schema, session, 
 from drain.config import Settings
 from drain.days import Days
 from drain.enqueuer import Enqueuer
-from drain.errors import DrainError, UnavailableError
+from drain.errors import ConfigError, DrainError, UnavailableError
 from drain.limit import Limit
 from drain.pace import Pace
 from drain.postgres import Connection
@@ -196,6 +196,10 @@ class Daemon:
         self.redis.remembers()
 
     def _take_over_from(self, connection: Connection, installation: str) -> None:
+        if installation == self.redis.installation:
+            raise ConfigError(
+                "--take-over names this very database; it is for the installation of one that is gone"
+            )
         removed = 0
         for number in self.redis.remove_ids_of(installation):
             removed += number
@@ -203,13 +207,18 @@ class Daemon:
             self._tick()
             connection.execute("SELECT 1")
         taken = self.redis.take_over(installation)
-        log.info(
-            "taken over from installation %s: %d, its namespace and queues; removed %d ids of its jobs from lists",
-            installation,
-            taken,
-            removed,
-            extra={"event": "taken_over"},
-        )
+        if taken:
+            log.info(
+                "taken over from installation %s: %d names of its namespace and queues; removed %d ids of its jobs",
+                installation,
+                taken,
+                removed,
+                extra={"event": "taken_over"},
+            )
+        else:
+            log.warning(
+                "nothing in Redis is fed by installation %s", installation, extra={"event": "taken_over"}
+            )
 
     @contextmanager
     def _guarded(self, connection: Connection) -> Iterator[None]:

@@ -440,3 +440,12 @@ def test_an_id_in_the_list_of_another_queue_claims_nothing(
     with drain_command("work", "--burst", env=env) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
     assert ids_in(database_url, "finished_jobs") == [job_id]
+
+
+def test_a_take_over_from_this_very_database_is_refused_in_one_line(
+    database_url: str, redis_url: str
+) -> None:
+    words = ("run", "--once", "--take-over", installation(database_url))
+    with drain_command(*words, env=env_of(database_url, redis_url)) as command:
+        assert command.wait(PATIENCE_SECONDS) == 1
+        assert command.output.splitlines()[-1].startswith("Error: --take-over names this very database")
