@@ -38,6 +38,15 @@ def session(seconds: int = _STATEMENT_SECONDS) -> dict[str, str]:
     return _BY_ID | postgres.bounds(statement_seconds=seconds, lock_seconds=seconds)
 
 
+def prepare(url: str) -> None:
+    """Put together what a connection needs to be told, so that processes forked from here on need not.
+
+    Raises:
+        ConfigError: The URL cannot be read.
+    """
+    postgres.conninfo(url, APPLICATION_NAME, session())
+
+
 @dataclass(slots=True)
 class Database:
     """One connection, for one thread.

@@ -25,7 +25,7 @@ from drain.transitions.inflight import Claim
 from workers import attempt, registry
 from workers.completion import load_sessions
 from workers.current import CurrentJob
-from workers.database import Database
+from workers.database import Database, prepare
 from workers.keeper import Keeper
 from workers.lease import Lease
 from workers.outcome import Outcome
@@ -193,6 +193,7 @@ def load() -> Settings:
     settings = Settings.from_environment()
     registry.load(settings.jobs)
     load_sessions()
+    prepare(settings.database_url)
     return settings
 
 
