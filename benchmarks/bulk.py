@@ -76,7 +76,7 @@ class Run(NamedTuple):
 
 def drain(services: Services, *words: str) -> Run:
     """Run a `drain` command to its end."""
-    return program(services, "-c", "from cli import main; main()", *words)
+    return program(services, "-c", "from drain.__main__ import main; main()", *words)
 
 
 def program(services: Services, *words: str) -> Run:

@@ -25,7 +25,7 @@ def command(services: Services, *words: str, jobs: str = "") -> Iterator[subproc
         "DRAIN_JOBS": jobs,
         "PYTHONPATH": str(Path(__file__).parents[1]),
     }
-    program = [sys.executable, "-c", "from cli import main; main()", *words]
+    program = [sys.executable, "-c", "from drain.__main__ import main; main()", *words]
     process = subprocess.Popen(program, env=environment, stderr=subprocess.DEVNULL)
     try:
         yield process

@@ -9,8 +9,8 @@ import signal
 import sys
 from contextlib import suppress
 
-from cli import main
 from drain import crashpoints
+from drain.__main__ import main
 from drain.crashpoints import CrashPoint
 from drain.wire import push
 

@@ -31,7 +31,7 @@ NAMESPACE = "test"
 # Far beyond what any of them takes: it only ends what would hang for ever.
 PATIENCE_SECONDS = 30
 BOUNDS = "-c lock_timeout=10s -c statement_timeout=30s"
-DRAIN = "from cli import main; main()"
+DRAIN = "from drain.__main__ import main; main()"
 
 T = TypeVar("T")
 

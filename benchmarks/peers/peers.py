@@ -126,7 +126,7 @@ def _drain(processes: int, concurrency: int = 1) -> Callable[[str], list[Program
     ]
 
 
-_DRAIN = [sys.executable, "-c", "from cli import main; main()"]
+_DRAIN = [sys.executable, "-c", "from drain.__main__ import main; main()"]
 
 _UNFINISHED = "SELECT FROM inflight_jobs LIMIT 1"
 

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 from redis import Redis
 
-from cli import main
 from drain import display, inspection, postgres, redelivery, stage
+from drain.__main__ import main
 from drain.audit import CHECKS, PATIENCE_SECONDS, Breach, Report, audit
 from drain.enqueuer import Enqueuer
 from drain.transitions import inflight

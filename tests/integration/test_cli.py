@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import main
 from drain import schema, stage
+from drain.__main__ import main
 from drain.transitions import inflight
 from tests.support import (
     PATIENCE_SECONDS,

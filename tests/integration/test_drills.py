@@ -34,8 +34,8 @@ from drills.report import Report, Result  # noqa: E402
 from drills.shop import Order  # noqa: E402
 from drills.verdict import Evidence, Outcome, Verdict  # noqa: E402
 
-from cli import main  # noqa: E402
 from drain import postgres  # noqa: E402
+from drain.__main__ import main  # noqa: E402
 from drain.postgres import Connection  # noqa: E402
 from tests.marked import marked, on_linux  # noqa: E402
 from tests.support import PATIENCE_SECONDS, drain_command, environment, wait_until  # noqa: E402

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
-from cli import main
 from drain import inspection, metrics, postgres
+from drain.__main__ import main
 from drain.enqueuer import Enqueuer
 from drain.redelivery import Redelivery
 from drain.transitions import inflight

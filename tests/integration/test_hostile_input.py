@@ -18,7 +18,7 @@ from rq.command import send_shutdown_command
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry
 
-from cli import main
+from drain.__main__ import main
 from tests import jobs_in_batches as jobs
 from tests.support import (
     DRAIN,

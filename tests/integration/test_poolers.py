@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy
 from click.testing import CliRunner
 
-from cli import main
 from drain import postgres, schema, session, stage, stage_many
+from drain.__main__ import main
 from drain.config import Settings
 from drain.errors import ConfigError, UnavailableError
 from drain.postgres import Connection

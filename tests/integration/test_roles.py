@@ -17,8 +17,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 import workers
-from cli import main
 from drain import inspection, postgres, roles, schema, stage, stage_many
+from drain.__main__ import main
 from drain.audit import audit
 from drain.config import Settings
 from drain.daemon import Daemon

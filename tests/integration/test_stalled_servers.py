@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
-from cli import main
 from drain import daemon, postgres, stage
+from drain.__main__ import main
 from drain.config import Settings, process_name
 from drain.daemon import Daemon
 from drain.embedded import EmbeddedRedis

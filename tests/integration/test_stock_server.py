@@ -77,7 +77,7 @@ LOOKS = [
 # All in one process, since most of the time of a command is that of its imports.
 COMMANDS = """
 import json, sys
-from cli import main
+from drain.__main__ import main
 for words in json.loads(sys.argv[1]):
     try:
         main(words, standalone_mode=False)

@@ -24,8 +24,8 @@ from psycopg.rows import dict_row
 from redis import Redis
 from rq.job import Job
 
-from cli import main
 from drain import postgres, schema, stage
+from drain.__main__ import main
 from drain.config import Settings
 from drain.embedded import CARELESS, EmbeddedPostgres, EmbeddedRedis
 from drain.redelivery import Redelivery

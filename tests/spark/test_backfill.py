@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import main
+from drain.__main__ import main
 from drain.transitions import bulk
 from pipeline import progress
 from tests.support import in_a_hurry, query, wait_until
@@ -356,7 +356,15 @@ def test_a_run_that_is_killed_half_way_stages_nothing_and_can_be_repeated(
     database_url: str, backfill: Backfill, documents: Path
 ) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", "from cli import main; main()", *RUN, *SLOW, "--master", "local[1]"],
+        [
+            sys.executable,
+            "-c",
+            "from drain.__main__ import main; main()",
+            *RUN,
+            *SLOW,
+            "--master",
+            "local[1]",
+        ],
         env=os.environ | in_a_hurry() | {"DRAIN_DATABASE_URL": database_url},
         stderr=subprocess.DEVNULL,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import main
+from drain.__main__ import main
 from pipeline import history
 from tests.support import query
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from cli import main
+from drain.__main__ import main
 from drain.errors import DrainError
 from pipeline import java
 from pipeline.failures import explanation
@@ -52,7 +52,7 @@ def test_without_spark_each_command_says_what_to_install(
 # Spark gives way to whatever else the machine does.
 COMMAND = """
 import atexit, os, pathlib
-from cli import main
+from drain.__main__ import main
 atexit.register(lambda: pathlib.Path("niceness").write_text(str(os.nice(0))))
 main()
 """

@@ -5,8 +5,8 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cli import main
 from drain import postgres, wire
+from drain.__main__ import main
 from drain.config import VARIABLES, Settings
 from drain.errors import ConfigError
 

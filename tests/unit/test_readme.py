@@ -10,8 +10,8 @@ import click
 import pytest
 from prometheus_client import Counter, Gauge, Histogram
 
-from cli import main
 from drain import metrics
+from drain.__main__ import main
 from drain.config import VARIABLES
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,13 @@
+"""The commands of `drain`, a module for each group of them; each reads its words, makes one call, shows the result.
+
+setup       init, roles
+run         the enqueuer
+work        the workers
+status      how many jobs are where
+jobs        list, show
+audit       is any job lost, doubled or stuck?
+dead        list, show, retry, discard
+dev         servers for development
+demo        demo, drill
+database    the connection of a command that asks PostgreSQL
+"""

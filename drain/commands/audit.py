@@ -1,0 +1,98 @@
+"""`drain audit`: is any job lost, doubled or stuck?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing, nullcontext
+
+import click
+
+from drain import display, wire
+from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, audit
+from drain.commandline import as_json_option, settings_options
+from drain.commands.database import database
+from drain.config import Settings
+from pipeline.commands.audit import conserve
+from pipeline.commands.options import Runtime, spark_options
+
+# What one step of an audit may take: it reads all of a hundred million finished jobs.
+_AUDIT_SECONDS = 3600
+
+
+@click.command("audit")
+@settings_options("database_url", "redis_url", "namespace")
+@click.option(
+    "--overdue-seconds",
+    type=click.IntRange(0, 100_000_000),
+    default=OVERDUE_SECONDS,
+    show_default=True,
+    help="What has been due for longer than this is overdue.",
+)
+@click.option(
+    "--patience-seconds",
+    type=click.IntRange(0, 3600),
+    default=PATIENCE_SECONDS,
+    show_default=True,
+    help="For how long to look again at what may only be under way.",
+)
+@click.option(
+    "--expected",
+    metavar="SOURCE",
+    help="Instead: hold a list of job ids that an application says it has committed against all tables, on Spark.",
+)
+@click.option("--key", default="id", show_default=True, help="The list's column with the ids.")
+@click.option(
+    "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, help="With --expected: where archived days are."
+)
+@click.option("--queue", help="With --expected: the list is about this queue only.")
+@click.option("--job", help="With --expected: the list is about this job name only.")
+@spark_options
+@as_json_option
+def audit_jobs(
+    settings: Settings,
+    runtime: Runtime,
+    *,
+    overdue_seconds: int,
+    patience_seconds: int,
+    expected: str | None,
+    key: str,
+    archive: str | None,
+    queue: str | None,
+    job: str | None,
+    as_json: bool,
+) -> None:
+    """Check that no job is lost, doubled or stuck. Exits 1 if one is, with a line for each breach.
+
+    Changes nothing, and may run beside everything else at any time. It reads every table once, all as of one
+    instant: each id is in exactly one of them, nothing has finished without a claim, no fencing token has gone
+    backwards, and nothing is overdue. Then it compares the lists in Redis with inflight_jobs, if Redis is named.
+    What seems overdue or missing is looked at again until it has cleared or patience is over.
+
+    \b
+    drain audit
+    drain audit --overdue-seconds 600     for a backlog that may take ten minutes
+    drain audit --json | jq '.checks[] | select(.ok | not)'
+    drain audit --expected 'sql:SELECT job_id AS id FROM orders' --archive s3a://lake/jobs
+    """  # noqa: D301
+    if expected is not None:
+        only = {"queue": queue, "job_name": job}
+        ok = conserve(settings, runtime, expected, key=key, archive=archive, only=only, as_json=as_json)
+        sys.exit(0 if ok else 1)
+    if queue or job:
+        raise click.UsageError("--queue and --job go with --expected")
+    with database(settings, _AUDIT_SECONDS) as connection, display.progress() as progress:
+        redis = wire.Wire(settings.redis_url, settings.namespace) if settings.redis_url else None
+        with closing(redis) if redis else nullcontext():
+            report = audit(
+                connection,
+                redis,
+                overdue_seconds=overdue_seconds,
+                patience_seconds=patience_seconds,
+                progress=progress,
+            )
+    if as_json:
+        click.echo(json.dumps(report.as_json()))
+    else:
+        display.show_audit(report)
+    sys.exit(0 if report.ok else 1)

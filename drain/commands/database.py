@@ -1,0 +1,47 @@
+"""The connection of a command that asks PostgreSQL, and what it says of names that nobody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+
+import click
+
+from drain import inspection, postgres, schema
+from drain.config import Settings
+from drain.postgres import Connection
+from drain.visible import visible
+
+# What a question may take; counting a few million rows takes a second.
+_STATEMENT_SECONDS = 30
+_LOCK_SECONDS = 5
+
+
+@contextmanager
+def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[Connection]:
+    """Connect a command to a database of our schema version, with bounds on each statement and on the whole.
+
+    Args:
+        settings: Where.
+        seconds: Bound of a statement; the whole may take twice as long.
+
+    Raises:
+        DrainError: There is no database, it has no schema or that of another version, or it took too long.
+    """
+    connection = postgres.connect(settings.database_url, "drain cli")
+    with (
+        closing(connection),
+        postgres.reachable(settings.database_url),
+        postgres.time_limit(connection, 2 * seconds),
+    ):
+        postgres.set_bounds(connection, statement_seconds=seconds, lock_seconds=_LOCK_SECONDS)
+        schema.check(connection)
+        yield inspection.readable(connection)
+
+
+def hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:
+    """Print a line to standard error for each of these queues that nobody has used so far."""
+    for queue in queues:
+        if queue not in known:
+            names = visible(", ".join(sorted(known))) or "none"
+            click.echo(f"queue {queue!r} is unknown so far; known: {names}", err=True)

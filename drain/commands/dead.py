@@ -1,0 +1,133 @@
+"""`drain dead`: the jobs that were given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from drain import inspection
+from drain.commandline import JOB_ID, F, as_json_option, limit_option, settings_options
+from drain.commands.database import database, hint_at_unknown
+from drain.commands.jobs import print_job, print_jobs
+from drain.config import Settings
+from drain.errors import DrainError
+from drain.postgres import Connection
+from drain.transitions import dead as dead_jobs
+from drain.transitions.dead import Selection
+
+
+@click.group()
+def dead() -> None:
+    """Look at the jobs that were given up; retry or discard them.
+
+    A job is dead when it is out of attempts, or has given up by itself; when its expires_at has passed; when
+    nobody can read it; or when it took its worker along on its last attempt. It stays until a person decides.
+
+    \b
+    drain dead list --queue mail
+    drain dead show 42
+    drain dead retry 42
+    drain dead retry --queue mail --job shop.jobs.send_receipt
+    drain dead discard --all --yes
+    """  # noqa: D301
+
+
+@dead.command("list")
+@settings_options("database_url")
+@click.option("--queue", help="Only those of this queue.")
+@click.option("--job", help="Only those of this job name.")
+@click.option("--tag", help="Only those with this tag.")
+@limit_option
+@as_json_option
+def list_dead(
+    settings: Settings, *, queue: str | None, job: str | None, tag: str | None, limit: int, as_json: bool
+) -> None:
+    """List dead jobs and what they died of, the latest first."""
+    with database(settings) as connection:
+        jobs = inspection.jobs(connection, "dead", limit=limit, queue=queue, job_name=job, tag=tag)
+        if queue and not jobs:
+            hint_at_unknown([queue], inspection.queues(connection))
+    print_jobs("dead", jobs, as_json=as_json)
+
+
+@dead.command("show")
+@click.argument("job_id", metavar="ID", type=JOB_ID)
+@settings_options("database_url")
+@as_json_option
+def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
+    """Show all that is known about one dead job: its arguments, its traceback, its former lives."""
+    with database(settings) as connection:
+        job = inspection.job(connection, job_id)
+    if job["state"] != "dead":
+        raise DrainError(f"job {job_id} is not dead, it is {job['state']}; `drain show {job_id}` shows it")
+    print_job(job, as_json=as_json)
+
+
+def selection_options(command: F) -> F:
+    """Let a command say which dead jobs it means; it gets one `Selection`."""
+
+    def with_selection(
+        *,
+        ids: tuple[int, ...],
+        queue: str | None,
+        job: str | None,
+        tag: str | None,
+        everything: bool,
+        **given: Any,
+    ) -> Any:
+        if everything == bool(ids or queue or job or tag):
+            raise click.UsageError("name the jobs: IDs, --queue, --job or --tag; or --all for all of them")
+        return command(selection=Selection(ids or None, queue, job, tag), **given)
+
+    with_selection.__name__, with_selection.__doc__ = command.__name__, command.__doc__
+    with_selection.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--all", "everything", is_flag=True, help="All of them."),
+        click.option("--tag", help="Those with this tag."),
+        click.option("--job", help="Those of this job name."),
+        click.option("--queue", help="Those of this queue."),
+        click.argument("ids", nargs=-1, metavar="[ID]...", type=JOB_ID),
+    ):
+        with_selection = option(with_selection)
+    return with_selection  # type: ignore[return-value]
+
+
+@dead.command()
+@settings_options("database_url")
+@selection_options
+def retry(settings: Settings, selection: Selection, *, yes: bool) -> None:
+    """Stage dead jobs anew, with fresh attempts. What they died of stays on record."""
+    _act_on_dead(settings, selection, "retry", dead_jobs.revive, yes=yes)
+
+
+@dead.command()
+@settings_options("database_url")
+@selection_options
+def discard(settings: Settings, selection: Selection, *, yes: bool) -> None:
+    """Delete dead jobs for good."""
+    _act_on_dead(settings, selection, "discard", dead_jobs.discard, yes=yes)
+
+
+def _act_on_dead(
+    settings: Settings,
+    selection: Selection,
+    verb: str,
+    act: Callable[[Connection, Selection], int],
+    *,
+    yes: bool,
+) -> None:
+    with database(settings) as connection:
+        count = dead_jobs.count(connection, selection)
+        others = dead_jobs.not_dead(connection, selection.ids or ())
+    if others:
+        raise DrainError(f"not dead: {', '.join(map(str, others))}; nothing was done")
+    if not count:
+        raise DrainError("no dead job matches; `drain list dead` shows what there is")
+    if not yes:
+        click.confirm(f"{verb} {count} dead {'job' if count == 1 else 'jobs'}?", abort=True)
+    with database(settings) as connection:
+        done = act(connection, selection)
+    click.echo(f"{verb}: {done} {'job' if done == 1 else 'jobs'}")

@@ -1,0 +1,60 @@
+"""`drain demo` and `drain drill`: the proofs that run on servers of their own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from drain import schema
+from drain.commandline import as_json_option
+
+
+@click.command()
+@as_json_option
+def demo(*, as_json: bool) -> None:
+    """Index the standard library's documentation: ten thousand real jobs, and the proof that none is lost.
+
+    Brings its own PostgreSQL, Redis, enqueuer and workers. Exits 1 if a job was lost, or ran for a
+    transaction that had been rolled back.
+    """
+    _find_examples()
+    from docsearch.demo import main as run_demo
+
+    sys.exit(run_demo(as_json=as_json))
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--all", "everything", is_flag=True, help="All of them, with a table at the end.")
+@as_json_option
+def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
+    """Break something on purpose, and let the tables prove that it happened and harmed nothing.
+
+    Brings its own PostgreSQL, Redis, enqueuers and workers, and prints what happens as JSON lines. Exits 1 if
+    a drill was not survived, or if what it is about did not take place.
+
+    \b
+    lease-race        a worker outlives its lease and comes back after another one has done the job
+    kill-enqueuer     the leader is killed under load, and a standby takes over
+    kill-worker       a worker is killed in the middle of a job
+    flush-redis       Redis forgets thousands of queued jobs under load
+    restart-postgres  PostgreSQL crashes in the middle of work, and comes back
+    zombie-leader     a leader that stood still in the middle of a batch comes back after its successor
+    late-commit       a job with a lower id is committed after one with a higher id has finished
+    """  # noqa: D301
+    _find_examples()
+    from drills.show import DRILLS
+    from drills.show import main as run_drills
+
+    if everything == bool(name) or name not in {None, *DRILLS}:
+        raise click.UsageError(f"name one drill, or --all: {', '.join(DRILLS)}")
+    sys.exit(run_drills([name] if name else list(DRILLS), as_json=as_json))
+
+
+def _find_examples() -> None:
+    """Let the examples be imported, from beside the packages or from the wheel."""
+    beside_the_packages = Path(__file__).parents[2] / "examples"
+    in_the_wheel = Path(schema.__file__).with_name("examples")
+    sys.path.insert(0, str(in_the_wheel if in_the_wheel.exists() else beside_the_packages))

@@ -1,0 +1,63 @@
+"""`drain list` and `drain show`: the jobs themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from drain import display, inspection
+from drain.commandline import JOB_ID, as_json_option, limit_option, settings_options
+from drain.commands.database import database, hint_at_unknown
+from drain.config import Settings
+
+
+@click.command("list")
+@click.argument("state", type=click.Choice(list(inspection.TABLES)))
+@settings_options("database_url")
+@click.option("--queue", help="Only jobs of this queue.")
+@limit_option
+@as_json_option
+def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
+    """List jobs that are STATE, the latest first.
+
+    \b
+    drain list dead --queue mail
+    drain list finished --limit 1000 --json | jq '.[].job_name'
+    """  # noqa: D301
+    with database(settings) as connection:
+        jobs = inspection.jobs(connection, state, queue=queue, limit=limit)
+        if queue and not jobs:
+            hint_at_unknown([queue], inspection.queues(connection))
+    print_jobs(state, jobs, as_json=as_json)
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=JOB_ID)
+@settings_options("database_url")
+@as_json_option
+def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
+    """Show all that is known about one job."""
+    with database(settings) as connection:
+        job = inspection.job(connection, job_id)
+    print_job(job, as_json=as_json)
+
+
+def print_jobs(state: str, jobs: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    """Print jobs of one state as a table or as JSON, or say that there is none."""
+    if as_json:
+        click.echo(json.dumps(jobs, default=display.plain))
+    elif jobs:
+        display.show_jobs(state, jobs)
+    else:
+        click.echo(f"no {state} job matches", err=True)
+
+
+def print_job(job: dict[str, Any], *, as_json: bool) -> None:
+    """Print all that is known about a job."""
+    if as_json:
+        click.echo(json.dumps(job, default=display.plain))
+    else:
+        display.show_job(job)

@@ -1,0 +1,71 @@
+"""`drain run`: the enqueuer."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import click
+
+from drain import log
+from drain.commandline import settings_options, verbose_option
+from drain.config import Settings
+
+
+@click.command()
+@settings_options("database_url", "redis_url", "namespace", "forward_queues", "batch_size", "poll_seconds")
+@click.option("--once", is_flag=True, help="Drain what is due now, and exit.")
+@click.option(
+    "--take-over",
+    type=click.UUID,
+    metavar="INSTALLATION",
+    help="That database is gone: feed its namespace and queues in Redis from now on.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=9187,
+    show_default=True,
+    envvar="DRAIN_METRICS_PORT",
+    show_envvar=True,
+    help="Serve /metrics, /healthz and /readyz here; 0 for none.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    envvar="DRAIN_METRICS_HOST",
+    show_envvar=True,
+    help="Address to serve them on.",
+)
+@verbose_option
+def run(
+    settings: Settings,
+    *,
+    once: bool,
+    take_over: UUID | None,
+    metrics_port: int,
+    metrics_host: str,
+    verbose: bool,
+) -> None:
+    """Drain committed jobs into Redis. Start as many as you like: one leads, the others stand by.
+
+    SIGTERM and SIGINT end it after the batch in hand, with exit code 0.
+
+    \b
+    drain run --metrics-port 9187
+    drain run --once                      from cron, where a daemon is too much
+    """  # noqa: D301
+    # Imported here: the other commands start faster without the enqueuer.
+    from drain import http
+    from drain.daemon import Daemon
+
+    log.configure("DEBUG" if verbose else "INFO")
+    daemon = Daemon(settings, take_over=str(take_over) if take_over else None)
+    if once:
+        click.echo(f"{daemon.run_once()} jobs went to Redis")
+        return
+    server = http.serve(metrics_host, metrics_port, daemon.answers()) if metrics_port else None
+    with daemon.signals():
+        daemon.run()
+    if server is not None:
+        server.shutdown()
