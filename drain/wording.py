@@ -1,0 +1,39 @@
+"""Numbers and times as people read them: one format each, in every table, message and log line."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+_UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+def duration(seconds: float) -> str:
+    """Length of time with two significant units at most: 0.34s, 4.2s, 42s, 3m 20s, 2h 5m, 4d 3h."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds < 9.95:
+        return f"{seconds:.2g}s" if seconds >= 0.01 or not seconds else "0s"
+    rest = round(seconds)
+    for (unit, size), (smaller, smaller_size) in zip(_UNITS, _UNITS[1:], strict=False):
+        if rest >= size:
+            more = rest % size // smaller_size
+            return f"{rest // size}{unit} {more}{smaller}" if more else f"{rest // size}{unit}"
+    return f"{rest}s"
+
+
+def relative(moment: datetime, now: datetime) -> str:
+    """How long ago a moment was, or in how long it will be: `3m 20s ago`, `in 2h 5m`, `now`."""
+    seconds = (now - moment).total_seconds()
+    if abs(seconds) < 0.5:
+        return "now"
+    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
+
+
+def clock(moment: datetime) -> str:
+    """Point in time, in UTC and to the second: `2026-11-22 01:31:07Z`."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Number of things: `1 job`, `2 jobs`, `12,000 jobs`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
