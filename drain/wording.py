@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
@@ -14,7 +15,7 @@ def duration(seconds: float) -> str:
     if seconds < 9.95:
         return f"{seconds:.2g}s" if seconds >= 0.01 or not seconds else "0s"
     rest = round(seconds)
-    for (unit, size), (smaller, smaller_size) in zip(_UNITS, _UNITS[1:], strict=False):
+    for (unit, size), (smaller, smaller_size) in pairwise(_UNITS):
         if rest >= size:
             more = rest % size // smaller_size
             return f"{rest // size}{unit} {more}{smaller}" if more else f"{rest // size}{unit}"
