@@ -234,6 +234,9 @@ class _Log:
         if not self._server.runs:
             self._console.say(self._name, "has ended: it starts again", "red")
             self._server.start()
+            # What a server writes as it starts looks like trouble and is none.
+            self._offset = self._server.log.stat().st_size
+            self._console.say(self._name, "runs again")
 
 
 def _end(programs: Sequence[Program]) -> None:

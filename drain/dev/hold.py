@@ -7,10 +7,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 
 from drain.errors import EmbeddedError
 
 _NAME = "drain-dev.pid"
+# Time that the servers of a killed `drain dev` have to end: their guards end them.
+_PATIENCE_SECONDS = 15.0
 
 
 @contextmanager
@@ -33,6 +36,24 @@ def held(directory: Path) -> Iterator[None]:
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        _wait_for_postgres_to_end(directory / "postgres" / "data" / "postmaster.pid")
         yield
     finally:
         os.close(descriptor)
+
+
+def _wait_for_postgres_to_end(lock: Path) -> None:
+    deadline = monotonic() + _PATIENCE_SECONDS
+    while _names_a_process(lock) and monotonic() < deadline:
+        sleep(0.1)
+
+
+def _names_a_process(lock: Path) -> bool:
+    try:
+        os.kill(int(lock.read_text().split("\n", 1)[0]), 0)
+    except (FileNotFoundError, ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        # Of another account, as when root runs PostgreSQL as `postgres`.
+        pass
+    return True

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pytest
 from redis import Redis
 
@@ -145,6 +146,10 @@ def test_a_first_job_is_staged_runs_and_is_reloaded_and_ctrl_c_leaves_nothing(sh
     shop.wait_for("enqueuer | was killed by signal 9: it starts again in 0.5 s\n")
     wait_until(lambda: shop.output.count("leading from now on") == 2, PATIENCE_SECONDS)
 
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        query(shop.database_url, "TABLE nothing")
+    shop.wait_for('postgres | ERROR:  relation "nothing" does not exist')
+
     # A job that runs is interrupted within seconds.
     shop.stage("sleep", "slow", 60)
     wait_until(
@@ -176,9 +181,14 @@ def test_started_twice_it_says_so_in_one_line_and_killed_it_leaves_nothing(shop:
         lambda: query(shop.database_url, "SELECT FROM inflight_jobs WHERE claimed_at IS NOT NULL"),
         PATIENCE_SECONDS,
     )
-    # The process alone, not its children.
+    # The process alone, not its children. The next one waits until these have ended.
     os.kill(shop.command.pid, signal.SIGKILL)
-    assert wait_until(lambda: not shop.processes(), PATIENCE_SECONDS)
+    env = environment("x", "y", PYTHONPATH=str(ROOT), DRAIN_JOBS="")
+    with drain_command("dev", "--directory", "data", env=env, cwd=shop.directory) as third:
+        wait_until(lambda: "paste these" in third.output, PATIENCE_SECONDS)
+        assert wait_until(lambda: not shop.processes(), PATIENCE_SECONDS)
+        third.terminate()
+        assert third.wait(PATIENCE_SECONDS) == 0
 
 
 def test_killed_at_any_moment_of_its_start_it_leaves_nothing(tmp_path: Path) -> None:
@@ -208,12 +218,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_program_that_heeds_no_signal_is_killed_with_its_children(tmp_path: Path) -> None:
     deaf = (
         "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork(); "
-        "print('deaf', flush=True); time.sleep(60)"
+        "os.write(1, b'deaf\\n'); time.sleep(60)"
     )
     lines: list[str] = []
     program = Program("worker", deaf, {"MARK_OF_TEST": str(tmp_path)}, lambda _, line: lines.append(line))
     program.start()
-    wait_until(lambda: lines == ["deaf", "deaf"])
+    wait_until(lambda: lines == ["deaf", "deaf"], PATIENCE_SECONDS)
     program.terminate()
     assert not program.wait(0.05)
     program.close()
