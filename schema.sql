@@ -536,7 +536,7 @@ BEGIN
     IF keep IS NULL OR keep NOT BETWEEN 1 AND 36500 THEN
         RAISE EXCEPTION 'drain_drop_old_day() keeps 1 to 36500 days, not %', keep;
     END IF;
-    -- The lock of whoever archives.
+    -- The lock that `drain archive` holds.
     IF NOT pg_try_advisory_xact_lock(1785684580, 6) THEN
         RETURN;
     END IF;

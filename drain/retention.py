@@ -108,7 +108,7 @@ def prune(connection: Connection, keep_days: int, patience: float = PATIENCE_SEC
         except errors.LockNotAvailable:
             if monotonic() > deadline:
                 raise DrainError(
-                    "finished_jobs is in use by somebody's transaction: what is left was not dropped; run this again"
+                    "finished_jobs is in use by another transaction: the other days were not dropped; run this again"
                 ) from None
             sleep(_PAUSE_SECONDS)
             continue

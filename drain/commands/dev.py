@@ -24,7 +24,9 @@ from drain.commandline import setting_option
     type=click.IntRange(1, 65535),
     help="Port of PostgreSQL on 127.0.0.1, without a password.",
 )
-@click.option("--redis-port", type=click.IntRange(1, 65535), help="Port of Redis, likewise.")
+@click.option(
+    "--redis-port", type=click.IntRange(1, 65535), help="Port of Redis on 127.0.0.1, without a password."
+)
 def dev(jobs: str | None, directory: Path | None, port: int | None, redis_port: int | None) -> None:
     """Run PostgreSQL and Redis in the foreground, for development, until Ctrl-C.
 

@@ -43,7 +43,7 @@ def prune(settings: Settings, *, keep_days: int, dry_run: bool, yes: bool, as_js
 
     \b
     drain prune --keep-days 30 --dry-run
-    drain prune --keep-days 30 --yes            from cron, as the owner of the tables
+    drain prune --keep-days 30 --yes        from cron, as the tables' owner
     """  # noqa: D301
     with database(settings, _SECONDS) as connection:
         found = [

@@ -25,7 +25,7 @@ from drain.config import Settings
     type=click.IntRange(1, 36_500),
     envvar="DRAIN_KEEP_DAYS",
     show_envvar=True,
-    help="Drop days of finished jobs, unarchived, but for so many before today, by UTC.",
+    help="Days of finished jobs before today, by UTC, that stay; older ones are dropped for good. All by default.",
 )
 @click.option(
     "--metrics-port",

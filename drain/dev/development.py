@@ -47,7 +47,7 @@ class Plan:
         jobs: Modules that define jobs; without any, only the servers run.
         directory: Where the data are kept; None for a temporary directory.
         port: Port of PostgreSQL on 127.0.0.1; None for a Unix socket alone.
-        redis_port: Likewise of Redis.
+        redis_port: Port of Redis on 127.0.0.1; None for a Unix socket alone.
     """
 
     jobs: Sequence[str] = ()
@@ -61,7 +61,7 @@ class Development:
 
     Args:
         plan: What to run.
-        stop: Set by whoever ends it, a signal handler for example.
+        stop: Ends `run` once it is set, by a signal handler for example.
     """
 
     def __init__(self, plan: Plan, stop: Event) -> None:

@@ -97,7 +97,7 @@ class Program:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it has ended, for so many seconds at most; returns whether it has."""
+        """Wait until the program has ended, or the seconds are over; returns whether it has ended."""
         if self._process:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, seconds))

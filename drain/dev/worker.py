@@ -46,6 +46,8 @@ def words(arguments: Sequence[str]) -> list[str]:
         "--jobs",
         ",".join(modules),
         f"--grace-seconds={GRACE_SECONDS}",
+        # A line for each job that has finished.
+        "--verbose",
     ]
 
 

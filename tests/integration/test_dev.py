@@ -203,7 +203,7 @@ def test_killed_at_any_moment_of_its_start_it_leaves_nothing(tmp_path: Path) -> 
 
 
 def test_a_program_is_guarded_from_its_first_instant(tmp_path: Path) -> None:
-    """Whoever dies between the start of a program and the note of its pid leaves it running."""
+    """Its owner may die before it can note the pid."""
     owner = f"""
 import os, signal, sys
 from drain.dev.program import Program

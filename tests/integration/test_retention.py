@@ -141,7 +141,7 @@ def test_a_day_that_is_in_use_stays_for_now_and_nobody_waits_for_long(
         began = monotonic()
         assert chore.run_once() == 0
         assert monotonic() - began < A_MOMENT_SECONDS
-        with pytest.raises(DrainError, match="in use by somebody's transaction"):
+        with pytest.raises(DrainError, match="in use by another transaction"):
             list(retention.prune(connection, 3, patience=0.0))
         # The lock that was asked for is in nobody's way.
         finish(database_url, days[0], 51)
@@ -213,6 +213,13 @@ def test_an_enqueuer_with_the_least_rights_drops_days_and_without_them_says_so_o
     query(place.url, "GRANT EXECUTE ON FUNCTION drain_drop_old_day(integer) TO drain_enqueuer")
     Daemon(settings, keep_days=1).run_once()
     assert query(place.url, f"SELECT to_regclass('{partition_of(day)}') IS NULL") == [(True,)]
+
+
+def test_run_takes_the_number_of_days(database_url: str, redis_url: str, days: dict[int, date]) -> None:
+    env = {"DRAIN_DATABASE_URL": database_url, "DRAIN_REDIS_URL": redis_url, "DRAIN_KEEP_DAYS": "3"}
+    for words, left in (([], 4), (["--keep-days", "1"], 2)):
+        assert CliRunner().invoke(main, ["run", "--once", *words], env=env).exit_code == 0
+        assert len(kept(database_url, days)) == left
 
 
 def prune(database_url: str, *words: str, answer: str | None = None) -> Result:
