@@ -14,7 +14,7 @@ from drain.visible import visible
 
 _COLOURS = {"enqueuer": "cyan", "worker": "green", "postgres": "magenta", "redis": "magenta", "dev": "blue"}
 _WIDTH = max(map(len, _COLOURS))
-# Events of a worker that ends: why it does has been said.
+# Events of a worker that ends: the reason is another line. RQ's own steps are left out too.
 _LEFT_OUT = frozenset({"stopping", "ended"})
 _LEVELS = {"warning": "yellow", "error": "red", "critical": "red"}
 
@@ -45,7 +45,9 @@ class Console:
         if record is None:
             self.say(name, line)
             return
-        if record.get("event") in _LEFT_OUT and record["level"] == "info":
+        if record["level"] == "info" and (
+            record.get("event") in _LEFT_OUT or record["logger"] == "rq.worker"
+        ):
             return
         message = str(record["message"])
         if traceback := record.get("traceback"):

@@ -282,7 +282,14 @@ def test_a_log_line_is_shown_as_its_message_and_anything_else_as_it_is(
 ) -> None:
     console = Console()
     record = '{"time": "x", "level": "error", "logger": "workers", "message": "m", "traceback": "a\\nb"}'
-    for line in (record, '{"time": "mine"}', "\x1b[31mred", ""):
+    steps = [
+        record.replace('"error"', '"info"').replace(old, new)
+        for old, new in (
+            ('"logger": "workers"', '"logger": "rq.worker"'),
+            ('"message"', '"event": "ended", "message"'),
+        )
+    ]
+    for line in (*steps, record, '{"time": "mine"}', "\x1b[31mred", ""):
         console.relay("worker", line)
     assert capsys.readouterr().out.splitlines() == [
         "worker   | m", "worker   | a", "worker   | b", 'worker   | {"time": "mine"}', "worker   | \\x1b[31mred",
