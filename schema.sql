@@ -338,8 +338,7 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 
--- The only function that runs with the rights of another role, the owner of the schema: the leader, which calls it,
--- owns no table. The caller chooses nothing but how many days, and they are few.
+-- Runs with the rights of another role, the owner of the schema: the leader, which calls it, owns no table. The caller chooses nothing but how many days, and they are few.
 CREATE OR REPLACE FUNCTION drain_make_days(ahead integer) RETURNS integer LANGUAGE sql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     RETURN drain_make_days_of('finished_jobs', ahead);
@@ -504,9 +503,82 @@ CREATE TABLE IF NOT EXISTS drain_state (
     leader        text,
     leader_since  timestamptz,
     -- Told apart from every other database's: part of the keys that jobs show to the outside.
-    installation  uuid        NOT NULL DEFAULT gen_random_uuid()
+    installation  uuid        NOT NULL DEFAULT gen_random_uuid(),
+    -- Retention: days of finished_jobs before this one have been dropped unarchived, with ids up to this one.
+    dropped_before date,
+    dropped_up_to  bigint
 );
 INSERT INTO drain_state DEFAULT VALUES ON CONFLICT DO NOTHING;
+
+-- Drops the oldest day of finished_jobs that is over, but for the last `keep` of them, by UTC. Returns that day and the
+-- number of its jobs, an estimate for a large one; nothing if there is none, or while `drain archive` is at work. Of a
+-- day without a partition some thousand rows are deleted. A day that is in use is left alone after a moment, with
+-- lock_not_available. Any other table that has been attached to finished_jobs is left alone for good.
+CREATE OR REPLACE FUNCTION drain_drop_old_day_of(
+    parent regclass, notes regclass, keep integer, OUT day date, OUT jobs bigint
+) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+    SET timezone = 'UTC' SET datestyle = 'ISO'
+AS $$
+DECLARE
+    most      constant integer := 10000;
+    small     constant bigint := 64 * 1024 * 1024;
+    days      constant text := 'FOR VALUES FROM (''%s 00:00:00+00'') TO (''%s 00:00:00+00'')';
+    lower     constant text := '^FOR VALUES FROM \(''(\d{4}-\d\d-\d\d) 00:00:00\+00''\)';
+    first     date := (now() AT TIME ZONE 'UTC')::date - keep;
+    other     regclass := (SELECT partdefid FROM pg_partitioned_table WHERE partrelid = parent);
+    partition regclass;
+    highest   bigint;
+BEGIN
+    -- The count has to be of what is there once the lock is granted.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'drain_drop_old_day() is for read committed transactions';
+    END IF;
+    IF keep IS NULL OR keep NOT BETWEEN 1 AND 36500 THEN
+        RAISE EXCEPTION 'drain_drop_old_day() keeps 1 to 36500 days, not %', keep;
+    END IF;
+    -- The lock that `drain archive` holds.
+    IF NOT pg_try_advisory_xact_lock(1785684580, 6) THEN
+        RETURN;
+    END IF;
+    SELECT child.oid, begins INTO partition, day
+    FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid,
+        LATERAL (SELECT pg_get_expr(child.relpartbound, child.oid)) AS bounds (text),
+        LATERAL (SELECT substring(bounds.text FROM lower)::date) AS bound (begins)
+    WHERE inhparent = parent AND child.relkind = 'r' AND begins < first
+        AND bounds.text = format(days, begins, begins + 1)
+        AND child.relname::text = 'finished_jobs_' || to_char(begins, 'YYYYMMDD')
+    ORDER BY begins LIMIT 1;
+    IF partition IS NOT NULL THEN
+        EXECUTE format('LOCK TABLE ONLY %s IN SHARE MODE', partition);
+        EXECUTE format('SELECT max(id) FROM ONLY %s', partition) INTO highest;
+        IF pg_relation_size(partition) < small THEN
+            EXECUTE format('SELECT count(*) FROM ONLY %s', partition) INTO jobs;
+        ELSE
+            jobs := (SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = partition);
+        END IF;
+        EXECUTE format('DROP TABLE %s', partition);
+    ELSE
+        EXECUTE format('SELECT (min(finished_at) AT TIME ZONE ''UTC'')::date FROM %s WHERE finished_at < $1', other)
+            INTO day USING first;
+        IF day IS NULL THEN
+            RETURN;
+        END IF;
+        EXECUTE format('WITH gone AS (DELETE FROM %1$s WHERE ctid = ANY (ARRAY('
+            'SELECT ctid FROM %1$s WHERE finished_at >= $1 AND finished_at < $1 + 1 LIMIT $2)) RETURNING id) '
+            'SELECT count(*), max(id) FROM gone', other) INTO jobs, highest USING day, most;
+    END IF;
+    EXECUTE format('UPDATE %s SET dropped_before = greatest(dropped_before, $1), '
+        'dropped_up_to = greatest(dropped_up_to, $2)', notes) USING day + 1, highest;
+END
+$$;
+
+-- Runs with the rights of the owner, since the leader owns no table (`drain run --keep-days`). The caller chooses
+-- nothing but how many days stay, and today and the day before it are always among them.
+CREATE OR REPLACE FUNCTION drain_drop_old_day(keep integer, OUT day date, OUT jobs bigint) LANGUAGE sql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT dropped.day, dropped.jobs FROM drain_drop_old_day_of('finished_jobs', 'drain_state', keep) AS dropped;
+END;
 
 -- The last delivery number that was handed out, and the one up to which all have been pushed. Set with every
 -- batch, so they are sequences: while somebody holds a snapshot, a row would get slower with each of its
@@ -548,7 +620,8 @@ REVOKE ALL ON FUNCTION
     drain_truncate_if_empty(regclass), drain_finish(bigint, bigint), drain_make_days(integer),
     drain_make_days_of(regclass, integer), drain_checksum_of(regclass), drain_checksum_of_late(date),
     drain_drop_day(regclass, bigint, numeric), drain_create_side_table(text), drain_drop_side_table(text),
-    drain_create_side_table_of(regclass, text), drain_drop_side_table_of(regclass, text), drain_wake_enqueuer()
+    drain_create_side_table_of(regclass, text), drain_drop_side_table_of(regclass, text), drain_wake_enqueuer(),
+    drain_drop_old_day(integer), drain_drop_old_day_of(regclass, regclass, integer)
     FROM PUBLIC;
 
 
@@ -557,4 +630,4 @@ CREATE TABLE IF NOT EXISTS drain_schema (
     version    integer     PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
-INSERT INTO drain_schema (version) VALUES (2) ON CONFLICT DO NOTHING;
+INSERT INTO drain_schema (version) VALUES (3) ON CONFLICT DO NOTHING;

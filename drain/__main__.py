@@ -11,6 +11,7 @@ from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
 from drain.commands.dev import dev
 from drain.commands.jobs import list_jobs, show
+from drain.commands.prune import prune
 from drain.commands.run import run
 from drain.commands.setup import init, show_roles
 from drain.commands.status import status
@@ -24,7 +25,7 @@ def main() -> None:
 
     \b
     Try it:        drain demo, drain drill --all
-    First steps:   drain dev            PostgreSQL and Redis in the foreground; prints two exports
+    First steps:   drain dev --jobs shop   all that runs, for development
                    drain init           create the tables
                    drain roles          SQL for roles with the least rights
                    drain run            the enqueuer
@@ -32,7 +33,7 @@ def main() -> None:
     Look around:   drain status, drain list, drain show
     Check it:      drain audit           exits 1 if a job is lost, doubled or stuck
     In bulk:       drain backfill, drain reconcile, drain archive, drain stats    (on Spark)
-    Clean up:      drain dead list, drain dead retry, drain dead discard
+    Clean up:      drain dead list, retry and discard; drain prune
 
     Exit codes: 0 done, 1 it could not be done (one line says why), 2 wrong usage.
     """  # noqa: D301  (click wants the backspace character itself)
@@ -48,6 +49,7 @@ for command in (
     show,
     audit_jobs,
     dead,
+    prune,
     dev,
     demo,
     drill,

@@ -26,6 +26,7 @@ from drain.limit import Limit
 from drain.pace import Pace
 from drain.postgres import Connection
 from drain.redelivery import Redelivery
+from drain.retention import Retention
 from drain.transitions import state as notes
 from drain.transitions.state import State
 from drain.turns import Turns
@@ -52,6 +53,8 @@ _STALLED_SECONDS = 35.0
 _UNHEALTHY_SECONDS = 90.0
 _COUNT_UP_TO = 100_000
 
+Chore = Turns | Days | Retention
+
 
 class Daemon:
     """One process that drains, or stands by for the one that does.
@@ -59,10 +62,14 @@ class Daemon:
     Args:
         settings: Where, and how.
         take_over: UUID of an installation that is gone: what it fed in Redis is free from now on.
+        keep_days: Days of finished jobs before today that stay when older ones are dropped; None drops none.
     """
 
-    def __init__(self, settings: Settings, *, take_over: str | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, take_over: str | None = None, keep_days: int | None = None
+    ) -> None:
         self.settings = settings
+        self._keep_days = keep_days
         self._take_over = take_over
         self.redis = Wire(settings.required_redis_url, settings.namespace)
         self._stop = threading.Event()
@@ -117,8 +124,9 @@ class Daemon:
                 again = redelivery.recover()
                 enqueuer.drain(keep_on=self._is_alive)
                 again += redelivery.run_once()
-                Turns(connection).run_once()
-                Days(connection).run_once()
+                for chore in self._chores(connection):
+                    while chore.run_once():
+                        self._tick()
                 return again + enqueuer.delivered
 
     @contextmanager
@@ -248,7 +256,7 @@ class Daemon:
                 # the waits between two terms grow.
                 enqueuer.drain(keep_on=lambda: False)
                 self._up("leading")
-                chores = (Turns(connection), Days(connection))
+                chores = self._chores(connection)
                 log.info("leading from now on", extra={"event": "leading"})
                 while not self._stop.is_set():
                     self._round(enqueuer, redelivery, chores)
@@ -256,7 +264,11 @@ class Daemon:
             metrics.LEADER.set(0)
             metrics.FAILING.clear()
 
-    def _round(self, enqueuer: Enqueuer, redelivery: Redelivery, chores: Iterable[Turns | Days]) -> None:
+    def _chores(self, connection: Connection) -> list[Chore]:
+        chores: list[Chore] = [Turns(connection), Days(connection)]
+        return chores + ([Retention(connection, self._keep_days)] if self._keep_days else [])
+
+    def _round(self, enqueuer: Enqueuer, redelivery: Redelivery, chores: Iterable[Chore]) -> None:
         """Drain until nothing is due, or until something else is; then that, or sleep."""
         self._tick()
         drained = enqueuer.drain(keep_on=self._nothing_else_is_due)

@@ -91,6 +91,12 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "drain_make_days(integer)",
             "FUNCTION",
         ),
+        Grant(
+            "Drops days that --keep-days does not keep, as the owner; never today or the day before.",
+            "EXECUTE",
+            "drain_drop_old_day(integer)",
+            "FUNCTION",
+        ),
     ),
     "worker": (
         _VERSION,

@@ -18,6 +18,7 @@ FAILING = Gauge(
 STALE = Counter("drain_stale_finishes", "Outcomes that came with a stale fencing token and were refused.")
 FAILURES = Counter("drain_failures", "Rounds that failed, by the store that failed.", ["store"])
 TRUNCATED = Counter("drain_truncated_partitions", "Partitions of staged_jobs truncated after their turns.")
+DROPPED_DAYS = Counter("drain_dropped_days", "Days of finished_jobs that --keep-days no longer keeps.")
 BATCH_SIZE = Histogram("drain_batch_jobs", "Rows of one batch.", buckets=_BATCH_SIZES)
 MOVE_SECONDS = Histogram("drain_move_seconds", "One batch's transaction.", buckets=_DURATIONS)
 PUSH_SECONDS = Histogram("drain_push_seconds", "One batch's push into Redis.", buckets=_DURATIONS)

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from drain.errors import DrainError
+from drain.transitions import finished
 from pipeline import history
 from pipeline.failures import explained
 from pipeline.history import Instant
@@ -49,7 +50,8 @@ class Report:
 
     Attributes:
         expected: How many different jobs the list has.
-        found: How many jobs there are, by place; those that the list cannot know of are not counted.
+        found: How many jobs there are, by place; those that the list cannot know of are not counted. Where days have
+            been dropped unarchived, `dropped` counts listed jobs that are nowhere and may have been among them.
         findings: What is wrong; empty if all is well.
     """
 
@@ -102,7 +104,8 @@ def check(
         if highest is None or highest[0] is None:
             raise DrainError("the list of expected jobs is empty")
         places = _places(spark, instant, archive, where).where(f"id <= {int(highest[0])}")
-        return _report(listed, places)
+        _, dropped_up_to = finished.dropped(instant.connection)
+        return _report(listed, places, dropped_up_to)
 
 
 @contextmanager
@@ -144,13 +147,13 @@ def _places(spark: SparkSession, instant: Instant, archive: str | None, where: s
     )
 
 
-def _report(listed: DataFrame, places: DataFrame) -> Report:
+def _report(listed: DataFrame, places: DataFrame, dropped_up_to: int) -> Report:
     from pyspark.sql import functions as f
 
     by_id = places.groupBy("id").agg(f.count("*").alias("times"), f.min("place").alias("place"))
     joined = listed.withColumn("listed", f.lit(1)).join(by_id, "id", "full_outer")
     reason = (
-        f.when(f.col("times").isNull(), "lost")
+        f.when(f.col("times").isNull() & (f.col("id") > dropped_up_to), "lost")
         .when(f.col("times") > 1, "doubled")
         .when(f.col("listed").isNull(), "unknown")
     )
@@ -165,6 +168,8 @@ def _report(listed: DataFrame, places: DataFrame) -> Report:
     for group in groups:
         if group.place is not None:
             found[group.place] += group.jobs
+        elif group.reason is None:
+            found["dropped"] = group.jobs
         if group.reason is not None:
             wrong[group.reason] += group.jobs
     return Report(

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -33,6 +34,10 @@ MEMORY = Path("/dev/shm")
 ROOM_IN_MEMORY = 2 * 1024**3
 # The verdicts of drills and soak compare the time of a commit with that of the job's claim.
 POSTGRES = {"track_commit_timestamp": "on"}
+
+
+# The day on which a template was made, by its name.
+_MADE_ON: dict[str, date] = {}
 
 
 # Whoever starts the tests in the background of a script has them ignore Ctrl-C and SIGQUIT, and so would every process
@@ -139,6 +144,7 @@ def template(servers: Services) -> str:
     with _administrator(servers) as connection:
         connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
     schema.install(servers.postgres.url_of(name))
+    _MADE_ON[name] = datetime.now(UTC).date()
     return name
 
 
@@ -193,12 +199,23 @@ def _database(servers: Services, template: str) -> Iterator[str]:
     create = SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(template))
     with _administrator(servers) as connection:
         connection.execute(create)
+    _bring_up_to_today(servers.postgres.url_of(name), template)
     try:
         yield servers.postgres.url_of(name)
     finally:
         with _administrator(servers) as connection:
             _let_backends_leave(connection, name)
             connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+def _bring_up_to_today(database_url: str, template: str) -> None:
+    """Give a copy the partitions of today where midnight, by UTC, has passed since the template was made."""
+    day = _MADE_ON.get(template, date.max)
+    if day >= datetime.now(UTC).date():
+        return
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("SELECT drain_make_days(3)")
+        connection.execute(f"DROP TABLE finished_jobs_{day:%Y%m%d}".encode())
 
 
 def _let_backends_leave(connection: psycopg.Connection, database: str) -> None:

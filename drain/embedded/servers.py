@@ -55,6 +55,7 @@ class EmbeddedPostgres(GuardedServer):
         directory: Where the data live; None for a temporary one, which `close` removes.
         settings: Server settings by name, over the defaults.
         listen: Listen on a free port of 127.0.0.1 too, and name that in `url`.
+        port: Listen on this port instead of a free one.
         bin_directory: Where `postgres` and `initdb` are; None to look for them.
     """
 
@@ -67,11 +68,12 @@ class EmbeddedPostgres(GuardedServer):
         *,
         settings: Mapping[str, str] | None = None,
         listen: bool = False,
+        port: int | None = None,
         bin_directory: Path | None = None,
     ) -> None:
         super().__init__(directory)
         self.settings = dict(settings or {})
-        self.port = _free_port() if listen else None
+        self.port = port or (_free_port() if listen else None)
         self.bin_directory = find_postgres(bin_directory)
         self._data = self.directory / "data"
         self._sockets = _with_room_for(f".s.PGSQL.{SOCKET_PORT}", self._data, self.scratch / "sockets")
@@ -158,6 +160,7 @@ class EmbeddedRedis(GuardedServer):
         directory: Where log, socket and data live; None for a temporary one, which `close` removes.
         settings: Server settings by name, over the defaults, such as `{"appendonly": "yes"}`.
         listen: Listen on a free port of 127.0.0.1 too, and name that in `url`.
+        port: Listen on this port instead of a free one.
         bin_directory: Where `redis-server` or `valkey-server` is; None to look for it.
     """
 
@@ -170,11 +173,12 @@ class EmbeddedRedis(GuardedServer):
         *,
         settings: Mapping[str, str] | None = None,
         listen: bool = False,
+        port: int | None = None,
         bin_directory: Path | None = None,
     ) -> None:
         super().__init__(directory)
         self.settings = dict(settings or {})
-        self.port = _free_port() if listen else None
+        self.port = port or (_free_port() if listen else None)
         self.binary = find_redis(bin_directory)
         self._socket = _with_room_for("redis.sock", self.directory, self.scratch) / "redis.sock"
 
@@ -243,6 +247,8 @@ def services(
     directory: Path | None = None,
     *,
     listen: bool = False,
+    postgres_port: int | None = None,
+    redis_port: int | None = None,
     durable: bool = True,
     postgres_settings: Mapping[str, str] | None = None,
     redis_settings: Mapping[str, str] | None = None,
@@ -255,6 +261,8 @@ def services(
     Args:
         directory: Where to keep the data; None for a temporary directory.
         listen: Listen on free ports of 127.0.0.1 instead of Unix sockets alone.
+        postgres_port: Let PostgreSQL listen on this port of 127.0.0.1.
+        redis_port: Let Redis listen on this port of 127.0.0.1.
         durable: False spares PostgreSQL its fsyncs: a crash of the machine may lose data.
         postgres_settings: Server settings of PostgreSQL by name.
         redis_settings: Server settings of Redis by name.
@@ -266,8 +274,11 @@ def services(
         directory and directory / "postgres",
         settings=({} if durable else CARELESS) | dict(postgres_settings or {}),
         listen=listen,
+        port=postgres_port,
     )
-    redis_ = EmbeddedRedis(directory and directory / "redis", settings=redis_settings, listen=listen)
+    redis_ = EmbeddedRedis(
+        directory and directory / "redis", settings=redis_settings, listen=listen, port=redis_port
+    )
     with without_client_settings(), postgres, redis_:
         yield Services(postgres, redis_)
 

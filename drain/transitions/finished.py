@@ -26,6 +26,15 @@ WHERE finished_at < (%s::date)::timestamp AT TIME ZONE 'UTC'
 _CHECKSUM = "SELECT counted, checksum FROM drain_checksum_of(%s::regclass)"
 _CHECKSUM_OF_LATE = "SELECT counted, checksum FROM drain_checksum_of_late(%s::date)"
 _DROP_DAY = "SELECT drain_drop_day(%s::regclass, %s::bigint, %s::numeric)"
+_DROP_OLD_DAY = "SELECT day, jobs FROM drain_drop_old_day(%s::integer)"
+_JOBS_OF_DAY = """
+SELECT coalesce(
+    (SELECT reltuples::bigint FROM pg_class
+     WHERE oid = to_regclass(%(partition)s::text)::oid AND reltuples >= 0::real
+        AND pg_relation_size(oid::regclass) >= 64 * 1024 * 1024),
+    (SELECT count(*) FROM finished_jobs WHERE finished_at >= %(begin)s AND finished_at < %(end)s))
+"""
+_DROPPED = "SELECT dropped_before, dropped_up_to FROM drain_state"
 # As drain_checksum_of_late spells times.
 _SPELLING = "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'"
 # One statement: what is counted is what is deleted.
@@ -59,6 +68,13 @@ class Checksum(NamedTuple):
 
     rows: int
     value: int
+
+
+class Dropped(NamedTuple):
+    """A day that was dropped, and how many jobs it had: an estimate for very many of them."""
+
+    date: date
+    jobs: int
 
 
 def try_to_archive(connection: Connection) -> bool:
@@ -118,6 +134,39 @@ def remove(connection: Connection, day: Day, expected: Checksum) -> bool:
         return _delete_late(connection, day.date, expected)
     (dropped,) = fetch_one(connection, _DROP_DAY, (day.partition, *expected))
     return bool(dropped)
+
+
+def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
+    """Drop the oldest day that is over, but for the last `keep` of them; None if there is none.
+
+    Nothing is archived. Of a day without a partition some thousand rows go at a time. None also while another session
+    holds the lock of `try_to_archive`.
+
+    Args:
+        connection: In autocommit mode, at read committed.
+        keep: From 1: today and the day before it always stay.
+
+    Raises:
+        psycopg.errors.LockNotAvailable: Another session is using the table.
+    """
+    day, jobs = fetch_one(connection, _DROP_OLD_DAY, (keep,))
+    return None if day is None else Dropped(day, int(jobs))
+
+
+def jobs_of(connection: Connection, day: Day) -> int:
+    """Number of jobs of a day: exact, or PostgreSQL's estimate for a partition of 64 MB or more."""
+    begin = datetime(day.date.year, day.date.month, day.date.day, tzinfo=UTC)
+    # All rows of days without a partition are in one table, whose size says nothing about a day.
+    partition = None if day.partition == OTHER else day.partition
+    given = {"partition": partition, "begin": begin, "end": begin + timedelta(days=1)}
+    (jobs,) = fetch_one(connection, _JOBS_OF_DAY, given)
+    return int(jobs)
+
+
+def dropped(connection: Connection) -> tuple[date | None, int]:
+    """Day before which days have been dropped unarchived, and the highest id of a job that went with them."""
+    before, up_to = fetch_one(connection, _DROPPED)
+    return before, int(up_to or 0)
 
 
 def next_transaction(connection: Connection) -> int:

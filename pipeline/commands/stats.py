@@ -108,7 +108,11 @@ def about(question: Question, report: Report) -> str:
     if question.job is not None:
         where.append(f"job {question.job}")
     since = f"since {report.since:%Y-%m-%d %H:%M}" if report.since else "all that is kept"
-    return visible(f"{', '.join(where)}; {since}, as of {report.at:%Y-%m-%d %H:%M:%S} UTC")
+    seen = f"{since}, as of {report.at:%Y-%m-%d %H:%M:%S} UTC"
+    before = report.dropped_before
+    if before and (not report.since or report.since.date() < before):
+        seen += f"; finished jobs from before {before} have been dropped"
+    return visible(f"{', '.join(where)}; {seen}")
 
 
 def _show(report: Report, which: str, top: int) -> None:

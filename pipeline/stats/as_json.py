@@ -1,6 +1,7 @@
 """The statistics for programs: a field may be added, and none is changed or taken away.
 
 `at`, `since`, `per`     when, since when, hour or day
+`dropped_before`         the day before which finished jobs were dropped unarchived, or null
 `total`                  of all jobs: `finished`, `retried`, `retried_share`, `attempts_per_job`, `failed_attempts`,
                          `dead` by reason, `staged`, `inflight`, `waiting`, `processing`, `slowest_id`
 `jobs`                   the same of each `queue` and `job_name`
@@ -27,6 +28,7 @@ def as_json(report: Report, top: int) -> dict[str, Any]:
         "at": report.at.isoformat(),
         "since": report.since.isoformat() if report.since else None,
         "per": report.per,
+        "dropped_before": report.dropped_before.isoformat() if report.dropped_before else None,
         "total": _group(report.total),
         "jobs": [_name(job) | _group(job) for job in report.jobs],
         "periods": [_start(period) | _counts(period) | _times(period.done) for period in report.periods],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import log
 from typing import TYPE_CHECKING
 
 from drain.postgres import fetch_one
+from drain.transitions import finished
 from pipeline import history
 from pipeline.failures import explained
 from pipeline.stats import counts
@@ -93,7 +95,8 @@ def measure(
             since=begin.date() if begin else None,
         )
         measured = _measured(spark, rows, question.period).collect()
-    return _report(measured, others, question, now)
+        dropped_before, _ = finished.dropped(instant.connection)
+    return replace(_report(measured, others, question, now), dropped_before=dropped_before)
 
 
 def _measured(spark: SparkSession, rows: DataFrame, period: timedelta) -> DataFrame:

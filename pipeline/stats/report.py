@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
@@ -121,6 +121,7 @@ class Report:
         jobs: By queue and name; the most frequent first.
         periods: Those in which anything ended, the earliest first.
         details: The same by queue and name; counts only.
+        dropped_before: Finished jobs of the days before this one have been dropped unarchived; None if none have.
     """
 
     at: datetime
@@ -130,6 +131,7 @@ class Report:
     jobs: list[Group]
     periods: list[Period]
     details: list[Period]
+    dropped_before: date | None = None
 
     @property
     def empty(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from drain.transitions.finished import OTHER, Checksum, Day
 from tests.support import query, wait_until
 from tests.workshop import Workshop
 
-TODAY = datetime.now(UTC).date()
+TODAY = date.min
 INSERT = """
 INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
     claimed_at, finished_at, attempts, fencing_token)
@@ -29,6 +30,12 @@ FROM generate_series(%s::bigint, %s::bigint) AS id, LATERAL (SELECT %s::timestam
 A_MOMENT_SECONDS = 2.0
 
 
+@pytest.fixture(autouse=True)
+def today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever day it was when the tests began."""
+    monkeypatch.setattr(sys.modules[__name__], "TODAY", datetime.now(UTC).date())
+
+
 def ahead(number: int) -> date:
     return TODAY + timedelta(days=number)
 
@@ -37,8 +44,8 @@ def noon(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
 
 
-def finish(database_url: str, first: int, last: int, day: date = TODAY) -> None:
-    query(database_url, INSERT, first, last, noon(day))
+def finish(database_url: str, first: int, last: int, day: date | None = None) -> None:
+    query(database_url, INSERT, first, last, noon(day or TODAY))
 
 
 def drop(database_url: str, *dates: date) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
 import psycopg
@@ -27,7 +28,13 @@ from tests.support import NAMESPACE, query
 OTHERS = ("application", "enqueuer", "worker", "inspection", "owner")
 # What PostgreSQL's grammar spells itself (bigint, integer ...) nobody can take for anything else.
 TYPES = ("date", "int8", "jsonb", "regclass", "regnamespace", "text", "timestamptz", "uuid", "xid8")
-TODAY = datetime.now(UTC).date()
+TODAY = date.min
+
+
+@pytest.fixture(autouse=True)
+def today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever day it was when the tests began."""
+    monkeypatch.setattr(sys.modules[__name__], "TODAY", datetime.now(UTC).date())
 
 
 class Function(NamedTuple):
@@ -156,12 +163,32 @@ def test_the_one_function_that_runs_as_the_owner_does_its_work_for_a_hostile_cal
     ]
 
 
-def test_only_the_function_that_makes_days_runs_with_the_rights_of_another(armed: Place) -> None:
+def test_the_function_that_drops_a_day_does_its_work_for_a_hostile_caller_and_spares_today(
+    armed: Place,
+) -> None:
+    query(armed.url, f"GRANT EXECUTE ON FUNCTION public.drain_drop_old_day(integer) TO {MALLORY}")
+    before = query(armed.url, "SELECT count(*) FROM pg_partition_tree('finished_jobs')")
+    days = f"FROM ('{TODAY - timedelta(days=9)} 00:00+00') TO ('{TODAY - timedelta(days=8)} 00:00+00')"
+    query(armed.url, f"CREATE TABLE public.{day(-9)} PARTITION OF finished_jobs FOR VALUES {days}")
+    query(armed.url, f"ALTER TABLE public.{day(-9)} OWNER TO {OWNER}")
+    with armed.connected("mallory") as mallory:
+        trap(mallory)
+        dropped = [
+            mallory.execute("SELECT jobs FROM public.drain_drop_old_day(1)").fetchone() for _ in range(3)
+        ]
+    assert dropped == [(0,), (None,), (None,)]
+    assert runs(armed) == 0
+    assert query(armed.url, "SELECT count(*) FROM pg_partition_tree('finished_jobs')") == before
+
+
+def test_only_the_functions_that_make_and_drop_days_run_with_the_rights_of_another(armed: Place) -> None:
     definers = query(
         armed.url,
-        "SELECT proname, proconfig FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace",
+        "SELECT proname, proconfig FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace "
+        "ORDER BY proname",
     )
-    assert definers == [("drain_make_days", ["search_path=pg_catalog, pg_temp"])]
+    closed = ["search_path=pg_catalog, pg_temp"]
+    assert definers == [("drain_drop_old_day", closed), ("drain_make_days", closed)]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
 MAY_CALL = {
     "application": set[str](),
-    "enqueuer": {"drain_make_days", "drain_truncate_if_empty"},
+    "enqueuer": {"drain_make_days", "drain_drop_old_day", "drain_truncate_if_empty"},
     "worker": {"drain_finish"},
     "inspection": set[str](),
 }
@@ -229,6 +229,7 @@ def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the
         assert staged.bury(leader, ids[:1], "unreadable", "x") == 1
         staged.forward(leader, ids[1:])
         assert finished.make_days(leader, 3) == 1
+        assert finished.drop_old_day(leader, 1) is None
         emptied = [
             leader.execute(f"SELECT drain_truncate_if_empty('staged_jobs_ready_{turn}')").fetchone()
             for turn in range(3)
@@ -430,6 +431,7 @@ def test_everybody_loses_the_right_to_create_where_the_tables_are(place: Place) 
     with place.connected("enqueuer") as leader:
         query(place.url, f"DROP TABLE finished_jobs_{NOW + timedelta(days=3):%Y%m%d}")
         assert finished.make_days(leader, 3) == 1
+        assert finished.drop_old_day(leader, 1) is None
 
 
 def test_an_owner_who_may_create_roles_needs_no_superuser(place: Place) -> None:

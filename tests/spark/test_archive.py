@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 Archive = Callable[..., Result]
 
-TODAY = datetime.now(UTC).date()
-YESTERDAY = TODAY - timedelta(days=1)
+TODAY = YESTERDAY = date.min
 INSERT = """
 INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
     claimed_at, finished_at, attempts, fencing_token, last_error)
@@ -45,6 +44,14 @@ FROM generate_series(%s::bigint, %s::bigint) AS id,
     LATERAL (SELECT (%s::date + interval '1 hour') AT TIME ZONE 'UTC' + id * interval '1 microsecond' AS at) AS time
 """
 main = Group(commands={"archive": command})
+
+
+@pytest.fixture(autouse=True)
+def today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever day it was when the tests began."""
+    day = datetime.now(UTC).date()
+    monkeypatch.setattr(sys.modules[__name__], "TODAY", day)
+    monkeypatch.setattr(sys.modules[__name__], "YESTERDAY", day - timedelta(days=1))
 
 
 def make_day(database_url: str, day: date) -> str:
@@ -58,8 +65,8 @@ def make_day(database_url: str, day: date) -> str:
     return name
 
 
-def finish(database_url: str, first: int, last: int, day: date = YESTERDAY, queue: str = "mail") -> None:
-    query(database_url, INSERT, queue, first, last, day)
+def finish(database_url: str, first: int, last: int, day: date | None = None, queue: str = "mail") -> None:
+    query(database_url, INSERT, queue, first, last, day or YESTERDAY)
 
 
 def partitions(database_url: str) -> set[date]:
@@ -67,14 +74,14 @@ def partitions(database_url: str) -> set[date]:
         return {day.date for day in finished.days(connection)}
 
 
-def in_postgres(database_url: str, day: date = YESTERDAY) -> int:
+def in_postgres(database_url: str, day: date | None = None) -> int:
     counted = "SELECT count(*) FROM finished_jobs WHERE (finished_at AT TIME ZONE 'UTC')::date = %s"
-    ((count,),) = query(database_url, counted, day)
+    ((count,),) = query(database_url, counted, day or YESTERDAY)
     return int(count)
 
 
-def in_files(spark: SparkSession, path: Path, day: date = YESTERDAY) -> list[int]:
-    rows = files.of_days(spark, str(path), [day])
+def in_files(spark: SparkSession, path: Path, day: date | None = None) -> list[int]:
+    rows = files.of_days(spark, str(path), [day or YESTERDAY])
     return [] if rows is None else sorted(row.id for row in rows.select("id").collect())
 
 

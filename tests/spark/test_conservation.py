@@ -104,6 +104,20 @@ def test_each_kind_of_breach_is_found_counted_and_named(database_url: str, audit
     ]
 
 
+def test_a_job_of_a_day_that_was_dropped_is_not_lost_and_a_later_one_is(
+    database_url: str, audit: Audit
+) -> None:
+    finish(database_url, [1, 2], LONG_AGO)
+    finish(database_url, [3])
+    query(database_url, "SELECT drain_drop_old_day(1)")
+    assert audit([1, 2, 3]).stdout == (
+        "3 expected; 0 staged, 0 inflight, 1 finished, 0 dead, 2 dropped: every job is in exactly one place\n"
+    )
+    assert audit([1, 2, 3, 4]).stdout.startswith(
+        "FAIL  1 committed, says the list, and nowhere to be found: 4\n"
+    )
+
+
 def test_no_more_than_twenty_ids_are_named(audit: Audit) -> None:
     result = audit(range(1, 101))
     assert result.exit_code == 1

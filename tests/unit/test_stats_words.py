@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
 from drain.errors import ConfigError
 from pipeline.commands.stats import _show, about
 from pipeline.stats import page, words
+from pipeline.stats.as_json import as_json
 from pipeline.stats.question import Question, literal, moment
 from pipeline.stats.report import Finished, Group, Period, Report, Times
 
@@ -84,6 +86,17 @@ def hostile_report() -> Report:
     period = Period(start=at, **ended)  # type: ignore[arg-type]
     group = Group(**ended)  # type: ignore[arg-type]
     return Report(at=at, since=None, per="day", total=group, jobs=[group], periods=[period], details=[period])
+
+
+@pytest.mark.parametrize(
+    ("since", "told"),
+    [(None, True), (datetime(2026, 3, 1, tzinfo=UTC), True), (datetime(2026, 3, 8, tzinfo=UTC), False)],
+)
+def test_the_heading_says_from_when_on_finished_jobs_are_seen(since: datetime | None, *, told: bool) -> None:
+    report = replace(hostile_report(), since=since, dropped_before=date(2026, 3, 8))
+    said = about(Question(since=since), report)
+    assert ("; finished jobs from before 2026-03-08 have been dropped" in said) == told
+    assert as_json(report, 1)["dropped_before"] == "2026-03-08"
 
 
 def test_names_command_neither_a_terminal_nor_a_page(

@@ -1,0 +1,71 @@
+"""Lines on the terminal, each with the name of the program that writes it."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+import click
+
+from drain.visible import visible
+
+_COLOURS = {"enqueuer": "cyan", "worker": "green", "postgres": "magenta", "redis": "magenta", "dev": "blue"}
+_WIDTH = max(map(len, _COLOURS))
+# Events of a worker that ends: the reason is another line. RQ's own steps are left out too.
+_LEFT_OUT = frozenset({"stopping", "ended"})
+_LEVELS = {"warning": "yellow", "error": "red", "critical": "red"}
+
+
+class Console:
+    """Writes whole lines to standard output, from any thread; in colour on a terminal alone."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        # None: click leaves the colours out where standard output is no terminal.
+        self._color = False if os.environ.get("NO_COLOR") else None
+
+    def say(self, name: str, text: str, colour: str | None = None) -> None:
+        """Write a text of one or more lines under the name of a program.
+
+        Args:
+            name: `enqueuer`, `worker`, `postgres`, `redis` or `dev`.
+            text: What to write; a character that a terminal would obey is shown as its escape.
+            colour: Of the text.
+        """
+        prefix = click.style(f"{name:<{_WIDTH}} |", fg=_COLOURS[name])
+        for line in visible(text, lines=True).splitlines() or [""]:
+            self._write(f"{prefix} {click.style(line, fg=colour) if colour else line}".rstrip())
+
+    def relay(self, name: str, line: str) -> None:
+        """Write a line of a program's output: a log line as its message, any other line as it is."""
+        record = _record(line)
+        if record is None:
+            self.say(name, line)
+            return
+        if record["level"] == "info" and (
+            record.get("event") in _LEFT_OUT or record["logger"] == "rq.worker"
+        ):
+            return
+        message = str(record["message"])
+        if traceback := record.get("traceback"):
+            message = f"{message}\n{traceback}"
+        self.say(name, message, _LEVELS.get(record["level"]))
+
+    def _write(self, line: str) -> None:
+        # The terminal may be gone, and the programs are to end in order all the same.
+        with self._lock, suppress(OSError):
+            click.echo(line, color=self._color)
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """The fields of one of our log lines; None for anything else."""
+    if not line.startswith('{"time": '):
+        return None
+    with suppress(ValueError):
+        record = json.loads(line)
+        if isinstance(record, dict) and {"level", "logger", "message"} <= record.keys():
+            return record
+    return None

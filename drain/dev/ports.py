@@ -1,0 +1,31 @@
+"""Whether a port is free."""
+
+from __future__ import annotations
+
+import socket
+
+from drain.errors import EmbeddedError
+
+
+def require_free(host: str, ports: dict[str, int | None]) -> None:
+    """Make sure that servers can listen on these ports.
+
+    Args:
+        host: Address to listen on.
+        ports: Port by the option that names it; None for no port.
+
+    Raises:
+        EmbeddedError: One is in use, or may not be used; the text names the option.
+    """
+    for option, port in ports.items():
+        if port is None:
+            continue
+        with socket.socket() as probe:
+            # As PostgreSQL does: connections that have ended a minute ago are in nobody's way.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                raise EmbeddedError(
+                    f"port {port} of {host}: {(error.strerror or str(error)).lower()}; choose another with {option}"
+                ) from None

@@ -1,0 +1,117 @@
+"""The worker of `drain dev`, in its own process: imports the job modules, and says briefly what is wrong with them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from drain import registry
+from drain.errors import JobModuleError
+from drain.registry import Job
+from drain.wording import count
+
+# Exit code of a worker whose job modules do not import.
+DOES_NOT_IMPORT = 3
+# Time that a running job has to end when the worker is replaced.
+GRACE_SECONDS = 10
+# Word before the modules that asks for an example of how to stage a job.
+FIRST = "--first"
+
+
+def words(arguments: Sequence[str]) -> list[str]:
+    """Import the job modules, and return the words of the `drain work` that works all of their queues.
+
+    Ends the process with `DOES_NOT_IMPORT` and a line or two on standard output if one does not import.
+
+    Args:
+        arguments: Names of the modules, behind `FIRST` if this worker is the first one.
+    """
+    modules = [name for name in arguments if name != FIRST]
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        registry.load(modules)
+    except JobModuleError as error:
+        sys.stdout.write(explanation(error, here))
+        sys.exit(DOES_NOT_IMPORT)
+    sys.path.remove(here)
+    sys.stdout.write(introduction(modules, with_example=FIRST in arguments))
+    return [
+        "work",
+        *sorted(registry.queues()),
+        "--jobs",
+        ",".join(modules),
+        f"--grace-seconds={GRACE_SECONDS}",
+        # A line for each job that has finished.
+        "--verbose",
+    ]
+
+
+def introduction(modules: Sequence[str], *, with_example: bool) -> str:
+    """The registered jobs on a line, and if wanted a command that stages one of them."""
+    jobs = [job for name in registry.names() if (job := registry.find(name))]
+    if not jobs:
+        return f"no job is registered in {', '.join(modules)}: a job is a function under @job\n"
+    named = ", ".join(f"{job.job_name} (queue {job.job_options.queue})" for job in jobs)
+    shown = f"{count(len(jobs), 'job')}: {named}\n"
+    return shown + (
+        f"stage one, in the other shell and this directory:\n{_example(jobs[0])}\n" if with_example else ""
+    )
+
+
+def _example(job: Job[..., Any]) -> str:
+    module, name = job.function.__module__, job.function.__qualname__
+    given = "".join(f", {_sample(parameter)}" for parameter in _required(job))
+    connect = f'import os, psycopg, {module}; c = psycopg.connect(os.environ["DRAIN_DATABASE_URL"])'
+    return f"python -c '{connect}; {module}.{name}.stage(c{given}); c.commit()'"
+
+
+def _required(job: Job[..., Any]) -> list[inspect.Parameter]:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(job.function).parameters.values()
+    return [
+        each for each in parameters if each.kind in positional and each.default is inspect.Parameter.empty
+    ]
+
+
+def _sample(parameter: inspect.Parameter) -> str:
+    annotation = getattr(parameter.annotation, "__name__", str(parameter.annotation))
+    return {"int": "42", "float": "4.2", "bool": "True"}.get(annotation, f'"{parameter.name}"')
+
+
+def explanation(error: JobModuleError, directory: str) -> str:
+    """Where a job module fails, and why: `shop.py:3: NameError: name 'order' is not defined`, and the line itself."""
+    cause = error.__cause__
+    if cause is None:
+        return f"{error}\n"
+    # The last frame outside of the import machinery; a syntax error has none of its own.
+    frames = [
+        frame for frame in traceback.extract_tb(cause.__traceback__) if _is_of_the_application(frame.filename)
+    ]
+    reason = " ".join(f"{type(cause).__name__}: {cause}".split())
+    if isinstance(cause, SyntaxError) and cause.filename:
+        place, line, reason = (
+            f"{cause.filename}:{cause.lineno}",
+            cause.text or "",
+            f"{type(cause).__name__}: {cause.msg}",
+        )
+    elif frames:
+        place, line = f"{frames[-1].filename}:{frames[-1].lineno}", frames[-1].line or ""
+    else:
+        return f"{error}\n"
+    shown = f"{place.removeprefix(directory + '/')}: {reason}\n"
+    return shown + (f"    {line.strip()}\n" if line.strip() else "")
+
+
+def _is_of_the_application(filename: str) -> bool:
+    # importlib is frozen or lies beside its parent module, and our own frames are those of the import's caller.
+    ours = Path(__file__).parents[1]
+    return (
+        not filename.startswith("<")
+        and "importlib" not in filename
+        and not Path(filename).is_relative_to(ours)
+    )
