@@ -13,7 +13,7 @@ from drain import postgres
 from drain.errors import SchemaError
 from drain.postgres import Connection
 
-VERSION = 2
+VERSION = 3
 
 _LONGEST_SECONDS = 300
 

@@ -113,6 +113,24 @@ def isolated_in_transaction(label: str) -> None:
     note_in_transaction.function(label)
 
 
+@job(max_attempts=1)
+def only_once(label: str) -> None:
+    wait_for_go.function(label)
+
+
+@job(isolated=True, max_attempts=1)
+def isolated_only_once(label: str) -> None:
+    wait_for_go.function(label)
+
+
+@job(isolated=True, max_attempts=1)
+def isolated_never_yield(label: str) -> None:
+    """Hear nothing of what the worker sends."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    _leave(label)
+    time.sleep(FOREVER_SECONDS)
+
+
 @job(isolated=True, max_attempts=1)
 def isolated_exit(label: str) -> None:
     sys.exit(label)

@@ -55,8 +55,8 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
             versions name none.
 
     Returns:
-        One word for RQ's own books: finished, retrying, deferred, dead, stale, or refused. Or RQ's order to put the
-        job back into its queue, after a pause: it is another database's.
+        One word for RQ's own books: finished, retrying, interrupted, deferred, dead, stale, or refused. Or RQ's order
+        to put the job back into its queue, after a pause: it is another database's.
 
     Raises:
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.

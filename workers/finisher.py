@@ -71,7 +71,7 @@ class Finisher:
         """A job has been recorded, by somebody else or by us, with this word for what became of it."""
         if word == "finished":
             self.finished += 1
-        else:
+        elif word != "interrupted":
             self.failed += 1
 
     def _record(self, ended: Sequence[tuple[Held, Outcome]]) -> None:

@@ -53,6 +53,7 @@ class Seat:
         pause_seconds: Between the last two.
         settled: What the last one left behind has been seen to.
         kill_at: When whoever sits here has had the time to end.
+        stopped: The last one was killed because it went on when it had been told to stop.
     """
 
     number: int
@@ -64,6 +65,7 @@ class Seat:
     pause_seconds: float = 0.0
     settled: bool = False
     kill_at: float = float("inf")
+    stopped: bool = False
 
     @property
     def is_unsettled(self) -> bool:
@@ -259,13 +261,16 @@ class Supervisor:
         seat.start_at = monotonic() + seat.pause_seconds
 
     def _settle(self, seat: Seat) -> int:
-        settle(seat.journal, self._settings, seat.death)
+        settle(seat.journal, self._settings, seat.death, stopped=seat.stopped)
         return DONE
 
     def _kill_those_overdue(self) -> None:
         now = monotonic()
         for seat in self._seats:
-            if seat.pid and (now > seat.kill_at or seat.journal.is_overdue()):
+            is_overdue = seat.pid and seat.journal.is_overdue()
+            if seat.pid and (now > seat.kill_at or is_overdue):
+                # A job that is long past its own timeout is why, stop or no stop.
+                seat.stopped = not is_overdue
                 log.error(
                     "worker process %d (pid %d) is killed: it does not yield",
                     *(seat.number, seat.pid),

@@ -16,7 +16,7 @@ def work(settings: Settings, options: WorkOptions) -> None:
     """Work on the queues, the first of them first, until a signal comes.
 
     SIGTERM and SIGINT let what runs end within its time of grace, and give back the rest at once. A second one
-    interrupts what runs, which counts as a failed attempt. A Redis or a PostgreSQL that goes away is waited for.
+    interrupts what runs, which does not count as an attempt. A Redis or a PostgreSQL that goes away is waited for.
 
     Args:
         settings: Where, and which job modules.
