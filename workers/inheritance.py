@@ -16,11 +16,14 @@ from workers.errors import WorkerDiedError, WorkerStoppedError
 from workers.journal import Entry, Journal, Progress
 from workers.outcome import Failed, Finished, Interrupted, describe
 from workers.recording import Recorder
+from workers.stores import Stores
 
 log = logging.getLogger(__name__)
 
 
-def settle(journal: Journal, settings: Settings, death: str, *, stopped: bool = False) -> None:
+def settle(
+    journal: Journal, settings: Settings, death: str, *, stopped: bool = False, stores: Stores | None = None
+) -> None:
     """Record what had ended, charge what was running, and give back what had not begun.
 
     What cannot be settled, since a store is away, is left to redelivery.
@@ -29,10 +32,11 @@ def settle(journal: Journal, settings: Settings, death: str, *, stopped: bool = 
         journal: Of the process that has died; it holds nothing afterwards.
         settings: Where.
         death: How it died, in words.
+        stores: Where is said whether PostgreSQL answers.
         stopped: Its supervisor killed it, for it went on after it had been told to stop: what ran does not count.
     """
     entries = journal.entries()
-    database = Database(settings.database_url)
+    database = Database(settings.database_url, stores=stores or Stores())
     intake = Intake(settings.required_redis_url, settings.namespace, ())
     recorder = Recorder(database)
     try:
@@ -42,7 +46,7 @@ def settle(journal: Journal, settings: Settings, death: str, *, stopped: bool = 
                 journal.forget([entry])
         _give_back(entries, database, intake, settings.namespace)
     except UnavailableError as error:
-        log.warning("jobs of a process that died are left to redelivery: %s", error)
+        database.stores.leave(len(journal.entries()), error)
     finally:
         journal.forget(entries)
         intake.close()

@@ -16,6 +16,7 @@ from workers.finisher import Finisher
 from workers.hand import Hand, Held
 from workers.options import WorkOptions
 from workers.rq_worker import TTL_SECONDS, RQWorker
+from workers.stores import REDIS, answering
 from workers.taker import Taker
 
 log = logging.getLogger(__name__)
@@ -70,10 +71,10 @@ class RQSide:
 
     def run(self) -> None:
         """Go on until `ended` is set, and then leave RQ's lists."""
-        registered = False
+        registered, stores = False, self._finisher.database.stores
         while not self.ended:
             # No job depends on what RQ's tools show.
-            with suppress(redis.RedisError, UnavailableError):
+            with suppress(redis.RedisError, UnavailableError), answering(stores, REDIS):
                 worker = self._made()
                 if not registered:
                     worker.register()
