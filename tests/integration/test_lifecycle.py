@@ -179,6 +179,7 @@ def test_each_process_logs_one_line_when_a_store_goes_away_and_one_when_it_is_ba
         own.postgres.start()
         wait_until(lambda: told("up", "postgresql") == 2, PATIENCE_SECONDS)
         yard.wait_for("finished_jobs", ids)
+        assert told("up", "redis") == 0
         own.redis.start()
         wait_until(lambda: told("up", "redis") == 2, PATIENCE_SECONDS)
         assert end(command) == 0
