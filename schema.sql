@@ -220,7 +220,10 @@ CREATE TABLE IF NOT EXISTS inflight_jobs (
     -- {"type": ..., "message": ..., "traceback": ..., "at": ...} of the latest failure, and when that was.
     last_error       jsonb,
     failed_at        timestamptz,
-    salt             bigint
+    salt             bigint,
+    -- Attempts that did not count, because their worker was told to stop and interrupted them. From a bound on they
+    -- count, so that a job which never fits into the grace of a worker does not run for ever.
+    interruptions    integer     NOT NULL DEFAULT 0
 );
 
 CREATE INDEX IF NOT EXISTS inflight_jobs_delivered ON inflight_jobs (queue, delivery)

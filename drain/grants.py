@@ -31,7 +31,9 @@ STAGED_BY_APPLICATIONS = (
     "job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
     "max_attempts, timeout_seconds, context"
 )
-_CLAIM = "fencing_token, attempts, batched, claimed_at, claimed_by, lease_expires_at, next_run_at"
+_CLAIM = (
+    "fencing_token, attempts, interruptions, batched, claimed_at, claimed_by, lease_expires_at, next_run_at"
+)
 
 
 class Grant(NamedTuple):

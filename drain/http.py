@@ -26,10 +26,11 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the two probes ask: each returns None if all is well, or the reason why not."""
+    """What the two probes ask: each returns None if all is well, or the reason why not; and the text of the metrics."""
 
     unhealthy: Callable[[], str | None]
     unready: Callable[[], str | None]
+    metrics: Callable[[], bytes] = generate_latest
 
 
 class _Head:
@@ -84,7 +85,14 @@ class _Server(ThreadingHTTPServer):
 
 
 def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
-    """Serve on a thread of its own until `shutdown()`.
+    """Serve on a thread of its own until `shutdown()`; arguments and errors are those of `listen`."""
+    server = listen(host, port, answers)
+    threading.Thread(target=server.serve_forever, args=[_LOOK_SECONDS], name="http", daemon=True).start()
+    return server
+
+
+def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
+    """Listen on a port; clients are served by `serve_forever()`, in this process or in one that is forked from it.
 
     A client has five seconds for a request of at most 16 KiB. Connections beyond 32 at a time are closed at once.
 
@@ -127,7 +135,7 @@ def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
 
     try:
         family, address = _address(host, port)
-        server = _Server(address, family, Handler)
+        return _Server(address, family, Handler)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no name of a host"
         shown = visible(f"[{host}]" if ":" in host else host)
@@ -135,14 +143,12 @@ def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
             f"cannot serve metrics on {shown}:{port} ({reason}); "
             "choose another --metrics-host or --metrics-port, or port 0 for none"
         ) from error
-    threading.Thread(target=server.serve_forever, args=[_LOOK_SECONDS], name="http", daemon=True).start()
-    return server
 
 
 def _reply(path: str, answers: Answers) -> tuple[int, bytes, str]:
     """Status, body and type of the answer."""
     if path == "/metrics":
-        return 200, generate_latest(), CONTENT_TYPE_LATEST
+        return 200, answers.metrics(), CONTENT_TYPE_LATEST
     if path in ("/healthz", "/readyz"):
         problem = answers.unhealthy() if path == "/healthz" else answers.unready()
         return 503 if problem else 200, f"{problem or 'ok'}\n".encode(), "text/plain"

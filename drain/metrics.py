@@ -1,4 +1,7 @@
-"""Every metric of the project, declared once. Times are in seconds."""
+"""Every metric of the project, declared once. Times are in seconds.
+
+Those of `drain work` are names and help texts alone: they are read from the memory of its processes.
+"""
 
 from __future__ import annotations
 
@@ -29,3 +32,11 @@ KEPT = Gauge(
 STAGED = Gauge("drain_staged_jobs", "Rows in staged_jobs; counted up to 100000, which means that or more.")
 LAG = Gauge("drain_lag_seconds", "How long the longest-waiting due row has been due.")
 DEPTH = Gauge("drain_redis_depth", "Ids in the queue's Redis list.", ["queue"])
+
+WORK_ALIVE = ("drain_work_alive", "1 while a worker process of this number lives and works.")
+WORK_CUT_OFF = (
+    "drain_work_cut_off",
+    "1 while the process cannot reach PostgreSQL or Redis, as far as it knows.",
+)
+WORK_HELD = ("drain_work_held_jobs", "Jobs that the process has claimed and not recorded, by what they do.")
+WORK_ENDED = ("drain_work_jobs", "Tracked jobs that have ended on this process number, by outcome.")

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psycopg
 import sqlalchemy
@@ -111,6 +112,33 @@ def isolated_wait_for_go(label: str) -> None:
 @job(isolated=True)
 def isolated_in_transaction(label: str) -> None:
     note_in_transaction.function(label)
+
+
+@job(lease_seconds=1.0, heartbeat_seconds=0.05)
+def wait_for_file(path: str) -> None:
+    """Make a file beside this one, and return once a test has made this one; no store is asked but by the heartbeat."""
+    Path(f"{path}.{os.getpid()}").touch()
+    deadline = time.monotonic() + 60
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@job(max_attempts=1)
+def only_once(label: str) -> None:
+    wait_for_go.function(label)
+
+
+@job(isolated=True, max_attempts=1)
+def isolated_only_once(label: str) -> None:
+    wait_for_go.function(label)
+
+
+@job(isolated=True, max_attempts=1)
+def isolated_never_yield(label: str) -> None:
+    """Hear nothing of what the worker sends."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    _leave(label)
+    time.sleep(FOREVER_SECONDS)
 
 
 @job(isolated=True, max_attempts=1)

@@ -38,6 +38,7 @@ from workers.outcome import (
     Failed,
     Finished,
     GaveUp,
+    Interrupted,
     Lost,
     Outcome,
     Settled,
@@ -84,7 +85,7 @@ def run(current: CurrentJob, within: Within | None = None) -> Outcome:
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
     except BaseException as error:  # noqa: BLE001
         leave_if_forked(pid, error)
-        return concluded(current, outcome_of(error, call))
+        return concluded(current, outcome_of(error, call, stopped=lease.stopped))
     finally:
         end(token)
     leave_if_forked(pid)
@@ -147,8 +148,8 @@ def _call(call: Call, lease: Lease, interrupt: Interrupt | None) -> None:
         asyncio.run(result)
 
 
-def outcome_of(error: BaseException, call: Call) -> Outcome:
-    """What becomes of an attempt that has raised."""
+def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:
+    """What becomes of an attempt that has raised; `stopped` if its worker had interrupted it, since it stops."""
     # What isinstance() asks of an exception may raise.
     kind = type(error)
     options = call.job.job_options
@@ -160,6 +161,9 @@ def outcome_of(error: BaseException, call: Call) -> Outcome:
         return GaveUp(describe(error))
     if issubclass(kind, LeaseLostError):
         return Lost(describe(error), options)
+    # Whatever the job makes of the interruption.
+    if stopped and not issubclass(kind, JobTimeoutError):
+        return Interrupted(describe(error), options)
     return Failed(describe(error), options)
 
 

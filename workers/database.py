@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import TypeVar
 
 from drain import postgres, schema
 from drain.errors import UnavailableError
 from drain.postgres import Connection
+from workers.stores import POSTGRES, Stores, is_outage, is_stale
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -56,11 +57,13 @@ class Database:
         asks_first: A new connection is asked for its session and its schema before it is used. If not,
             the first statement tells both, and nothing is prepared until it has.
         connection: Opened when it is needed.
+        stores: Where is said whether PostgreSQL answers.
     """
 
     url: str
     asks_first: bool = True
     connection: Connection | None = None
+    stores: Stores = field(default_factory=Stores)
 
     def ask(self, statement: Callable[[Connection], T], patience_seconds: float = PATIENCE_SECONDS) -> T:
         """Execute one statement, on a new connection if the old one broke, until patience ends.
@@ -71,19 +74,30 @@ class Database:
         deadline = monotonic() + patience_seconds
         has_told = False
         while True:
+            began, was_open = monotonic(), self.connection is not None
             try:
-                with postgres.reachable(self.url):
-                    connection = self._connected()
-                    with postgres.time_limit(connection, _STALLED_SECONDS):
-                        return statement(connection)
+                answer = self._ask_once(statement)
             except UnavailableError as error:
                 self.close()
-                if monotonic() > deadline:
+                is_over = monotonic() > deadline
+                if not is_outage(error):
+                    if not (has_told or is_over):
+                        log.warning("%s; trying again for %g s", error, patience_seconds)
+                    has_told = True
+                elif is_over or not (was_open and is_stale(began)):
+                    self.stores.failed(error)
+                if is_over:
                     raise
-                if not has_told:
-                    log.warning("%s; trying again for %g s", error, patience_seconds)
-                has_told = True
                 sleep(_PAUSE_SECONDS)
+            else:
+                self.stores.answered(POSTGRES, began)
+                return answer
+
+    def _ask_once(self, statement: Callable[[Connection], T]) -> T:
+        with postgres.reachable(self.url):
+            connection = self._connected()
+            with postgres.time_limit(connection, _STALLED_SECONDS):
+                return statement(connection)
 
     def close(self) -> None:
         """Close the connection."""

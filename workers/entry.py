@@ -30,6 +30,7 @@ from workers.keeper import Keeper
 from workers.lease import Lease
 from workers.outcome import Outcome
 from workers.recording import Recorder
+from workers.stores import Stores
 
 if TYPE_CHECKING:
     from rq import Retry
@@ -55,8 +56,8 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
             versions name none.
 
     Returns:
-        One word for RQ's own books: finished, retrying, deferred, dead, stale, or refused. Or RQ's order to put the
-        job back into its queue, after a pause: it is another database's.
+        One word for RQ's own books: finished, retrying, interrupted, deferred, dead, stale, or refused. Or RQ's order
+        to put the job back into its queue, after a pause: it is another database's.
 
     Raises:
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.
@@ -93,11 +94,13 @@ class Worker:
 
     Args:
         settings: Where the database is.
+        stores: Where is said whether the database answers; by default a state of its own.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, stores: Stores | None = None) -> None:
         # A child that was forked for one job asks for no more than its claim and its finish.
-        self.database = Database(settings.database_url, asks_first=False)
+        stores = stores or Stores()
+        self.database = Database(settings.database_url, asks_first=False, stores=stores)
         self._recorder = Recorder(self.database)
         self._known: Connection | None = None
 
@@ -128,7 +131,7 @@ class Worker:
         reached(CrashPoint.CLAIMED)
         if claim.expired or claim.is_spent:
             return self._recorder.bury_unrun(claim)
-        keeper = Keeper(self.database.url, lambda: [lease])
+        keeper = Keeper(self.database.url, lambda: [lease], self.database.stores)
         lease = Lease(claim, registry.options(claim.job_name), asked_at, keeper)
         try:
             result = run(CurrentJob(claim, lease, self.database.url))

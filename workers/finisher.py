@@ -16,6 +16,7 @@ from workers.database import Database
 from workers.hand import Hand, Held
 from workers.outcome import Finished, Outcome
 from workers.recording import Recorder
+from workers.stores import REDIS, answering
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +72,9 @@ class Finisher:
         """A job has been recorded, by somebody else or by us, with this word for what became of it."""
         if word == "finished":
             self.finished += 1
-        else:
+        elif word != "interrupted":
             self.failed += 1
+        self.hand.journal.count(self.finished, self.failed)
 
     def _record(self, ended: Sequence[tuple[Held, Outcome]]) -> None:
         if not ended:
@@ -99,24 +101,29 @@ class Finisher:
             # One of them cannot be finished: each is looked at by itself.
             return set()
         except UnavailableError as error:
-            log.error("%d outcomes could not be recorded, and will be redelivered: %s", len(claims), error)
+            self.database.stores.leave(len(claims), error)
             return {claim.id for claim in claims}
         self.finished += len(done)
+        self.hand.journal.count(self.finished, self.failed)
         return done
 
     def _record_one(self, held: Held, result: Outcome) -> None:
         try:
             word = self._recorder.record(held.claim, result)
         except UnavailableError as error:
-            log.error("the outcome of job %d could not be recorded: %s", held.claim.id, error)
+            log.debug("the outcome of job %d could not be recorded: %s", held.claim.id, error)
+            self.database.stores.leave(1, error)
             return
         self.count(word)
 
     def _clear(self, rq_ids: list[str]) -> None:
         uncleared, self._uncleared = self._uncleared, []
         rq_ids = [*uncleared, *rq_ids]
+        if not rq_ids:
+            return
         try:
-            self.intake.clear(rq_ids)
+            with answering(self.database.stores, REDIS):
+                self.intake.clear(rq_ids)
         except UnavailableError:
             # The next ones may find it again.
             self._uncleared = rq_ids[-_MOST_UNCLEARED:]

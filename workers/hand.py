@@ -250,13 +250,15 @@ class Hand:
         self.error = self.error or error
         self.stop()
 
-    def interrupt(self, cause: Exception) -> None:
-        """Raise in whatever runs."""
+    def interrupt(self, cause: Exception, *, stopped: bool = False) -> None:
+        """Raise in whatever runs; `stopped` says that the worker stops, and the attempts do not count."""
         running = self.running
         leases = [held.lease for held in list(self.running_async)]
         if running is not None and running.lease is not None:
             leases.append(running.lease)
         for lease in leases:
+            # In this order: the parent of an isolated job's child passes both on as soon as it sees the cause.
+            lease.stopped = stopped
             lease.ordered = cause
             lease.interrupt()
         # RQ's own jobs have a handler of RQ's, which raises what it takes for a timeout.
@@ -266,4 +268,5 @@ class Hand:
 
     def interrupt_for_stop(self) -> None:
         """As the worker's time of grace is over."""
-        self.interrupt(WorkerStoppedError(f"its worker (process {os.getpid()}) was told to stop"))
+        error = WorkerStoppedError(f"its worker (process {os.getpid()}) was told to stop")
+        self.interrupt(error, stopped=True)

@@ -12,15 +12,18 @@ from drain.transitions.inflight import Released
 from drain.wire import Intake, tracked_id
 from workers import registry
 from workers.database import Database
-from workers.errors import WorkerDiedError
+from workers.errors import WorkerDiedError, WorkerStoppedError
 from workers.journal import Entry, Journal, Progress
-from workers.outcome import Failed, Finished, describe
+from workers.outcome import Failed, Finished, Interrupted, describe
 from workers.recording import Recorder
+from workers.stores import Stores
 
 log = logging.getLogger(__name__)
 
 
-def settle(journal: Journal, settings: Settings, death: str) -> None:
+def settle(
+    journal: Journal, settings: Settings, death: str, *, stopped: bool = False, stores: Stores | None = None
+) -> None:
     """Record what had ended, charge what was running, and give back what had not begun.
 
     What cannot be settled, since a store is away, is left to redelivery.
@@ -29,26 +32,28 @@ def settle(journal: Journal, settings: Settings, death: str) -> None:
         journal: Of the process that has died; it holds nothing afterwards.
         settings: Where.
         death: How it died, in words.
+        stores: Where is said whether PostgreSQL answers.
+        stopped: Its supervisor killed it, for it went on after it had been told to stop: what ran does not count.
     """
     entries = journal.entries()
-    database = Database(settings.database_url)
+    database = Database(settings.database_url, stores=stores or Stores())
     intake = Intake(settings.required_redis_url, settings.namespace, ())
     recorder = Recorder(database)
     try:
         for entry in entries:
             if entry.progress is not Progress.TAKEN:
-                _settle_one(entry, recorder, death)
+                _settle_one(entry, recorder, death, stopped=stopped)
                 journal.forget([entry])
         _give_back(entries, database, intake, settings.namespace)
     except UnavailableError as error:
-        log.warning("jobs of a process that died are left to redelivery: %s", error)
+        database.stores.leave(len(journal.entries()), error)
     finally:
         journal.forget(entries)
         intake.close()
         database.close()
 
 
-def _settle_one(entry: Entry, recorder: Recorder, death: str) -> None:
+def _settle_one(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) -> None:
     claim = recorder.database.ask(lambda c: inflight.claimed(c, entry.job_id, entry.token, registry.limits()))
     # Nobody knows it any more if it has been recorded.
     if claim is None:
@@ -56,8 +61,9 @@ def _settle_one(entry: Entry, recorder: Recorder, death: str) -> None:
     if entry.progress is Progress.FINISHED:
         recorder.record(claim, Finished())
     else:
-        error = describe(WorkerDiedError(f"its worker process {death}"))
-        recorder.record(claim, Failed(error, registry.options(claim.job_name)))
+        kind, raised = (Interrupted, WorkerStoppedError) if stopped else (Failed, WorkerDiedError)
+        error = describe(raised(f"its worker process {death}"))
+        recorder.record(claim, kind(error, registry.options(claim.job_name)))
 
 
 def _give_back(entries: Sequence[Entry], database: Database, intake: Intake, namespace: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import mmap
 import os
 import random
 import signal
@@ -15,11 +16,20 @@ from types import FrameType
 from workers import attempt, registry
 from workers.current import CurrentJob
 from workers.database import Database
-from workers.errors import WorkerDiedError, WorkerStoppedError
+from workers.errors import Dead, WorkerDiedError, WorkerStoppedError
 from workers.journal import KILL_AFTER_SECONDS
 from workers.keeper import Keeper
 from workers.lease import Lease
-from workers.outcome import FINISHED, Deferred, Failed, Outcome, Recorded, Settled, describe
+from workers.outcome import (
+    FINISHED,
+    Deferred,
+    Failed,
+    Interrupted,
+    Outcome,
+    Recorded,
+    Settled,
+    describe,
+)
 from workers.recording import Recorder
 
 log = logging.getLogger(__name__)
@@ -32,13 +42,18 @@ _DIES_WITH_ITS_PARENT = 1
 STOP_NOW = signal.SIGUSR2
 _LOOK_SECONDS = 0.02
 _STOP_SECONDS = 5.0
+# First byte of an order, which the text of the error follows: the worker stops, the job is to be given up, or the
+# attempt is to end.
+_STOP, _GIVE_UP, _END = b"sge"
+_ORDER_BYTES = 256
 
 
 def run(current: CurrentJob) -> Outcome:
     """Fork, and run the job in the child, which also writes down what became of it.
 
     Returns:
-        `Settled` if the job is finished, `Recorded` if it is not, and `Failed` if the child died.
+        `Settled` if the job is finished, `Recorded` if it is not, `Failed` if the child died, and `Interrupted` if it
+        was killed since the worker stops.
     """
     lease = current._lease
     # Extended by the child from now on.
@@ -48,6 +63,7 @@ def run(current: CurrentJob) -> Outcome:
         sys.stdout.flush()
         sys.stderr.flush()
     reading, writing = os.pipe()
+    order = mmap.mmap(-1, _ORDER_BYTES)
     parent = os.getpid()
     try:
         try:
@@ -57,8 +73,8 @@ def run(current: CurrentJob) -> Outcome:
             log.warning("no process for job %d, it waits a moment: %s", lease.claim.id, error)
             return Deferred(_PAUSE_SECONDS)
         if pid == 0:
-            _be_the_child(current, parent, writing)
-        status = _wait_for(pid, lease)
+            _be_the_child(current, parent, writing, order)
+        status, is_interrupted = _wait_for(pid, lease, order)
         os.set_blocking(reading, False)
         with suppress(BlockingIOError):
             said = os.read(reading, 1)
@@ -67,9 +83,11 @@ def run(current: CurrentJob) -> Outcome:
     finally:
         os.close(reading)
         os.close(writing)
-    return Failed(
-        describe(WorkerDiedError(f"its process {ended(status)}")), registry.options(lease.claim.job_name)
-    )
+        order.close()
+    options = registry.options(lease.claim.job_name)
+    if is_interrupted:
+        return Interrupted(describe(lease.ordered or WorkerStoppedError()), options)
+    return Failed(describe(WorkerDiedError(f"its process {ended(status)}")), options)
 
 
 def ended(status: int) -> str:
@@ -79,29 +97,44 @@ def ended(status: int) -> str:
     return f"exited with code {os.WEXITSTATUS(status)}"
 
 
-def _wait_for(pid: int, lease: Lease) -> int:
+def _wait_for(pid: int, lease: Lease, order: mmap.mmap) -> tuple[int, bool]:
+    """Status of the child, and whether it was killed since the worker stops."""
     kill_at = monotonic() + lease.claim.timeout_seconds + KILL_AFTER_SECONDS
-    told = False
+    told = killed = False
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
-            return status
+            return status, killed and lease.stopped
         now = monotonic()
         if now > kill_at:
+            killed = told
             os.kill(pid, signal.SIGKILL)
         elif lease.ordered is not None and not told:
             told, kill_at = True, min(kill_at, now + _STOP_SECONDS)
+            _give(order, lease)
             os.kill(pid, STOP_NOW)
         # A pidfd would tell at once, but not everywhere; beside a fork the pause is short.
         sleep(_LOOK_SECONDS)
 
 
-def _be_the_child(current: CurrentJob, parent: int, writing: int) -> None:
+def _give(order: mmap.mmap, lease: Lease) -> None:
+    kind = _STOP if lease.stopped else _GIVE_UP if isinstance(lease.ordered, Dead) else _END
+    text = str(lease.ordered).encode()[: _ORDER_BYTES - 1]
+    order[: len(text) + 1] = bytes([kind]) + text
+
+
+def _obey(order: mmap.mmap, lease: Lease) -> None:
+    text = order[1:].rstrip(b"\0").decode(errors="replace")
+    lease.stopped = order[0] == _STOP
+    lease.ordered = Dead(text) if order[0] == _GIVE_UP else WorkerStoppedError(text)
+
+
+def _be_the_child(current: CurrentJob, parent: int, writing: int, order: mmap.mmap) -> None:
     code = 1
     try:
         _die_with(parent)
         random.seed()
-        os.write(writing, _run_and_record(current))
+        os.write(writing, _run_and_record(current, order))
         code = 0
     except BaseException:
         log.exception("the process of an isolated job cannot go on", extra={"event": "failed"})
@@ -122,14 +155,14 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _run_and_record(theirs: CurrentJob) -> bytes:
+def _run_and_record(theirs: CurrentJob, order: mmap.mmap) -> bytes:
     claim = theirs._lease.claim
     database = Database(theirs._database_url)
     keeper = Keeper(database.url, lambda: [lease])
     lease = Lease(claim, registry.options(claim.job_name), theirs._lease.extended, keeper)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        lease.ordered = WorkerStoppedError("its worker was told to stop, and did not wait any longer")
+        _obey(order, lease)
         if callable(signal.getsignal(signal.SIGALRM)):
             signal.raise_signal(signal.SIGALRM)
 

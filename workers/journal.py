@@ -24,6 +24,11 @@ _TIME = struct.Struct("<d")
 _STATE_AND_TIME = struct.Struct("<qd")
 _STATE_AT, _TIME_AT = 24, 32
 _NEVER = float("inf")
+# Jobs that have finished, and those that have not; then a byte each: the process ends on purpose, lives, is cut off.
+_COUNTS = struct.Struct("<qq")
+_TAIL = struct.Struct("<qq3?")
+_TAIL_AT = SLOTS * _SLOT.size
+_RESIGNED_AT, _ALIVE_AT, _CUT_OFF_AT = range(_TAIL_AT + _COUNTS.size, _TAIL_AT + _TAIL.size)
 
 
 class Progress(IntEnum):
@@ -57,9 +62,10 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        # Behind the slots, one byte: the process ends on purpose.
-        self._memory = mmap.mmap(-1, SLOTS * _SLOT.size + 1)
+        # Behind the slots: what the process says of itself, and how many jobs have ended on this seat.
+        self._memory = mmap.mmap(-1, _TAIL_AT + _TAIL.size)
         self._free = list(reversed(range(SLOTS)))
+        self._before = (0, 0)
 
     @property
     def room(self) -> int:
@@ -69,11 +75,36 @@ class Journal:
     @property
     def resigned(self) -> bool:
         """Whether the process ends on purpose, and nobody is to take its place."""
-        return bool(self._memory[-1])
+        return bool(self._memory[_RESIGNED_AT])
 
     @resigned.setter
     def resigned(self, value: bool) -> None:
-        self._memory[-1] = value
+        self._memory[_RESIGNED_AT] = value
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a process sits here and has begun to work."""
+        return bool(self._memory[_ALIVE_AT])
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the process cannot reach one of its stores, as far as it knows."""
+        return bool(self._memory[_CUT_OFF_AT])
+
+    @is_cut_off.setter
+    def is_cut_off(self, value: bool) -> None:
+        self._memory[_CUT_OFF_AT] = value
+
+    @property
+    def ended(self) -> tuple[int, int]:
+        """How many jobs have finished on this seat so far, and how many have not."""
+        finished, failed = _COUNTS.unpack_from(self._memory, _TAIL_AT)
+        return finished, failed
+
+    def count(self, finished: int, failed: int) -> None:
+        """So many jobs have ended in this process."""
+        before = self._before
+        _COUNTS.pack_into(self._memory, _TAIL_AT, before[0] + finished, before[1] + failed)
 
     def take(self, job_id: int, token: int, delivery: int) -> int:
         """Note a job that has been claimed; returns its slot."""
@@ -113,6 +144,7 @@ class Journal:
 
     def bequeath(self) -> None:
         """The process has died: nothing that it has left behind is overdue any more."""
+        self._memory[_ALIVE_AT] = False
         for number in range(SLOTS):
             _TIME.pack_into(self._memory, number * _SLOT.size + _TIME_AT, _NEVER)
 
@@ -125,7 +157,9 @@ class Journal:
 
     def sit_down(self) -> None:
         """A new process begins here: what is in use stays so."""
-        self.resigned = False
+        self.resigned = self.is_cut_off = False
+        self._before = self.ended
+        self._memory[_ALIVE_AT] = True
         free = [number for number, (*_, progress, _) in enumerate(self._slots()) if not progress]
         self._free = free[::-1]
 

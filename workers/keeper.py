@@ -22,12 +22,14 @@ from time import monotonic
 
 from drain import postgres
 from drain.crashpoints import CrashPoint, reached
+from drain.errors import UnavailableError
 from drain.postgres import Connection
 from drain.timelimit import call_at
 from drain.transitions import inflight
 from workers import lease as leases
 from workers.database import session
 from workers.lease import NEVER, Lease
+from workers.stores import POSTGRES, Stores, is_outage, is_stale
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +48,19 @@ class Keeper:
     Args:
         database_url: Where.
         held: The leases that are held now; called in the keeper's thread.
+        stores: Where is said whether PostgreSQL answers; by default a state of its own.
 
     Attributes:
         interrupting: Held while a job is being interrupted: whoever has taken it is not.
     """
 
-    def __init__(self, database_url: str, held: Callable[[], Sequence[Lease]]) -> None:
+    def __init__(
+        self, database_url: str, held: Callable[[], Sequence[Lease]], stores: Stores | None = None
+    ) -> None:
         self.interrupting = threading.Lock()
         self._database_url = database_url
         self._held = held
+        self._stores = stores or Stores()
         self._wakes_at = NEVER
         self._woken = threading.Event()
         self._ended = False
@@ -155,18 +161,28 @@ class Keeper:
         if not kept:
             return
         seconds = min(_LONGEST_BEAT_SECONDS, max(1.0, min(lease.heartbeat for lease in kept)))
+        began, was_open = monotonic(), self._connection is not None
         try:
             self._extend_or_lose(kept, now, seconds)
+            self._stores.answered(POSTGRES, began)
         # Whatever it is, a job must not lose its lease over it: the next heartbeat may succeed.
         except Exception as error:  # noqa: BLE001
             self._disconnect()
             for lease in heeded:
                 lease.beat_at = monotonic() + min(_RETRY_SECONDS, lease.heartbeat)
             if not self._ended:
-                log.warning(
-                    "the leases of %d jobs, such as %d, could not be extended: %s",
-                    *(len(kept), kept[0].claim.id, error),
-                )
+                self._report(error, kept, is_stale=was_open and is_stale(began))
+
+    def _report(self, error: Exception, kept: Sequence[Lease], *, is_stale: bool) -> None:
+        if not isinstance(error, UnavailableError) or not is_outage(error):
+            log.warning(
+                "the leases of %d jobs, such as %d, could not be extended: %s",
+                len(kept),
+                kept[0].claim.id,
+                error,
+            )
+        elif not is_stale:
+            self._stores.failed(error)
 
     def _extend_or_lose(self, held: Sequence[Lease], now: float, seconds: float) -> None:
         with postgres.reachable(self._database_url):

@@ -54,19 +54,20 @@ class Lease:
         expires_at: Until when the lease holds, by the database's clock, as far as is known.
         settling: The job's outcome is being committed, or is: there is nothing to extend.
         ordered: What is to be raised in the job, whose time may not be over.
+        stopped: That is because the worker stops: the attempt does not count if it ends by raising.
         coroutine: What is running, if the job is an `async def`.
         beat_at, tell_at, interrupt_at: When the keeper has something to do next.
     """
 
     __slots__ = (
-        *("claim", "heartbeat", "lost", "expires_at", "settling", "ordered", "coroutine"),
+        *("claim", "heartbeat", "lost", "expires_at", "settling", "ordered", "stopped", "coroutine"),
         *("beat_at", "tell_at", "interrupt_at", "let_go_at", "began", "extended", "job_thread"),
         *("_keeper", "_interrupt", "_slow_seconds"),
     )
 
     def __init__(self, claim: Claim, options: JobOptions, asked_at: float, keeper: Keeper) -> None:
         self.claim = claim
-        self.lost = self.settling = False
+        self.lost = self.settling = self.stopped = False
         self.ordered: Exception | None = None
         self.expires_at = claim.lease_expires_at
         self.coroutine: CoroutineType[Any, Any, Any] | None = None

@@ -100,7 +100,8 @@ class Loop:
         except BaseException as error:  # noqa: BLE001
             attempt.leave_if_forked(pid, error)
             cause = lease.cause() if isinstance(error, asyncio.CancelledError) else None
-            result = attempt.outcome_of(cause.with_traceback(error.__traceback__) if cause else error, call)
+            raised = cause.with_traceback(error.__traceback__) if cause else error
+            result = attempt.outcome_of(raised, call, stopped=lease.stopped)
         else:
             attempt.leave_if_forked(pid)
             result = FINISHED

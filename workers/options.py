@@ -19,6 +19,7 @@ class WorkOptions:
         max_jobs: After so many a process is replaced; None for never.
         max_memory_mb: As soon as it has more megabytes resident, likewise.
         burst: End when the queues are empty.
+        metrics_host, metrics_port: Where to serve HTTP for machines; port 0 for nowhere.
         only_tracked: Run nothing but tracked jobs, in whatever queue; plain RQ jobs are refused.
     """
 
@@ -31,3 +32,5 @@ class WorkOptions:
     max_memory_mb: int | None = None
     burst: bool = False
     only_tracked: bool = False
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 0

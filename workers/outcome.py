@@ -64,6 +64,11 @@ class Lost(Failed):
 
 
 @dataclass(frozen=True, slots=True)
+class Interrupted(Failed):
+    """The worker was told to stop, and ended the attempt, which does not count unless that happens too often."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unreadable:
     """No attempt would ever succeed; the text says why."""
 
@@ -86,7 +91,7 @@ class Recorded:
     """The process that ran the job has written down that it is not finished, and why."""
 
 
-Outcome = Settled | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Unreadable
+Outcome = Settled | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Interrupted | Unreadable
 
 
 FINISHED = Finished()
@@ -109,6 +114,13 @@ def in_ascii(result: Outcome) -> Outcome:
         case Unreadable():
             return Unreadable(_in_ascii(result.explanation))
     return result
+
+
+def too_often(interrupted: Failed, most: int) -> Failed:
+    """The outcome of an attempt that counts, since so many before it were interrupted and did not."""
+    why = f"its worker stopped, for more than the {most} times that do not count (is the grace too short?)"
+    message = f"{why}: {interrupted.error['message']}"
+    return replace(interrupted, error={**interrupted.error, "message": message})
 
 
 def wait_seconds(attempts: int, options: JobOptions | None) -> float:

@@ -16,7 +16,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -43,6 +43,7 @@ from workers.loop import Loop
 from workers.options import WorkOptions
 from workers.outcome import Finished, Outcome, Settled
 from workers.rq_side import RQSide
+from workers.stores import QuietWhileAway, Stores
 from workers.taker import Taker
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,8 @@ class Process:
         self._death = death
         url, redis_url = settings.database_url, settings.required_redis_url
         self._hand = hand = Hand(options, journal)
-        self._database = Database(url)
+        self._stores = stores = Stores(self._tell_of_stores)
+        self._database = Database(url, stores=stores)
         only_tracked = options.queues if options.only_tracked else settings.only_tracked_queues
         self._intake = Intake(
             redis_url,
@@ -91,10 +93,10 @@ class Process:
             installation=lambda: str(self._database.ask(state.installation)),
             only_tracked=only_tracked,
         )
-        self._keeper = Keeper(url, hand.leases)
+        self._keeper = Keeper(url, hand.leases, stores)
         self._loop = Loop(hand, url, options.concurrency)
         self._taker = Taker(hand, self._intake, self._database, self._keeper, self._loop, burst=options.burst)
-        self._finisher = Finisher(hand, self._intake, Database(url))
+        self._finisher = Finisher(hand, self._intake, Database(url, stores=stores))
         self._rq = RQSide(hand, self._intake, self._finisher, options, redis_url, self._taker, only_tracked)
         self._housekeeping = Housekeeping(hand, options, parent)
         self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {}
@@ -111,8 +113,9 @@ class Process:
         random.seed()
         sys.setswitchinterval(_TURN_SECONDS)
         if self._journal.entries():
-            settle(self._journal, self._settings, self._death)
+            settle(self._journal, self._settings, self._death, stores=self._stores)
         self._journal.sit_down()
+        logging.getLogger("rq.worker").addFilter(QuietWhileAway(self._stores))
         taker = self._thread("taker", self._taker.run)
         finisher = self._thread("finisher", self._finisher.run)
         housekeeping = self._thread("housekeeping", self._housekeeping.run)
@@ -135,7 +138,11 @@ class Process:
         housekeeping.join()
         rq_side.join()
         self._intake.close()
+        self._stores.end()
         return self._exit_code()
+
+    def _tell_of_stores(self, away: Collection[str]) -> None:
+        self._journal.is_cut_off = bool(away)
 
     def _exit_code(self) -> int:
         error = self._hand.error
@@ -233,7 +240,7 @@ class Process:
             self._alarm.install()
         else:
             if self._alone is None:
-                self._alone = Worker(self._settings)
+                self._alone = Worker(self._settings, self._stores)
             try:
                 attempt_alone = partial(self._attempt_alone, item)
                 word = self._alone.execute(taken.job_id, attempt_alone, queue=taken.queue)
@@ -241,7 +248,8 @@ class Process:
                 if not self._waits_elsewhere(word, taken.job_id):
                     self._finisher.clear_later(taken.rq_id)
             except UnavailableError as error:
-                log.warning("job %d could not be claimed or recorded: %s", taken.job_id, error)
+                log.debug("job %d could not be claimed or recorded: %s", taken.job_id, error)
+                self._stores.leave(1, error)
                 with suppress(UnavailableError):
                     self._intake.give_back([(taken.queue, taken.rq_id)])
         self._keep_signals()

@@ -15,21 +15,34 @@ from drain.transitions.inflight import Claim
 from drain.visible import visible
 from workers import outcome
 from workers.database import Database
-from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Recorded, Settled, Unreadable
+from workers.outcome import (
+    Deferred,
+    Failed,
+    Finished,
+    GaveUp,
+    Interrupted,
+    Lost,
+    Outcome,
+    Recorded,
+    Settled,
+    Unreadable,
+)
 
 log = logging.getLogger(__name__)
 
 _LEASE_RAN_OUT = "its worker died or stalled on the last attempt, and the lease ran out"
 _EXPIRED = "its expires_at had passed before a worker could start it"
 _NO_REASON = "the job gave up, and gave no reason"
+# Pause between an interrupted attempt and the next one: another worker may take the job, and no loop spins.
+_INTERRUPTED_SECONDS = 1.0
 
 
 @dataclass(slots=True)
 class Recorder:
     """Writes outcomes down.
 
-    Each method returns one word for RQ's own books: finished, retrying, deferred, dead, recorded, or stale, when
-    somebody else has claimed the job and nothing was changed.
+    Each method returns one word for RQ's own books: finished, retrying, interrupted, deferred, dead, recorded, or
+    stale, when somebody else has claimed the job and nothing was changed.
 
     Attributes:
         database: Where. All methods raise UnavailableError when it stays away; the job is then redelivered.
@@ -69,7 +82,8 @@ class Recorder:
             case Finished():
                 return self._finish(claim)
             case Failed():
-                return self._retry_or_bury(claim, result)
+                is_interrupted = isinstance(result, Interrupted)
+                return (self._interrupt if is_interrupted else self._retry_or_bury)(claim, result)
             case Deferred():
                 return self._defer(claim, result)
             case GaveUp():
@@ -90,6 +104,24 @@ class Recorder:
     def _defer(self, claim: Claim, deferred: Deferred) -> str:
         waits = self.database.ask(lambda c: inflight.defer(c, claim.id, claim.fencing_token, deferred.when))
         return "deferred" if waits else self._stale(claim, "deferred")
+
+    def _interrupt(self, claim: Claim, interrupted: Failed) -> str:
+        times = self.database.ask(
+            lambda c: inflight.interrupt(
+                c, claim.id, claim.fencing_token, _INTERRUPTED_SECONDS, interrupted.error
+            )
+        )
+        if times is None:
+            return self._retry_or_bury(claim, outcome.too_often(interrupted, inflight.MOST_INTERRUPTIONS))
+        log.warning(
+            "job %d (%s) was interrupted on attempt %d, which does not count, and will run again: %s",
+            claim.id,
+            visible(claim.job_name),
+            claim.attempts,
+            visible(interrupted.line),
+            extra={"event": "job_interrupted", "job_id": claim.id, "tag": claim.tag, "interruptions": times},
+        )
+        return "interrupted"
 
     def _retry_or_bury(self, claim: Claim, failed: Failed) -> str:
         if claim.max_attempts and claim.attempts >= claim.max_attempts:

@@ -16,6 +16,7 @@ from workers.finisher import Finisher
 from workers.hand import Hand, Held
 from workers.options import WorkOptions
 from workers.rq_worker import TTL_SECONDS, RQWorker
+from workers.stores import REDIS, answering
 from workers.taker import Taker
 
 log = logging.getLogger(__name__)
@@ -70,10 +71,13 @@ class RQSide:
 
     def run(self) -> None:
         """Go on until `ended` is set, and then leave RQ's lists."""
-        registered = False
+        registered, stores = False, self._finisher.database.stores
         while not self.ended:
+            if stores.is_away(REDIS):
+                # A round in which nothing has changed asks nothing, and so would not find out.
+                self._beat_at = 0.0
             # No job depends on what RQ's tools show.
-            with suppress(redis.RedisError, UnavailableError):
+            with suppress(redis.RedisError, UnavailableError), answering(stores, REDIS):
                 worker = self._made()
                 if not registered:
                     worker.register()
@@ -141,6 +145,8 @@ def _maintain(worker: RQWorker) -> None:
     if worker.should_run_maintenance_tasks:
         try:
             worker.run_maintenance_tasks()  # type: ignore[no-untyped-call]
+        except (redis.ConnectionError, redis.TimeoutError):
+            raise
         # It stumbles over whatever anybody may have put there.
         except Exception as error:  # noqa: BLE001
             log.warning("RQ could not clean up its registries: %s", error)

@@ -20,6 +20,7 @@ from time import monotonic
 
 from drain.config import Settings
 from drain.errors import UnavailableError
+from workers.health import Health
 from workers.inheritance import settle
 from workers.isolation import ended
 from workers.journal import Journal
@@ -53,6 +54,7 @@ class Seat:
         pause_seconds: Between the last two.
         settled: What the last one left behind has been seen to.
         kill_at: When whoever sits here has had the time to end.
+        stopped: The last one was killed because it went on when it had been told to stop.
     """
 
     number: int
@@ -64,6 +66,7 @@ class Seat:
     pause_seconds: float = 0.0
     settled: bool = False
     kill_at: float = float("inf")
+    stopped: bool = False
 
     @property
     def is_unsettled(self) -> bool:
@@ -77,12 +80,16 @@ class Supervisor:
     Args:
         settings: Where they work.
         options: How.
+
+    Attributes:
+        health: Is told each time that the loop turns.
     """
 
     def __init__(self, settings: Settings, options: WorkOptions) -> None:
         self._settings = settings
         self._options = options
         self._seats = [Seat(number + 1) for number in range(options.processes)]
+        self.health = Health([seat.journal for seat in self._seats])
         self._empty: set[Seat] = set()
         self._told = self._told_of = 0
         self._failed = False
@@ -109,6 +116,7 @@ class Supervisor:
             while not self._is_over():
                 self._settle_what_nobody_else_will()
                 self._start_those_missing()
+                self.health.turn(stopping=bool(self._told))
                 select.select([reading], [], [], self._pause())
                 with suppress(BlockingIOError):
                     os.read(reading, 4096)
@@ -174,6 +182,7 @@ class Supervisor:
                 )
 
     def _work(self, seat: Seat) -> int:
+        self.health.leave()
         return Process(self._settings, self._options, seat.journal, seat.death, self._pid).run()
 
     def _settle_what_nobody_else_will(self) -> None:
@@ -259,13 +268,17 @@ class Supervisor:
         seat.start_at = monotonic() + seat.pause_seconds
 
     def _settle(self, seat: Seat) -> int:
-        settle(seat.journal, self._settings, seat.death)
+        self.health.leave()
+        settle(seat.journal, self._settings, seat.death, stopped=seat.stopped)
         return DONE
 
     def _kill_those_overdue(self) -> None:
         now = monotonic()
         for seat in self._seats:
-            if seat.pid and (now > seat.kill_at or seat.journal.is_overdue()):
+            is_overdue = seat.pid and seat.journal.is_overdue()
+            if seat.pid and (now > seat.kill_at or is_overdue):
+                # A job that is long past its own timeout is why, stop or no stop.
+                seat.stopped = not is_overdue
                 log.error(
                     "worker process %d (pid %d) is killed: it does not yield",
                     *(seat.number, seat.pid),

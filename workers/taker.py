@@ -22,6 +22,7 @@ from workers.hand import Hand, Held, Item, Unclaimed
 from workers.keeper import Keeper
 from workers.lease import Lease
 from workers.loop import Loop
+from workers.stores import POSTGRES, REDIS, answering
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class Taker:
         self._hand = hand
         self._intake = intake
         self._database = database
+        self._stores = database.stores
         self._keeper = keeper
         self._loop = loop
         self._burst = burst
@@ -71,23 +73,25 @@ class Taker:
             while not self._hand.stopping:
                 try:
                     self._run_once()
-                except UnavailableError as error:
+                except UnavailableError:
                     if self._burst:
                         raise
-                    self._wait(error)
+                    self._wait()
         finally:
             self._give_back(self._hand.take_back(float("inf")))
             self._database.close()
 
     def _run_once(self) -> None:
         wanted = self._hand.wanted
+        if self._stores.is_away(POSTGRES) and not self._burst:
+            # An update of no row: it tells of a database, too, that takes no writes for a while.
+            self._database.ask(lambda c: inflight.release(c, (), ()), patience_seconds=0.0)
         taken = self._take(wanted) if wanted else []
         self.is_suspended = taken is None
         if taken:
             self._claim(taken)
-        if self._pause_seconds and wanted:
+        if wanted:
             self._pause_seconds = 0.0
-            log.info("it answers again", extra={"event": "up"})
         if taken:
             return
         waiting_since = monotonic() - _LONGEST_WAIT_SECONDS
@@ -105,6 +109,10 @@ class Taker:
             self._hand.room.wait(None if not wanted and not self._hand.waits else _LONGEST_WAIT_SECONDS / 2)
 
     def _take(self, wanted: int) -> list[Taken] | None:
+        with answering(self._stores, REDIS, by_loop=True):
+            return self._taken(wanted)
+
+    def _taken(self, wanted: int) -> list[Taken] | None:
         # A plain RQ job dies with this process if another one kills it, so it is taken only when it is the only one.
         is_free = self._hand.is_idle
         # After a full batch there are likely to be more; else the command that waits is the quickest, one way or other.
@@ -119,9 +127,7 @@ class Taker:
         self._plain_is_next = not taken and self._intake.plain_is_next
         return taken
 
-    def _wait(self, error: UnavailableError) -> None:
-        if not self._pause_seconds:
-            log.warning("%s; no job is lost, waiting", error, extra={"event": "down"})
+    def _wait(self) -> None:
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, 2 * self._pause_seconds))
         self._hand.pause.wait(random.uniform(self._pause_seconds / 2, self._pause_seconds))  # noqa: S311
 
@@ -218,7 +224,8 @@ class Taker:
                 ]
             )
         except UnavailableError as error:
-            log.warning("%d jobs could not be given back, and will be redelivered: %s", len(items), error)
+            log.debug("%d jobs could not be given back, and will be redelivered: %s", len(items), error)
+            self._stores.leave(len(items), error)
         finally:
             self._hand.singly.difference_update(items)
             for item in held:

@@ -3,37 +3,70 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from drain.config import VARIABLES, Settings
-from drain.wire import Wire
-from workers import registry
+from workers import registry, stores
 from workers.completion import load_sessions
 from workers.options import WorkOptions
 from workers.supervisor import Supervisor
 
 
-def work(settings: Settings, options: WorkOptions) -> None:
+def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = lambda: None) -> None:
     """Work on the queues, the first of them first, until a signal comes.
 
     SIGTERM and SIGINT let what runs end within its time of grace, and give back the rest at once. A second one
-    interrupts what runs, which counts as a failed attempt. A Redis or a PostgreSQL that goes away is waited for.
+    interrupts what runs, which does not count as an attempt. A Redis or a PostgreSQL that is away, at the start or
+    later, is waited for.
 
     Args:
         settings: Where, and which job modules.
         options: How.
+        look: Called once both stores have answered, before any process is started.
 
     Raises:
         JobModuleError: A job module does not import.
-        UnavailableError: Redis cannot be reached at the start, or went away in a burst.
+        ConfigError, SchemaError: A setting, or the database, cannot be used as it is.
+        UnavailableError: A store is away in a burst.
     """
     registry.load(settings.jobs)
     load_sessions()
-    wire = Wire(settings.required_redis_url, settings.namespace)
+    supervisor = Supervisor(settings, options)
+    health = supervisor.health
     try:
-        wire.ping()
+        if options.metrics_port:
+            health.serve(options.metrics_host, options.metrics_port)
+        if options.burst:
+            stores.ask_once(settings)
+        else:
+            with _ending_at_once():
+                stores.wait_for(settings, health.wait)
+        look()
+        _run(supervisor, settings)
     finally:
-        wire.close()
+        health.close()
+
+
+def _run(supervisor: Supervisor, settings: Settings) -> None:
     # The fixed entry point reads the environment, as it must in a worker that RQ itself started.
     os.environ[VARIABLES["database_url"]] = settings.database_url
     os.environ[VARIABLES["jobs"]] = ",".join(settings.jobs)
-    Supervisor(settings, options).run()
+    supervisor.run()
+
+
+@contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the program: nothing is in hand yet."""
+
+    def end(_signal: int, _frame: object) -> None:
+        sys.exit(0)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -46,6 +46,22 @@ from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
 @click.option(
     "--only-tracked", is_flag=True, help="Refuse plain RQ jobs in all of these queues, without reading them."
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    envvar="DRAIN_WORK_METRICS_PORT",
+    show_envvar=True,
+    help="Serve /metrics, /healthz and /readyz here; by default nowhere.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    envvar="DRAIN_METRICS_HOST",
+    show_envvar=True,
+    help="Address to serve them on.",
+)
 @verbose_option
 def work(
     settings: Settings,
@@ -59,6 +75,8 @@ def work(
     max_memory: int | None,
     burst: bool,
     only_tracked: bool,
+    metrics_port: int,
+    metrics_host: str,
     verbose: bool,
 ) -> None:
     """Run jobs of these queues, the first named first; of "default" if none is named.
@@ -84,8 +102,11 @@ def work(
     logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
     logging.getLogger("workers").setLevel("DEBUG" if verbose else "INFO")
     registry.load(settings.jobs)
-    with database(settings) as connection:
-        hint_at_unknown(queues, registry.queues() | inspection.queues(connection) | {"default"})
+
+    def hint() -> None:
+        with database(settings) as connection:
+            hint_at_unknown(queues, registry.queues() | inspection.queues(connection) | {"default"})
+
     work_on(
         settings,
         WorkOptions(
@@ -98,5 +119,8 @@ def work(
             max_memory_mb=max_memory,
             burst=burst,
             only_tracked=only_tracked,
+            metrics_host=metrics_host,
+            metrics_port=metrics_port,
         ),
+        hint,
     )

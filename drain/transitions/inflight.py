@@ -482,6 +482,44 @@ def defer(connection: Connection, job_id: int, token: int, when: float | datetim
     return connection.execute(DEFER, parameters).rowcount == 1
 
 
+# As DEFER: a claim that has given its lease back has been counted already, so the statement may be sent again when its
+# answer was lost. `failed_at` stays: a deploy is no sign that the target of a queue is down.
+INTERRUPT = """
+UPDATE inflight_jobs SET
+    lease_expires_at = NULL,
+    next_run_at = clock_timestamp() + make_interval(secs => %(wait)s),
+    attempts = attempts - CASE WHEN lease_expires_at IS NULL OR batched THEN 0 ELSE 1 END,
+    interruptions = interruptions + CASE WHEN lease_expires_at IS NULL THEN 0 ELSE 1 END,
+    batched = false,
+    last_error = %(error)s::jsonb || pg_catalog.jsonb_build_object('at', clock_timestamp())
+WHERE id = %(id)s AND fencing_token = %(token)s
+    AND interruptions < %(most)s + CASE WHEN lease_expires_at IS NULL THEN 1 ELSE 0 END
+RETURNING interruptions
+"""
+# Upper bound of the attempts of one job that do not count because their worker was told to stop.
+MOST_INTERRUPTIONS = 20
+
+
+def interrupt(
+    connection: Connection, job_id: int, token: int, wait_seconds: float, error: Mapping[str, str]
+) -> int | None:
+    """Give the claim of an attempt back that its worker has interrupted, as if the attempt had not been.
+
+    Returns:
+        How often that has been done with this job, or None: the token is stale, or it was `MOST_INTERRUPTIONS` times
+        before. Nothing has been changed then.
+    """
+    parameters = {
+        "id": job_id,
+        "token": token,
+        "wait": wait_seconds,
+        "error": Jsonb(dict(error)),
+        "most": MOST_INTERRUPTIONS,
+    }
+    row = connection.execute(INTERRUPT, parameters).fetchone()
+    return None if row is None else int(row[0])
+
+
 BURY_CLAIMED = f"""
 WITH given_up AS (
     DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *

@@ -43,6 +43,7 @@ TABLES = {
         "last_error": "json",
         "failed_at": "timestamp",
         "salt": "bigint",
+        "interruptions": "int",
     },
     "finished_jobs": _JOB
     | {

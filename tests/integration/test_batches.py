@@ -260,7 +260,7 @@ def test_what_does_not_end_in_time_is_interrupted_and_will_be_tried_again(yard: 
         assert command.wait(PATIENCE_SECONDS) == 0
     row = yard.row(job_id)
     assert row["place"] == "inflight_jobs"
-    assert (row["attempts"], row["lease_expires_at"]) == (1, None)
+    assert (row["attempts"], row["interruptions"], row["lease_expires_at"]) == (0, 1, None)
     assert row["last_error"]["type"] == "workers.errors.WorkerStoppedError"
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -232,6 +233,20 @@ def test_an_upgrade_that_was_interrupted_after_its_commit_is_made_whole_by_the_n
     schema.install(old_url)
 
     assert differences(catalog(database_url), catalog(old_url)) == []
+
+
+def test_a_role_that_could_count_attempts_may_count_interruptions_after_the_upgrade(old_url: str) -> None:
+    role = f"worker_{uuid4().hex}"
+    query(old_url, f"CREATE ROLE {role}")
+    try:
+        query(old_url, f"GRANT UPDATE (attempts) ON inflight_jobs TO {role}")
+        schema.install(old_url)
+        may = (
+            "SELECT has_column_privilege(%s, 'inflight_jobs', name, 'UPDATE') FROM unnest(%s::text[]) AS name"
+        )
+        assert query(old_url, may, role, ["interruptions", "delivery"]) == [(True,), (False,)]
+    finally:
+        query(old_url, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 # -- printed ----------------------------------------------------------------------------------------------------------

@@ -135,6 +135,8 @@ def test_the_kill_horse_command_ends_an_attempt(yard: Yard, client: Redis) -> No
         send_kill_horse_command(client, only_worker(client).name)
         wait_until(lambda: yard.row(job_id)["last_error"], PATIENCE_SECONDS)
         assert yard.row(job_id)["last_error"]["type"] == "workers.errors.WorkerStoppedError"
+        # A person has ended it, and no deploy: it counts.
+        assert (yard.row(job_id)["attempts"], yard.row(job_id)["interruptions"]) == (1, 0)
         yard.say("go")
         assert end(command) == 0
 

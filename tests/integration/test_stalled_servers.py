@@ -126,7 +126,7 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
     caplog.set_level("INFO")
 
     def told() -> list[str]:
-        return [record.event for record in caplog.records if record.name == "workers.taker"]  # type: ignore[attr-defined]
+        return [record.event for record in caplog.records if record.name == "workers.stores"]  # type: ignore[attr-defined]
 
     with EmbeddedRedis(listen=True) as server:
         assert server.port is not None

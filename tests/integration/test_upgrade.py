@@ -29,8 +29,8 @@ from tests.support import (
 )
 from tests.yard import Yard, kill_worker
 
-# The last commit whose schema is version 1.
-OLD = "01db45f"
+# The last commit whose schema is version 2.
+OLD = "aa180f6"
 RQ = "from rq.cli import main; main()"
 WHERE = """
 import cli, drain, drain.schema, workers
@@ -81,7 +81,7 @@ class Program:
 
 @pytest.fixture(scope="module")
 def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of version 1, as it was committed."""
+    """The program of version 2, as it was committed."""
     try:
         archive = subprocess.run(
             ["git", "archive", OLD], cwd=ROOT, capture_output=True, check=True, timeout=60
@@ -92,7 +92,7 @@ def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"the commit {OLD} is not to be had here, which needs git and a clone with its history "
             f"(git fetch --unshallow): {said.decode().strip()}"
         )
-    directory = tmp_path_factory.mktemp("version-1")
+    directory = tmp_path_factory.mktemp("version-2")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(directory, filter="data")
     return directory
@@ -104,7 +104,7 @@ def old(old_directory: Path, empty_database_url: str, redis_url: str) -> Program
     with program.start(program=WHERE) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
         version, *files = command.output.split()
-    assert version == "1"
+    assert version == "2"
     assert all(Path(file).is_relative_to(old_directory) for file in files)
     return program
 

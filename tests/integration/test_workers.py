@@ -218,10 +218,10 @@ def test_a_second_sigterm_ends_drain_work_in_the_middle_of_a_job_and_loses_nothi
         assert command.poll() is None
         command.terminate()
         assert command.wait(PATIENCE_SECONDS) == 0
-        (event,) = command.events("job_failed")
+        (event,) = command.events("job_interrupted")
         assert event["job_id"] == job_id
     interrupted = system.row("inflight_jobs", job_id)
-    assert interrupted["attempts"] == 1
+    assert interrupted["attempts"] == 0
     assert interrupted["last_error"]["type"] == "workers.errors.WorkerStoppedError"
     assert interrupted["next_run_at"] is not None
 

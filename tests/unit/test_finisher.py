@@ -22,6 +22,7 @@ from workers.keeper import Keeper
 from workers.lease import Lease
 from workers.options import WorkOptions
 from workers.outcome import FINISHED
+from workers.stores import Stores as StateOfStores
 
 
 class CountedBell(Bell):
@@ -41,6 +42,7 @@ class Stores:
 
     def __init__(self) -> None:
         self.finished: list[list[int]] = []
+        self.stores = StateOfStores()
 
     def ask(self, statement: Callable[[Any], object]) -> object:
         return statement(None)

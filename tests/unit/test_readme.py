@@ -44,6 +44,12 @@ def test_it_names_each_metric() -> None:
     assert len(ours) >= 10
     for metric in ours:
         assert next(iter(metric.describe())).name in README
+    of_workers = [
+        metric for metric in vars(metrics).values() if isinstance(metric, tuple) and len(metric) == 2
+    ]
+    assert len(of_workers) == 4
+    for name, _ in of_workers:
+        assert name in README
 
 
 def test_it_names_each_word_of_the_makefile_that_a_newcomer_needs() -> None:

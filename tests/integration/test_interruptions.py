@@ -1,0 +1,169 @@
+"""An attempt that ends because its worker stops does not count, up to a bound."""
+
+import mmap
+import signal
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+
+from drain.job import JobOptions
+from drain.transitions import inflight
+from drain.transitions.inflight import MOST_INTERRUPTIONS
+from tests import jobs_in_batches as jobs
+from tests.support import PATIENCE_SECONDS, impatient, leading, query, wait_until
+from tests.workshop import Workshop
+from tests.yard import Yard
+from workers import Dead, isolation
+from workers.errors import JobTimeoutError, WorkerStoppedError
+from workers.outcome import Interrupted, describe
+
+STOPPED = {"type": "WorkerStoppedError", "message": "told to stop", "traceback": ""}
+
+
+@pytest.fixture
+def yard(database_url: str, redis_url: str) -> Yard:
+    jobs.create_effects(database_url)
+    return Yard(database_url, redis_url)
+
+
+def stop(yard: Yard, *words: str, **more: str) -> None:
+    """Let a worker begin with what is pushed, and stop it in the middle."""
+    with yard.working("--grace-seconds", "0.1", *words, **more) as command:
+        wait_until(yard.effects, PATIENCE_SECONDS)
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(PATIENCE_SECONDS) == 0
+
+
+def counted(yard: Yard, job_id: int) -> tuple[str, int, int, int]:
+    row = yard.row(job_id)
+    return row["place"], row["attempts"], row["interruptions"], row["fencing_token"]
+
+
+@pytest.mark.parametrize("job", [jobs.only_once, jobs.isolated_only_once])
+def test_a_job_with_a_single_attempt_is_run_again_when_a_deploy_has_interrupted_it(
+    yard: Yard, job: Any
+) -> None:
+    (job_id,) = yard.pushed(job, "first")
+    stop(yard)
+    assert counted(yard, job_id) == ("inflight_jobs", 0, 1, 1)
+    yard.say("go")
+    with leading(yard.env()), yard.working():
+        yard.wait_for("finished_jobs", [job_id])
+    assert (yard.row(job_id)["attempts"], yard.row(job_id)["fencing_token"]) == (1, 2)
+
+
+def test_a_job_of_a_batch_that_is_interrupted_has_no_attempt_taken_off(yard: Yard) -> None:
+    (job_id, *_) = yard.pushed(jobs.only_once, "first", "second")
+    stop(yard, "--prefetch", "2")
+    assert counted(yard, job_id) == ("inflight_jobs", 0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("job", "seconds"),
+    [
+        (jobs.never_yield, {"workers.supervisor._KILL_SECONDS": 0.5}),
+        (jobs.isolated_never_yield, {"workers.isolation._STOP_SECONDS": 0.5}),
+    ],
+)
+def test_what_is_killed_because_it_does_not_yield_to_a_stop_does_not_count_either(
+    yard: Yard, job: Any, seconds: dict[str, float]
+) -> None:
+    (job_id,) = yard.pushed(job, "stubborn")
+    stop(yard, **impatient(seconds))
+    assert counted(yard, job_id) == ("inflight_jobs", 0, 1, 1)
+    assert yard.row(job_id)["last_error"]["type"] == "workers.errors.WorkerStoppedError"
+
+
+def test_beyond_the_bound_an_interruption_counts_and_the_job_dies_with_the_reason(yard: Yard) -> None:
+    (job_id,) = yard.pushed(jobs.only_once, "never fits")
+    query(yard.database_url, "UPDATE inflight_jobs SET interruptions = %s", MOST_INTERRUPTIONS)
+    stop(yard)
+    row = yard.row(job_id)
+    assert (row["place"], row["attempts"], row["reason"]) == ("dead_jobs", 1, "failed")
+    assert f"for more than the {MOST_INTERRUPTIONS} times that do not count" in row["explanation"]
+
+
+def test_an_interruption_whose_answer_was_lost_is_counted_once(shop: Workshop) -> None:
+    job_id = shop.delivered(lambda: None)
+    shop.set(job_id, f"interruptions = {MOST_INTERRUPTIONS - 1} WHERE")
+    claim = shop.claim(job_id)
+    assert claim is not None
+    with psycopg.connect(shop.database_url, autocommit=True) as connection:
+        interrupt = partial(inflight.interrupt, connection, job_id, claim.fencing_token, 1.0, STOPPED)
+        assert [interrupt(), interrupt()] == [MOST_INTERRUPTIONS] * 2
+    assert (shop.row(job_id)["attempts"], shop.row(job_id)["failed_at"]) == (0, None)
+    shop.set(job_id, "next_run_at = now() - interval '1 s' WHERE")
+    again = shop.claim(job_id)
+    assert again is not None
+    with psycopg.connect(shop.database_url, autocommit=True) as connection:
+        assert inflight.interrupt(connection, job_id, claim.fencing_token, 1.0, STOPPED) is None
+        assert inflight.interrupt(connection, job_id, again.fencing_token, 1.0, STOPPED) is None
+    assert shop.row(job_id)["attempts"] == 1
+
+
+def test_a_late_interruption_of_a_job_that_somebody_else_has_claimed_changes_nothing(shop: Workshop) -> None:
+    job_id = shop.delivered(lambda: None)
+    claim = shop.claim(job_id)
+    assert claim is not None
+    taken_over = shop.take_over(job_id)
+    late = Interrupted(describe(WorkerStoppedError()), JobOptions())
+    assert shop.worker._recorder.record(claim, late) == "stale"
+    assert shop.row(job_id)["fencing_token"] == taken_over.fencing_token
+    assert shop.row(job_id)["interruptions"] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (ValueError("anything that the job makes of it"), "interrupted"),
+        (SystemExit(3), "interrupted"),
+        (JobTimeoutError("its time was over"), "retrying"),
+        (Dead("no use"), "dead"),
+    ],
+)
+def test_what_an_interrupted_job_raises_decides_only_if_it_says_what_is_to_become_of_it(
+    shop: Workshop, error: BaseException, word: str
+) -> None:
+    def act() -> None:
+        from workers import current_job
+
+        current_job()._lease.stopped = True
+        raise error
+
+    assert shop.worker.execute(shop.delivered(act)) == word
+
+
+def test_an_error_of_a_stopped_worker_that_a_job_raises_by_itself_counts(shop: Workshop) -> None:
+    def act() -> None:
+        raise WorkerStoppedError("says the job")
+
+    assert shop.worker.execute(shop.delivered(act)) == "retrying"
+
+
+@pytest.mark.parametrize(
+    ("error", "stopped", "word"),
+    [
+        (WorkerStoppedError("told to stop"), True, "interrupted"),
+        (WorkerStoppedError("ended by RQ's kill-horse command"), False, "retrying"),
+        (Dead("stopped by RQ's stop-job command"), False, "dead"),
+    ],
+)
+def test_the_child_of_an_isolated_job_hears_from_its_parent_why_it_is_to_end(
+    shop: Workshop, error: Exception, stopped: bool, word: str
+) -> None:
+    def act() -> None:
+        from workers import current_job
+
+        lease = current_job()._lease
+        with mmap.mmap(-1, isolation._ORDER_BYTES) as order:
+            lease.ordered, lease.stopped = error, stopped
+            isolation._give(order, lease)
+            lease.ordered, lease.stopped = None, False
+            isolation._obey(order, lease)
+        assert str(lease.ordered) == str(error)
+        assert lease.ordered is not None
+        raise lease.ordered
+
+    assert shop.worker.execute(shop.delivered(act)) == word
