@@ -29,7 +29,7 @@ from workers.database import Database, prepare
 from workers.keeper import Keeper
 from workers.lease import Lease
 from workers.outcome import Outcome
-from workers.recording import Recorder
+from workers.recording import Recorder, log_finished
 
 if TYPE_CHECKING:
     from rq import Retry
@@ -134,9 +134,12 @@ class Worker:
             result = run(CurrentJob(claim, lease, self.database.url))
         finally:
             keeper.stop()
+        took = monotonic() - lease.began
         reached(CrashPoint.RAN)
         word = self._recorder.record(claim, result)
         reached(CrashPoint.RECORDED)
+        if word == "finished":
+            log_finished([(claim, took)])
         return word
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from drain.wire import Intake
 from workers.database import Database
 from workers.hand import Hand, Held
 from workers.outcome import Finished, Outcome
-from workers.recording import Recorder
+from workers.recording import Recorder, log_finished
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 _TOGETHER_SECONDS = 0.01
 # Ids of hashes that could not be cleared while Redis was away.
 _MOST_UNCLEARED = 100_000
+_MORE = "; -v logs every one"
 
 
 @dataclass(slots=True)
@@ -102,6 +103,7 @@ class Finisher:
             log.error("%d outcomes could not be recorded, and will be redelivered: %s", len(claims), error)
             return {claim.id for claim in claims}
         self.finished += len(done)
+        log_finished([(held.claim, held.took) for held in ended if held.claim.id in done], _MORE)
         return done
 
     def _record_one(self, held: Held, result: Outcome) -> None:
@@ -111,6 +113,8 @@ class Finisher:
             log.error("the outcome of job %d could not be recorded: %s", held.claim.id, error)
             return
         self.count(word)
+        if word == "finished":
+            log_finished([(held.claim, held.took)], _MORE)
 
     def _clear(self, rq_ids: list[str]) -> None:
         uncleared, self._uncleared = self._uncleared, []

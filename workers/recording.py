@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +14,7 @@ from drain.crashpoints import CrashPoint, reached
 from drain.transitions import inflight, stale
 from drain.transitions.inflight import Claim
 from drain.visible import visible
+from drain.wording import duration
 from workers import outcome
 from workers.database import Database
 from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Recorded, Settled, Unreadable
@@ -22,6 +24,8 @@ log = logging.getLogger(__name__)
 _LEASE_RAN_OUT = "its worker died or stalled on the last attempt, and the lease ran out"
 _EXPIRED = "its expires_at had passed before a worker could start it"
 _NO_REASON = "the job gave up, and gave no reason"
+# Names of jobs of which this process has logged one as finished.
+_logged: set[str] = set()
 
 
 @dataclass(slots=True)
@@ -103,8 +107,8 @@ class Recorder:
         if not waits:
             return self._stale(claim, "nothing" if isinstance(failed, Lost) else "retrying")
         log.warning(
-            "job %d (%s) failed on attempt %d, next one in %.1f s: %s",
-            *(claim.id, visible(claim.job_name), claim.attempts, wait, visible(failed.line)),
+            "job %d (%s) failed on attempt %d, next one in %s: %s",
+            *(claim.id, visible(claim.job_name), claim.attempts, duration(wait), visible(failed.line)),
             extra={"event": "job_failed", "job_id": claim.id, "tag": claim.tag},
         )
         return "retrying"
@@ -154,6 +158,27 @@ class Recorder:
             lambda c: stale.record(c, claim.id, claim.fencing_token, worker=process_name(), outcome=wanted)
         )
         return "stale"
+
+
+def log_finished(finished: Sequence[tuple[Claim, float]], more: str = "") -> None:
+    """Log finished jobs: the first of each name in this process at INFO, the others at DEBUG.
+
+    Args:
+        finished: Each with the seconds that it took.
+        more: How to see the others, said only where they are not logged.
+    """
+    is_verbose = log.isEnabledFor(logging.DEBUG)
+    if not is_verbose and all(claim.job_name in _logged for claim, _ in finished):
+        return
+    for claim, seconds in finished:
+        is_first = claim.job_name not in _logged
+        _logged.add(claim.job_name)
+        log.log(
+            logging.INFO if is_first else logging.DEBUG,
+            "job %d (%s) of queue %s finished in %s%s",
+            *(claim.id, visible(claim.job_name), claim.queue, duration(seconds), "" if is_verbose else more),
+            extra={"event": "job_finished", "job_id": claim.id, "seconds": round(seconds, 6)},
+        )
 
 
 def _tell_of_the_rest(claim: Claim, rest: Outcome) -> None:
