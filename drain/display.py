@@ -235,10 +235,11 @@ _GAP = 2
 
 def _job_table(state: str, jobs: Sequence[Job], now: datetime, width: int) -> Table:
     """A line for each job, in which texts are cut where there is no room for all of them."""
-    columns = _COLUMNS[state]
+    columns: Sequence[_Column] = _COLUMNS[state]
     if width >= _WIDE:
-        *columns, last = columns
-        columns = (*columns, last, *_ARGUMENTS) if last.title != "error" else (*columns, *_ARGUMENTS, last)
+        # An error is the last column in any case.
+        at = len(columns) - (columns[-1].title == "error")
+        columns = (*columns[:at], *_ARGUMENTS, *columns[at:])
     cells = [[_as_text(column.cell(job, now)) for job in jobs] for column in columns]
     widths = _widths(columns, cells, width)
     table = Table(

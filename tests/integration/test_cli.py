@@ -191,6 +191,27 @@ def test_list_shows_the_latest_jobs_first(env: dict[str, str]) -> None:
     assert listed("--queue default --limit 1") == [ids[-1]]
 
 
+def test_list_shows_the_latest_jobs_first_by_the_time_and_not_by_the_id(env: dict[str, str]) -> None:
+    first, second, third = (drained(env, queue=queue) for queue in ("mail", "video", "mail"))
+    with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
+        for job_id in (second, first):
+            claim = inflight.claim(connection, job_id, worker="test", limits={})
+            connection.commit()
+            assert claim
+
+    def listed(words: str) -> list[int]:
+        return [job["id"] for job in json.loads(drain(f"list {words} --json", env).stdout)]
+
+    assert listed("inflight") == [first, second, third]
+    assert listed("inflight --queue mail") == [first, third]
+    with psycopg.connect(env["DRAIN_DATABASE_URL"], autocommit=True) as connection:
+        for job_id in (second, first):
+            assert inflight.finish(connection, job_id, 1)
+    assert listed("finished") == [first, second]
+    assert listed("finished --limit 1") == [first]
+    assert listed("finished --queue video") == [second]
+
+
 @pytest.mark.parametrize(("state", "make"), [("inflight", drained), ("finished", finished), ("dead", dead)])
 def test_list_shows_jobs_of_every_state(env: dict[str, str], state: str, make: Any) -> None:
     job_id = make(env, queue="mail")

@@ -45,8 +45,10 @@ def a_job(job_id: int, name: str = RECEIPT, queue: str = "mail", **columns: Any)
 
 
 def inflight(job_id: int, name: str = RECEIPT, queue: str = "mail", **columns: Any) -> dict[str, Any]:
-    unclaimed = dict.fromkeys(("claimed_at", "claimed_by", "lease_expires_at", "next_run_at", "failed_at"))
-    more = {"attempts": 0, "batched": False, "moved_at": ago(3599)}
+    unclaimed: dict[str, Any] = dict.fromkeys(
+        ("claimed_at", "claimed_by", "lease_expires_at", "next_run_at", "failed_at")
+    )
+    more: dict[str, Any] = {"attempts": 0, "batched": False, "moved_at": ago(3599)}
     return a_job(job_id, name, queue, **(unclaimed | more | columns))
 
 
@@ -64,21 +66,36 @@ TABLES: dict[str, list[dict[str, Any]]] = {
     ],
     "inflight": [
         inflight(
-            *(12_346, THUMBNAIL, "thumbnails-of-customers"),
-            **{"claimed_at": ago(0.34), "lease_expires_at": ago(-29), "claimed_by": WORKER, "batched": True},
+            12_346,
+            THUMBNAIL,
+            "thumbnails-of-customers",
+            claimed_at=ago(0.34),
+            lease_expires_at=ago(-29),
+            claimed_by=WORKER,
+            batched=True,
         ),
         inflight(12_345),
         inflight(
-            *(12_344, DIGEST, "reports"),
-            **{"claimed_at": ago(61), "failed_at": ago(60), "next_run_at": ago(-64), "attempts": 3},
+            12_344,
+            DIGEST,
+            "reports",
+            claimed_at=ago(61),
+            failed_at=ago(60),
+            next_run_at=ago(-64),
+            attempts=3,
         ),
         inflight(12_343, claimed_at=ago(10), claimed_by=WORKER, next_run_at=ago(-50)),
         inflight(9, claimed_at=ago(7500), claimed_by=WORKER, lease_expires_at=ago(7000)),
     ],
     "finished": [
         a_job(
-            *(31, THUMBNAIL, "thumbnails-of-customers"),
-            **{"claimed_at": ago(8), "finished_at": ago(7.988), "finished_by": WORKER, "attempts": 1},
+            31,
+            THUMBNAIL,
+            "thumbnails-of-customers",
+            claimed_at=ago(8),
+            finished_at=ago(7.988),
+            finished_by=WORKER,
+            attempts=1,
         ),
         a_job(
             30, DIGEST, "reports", claimed_at=ago(400), finished_at=ago(200), finished_by=WORKER, attempts=3
