@@ -49,11 +49,12 @@ def inflight(job_id: int, name: str = RECEIPT, queue: str = "mail", **columns: A
         ("claimed_at", "claimed_by", "lease_expires_at", "next_run_at", "failed_at")
     )
     more: dict[str, Any] = {"attempts": 0, "batched": False, "moved_at": ago(3599)}
-    return a_job(job_id, name, queue, **(unclaimed | more | columns))
+    given: dict[str, Any] = unclaimed | more | columns
+    return a_job(job_id, name, queue, **given)
 
 
 def dead(job_id: int, reason: str, explanation: str, *job: str, **columns: Any) -> dict[str, Any]:
-    more = {"died_at": ago(90), "attempts": 10, "last_error": None} | columns
+    more: dict[str, Any] = {"died_at": ago(90), "attempts": 10, "last_error": None} | columns
     return a_job(job_id, *job, reason=reason, explanation=explanation, **more)
 
 
