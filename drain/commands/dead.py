@@ -20,7 +20,7 @@ from drain.transitions.dead import Selection
 
 @click.group()
 def dead() -> None:
-    """Look at the jobs that were given up; retry or discard them.
+    """List, show, retry or discard the jobs that were given up.
 
     A job is dead when it is out of attempts, or has given up by itself; when its expires_at has passed; when
     nobody can read it; or when it took its worker along on its last attempt. It stays until a person decides.
@@ -34,7 +34,7 @@ def dead() -> None:
     """  # noqa: D301
 
 
-@dead.command("list")
+@dead.command("list", short_help="List dead jobs and what they died of.")
 @settings_options("database_url")
 @click.option("--queue", help="Only those of this queue.")
 @click.option("--job", help="Only those of this job name.")
@@ -56,7 +56,7 @@ def list_dead(
     print_jobs("dead", jobs, now, as_json=as_json)
 
 
-@dead.command("show")
+@dead.command("show", short_help="Show all that is known about one dead job.")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url")
 @as_json_option
@@ -107,7 +107,7 @@ def selection_options(command: F) -> F:
 @settings_options("database_url")
 @selection_options
 def retry(settings: Settings, selection: Selection, *, yes: bool) -> None:
-    """Stage dead jobs anew, with fresh attempts. What they died of stays on record."""
+    """Stage dead jobs again, with fresh attempts. What they died of stays on record."""
     _act_on_dead(settings, selection, "retry", dead_jobs.revive, yes=yes)
 
 

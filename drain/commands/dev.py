@@ -12,7 +12,7 @@ import click
 from drain import schema
 
 
-@click.command()
+@click.command(short_help="Run PostgreSQL and Redis for development.")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),

@@ -15,7 +15,7 @@ from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 
 
-@click.command("list")
+@click.command("list", short_help="List jobs by state: staged, inflight, finished, dead.")
 @click.argument("state", metavar="STATE", type=click.Choice(list(inspection.TABLES)))
 @settings_options("database_url")
 @click.option("--queue", help="Only jobs of this queue.")
@@ -40,7 +40,7 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
     print_jobs(state, jobs, now, as_json=as_json)
 
 
-@click.command()
+@click.command(short_help="Show all that is known about one job.")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url")
 @as_json_option

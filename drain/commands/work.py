@@ -15,7 +15,7 @@ from drain.commands.database import database, hint_at_unknown
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
 
 
-@click.command()
+@click.command(short_help="Run jobs: a worker on one or several queues.")
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @settings_options("database_url", "redis_url", "jobs", "namespace", "only_tracked_queues")
 @click.option(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from drain.config import Settings
 
 
-@click.command()
+@click.command(short_help="Move closed days of finished jobs to Parquet files.")
 @click.argument("path", envvar="DRAIN_ARCHIVE")
 @settings_options("database_url")
 @click.option(

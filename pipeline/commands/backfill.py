@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from drain.config import Settings
 
 
-@click.command()
+@click.command(short_help="Stage a job for each row of a table, file or query.")
 @click.argument("source")
 @settings_options("database_url")
 @click.option("--job", "job_name", required=True, help="The job's name, such as shop.jobs.index_order.")
@@ -87,9 +87,12 @@ def backfill(
     first out, so give a large run a queue of its own, and its workers that queue as the last of theirs.
 
     \b
-    drain backfill documents.parquet --job shop.index --args id --where "author = 'ann'" --dry-run
-    drain backfill 'sql:SELECT id, author FROM documents' --job shop.index --args id --kwargs user=author --queue bulk
-    drain backfill parquet:s3a://lake/documents --job shop.index --args id --max-rows-per-second 500
+    drain backfill documents.parquet --job shop.index --args id --dry-run \\
+        --where "author = 'ann'"
+    drain backfill 'sql:SELECT id, author FROM documents' --job shop.index \\
+        --args id --kwargs user=author --queue bulk
+    drain backfill parquet:s3a://lake/documents --job shop.index --args id \\
+        --max-rows-per-second 500
     """  # noqa: D301
     if given["run_id"] is None:
         given["run_id"] = runs.new_run_id("backfill")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from drain.config import Settings
 
 
-@click.command()
+@click.command(short_help="Stage a job for each difference of two data sets.")
 @settings_options("database_url")
 @click.option("--source", required=True, help="The truth; spelled as for backfill.")
 @click.option("--target", required=True, help="What is to follow it; spelled in the same way.")
@@ -101,10 +101,12 @@ def reconcile(
     harm. Exits 0 whether or not anything differs.
 
     \b
-    drain reconcile --source 'sql:SELECT id, version FROM documents' --target index.parquet --key id=document_id \\
-        --version version --job shop.index --delete-job shop.index --dry-run
-    drain reconcile --source lake.parquet --target shop_index:/var/lib/index --register shop.spark:IndexSource \\
-        --key id --compare name,text --job shop.index --queue bulk --report differences.parquet
+    drain reconcile --source 'sql:SELECT id, version FROM documents' \\
+        --target index.parquet --key id=document_id --version version \\
+        --job shop.index --delete-job shop.index --dry-run
+    drain reconcile --source lake.parquet --target shop_index:/var/lib/index \\
+        --register shop.spark:IndexSource --key id --compare name,text \\
+        --job shop.index --queue bulk --report differences.parquet
     """  # noqa: D301
     if bool(version) == bool(compare):
         raise click.UsageError("give --version, one column, or --compare, one or more; not both")

@@ -31,7 +31,7 @@ _GAP = 2
 _LEAST = 12
 
 
-@click.command()
+@click.command(short_help="Show counts, retries and times of jobs.")
 @settings_options("database_url")
 @click.option(
     "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, metavar="PATH", help="Where archived days are."

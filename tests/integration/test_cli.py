@@ -1,6 +1,8 @@
 """What people and programs type, and what they read."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -375,6 +377,43 @@ def test_dead_jobs_have_to_be_named(env: dict[str, str], verb: str) -> None:
     assert drain(f"dead {verb} --yes --all --queue default", env).exit_code == 2
     assert drain(f"dead {verb} --yes --all {job_id}", env).exit_code == 2
     assert ids_in(env["DRAIN_DATABASE_URL"], "dead_jobs") == [job_id]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("dead retry", "name the jobs: IDs, --queue, --job or --tag; or --all for all of them"),
+        ("dead retry --all 13", "either name the jobs or --all, not both"),
+        ("dead discard --all --tag x", "either name the jobs or --all, not both"),
+        ("drill kill-worker --all", "either name one drill or --all, not both"),
+        ("drill nothing", "'nothing' is no drill; name one, or --all: lease-race"),
+        ("list everything", "Invalid value for 'STATE': 'everything' is not one of 'staged'"),
+        ("list", "Missing argument 'STATE'"),
+    ],
+)
+def test_wrong_usage_says_what_would_be_right(words: str, said: str) -> None:
+    result = drain(words, {"DRAIN_DATABASE_URL": NOBODY_LISTENS})
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["run --metrics-port 99999", "run --metrics-port http", "run --batch-size 0", "run --poll-seconds x"],
+)
+def test_a_setting_that_cannot_be_used_is_one_line_and_exit_code_1(words: str, env: dict[str, str]) -> None:
+    assert f"DRAIN_{words.split()[1][2:].replace('-', '_').upper()} must " in one_line_of(drain(words, env))
+
+
+@pytest.mark.parametrize("words", ["--help", "init --print"])
+def test_an_output_that_cannot_be_written_is_one_line(words: str) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        command = [sys.executable, "-m", "drain", *words.split()]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert "No space left on device" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["retry", "discard"])

@@ -1,11 +1,16 @@
 """What people read on terminals of 80 and of 120 columns; the texts are in tests/printed."""
 
+import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from drain import display
+from drain.__main__ import main
 from tests.golden import WIDTHS, assert_printed
 
 NOW = datetime(2026, 11, 22, 1, 31, 7, tzinfo=UTC)
@@ -158,3 +163,29 @@ def test_colours_are_for_terminals_and_for_those_who_want_them(
     assert red in shown(FORCE_COLOR="1")
     assert red not in shown(FORCE_COLOR="1", NO_COLOR="1")
     assert "\x1b" not in shown()
+
+
+def commands() -> Iterator[str]:
+    """The words of each command and group, as they are typed."""
+    yield ""
+    for name, command in main.commands.items():
+        yield name
+        if isinstance(command, click.Group):
+            yield from (f"{name} {inner}" for inner in command.commands)
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_the_help_of_each_command_fits_the_terminal(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = CliRunner().invoke(main, [*words.split(), "--help"], prog_name="drain")
+    assert result.exit_code == 0
+    # A summary for which there is no room would end so.
+    assert not re.search(r"\w\.\.\.$", result.output, re.MULTILINE)
+    assert_printed("-".join(["help", *words.split()]), 80, result.output)
+
+
+def test_the_first_help_is_one_screen_that_shows_the_way() -> None:
+    text = CliRunner().invoke(main, ["--help"], prog_name="drain").output
+    assert len(text.splitlines()) <= 40
+    places = [text.index(f"\n  {name} ") for name in ("demo", "dev", "init", "run", "work", "status")]
+    assert places == sorted(places)
