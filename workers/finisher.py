@@ -12,6 +12,7 @@ from drain.crashpoints import CrashPoint, reached
 from drain.errors import UnavailableError
 from drain.transitions import inflight
 from drain.wire import Intake
+from drain.wording import count
 from workers.database import Database
 from workers.hand import Hand, Held
 from workers.outcome import Finished, Outcome
@@ -100,7 +101,11 @@ class Finisher:
             # One of them cannot be finished: each is looked at by itself.
             return set()
         except UnavailableError as error:
-            log.error("%d outcomes could not be recorded, and will be redelivered: %s", len(claims), error)
+            log.error(
+                "%s could not be recorded and will be delivered again: %s",
+                count(len(claims), "outcome"),
+                error,
+            )
             return {claim.id for claim in claims}
         self.finished += len(done)
         log_finished([(held.claim, held.took) for held in ended if held.claim.id in done], _MORE)

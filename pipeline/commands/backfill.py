@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drain import display
+from drain import display, wording
 from drain.commandline import FiniteRange, as_json_option, settings_options
 from drain.visible import visible
 from pipeline import backfill as work
@@ -120,10 +120,12 @@ def backfill(
         )
     if as_json:
         click.echo(json.dumps(vars(result)))
-    elif result.before:
-        click.echo(f"run {result.run_id} had staged its {result.jobs:,} jobs before; nothing was staged now")
+        return
+    jobs = wording.count(result.jobs, "job")
+    if result.before:
+        click.echo(f"run {result.run_id} had staged its {jobs} before; nothing was staged now")
     else:
-        click.echo(f"run {result.run_id} has staged {result.jobs:,} jobs in {result.seconds:.1f} s")
+        click.echo(f"run {result.run_id} has staged {jobs} in {wording.duration(result.seconds)}")
 
 
 def _names(text: str) -> list[str]:
@@ -139,4 +141,6 @@ def _show_preview(plan: work.Plan, count: int, shown: list[tuple[str, str]], *, 
         click.echo(visible(f"{plan.job_name}  {args}{'' if kwargs == '{}' else f'  {kwargs}'}"))
     if count > len(shown):
         click.echo("...")
-    click.echo(f"{count:,} jobs on queue {plan.queue} with priority {plan.priority}; nothing was staged")
+    click.echo(
+        f"{wording.count(count, 'job')} on queue {plan.queue} with priority {plan.priority}; nothing was staged"
+    )

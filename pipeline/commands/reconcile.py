@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from drain import display
+from drain import display, wording
 from drain.commandline import as_json_option, settings_options
 from pipeline import reconcile as work
 from pipeline import runs, sources
@@ -147,10 +147,9 @@ def _columns(text: str, option: str, most: int | None = None) -> list[Pair]:
 
 
 def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
+    jobs = wording.count(result.staged, "job")
     if not result.reasons:
-        click.echo(
-            f"run {result.run_id} had staged its {result.staged:,} jobs before; nothing was compared now"
-        )
+        click.echo(f"run {result.run_id} had staged its {jobs} before; nothing was compared now")
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
@@ -160,8 +159,8 @@ def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
     Console(highlight=False, markup=False).print(table)
     waiting = f"; for {result.waiting:,} more one waits already" if result.waiting else ""
     if dry_run:
-        click.echo(f"{result.staged:,} jobs would be staged{waiting}; nothing was")
+        click.echo(f"{jobs} would be staged{waiting}; nothing was")
     else:
-        click.echo(f"{result.staged:,} jobs staged on queue {plan.queue} in {result.seconds:.1f} s{waiting}")
+        click.echo(f"{jobs} staged on queue {plan.queue} in {wording.duration(result.seconds)}{waiting}")
     if result.reasons[DELETED] and not plan.delete_job:
         click.echo("what was deleted at the source stays in the target: there is no --delete-job")

@@ -14,6 +14,7 @@ from rich.text import Text
 from drain import display
 from drain.commandline import as_json_option, settings_options
 from drain.visible import visible
+from drain.wording import clock
 from pipeline.commands.options import Runtime, spark_options, warn_if_absent
 from pipeline.stats import page, tables, words
 from pipeline.stats.as_json import as_json as plain
@@ -107,8 +108,8 @@ def about(question: Question, report: Report) -> str:
     where = [f"queue {question.queue}" if question.queue is not None else "all queues"]
     if question.job is not None:
         where.append(f"job {question.job}")
-    since = f"since {report.since:%Y-%m-%d %H:%M}" if report.since else "all that is kept"
-    return visible(f"{', '.join(where)}; {since}, as of {report.at:%Y-%m-%d %H:%M:%S} UTC")
+    since = f"since {clock(report.since)}" if report.since else "all that is kept"
+    return visible(f"{', '.join(where)}; {since}, as of {clock(report.at)}")
 
 
 def _show(report: Report, which: str, top: int) -> None:
