@@ -228,6 +228,8 @@ _COLUMNS: dict[str, tuple[_Column, ...]] = {
         _Column("error", _error, "end", share=3),
     ),
 }
+# Fields of a job that are shown apart, or say nothing to people; --json has them.
+_NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})
 # Terminals with less room than this do without tag and arguments; `drain show` has them.
 _WIDE = 120
 _GAP = 2
@@ -291,7 +293,7 @@ def _cut(text: Text, column: _Column, width: int) -> Text:
 def _show_fields(fields: Job, now: datetime, console: Console) -> None:
     width = max(map(len, fields), default=0) + _GAP
     for name, value in fields.items():
-        if value is not None and name not in ("last_error", "history"):
+        if value is not None and name not in _NOT_SHOWN:
             lines = _folded(_lines(name, value, now, console.width - width), console.width - width)
             for title, line in zip_longest([visible(name)], lines, fillvalue=""):
                 console.print(f"{title:{width}}{line}", soft_wrap=True)

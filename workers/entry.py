@@ -123,7 +123,9 @@ class Worker:
         if claim is None:
             if installation and str(self.database.ask(state.installation)) != installation:
                 return FOREIGN
-            log.info("job %d is not to be claimed: claimed, finished or not due", job_id)
+            log.info(
+                "job %d was not claimed: another worker has it, or it is finished, or not due yet", job_id
+            )
             return "refused"
         reached(CrashPoint.CLAIMED)
         if claim.expired or claim.is_spent:

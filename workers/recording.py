@@ -14,7 +14,7 @@ from drain.crashpoints import CrashPoint, reached
 from drain.transitions import inflight, stale
 from drain.transitions.inflight import Claim
 from drain.visible import visible
-from drain.wording import duration
+from drain.wording import count, duration
 from workers import outcome
 from workers.database import Database
 from workers.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Recorded, Settled, Unreadable
@@ -97,7 +97,7 @@ class Recorder:
 
     def _retry_or_bury(self, claim: Claim, failed: Failed) -> str:
         if claim.max_attempts and claim.attempts >= claim.max_attempts:
-            explanation = f"failed {claim.attempts} times; last: {failed.line}"
+            explanation = f"failed {count(claim.attempts, 'time')}; last: {failed.line}"
             wanted = "nothing" if isinstance(failed, Lost) else "dead"
             return self._bury(claim, "failed", explanation, failed.error, wanted=wanted)
         wait = outcome.wait_seconds(claim.attempts, failed.options)
