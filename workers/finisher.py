@@ -16,7 +16,7 @@ from drain.wording import count
 from workers.database import Database
 from workers.hand import Hand, Held
 from workers.outcome import Finished, Outcome
-from workers.recording import Recorder, log_finished
+from workers.recording import Recorder, is_news, log_finished
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,8 @@ class Finisher:
             )
             return {claim.id for claim in claims}
         self.finished += len(done)
-        log_finished([(held.claim, held.took) for held in ended if held.claim.id in done], _MORE)
+        if is_news(claims):
+            log_finished([(held.claim, held.took) for held in ended if held.claim.id in done], _MORE)
         return done
 
     def _record_one(self, held: Held, result: Outcome) -> None:

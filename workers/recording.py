@@ -160,6 +160,11 @@ class Recorder:
         return "stale"
 
 
+def is_news(claims: Sequence[Claim]) -> bool:
+    """Whether `log_finished` would log one of these: asked first, it costs a worker some 20 nanoseconds a job."""
+    return log.isEnabledFor(logging.DEBUG) or not {claim.job_name for claim in claims} <= _logged
+
+
 def log_finished(finished: Sequence[tuple[Claim, float]], more: str = "") -> None:
     """Log finished jobs: the first of each name in this process at INFO, the others at DEBUG.
 
@@ -168,8 +173,6 @@ def log_finished(finished: Sequence[tuple[Claim, float]], more: str = "") -> Non
         more: How to see the others, said only where they are not logged.
     """
     is_verbose = log.isEnabledFor(logging.DEBUG)
-    if not is_verbose and all(claim.job_name in _logged for claim, _ in finished):
-        return
     for claim, seconds in finished:
         is_first = claim.job_name not in _logged
         _logged.add(claim.job_name)
