@@ -115,8 +115,9 @@ class Group(click.Group):
                 sys.stdout.flush()
         except OSError as error:
             _forget_output()
+            # The reader of a pipe that was closed has seen enough.
             if not isinstance(error, BrokenPipeError):
-                click.echo(f"Error: standard output: {error.strerror or error}", err=True)
+                click.echo(f"Error: the operating system says: {error.strerror or error}", err=True)
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -131,12 +132,12 @@ class Group(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             sys.exit(130)
-        except BrokenPipeError:
-            # Whoever reads has had enough; click ends quietly.
-            raise
         except OSError as error:
-            where = visible(str(error.filename or "the system"))
-            raise click.ClickException(f"{where}: {error.strerror or error}") from error
+            if error.filename is None:
+                raise
+            raise click.ClickException(
+                f"{visible(str(error.filename))}: {error.strerror or error}"
+            ) from error
         except UnicodeEncodeError as error:
             raise click.ClickException("an argument holds bytes that are no text") from error
         except psycopg.Error as error:
