@@ -181,7 +181,7 @@ def load(modules: Sequence[str]) -> None:
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
             place = _place_in(module, error.__traceback__)
-            hint = f"look at {place}" if place else "check DRAIN_JOBS and PYTHONPATH"
+            hint = f"look at {place} (named in DRAIN_JOBS)" if place else "check DRAIN_JOBS and PYTHONPATH"
             raise JobModuleError(
                 f"the job module {module!r} does not import: {type(error).__name__}: {reason}; {hint}"
             ) from error

@@ -129,7 +129,7 @@ def test_the_lease_race_goes_through_both_tokens_and_a_refusal(lines: Lines) -> 
 
 
 def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
-    for words in (["drill", "kill-everything"], ["drill"], ["drill", "lease-race", "--all"]):
+    for words in (["drill", "kill-everything"], ["drill"]):
         result = CliRunner().invoke(main, words)
         assert result.exit_code == 2
         assert all(name in result.output for name in show.DRILLS)

@@ -250,7 +250,7 @@ def test_an_option_that_makes_no_sense_is_told_with_the_line_of_its_decorator(mo
     source = "from workers import job\n\n\n@job(queue='bad queue!')\ndef send(): pass\n"
     (modules / "misnamed.py").write_text(source)
     with pytest.raises(
-        JobModuleError, match=r"'bad queue!' is no name of a queue.* look at misnamed\.py, line 4$"
+        JobModuleError, match=r"'bad queue!' is no name of a queue.* look at misnamed\.py, line 4 "
     ):
         registry.load(["misnamed"])
 
