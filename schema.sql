@@ -345,7 +345,7 @@ $$;
 CREATE OR REPLACE FUNCTION drain_make_days(ahead integer) RETURNS integer LANGUAGE sql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     RETURN drain_make_days_of('finished_jobs', ahead);
-SELECT drain_make_days(3);
+DO $$ BEGIN PERFORM drain_make_days(3); END $$;
 
 -- Count and checksum of the rows of a partition of finished_jobs; the order of the rows does not matter.
 CREATE OR REPLACE FUNCTION drain_checksum_of(

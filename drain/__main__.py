@@ -17,26 +17,23 @@ from drain.commands.setup import init, show_roles
 from drain.commands.status import status
 from drain.commands.work import work
 
+_SECTIONS = {
+    "See that it works": ("demo", "drill"),
+    "First steps, in this order": ("dev", "init", "run", "work"),
+    "Look around": ("status", "list", "show", "audit"),
+    "Operate": ("dead", "roles", "prune"),
+    "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
+}
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(cls=Group, sections=_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="job-drain", prog_name="drain")
 def main() -> None:
     """Jobs that commit with your data: staged in Postgres, drained into Redis, run by RQ workers.
 
-    \b
-    Try it:        drain demo, drain drill --all
-    First steps:   drain dev --jobs shop   all that runs, for development
-                   drain init           create the tables
-                   drain roles          SQL for roles with the least rights
-                   drain run            the enqueuer
-                   drain work mail      a worker on the queue "mail"
-    Look around:   drain status, drain list, drain show
-    Check it:      drain audit           exits 1 if a job is lost, doubled or stuck
-    In bulk:       drain backfill, drain reconcile, drain archive, drain stats    (on Spark)
-    Clean up:      drain dead list, retry and discard; drain prune
-
-    Exit codes: 0 done, 1 it could not be done (one line says why), 2 wrong usage.
-    """  # noqa: D301  (click wants the backspace character itself)
+    `drain COMMAND --help` has examples. Exit codes: 0 done, 1 it could not be done (one line says why; a setting
+    that cannot be used is one reason), 2 wrong usage.
+    """
 
 
 for command in (

@@ -7,14 +7,15 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
 import psycopg
 
 from drain.config import VARIABLES, Settings
-from drain.errors import DrainError
+from drain.errors import ConfigError, DrainError
 from drain.visible import visible
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,6 +30,7 @@ _HELP = {
     "batch_size": "The most rows of one transaction; 2500 by default.",
     "poll_seconds": "How long to sleep at most when nothing wakes the enqueuer; 1 by default.",
 }
+_KINDS = {"batch_size": "INTEGER", "poll_seconds": "FLOAT"}
 
 
 class FiniteRange(click.FloatRange):
@@ -40,6 +42,27 @@ class FiniteRange(click.FloatRange):
         if math.isnan(number):
             self.fail(f"{value!r} is no number", param, ctx)
         return number
+
+
+class Port(click.IntRange):
+    """A port of TCP, 0 for none; it is a setting, so that another text is a `ConfigError`, and exit code 1.
+
+    Args:
+        variable: Its name in the environment.
+    """
+
+    def __init__(self, variable: str) -> None:
+        super().__init__(0, 65_535)
+        self._variable = variable
+
+    def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> int:
+        """Read one port."""
+        # Python would also read the digits of other scripts, and 1_0.
+        if not re.fullmatch("[0-9]{1,5}", str(value).strip()) or int(value) > 65_535:
+            raise ConfigError(
+                f"{self._variable} must be a port from 1 to 65535, or 0 for none, not {value!r}"
+            )
+        return int(value)
 
 
 class _JobId(click.IntRange):
@@ -56,20 +79,51 @@ JOB_ID = _JobId(0, 2**63 - 1)
 
 
 class Group(click.Group):
-    """Shows our own errors as one line, without a traceback, and exits 1."""
+    """Shows our own errors as one line, without a traceback, and exits 1.
+
+    Args:
+        sections: Headings of the help, each with the names of its commands.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._sections = sections or {}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under their headings; those of none come last, under "Commands"."""
+        placed = {name for names in self._sections.values() for name in names}
+        rest = [name for name in self.list_commands(ctx) if name not in placed]
+        width = max(map(len, self.commands), default=0)
+        for heading, names in [*self._sections.items(), ("Commands", rest)]:
+            found = [(name, self.commands[name]) for name in names if name in self.commands]
+            rows = [
+                (name.ljust(width), command.get_short_help_str(formatter.width - width - 4))
+                for name, command in found
+            ]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run the command line, whatever has become of the standard streams."""
         open_standard_streams()
-        return super().main(*args, **extra)
+        try:
+            try:
+                return super().main(*args, **extra)
+            finally:
+                # At exit it would be too late to say that the disk is full.
+                sys.stdout.flush()
+        except OSError as error:
+            _forget_output()
+            # The reader of a pipe that was closed has seen enough.
+            if not isinstance(error, BrokenPipeError):
+                click.echo(f"Error: the operating system says: {error.strerror or error}", err=True)
+            sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            result = super().invoke(ctx)
-            # At exit it would be too late to say that the disk is full.
-            sys.stdout.flush()
-            return result
+            return super().invoke(ctx)
         except click.ClickException as error:
             error.message = visible(error.message)  # type: ignore[misc]
             raise
@@ -78,17 +132,23 @@ class Group(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             sys.exit(130)
-        except BrokenPipeError:
-            # Whoever reads has had enough; click ends quietly.
-            raise
         except OSError as error:
-            where = visible(str(error.filename or "the system"))
-            raise click.ClickException(f"{where}: {error.strerror or error}") from error
+            if error.filename is None:
+                raise
+            raise click.ClickException(
+                f"{visible(str(error.filename))}: {error.strerror or error}"
+            ) from error
         except UnicodeEncodeError as error:
             raise click.ClickException("an argument holds bytes that are no text") from error
         except psycopg.Error as error:
             reason = error.diag.message_primary or str(error).partition("\n")[0]
             raise click.ClickException(f"PostgreSQL refused: {visible(reason)}") from error
+
+
+def _forget_output() -> None:
+    """Send what is still to be written to the null device: the interpreter would try once more at its exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def open_standard_streams() -> None:
@@ -114,8 +174,8 @@ def open_standard_streams() -> None:
 
 def setting_option(name: str) -> Callable[[F], F]:
     """Give a command one setting as an option, with its variable; it gets the text, or None."""
-    option = f"--{name.replace('_', '-')}"
-    return click.option(option, envvar=VARIABLES[name], show_envvar=True, metavar="TEXT", help=_HELP[name])
+    option, kind = f"--{name.replace('_', '-')}", _KINDS.get(name, "TEXT")
+    return click.option(option, envvar=VARIABLES[name], show_envvar=True, metavar=kind, help=_HELP[name])
 
 
 def settings_options(*names: str) -> Callable[[F], F]:

@@ -115,6 +115,27 @@ WHERE EXISTS (
 _QUEUES = """
 SELECT queue FROM staged_jobs UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs
 """
+_LATEST = {
+    "staged": "SELECT * FROM staged_jobs WHERE true {} ORDER BY id DESC LIMIT %(limit)s",
+    "inflight": """
+SELECT * FROM inflight_jobs WHERE true {}
+ORDER BY greatest(moved_at, claimed_at, failed_at) DESC, id DESC LIMIT %(limit)s
+""",
+    # From the index, by queue: the table may hold a hundred million rows.
+    "finished": """
+WITH RECURSIVE queues AS (
+    (SELECT queue FROM finished_jobs ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT following.queue FROM queues, LATERAL (
+        SELECT queue FROM finished_jobs WHERE queue > queues.queue ORDER BY queue LIMIT 1) AS following
+)
+SELECT latest.* FROM queues, LATERAL (
+    SELECT * FROM finished_jobs WHERE finished_jobs.queue = queues.queue {}
+    ORDER BY finished_at DESC LIMIT %(limit)s) AS latest
+ORDER BY latest.finished_at DESC, latest.id DESC LIMIT %(limit)s
+""",
+    "dead": "SELECT * FROM dead_jobs WHERE true {} ORDER BY died_at DESC, id DESC LIMIT %(limit)s",
+}
 _NEXT_SCHEDULED = """
 SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM staged_jobs_scheduled
 """
@@ -276,7 +297,9 @@ def jobs(
     job_name: str | None = None,
     tag: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Up to `limit` jobs of one table, the latest first.
+    """Up to `limit` jobs of one table, the latest first: by the time of what happened to them last.
+
+    Of staged jobs, of which many millions may wait, the one with the highest id is the latest.
 
     Args:
         connection: Any.
@@ -289,9 +312,7 @@ def jobs(
     given = {"queue": queue, "job_name": job_name, "tag": tag}
     wanted = {column: text for column, text in given.items() if text is not None}
     conditions = [sql.SQL("AND {} = {}").format(sql.Identifier(c), sql.Placeholder(c)) for c in wanted]
-    statement = sql.SQL("SELECT * FROM {} WHERE true {} ORDER BY id DESC LIMIT %(limit)s").format(
-        sql.Identifier(TABLES[state]), sql.SQL(" ").join(conditions)
-    )
+    statement = sql.SQL(_LATEST[state]).format(sql.SQL(" ").join(conditions))
     return _objects(connection, statement, {**wanted, "limit": limit})
 
 
@@ -309,6 +330,25 @@ def job(connection: Connection, job_id: int) -> dict[str, Any]:
         f"no job has the id {job_id}: it was never staged, its transaction rolled back, "
         "it left in forward mode, or it was discarded or archived"
     )
+
+
+def now(connection: Connection) -> datetime:
+    """The time by the database's clock."""
+    (moment,) = connection.execute("SELECT clock_timestamp()", binary=True).fetchall()[0]
+    return moment  # type: ignore[no-any-return]
+
+
+def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
+    """What a job in flight is: queued, running, retrying, deferred (it asked to be run later), or stalled.
+
+    A job is stalled when its lease has run out: its worker died or stands still, and it will be pushed again.
+    """
+    if job["next_run_at"] is not None:
+        has_failed = job["failed_at"] and (not job["claimed_at"] or job["failed_at"] >= job["claimed_at"])
+        return "retrying" if has_failed else "deferred"
+    if job["lease_expires_at"] is None:
+        return "queued"
+    return "running" if job["lease_expires_at"] > now else "stalled"
 
 
 def readable(connection: Connection) -> Connection:

@@ -292,7 +292,8 @@ class Redelivery:
             if jobs:
                 self._push(jobs)
                 metrics.REDELIVERED.labels(reason).inc(len(jobs))
-                log.info("pushed %d jobs again: %s", len(jobs), reason, extra={"event": "redelivered"})
+                noun = "job" if len(jobs) == 1 else "jobs"
+                log.info("pushed %d %s again: %s", len(jobs), noun, reason, extra={"event": "redelivered"})
             total += len(jobs)
             self.alive()
             if len(jobs) < _LIMIT:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
 from drain.job import (
     DEFAULT_LEASE_SECONDS,
@@ -22,6 +27,9 @@ from drain.stage import Connectable, stage, stage_many
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_OPTIONS = ("name", *(each.name for each in fields(JobOptions)))
+_OPTIONS_OF_STAGE = ("priority", "run_at", "expires_at", "tag", "context")
 
 
 class Job(Generic[P, R]):
@@ -106,11 +114,37 @@ def job(
 
     Raises:
         ValueError: An option makes no sense, another function has this name already, or this one yields.
+        TypeError: There is no such option.
     """
     if function is not None:
         return _register(function, name, JobOptions())
-    checked = JobOptions(**options)
+    checked = _checked(name, options)
     return lambda function: _register(function, name, checked)
+
+
+def _checked(name: str | None, options: dict[str, Any]) -> JobOptions:
+    for option in options:
+        if option not in _OPTIONS:
+            raise TypeError(_no_such_option(option))
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ValueError(f"name must be a text, and not empty, not {name!r}")
+    checked = JobOptions(**options)
+    if not QUEUE_NAME.fullmatch(checked.queue):
+        raise ValueError(
+            f"{checked.queue!r} is no name of a queue: {QUEUE_CHARACTERS}, at most 100 of them, "
+            "and a letter, a digit or _ first"
+        )
+    return checked
+
+
+def _no_such_option(option: str) -> str:
+    if option in _OPTIONS_OF_STAGE:
+        return f"job() has no option {option!r}: it belongs to one job, drain.stage(..., {option}=...)"
+    from difflib import get_close_matches
+
+    similar = get_close_matches(option, _OPTIONS, n=1, cutoff=0.5)
+    hint = f"did you mean {similar[0]}? " if similar else ""
+    return f"job() has no option {option!r}; {hint}There are: {', '.join(_OPTIONS)}"
 
 
 def _register(function: Callable[P, R], name: str | None, options: JobOptions) -> Job[P, R]:
@@ -146,10 +180,21 @@ def load(modules: Sequence[str]) -> None:
         # Whatever the module's own code raises while it is imported, SystemExit included.
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
+            place = _place_in(module, error.__traceback__)
+            hint = f"look at {place} (named in DRAIN_JOBS)" if place else "check DRAIN_JOBS and PYTHONPATH"
             raise JobModuleError(
-                f"the job module {module!r} does not import: {type(error).__name__}: {reason}; "
-                "check DRAIN_JOBS and PYTHONPATH"
+                f"the job module {module!r} does not import: {type(error).__name__}: {reason}; {hint}"
             ) from error
+
+
+def _place_in(module: str, trace: TracebackType | None) -> str | None:
+    """The last line of the module's own package that was executed before an error; None if there is none."""
+    package = module.partition(".")[0]
+    place = None
+    for frame, line in traceback.walk_tb(trace):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+            place = f"{Path(frame.f_code.co_filename).name}, line {line}"
+    return place
 
 
 def find(name: str) -> Job[..., Any] | None:

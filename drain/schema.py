@@ -17,8 +17,9 @@ VERSION = 3
 
 _LONGEST_SECONDS = 300
 
-# Two who apply at the same time would collide on "IF NOT EXISTS", which looks before it locks.
-_LOCK = "SELECT pg_advisory_xact_lock(1785684580, 3)"
+# Two who apply at the same time would collide on "IF NOT EXISTS", which looks before it locks. psql would print what a
+# SELECT returns.
+_LOCK = "DO $$ BEGIN PERFORM pg_advisory_xact_lock(1785684580, 3); END $$"
 # Who waits for a table's lock makes everybody else wait behind it.
 _PATIENCE = "SET LOCAL lock_timeout = '2s'"
 # The line of a migration behind which stands what may take long, and be repeated: it begins once the rest is committed.

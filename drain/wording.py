@@ -9,11 +9,13 @@ _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def duration(seconds: float) -> str:
-    """Length of time with two significant units at most: 0.34s, 4.2s, 42s, 3m 20s, 2h 5m, 4d 3h."""
+    """Length of time with two significant units at most: 4ms, 0.34s, 4.2s, 42s, 3m 20s, 2h 5m, 4d 3h."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
+    if seconds < 0.01:
+        return f"{1000 * seconds:.0f}ms" if seconds >= 0.0005 else "0s"
     if seconds < 9.95:
-        return f"{seconds:.2g}s" if seconds >= 0.01 or not seconds else "0s"
+        return f"{seconds:.2g}s"
     rest = round(seconds)
     for (unit, size), (smaller, smaller_size) in pairwise(_UNITS):
         if rest >= size:

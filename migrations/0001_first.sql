@@ -290,7 +290,7 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN 0;
 END
 $$;
-SELECT drain_make_days(3);
+DO $$ BEGIN PERFORM drain_make_days(3); END $$;
 
 -- Count and checksum of the rows of a partition of finished_jobs; the order of the rows does not matter.
 CREATE OR REPLACE FUNCTION drain_checksum_of(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import errors
 
-from drain import postgres, schema, session
+from drain import postgres, schema, session, wording
 from drain.errors import DrainError, UnavailableError
 from drain.postgres import Connection
 from drain.transitions import finished
@@ -195,19 +195,19 @@ class Archive:
         from pyspark.sql import functions as f
 
         spark = self._spark()
-        self._report(f"{day.date}: writing {expected.rows:,} rows")
+        self._report(f"{day.date}: writing {wording.count(expected.rows, 'row')}")
         rows = instant.table(spark, "finished_jobs", files.COLUMNS, where=_within(day.date))
         rows = rows.withColumn(history.DATE, f.lit(str(day.date)))
         files.append(files.without(rows, files.of_days(spark, self._path, [day.date])), self._path)
 
     def _verify(self, instant: history.Instant, day: Day, expected: Checksum) -> None:
         spark = self._spark()
-        self._report(f"{day.date}: comparing {expected.rows:,} rows")
+        self._report(f"{day.date}: comparing {wording.count(expected.rows, 'row')}")
         rows = instant.table(spark, "finished_jobs", files.COLUMNS, where=_within(day.date))
         found = files.compare(rows, files.of_days(spark, self._path, [day.date]))
         if not found.equal or found.rows != expected.rows:
             raise NotArchivedError(
-                f"{day.date}: files and table disagree: of {expected.rows:,} rows in {day.partition} "
+                f"{day.date}: files and table disagree: of {wording.count(expected.rows, 'row')} in {day.partition} "
                 f"{found.rows:,} were read; {found.missing:,} are missing in the files, {found.doubled:,} are there "
                 f"more than once, {found.different:,} differ; nothing was dropped. If Postgres still has the whole "
                 f"day, remove {files.directory(self._path, day.date)} and run this again"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from drain import postgres
 from drain.errors import DrainError
 from drain.transitions import bulk
+from drain.wording import count, duration
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,9 +37,9 @@ class Step:
     def __str__(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0.0
         if self.rows >= self.total:
-            return f"{self.total:,} rows copied, now they are staged in one commit"
-        left = f", {_clock((self.total - self.rows) / rate)} left" if rate else ""
-        return f"{self.rows:,} of {self.total:,} rows, {rate:,.0f} a second{left}"
+            return f"{count(self.total, 'row')} copied, now they are staged in one commit"
+        left = f", {duration((self.total - self.rows) / rate)} left" if rate else ""
+        return f"{self.rows:,} of {count(self.total, 'row')}, {rate:,.0f} a second{left}"
 
 
 Reporter: TypeAlias = Callable[[Step], None]
@@ -74,8 +75,3 @@ def _watch(database_url: str, run_id: str, total: int, report: Reporter, ended: 
         with connection, postgres.reachable(database_url):
             while not ended.wait(_LOOK_SECONDS):
                 report(Step(min(total, bulk.copied(connection, run_id)), total, monotonic() - began))
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02} min" if minutes else f"{rest} s"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from psycopg.sql import Literal
 
-from drain import postgres
+from drain import postgres, wording
 from drain.errors import ConfigError, DrainError
 from drain.postgres import Connection
 from drain.transitions import bulk
@@ -150,7 +150,7 @@ def run(
             with session() as spark, explained(), _compared(spark, plan) as found:
                 due = _due(found, plan)
                 if due:
-                    tell(f"staging up to {due:,} jobs")
+                    tell(f"staging up to {wording.count(due, 'job')}")
                     _stage(spark, found, plan, database_url)
         except BaseException:
             # Spark drops what it knows of; tasks and a driver that were killed may have left more.

@@ -29,7 +29,7 @@ from workers.database import Database, prepare
 from workers.keeper import Keeper
 from workers.lease import Lease
 from workers.outcome import Outcome
-from workers.recording import Recorder
+from workers.recording import Recorder, log_finished
 from workers.stores import Stores
 
 if TYPE_CHECKING:
@@ -126,7 +126,9 @@ class Worker:
         if claim is None:
             if installation and str(self.database.ask(state.installation)) != installation:
                 return FOREIGN
-            log.info("job %d is not to be claimed: claimed, finished or not due", job_id)
+            log.info(
+                "job %d was not claimed: another worker has it, or it is finished, or not due yet", job_id
+            )
             return "refused"
         reached(CrashPoint.CLAIMED)
         if claim.expired or claim.is_spent:
@@ -137,9 +139,12 @@ class Worker:
             result = run(CurrentJob(claim, lease, self.database.url))
         finally:
             keeper.stop()
+        took = monotonic() - lease.began
         reached(CrashPoint.RAN)
         word = self._recorder.record(claim, result)
         reached(CrashPoint.RECORDED)
+        if word == "finished":
+            log_finished([(claim, took)])
         return word
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from drain.wire import Intake
 from workers.database import Database
 from workers.hand import Hand, Held
 from workers.outcome import Finished, Outcome
-from workers.recording import Recorder
+from workers.recording import Recorder, is_news, log_finished
 from workers.stores import REDIS, answering
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _TOGETHER_SECONDS = 0.01
 # Ids of hashes that could not be cleared while Redis was away.
 _MOST_UNCLEARED = 100_000
+_MORE = "; -v logs every one"
 
 
 @dataclass(slots=True)
@@ -105,6 +106,8 @@ class Finisher:
             return {claim.id for claim in claims}
         self.finished += len(done)
         self.hand.journal.count(self.finished, self.failed)
+        if is_news(claims):
+            log_finished([(held.claim, held.took) for held in ended if held.claim.id in done], _MORE)
         return done
 
     def _record_one(self, held: Held, result: Outcome) -> None:
@@ -115,6 +118,8 @@ class Finisher:
             self.database.stores.leave(1, error)
             return
         self.count(word)
+        if word == "finished":
+            log_finished([(held.claim, held.took)], _MORE)
 
     def _clear(self, rq_ids: list[str]) -> None:
         uncleared, self._uncleared = self._uncleared, []

@@ -61,9 +61,10 @@ class Held:
         slot: In the journal.
         job: The registration; None if nobody has registered the name.
         taken_at: When it began to wait, by the monotonic clock.
+        took: Seconds that it ran, once it has ended.
     """
 
-    __slots__ = ("claim", "job", "lease", "rq_id", "slot", "taken_at")
+    __slots__ = ("claim", "job", "lease", "rq_id", "slot", "taken_at", "took")
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class Held:
         self.slot = slot
         self.job = job
         self.taken_at = taken_at
+        self.took = 0.0
 
 
 class Unclaimed:
@@ -177,10 +179,11 @@ class Hand:
         """Those that are to be extended."""
         return [held.lease for held in list(self.held.values())]
 
-    def end(self, held: Held, result: Outcome, seconds: float) -> None:
-        """A job has ended after so many seconds of this worker's time."""
+    def end(self, held: Held, result: Outcome, seconds: float, at_once: int = 1) -> None:
+        """A job has ended after so many seconds, in which this worker ran up to `at_once` jobs."""
+        held.took = seconds
         self.ended.append((held, result))
-        self.end_unclaimed(seconds)
+        self.end_unclaimed(seconds / at_once)
         if not self.waits or len(self.ended) >= ENOUGH:
             self.full.ring()
         self.done.ring()

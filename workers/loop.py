@@ -76,7 +76,7 @@ class Loop:
         else:
             hand.journal.end(held.slot)
         # In this order: a process that stops waits for what runs, and then records what has ended.
-        hand.end(held, result, (monotonic() - began) / self._concurrency)
+        hand.end(held, result, monotonic() - began, self._concurrency)
         hand.running_async.discard(held)
         hand.room.ring()
         self._start()

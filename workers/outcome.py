@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
+from types import TracebackType
 
 from drain.job import JobOptions
 
 # PostgreSQL takes a lot more, but nobody reads it, and a row that is read at each claim should be small.
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 32_000
+# Packages whose frames lie between the worker and a job's own function: ours, and the event loop of an `async def`.
+_MACHINERY = frozenset({"workers", "asyncio", "selectors"})
+# Handlers of the alarm, in which an exception from outside is raised: frames at the end that say nothing of the job.
+_ALARMS = frozenset({"interrupt", "_interrupt"})
+_ALARMS_FILE = str(Path(__file__).with_name("attempt.py"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,10 @@ FINISHED = Finished()
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """An exception as texts that PostgreSQL can store: no NUL, no lone surrogate, no megabytes."""
+    """An exception as texts that PostgreSQL can store: no NUL, no lone surrogate, no megabytes.
+
+    The traceback begins at the job's own function.
+    """
     return {
         "type": _told(partial(_name, type(error)), _LONGEST_MESSAGE),
         "message": _told(partial(str, error), _LONGEST_MESSAGE),
@@ -139,12 +149,43 @@ def _name(kind: type[BaseException]) -> str:
 
 
 def _traceback(error: BaseException) -> str:
+    trace = _of_the_job(error.__traceback__)
     try:
-        return "".join(traceback.format_exception(error))
+        shown = traceback.TracebackException(type(error), error, trace, compact=True)
+        for each in _chain(shown):
+            while len(each.stack) > 1 and _is_of_the_alarm(each.stack[-1]):
+                each.stack.pop()
+        return "".join(shown.format())
     # It asks the error for texts and notes, and takes those of a SyntaxError for a place in a file.
     except Exception as unprintable:  # noqa: BLE001
-        lines = traceback.format_tb(error.__traceback__)
+        lines = traceback.format_tb(trace)
         return "".join([*lines, f"(the rest cannot be shown: {type(unprintable).__name__})\n"])
+
+
+def _of_the_job(trace: TracebackType | None) -> TracebackType | None:
+    """Part of a traceback from the job's own function on; all of it if there is no such function in it."""
+    inner = trace
+    while inner is not None and _is_machinery(inner.tb_frame.f_globals.get("__name__")):
+        inner = inner.tb_next
+    return inner or trace
+
+
+def _is_machinery(module: object) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in _MACHINERY
+
+
+def _is_of_the_alarm(frame: traceback.FrameSummary) -> bool:
+    return frame.name in _ALARMS and frame.filename == _ALARMS_FILE
+
+
+def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """An exception with its causes, its contexts and the members of its groups."""
+    pending = [shown]
+    while pending:
+        each = pending.pop()
+        yield each
+        following = (each.__cause__, each.__context__, *(each.exceptions or ()))
+        pending.extend(more for more in following if more is not None)
 
 
 def _told(tell: Callable[[], str], longest: int) -> str:

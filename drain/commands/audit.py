@@ -73,7 +73,7 @@ def audit_jobs(
     drain audit
     drain audit --overdue-seconds 600     for a backlog that may take ten minutes
     drain audit --json | jq '.checks[] | select(.ok | not)'
-    drain audit --expected 'sql:SELECT job_id AS id FROM orders' --archive s3a://lake/jobs
+    drain audit --expected 'sql:SELECT job_id AS id FROM orders'
     """  # noqa: D301
     if expected is not None:
         only = {"queue": queue, "job_name": job}

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from drain import inspection
+from drain import inspection, wording
 from drain.commandline import JOB_ID, F, as_json_option, limit_option, settings_options
 from drain.commands.database import database, hint_at_unknown
 from drain.commands.jobs import print_job, print_jobs
@@ -20,7 +20,7 @@ from drain.transitions.dead import Selection
 
 @click.group()
 def dead() -> None:
-    """Look at the jobs that were given up; retry or discard them.
+    """List, show, retry or discard the jobs that were given up.
 
     A job is dead when it is out of attempts, or has given up by itself; when its expires_at has passed; when
     nobody can read it; or when it took its worker along on its last attempt. It stays until a person decides.
@@ -34,7 +34,7 @@ def dead() -> None:
     """  # noqa: D301
 
 
-@dead.command("list")
+@dead.command("list", short_help="List dead jobs and what they died of.")
 @settings_options("database_url")
 @click.option("--queue", help="Only those of this queue.")
 @click.option("--job", help="Only those of this job name.")
@@ -44,15 +44,19 @@ def dead() -> None:
 def list_dead(
     settings: Settings, *, queue: str | None, job: str | None, tag: str | None, limit: int, as_json: bool
 ) -> None:
-    """List dead jobs and what they died of, the latest first."""
+    """List dead jobs, the latest first, a line for each, which ends with what it died of.
+
+    `drain dead show ID` has all of the error, with its traceback; --json has it too.
+    """
     with database(settings) as connection:
         jobs = inspection.jobs(connection, "dead", limit=limit, queue=queue, job_name=job, tag=tag)
         if queue and not jobs:
             hint_at_unknown([queue], inspection.queues(connection))
-    print_jobs("dead", jobs, as_json=as_json)
+        now = inspection.now(connection)
+    print_jobs("dead", jobs, now, as_json=as_json)
 
 
-@dead.command("show")
+@dead.command("show", short_help="Show all that is known about one dead job.")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url")
 @as_json_option
@@ -60,9 +64,10 @@ def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
     """Show all that is known about one dead job: its arguments, its traceback, its former lives."""
     with database(settings) as connection:
         job = inspection.job(connection, job_id)
+        now = inspection.now(connection)
     if job["state"] != "dead":
         raise DrainError(f"job {job_id} is not dead, it is {job['state']}; `drain show {job_id}` shows it")
-    print_job(job, as_json=as_json)
+    print_job(job, now, as_json=as_json)
 
 
 def selection_options(command: F) -> F:
@@ -77,7 +82,10 @@ def selection_options(command: F) -> F:
         everything: bool,
         **given: Any,
     ) -> Any:
-        if everything == bool(ids or queue or job or tag):
+        is_named = bool(ids or queue or job or tag)
+        if everything and is_named:
+            raise click.UsageError("either name the jobs or --all, not both")
+        if not everything and not is_named:
             raise click.UsageError("name the jobs: IDs, --queue, --job or --tag; or --all for all of them")
         return command(selection=Selection(ids or None, queue, job, tag), **given)
 
@@ -99,7 +107,7 @@ def selection_options(command: F) -> F:
 @settings_options("database_url")
 @selection_options
 def retry(settings: Settings, selection: Selection, *, yes: bool) -> None:
-    """Stage dead jobs anew, with fresh attempts. What they died of stays on record."""
+    """Stage dead jobs again, with fresh attempts. What they died of stays on record."""
     _act_on_dead(settings, selection, "retry", dead_jobs.revive, yes=yes)
 
 
@@ -127,7 +135,7 @@ def _act_on_dead(
     if not count:
         raise DrainError("no dead job matches; `drain list dead` shows what there is")
     if not yes:
-        click.confirm(f"{verb} {count} dead {'job' if count == 1 else 'jobs'}?", abort=True)
+        click.confirm(f"{verb} {wording.count(count, 'dead job')}?", abort=True)
     with database(settings) as connection:
         done = act(connection, selection)
-    click.echo(f"{verb}: {done} {'job' if done == 1 else 'jobs'}")
+    click.echo(f"{verb}: {wording.count(done, 'job')}")

@@ -11,10 +11,10 @@ from drain import schema
 from drain.commandline import as_json_option
 
 
-@click.command()
+@click.command(short_help="Run ten thousand real jobs, and prove that none is lost.")
 @as_json_option
 def demo(*, as_json: bool) -> None:
-    """Index the standard library's documentation: ten thousand real jobs, and the proof that none is lost.
+    """Index Python's documentation: ten thousand real jobs, and the proof that none is lost.
 
     Brings its own PostgreSQL, Redis, enqueuer and workers. Exits 1 if a job was lost, or ran for a
     transaction that had been rolled back.
@@ -25,7 +25,7 @@ def demo(*, as_json: bool) -> None:
     sys.exit(run_demo(as_json=as_json))
 
 
-@click.command()
+@click.command(short_help="Break something on purpose, and prove that it did no harm.")
 @click.argument("name", required=False)
 @click.option("--all", "everything", is_flag=True, help="All of them, with a table at the end.")
 @as_json_option
@@ -36,20 +36,27 @@ def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
     a drill was not survived, or if what it is about did not take place.
 
     \b
-    lease-race        a worker outlives its lease and comes back after another one has done the job
+    lease-race        a worker outlives its lease, and another one does the job
     kill-enqueuer     the leader is killed under load, and a standby takes over
     kill-worker       a worker is killed in the middle of a job
     flush-redis       Redis forgets thousands of queued jobs under load
     restart-postgres  PostgreSQL crashes in the middle of work, and comes back
-    zombie-leader     a leader that stood still in the middle of a batch comes back after its successor
-    late-commit       a job with a lower id is committed after one with a higher id has finished
+    zombie-leader     a leader stood still in a batch, and comes back too late
+    late-commit       a job commits after one with a higher id has finished
+
+    \b
+    drain drill kill-worker
+    drain drill --all
     """  # noqa: D301
     _find_examples()
     from drills.show import DRILLS
     from drills.show import main as run_drills
 
-    if everything == bool(name) or name not in {None, *DRILLS}:
-        raise click.UsageError(f"name one drill, or --all: {', '.join(DRILLS)}")
+    if everything and name:
+        raise click.UsageError("either name one drill or --all, not both")
+    if not everything and name not in DRILLS:
+        wrong = f"{name!r} is no drill; " if name else ""
+        raise click.UsageError(f"{wrong}name one, or --all: {', '.join(DRILLS)}")
     sys.exit(run_drills([name] if name else list(DRILLS), as_json=as_json))
 
 

@@ -12,7 +12,7 @@ import click
 from drain.commandline import setting_option
 
 
-@click.command()
+@click.command(short_help="Run servers for development, and with --jobs all that runs.")
 @setting_option("jobs")
 @click.option(
     "--directory",

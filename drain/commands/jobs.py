@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import click
@@ -14,27 +15,32 @@ from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 
 
-@click.command("list")
-@click.argument("state", type=click.Choice(list(inspection.TABLES)))
+@click.command("list", short_help="List jobs by state: staged, inflight, finished, dead.")
+@click.argument("state", metavar="STATE", type=click.Choice(list(inspection.TABLES)))
 @settings_options("database_url")
 @click.option("--queue", help="Only jobs of this queue.")
 @limit_option
 @as_json_option
 def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
-    """List jobs that are STATE, the latest first.
+    """List jobs that are STATE, the latest first: staged, inflight, finished or dead.
+
+    A job in flight is queued in Redis, running, retrying after a failure, deferred because it asked to be run
+    later, or stalled: its worker is gone, and it will be pushed again. With 120 columns there are tags and
+    arguments too.
 
     \b
-    drain list dead --queue mail
+    drain list inflight --queue mail
     drain list finished --limit 1000 --json | jq '.[].job_name'
     """  # noqa: D301
     with database(settings) as connection:
         jobs = inspection.jobs(connection, state, queue=queue, limit=limit)
         if queue and not jobs:
             hint_at_unknown([queue], inspection.queues(connection))
-    print_jobs(state, jobs, as_json=as_json)
+        now = inspection.now(connection)
+    print_jobs(state, jobs, now, as_json=as_json)
 
 
-@click.command()
+@click.command(short_help="Show all that is known about one job.")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @settings_options("database_url")
 @as_json_option
@@ -42,22 +48,23 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
     """Show all that is known about one job."""
     with database(settings) as connection:
         job = inspection.job(connection, job_id)
-    print_job(job, as_json=as_json)
+        now = inspection.now(connection)
+    print_job(job, now, as_json=as_json)
 
 
-def print_jobs(state: str, jobs: Sequence[dict[str, Any]], *, as_json: bool) -> None:
-    """Print jobs of one state as a table or as JSON, or say that there is none."""
+def print_jobs(state: str, jobs: Sequence[dict[str, Any]], now: datetime, *, as_json: bool) -> None:
+    """Print jobs of one state as a table or as JSON, or say that there is none; `now` by the database's clock."""
     if as_json:
         click.echo(json.dumps(jobs, default=display.plain))
     elif jobs:
-        display.show_jobs(state, jobs)
+        display.show_jobs(state, jobs, now)
     else:
         click.echo(f"no {state} job matches", err=True)
 
 
-def print_job(job: dict[str, Any], *, as_json: bool) -> None:
-    """Print all that is known about a job."""
+def print_job(job: dict[str, Any], now: datetime, *, as_json: bool) -> None:
+    """Print all that is known about a job; `now` by the database's clock."""
     if as_json:
         click.echo(json.dumps(job, default=display.plain))
     else:
-        display.show_job(job)
+        display.show_job(job, now)

@@ -7,11 +7,12 @@ from uuid import UUID
 import click
 
 from drain import log
-from drain.commandline import settings_options, verbose_option
+from drain.commandline import Port, settings_options, verbose_option
 from drain.config import Settings
+from drain.wording import count
 
 
-@click.command()
+@click.command(short_help="Drain committed jobs into Redis: the enqueuer.")
 @settings_options("database_url", "redis_url", "namespace", "forward_queues", "batch_size", "poll_seconds")
 @click.option("--once", is_flag=True, help="Drain what is due now, and exit.")
 @click.option(
@@ -29,7 +30,7 @@ from drain.config import Settings
 )
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65535),
+    type=Port("DRAIN_METRICS_PORT"),
     default=9187,
     show_default=True,
     envvar="DRAIN_METRICS_PORT",
@@ -71,7 +72,7 @@ def run(
     log.configure("DEBUG" if verbose else "INFO")
     daemon = Daemon(settings, take_over=str(take_over) if take_over else None, keep_days=keep_days)
     if once:
-        click.echo(f"{daemon.run_once()} jobs went to Redis")
+        click.echo(f"{count(daemon.run_once(), 'job')} went to Redis")
         return
     server = http.serve(metrics_host, metrics_port, daemon.answers()) if metrics_port else None
     with daemon.signals():

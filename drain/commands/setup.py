@@ -25,8 +25,8 @@ def init(database_url: str | None, *, only_print: bool, to: int | None, since: i
 
     \b
     drain init
-    drain init --print                    what it would do in an empty database
-    drain init --print --from 1           what it would do in one that has version 1
+    drain init --print              what it would do in an empty database
+    drain init --print --from 1     what it would do in one that has version 1
     """  # noqa: D301
     if only_print:
         click.echo(schema.script(schema.VERSION if to is None else to, since or 0), nl=False)
@@ -50,7 +50,7 @@ def role_options(command: F) -> F:
     return command
 
 
-@click.command("roles")
+@click.command("roles", short_help="Print the SQL for roles with the least rights.")
 @click.argument("which", nargs=-1, metavar="[ROLE]...", type=click.Choice(list(DEFAULT_NAMES)))
 @settings_options("database_url")
 @role_options

@@ -13,7 +13,7 @@ from drain.config import Settings
 from drain.errors import UnavailableError
 
 
-@click.command()
+@click.command(short_help="Show how many jobs are where, and who works on them.")
 @settings_options("database_url", "redis_url")
 @as_json_option
 def status(settings: Settings, *, as_json: bool) -> None:

@@ -15,11 +15,15 @@ from drain.commands.database import database, hint_at_unknown
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
 
 
-@click.command()
+@click.command(short_help="Run jobs: a worker on one or several queues.")
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @settings_options("database_url", "redis_url", "jobs", "namespace", "only_tracked_queues")
 @click.option(
-    "--processes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Work with so many."
+    "--processes",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Number of worker processes.",
 )
 @click.option(
     "--prefetch",
@@ -38,9 +42,9 @@ from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
     type=FiniteRange(0, 86_400),
     default=30.0,
     show_default=True,
-    help="How long what runs may take to end when the worker is told to stop.",
+    help="How long running jobs may take to end when the worker is told to stop.",
 )
-@click.option("--max-jobs", type=click.IntRange(1), help="Replace a process after so many jobs.")
+@click.option("--max-jobs", type=click.IntRange(1), help="Replace a process after this many jobs.")
 @click.option("--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a process that takes more.")
 @click.option("--burst", is_flag=True, help="End when the queues are empty.")
 @click.option(

@@ -21,6 +21,7 @@ from docsearch.application import UNDER_WAY
 from docsearch.index import Hit
 from docsearch.progress import Show
 from docsearch.verdict import Verdict
+from drain.wording import duration
 
 _IDS_SHOWN = 5
 _MARKED = re.compile("\x02(.*?)\x03", re.DOTALL)
@@ -146,7 +147,7 @@ def _figures(result: Result) -> Table:
         ("ran twice", f"{verdict.ran_twice:,}", "allowed, should a worker die"),
         ("commit to start, p50", _milliseconds(verdict, 50), "COMMIT sent → job's first line"),
         ("commit to start, p99", _milliseconds(verdict, 99), f"at most {UNDER_WAY} under way, no fsync"),
-        ("everything", f"{result.seconds:.1f} s", "from the start to this table"),
+        ("everything", duration(result.seconds), "from the start to this table"),
     ):
         table.add_row(*row)
     return table

@@ -15,7 +15,7 @@ from drills.rows import value
 from drills.scene import Scene
 from drills.verdict import Evidence, Verdict
 
-SUMMARY = "a job with a lower id is committed after one with a higher id has finished"
+SUMMARY = "a job commits after one with a higher id has finished"
 
 _FINISHED = "SELECT EXISTS (SELECT FROM finished_jobs WHERE id = %s)"
 _SECONDS_LATER = """

@@ -15,7 +15,7 @@ from drills.rows import first_row
 from drills.scene import Scene
 from drills.verdict import Evidence, Verdict
 
-SUMMARY = "a worker outlives its lease and comes back after another one has done the job"
+SUMMARY = "a worker outlives its lease, and another one does the job"
 
 _HOLD_SECONDS = 20.0
 _CLAIM = "SELECT fencing_token, claimed_by FROM inflight_jobs WHERE id = %s"

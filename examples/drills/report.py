@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from drain.wording import duration
 from drills.verdict import Evidence, Outcome, Verdict
 
 _STYLES = {Outcome.SURVIVED: "green", Outcome.NOT_PROVEN: "yellow", Outcome.NOT_SURVIVED: "bold red"}
@@ -83,7 +84,7 @@ class Report:
                 self._console.print(_line(title, each))
         outcome = result.verdict.outcome
         style = _STYLES[outcome]
-        self._console.print(f"[{style}]{result.drill}: {outcome}[/{style}], {result.seconds:.1f} s\n")
+        self._console.print(f"[{style}]{result.drill}: {outcome}[/{style}], {duration(result.seconds)}\n")
 
     def summarise(self, results: Sequence[Result]) -> None:
         """Show all drills in one table."""
@@ -106,7 +107,7 @@ def _table(results: Sequence[Result]) -> Table:
     table.add_column("what happened")
     table.add_column("evidence")
     table.add_column("verdict", no_wrap=True)
-    table.add_column("seconds", justify="right")
+    table.add_column("took", justify="right")
     for result in results:
         outcome = result.verdict.outcome
         found = "; ".join(each.found for each in result.verdict.race)
@@ -115,6 +116,6 @@ def _table(results: Sequence[Result]) -> Table:
             escape(result.verdict.happened),
             escape(found),
             f"[{_STYLES[outcome]}]{outcome}",
-            f"{result.seconds:.1f}",
+            duration(result.seconds),
         )
     return table

@@ -19,7 +19,7 @@ from drills.sessions import Session
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
 
-SUMMARY = "a leader that stood still in the middle of a batch comes back after its successor"
+SUMMARY = "a leader stood still in a batch, and comes back too late"
 
 _AT_ONCE = 400
 _TRIALS = 10

@@ -16,6 +16,7 @@ import click
 from drain import display
 from drain.commandline import as_json_option, settings_options
 from drain.visible import visible
+from drain.wording import count, duration
 from pipeline import archive as work
 from pipeline import follow as following
 from pipeline.commands.options import Runtime, spark_options
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from drain.config import Settings
 
 
-@click.command()
+@click.command(short_help="Move closed days of finished jobs to Parquet files.")
 @click.argument("path", envvar="DRAIN_ARCHIVE")
 @settings_options("database_url")
 @click.option(
@@ -88,8 +89,8 @@ def _count(database_url: str, keep_days: int, *, as_json: bool) -> None:
         click.echo(json.dumps([{"day": str(day), "rows": rows} for day, rows in counts.items()]))
         return
     for day, rows in counts.items():
-        click.echo(f"{day}  {rows:,} rows")
-    click.echo(f"{len(counts)} closed days; nothing was done")
+        click.echo(f"{day}  {count(rows, 'row')}")
+    click.echo(f"{count(len(counts), 'closed day')}; nothing was done")
 
 
 def _archive(database_url: str, path: str, runtime: Runtime, keep_days: int, *, as_json: bool) -> None:
@@ -122,7 +123,7 @@ def _follow(plan: following.Plan, runtime: Runtime, *, as_json: bool) -> None:
         if as_json:
             click.echo(json.dumps({"event": "batch", **asdict(batch)}))
         elif terminal:
-            click.echo(f"{batch.rows:,} rows, {batch.behind:.1f} s behind", err=True)
+            click.echo(f"{count(batch.rows, 'row')}, {duration(batch.behind)} behind", err=True)
 
     def report(step: str) -> None:
         if terminal:
@@ -169,5 +170,5 @@ def _show(day: work.Archived, *, as_json: bool) -> None:
         click.echo(f"Error: {visible(day.problem)}", err=True)
     else:
         gone = "late, deleted" if day.late else "partition dropped"
-        click.echo(f"{day.day}  {day.rows:,} rows  archived, {gone}")
+        click.echo(f"{day.day}  {count(day.rows, 'row')}  archived, {gone}")
     sys.stdout.flush()

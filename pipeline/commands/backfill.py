@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drain import display
+from drain import display, wording
 from drain.commandline import FiniteRange, as_json_option, settings_options
 from drain.visible import visible
 from pipeline import backfill as work
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from drain.config import Settings
 
 
-@click.command()
+@click.command(short_help="Stage a job for each row of a table, file or query.")
 @click.argument("source")
 @settings_options("database_url")
 @click.option("--job", "job_name", required=True, help="The job's name, such as shop.jobs.index_order.")
@@ -87,9 +87,12 @@ def backfill(
     first out, so give a large run a queue of its own, and its workers that queue as the last of theirs.
 
     \b
-    drain backfill documents.parquet --job shop.index --args id --where "author = 'ann'" --dry-run
-    drain backfill 'sql:SELECT id, author FROM documents' --job shop.index --args id --kwargs user=author --queue bulk
-    drain backfill parquet:s3a://lake/documents --job shop.index --args id --max-rows-per-second 500
+    drain backfill documents.parquet --job shop.index --args id --dry-run \\
+        --where "author = 'ann'"
+    drain backfill 'sql:SELECT id, author FROM documents' --job shop.index \\
+        --args id --kwargs user=author --queue bulk
+    drain backfill parquet:s3a://lake/documents --job shop.index --args id \\
+        --max-rows-per-second 500
     """  # noqa: D301
     if given["run_id"] is None:
         given["run_id"] = runs.new_run_id("backfill")
@@ -117,10 +120,12 @@ def backfill(
         )
     if as_json:
         click.echo(json.dumps(vars(result)))
-    elif result.before:
-        click.echo(f"run {result.run_id} had staged its {result.jobs:,} jobs before; nothing was staged now")
+        return
+    jobs = wording.count(result.jobs, "job")
+    if result.before:
+        click.echo(f"run {result.run_id} had staged its {jobs} before; nothing was staged now")
     else:
-        click.echo(f"run {result.run_id} has staged {result.jobs:,} jobs in {result.seconds:.1f} s")
+        click.echo(f"run {result.run_id} has staged {jobs} in {wording.duration(result.seconds)}")
 
 
 def _names(text: str) -> list[str]:
@@ -136,4 +141,6 @@ def _show_preview(plan: work.Plan, count: int, shown: list[tuple[str, str]], *, 
         click.echo(visible(f"{plan.job_name}  {args}{'' if kwargs == '{}' else f'  {kwargs}'}"))
     if count > len(shown):
         click.echo("...")
-    click.echo(f"{count:,} jobs on queue {plan.queue} with priority {plan.priority}; nothing was staged")
+    click.echo(
+        f"{wording.count(count, 'job')} on queue {plan.queue} with priority {plan.priority}; nothing was staged"
+    )

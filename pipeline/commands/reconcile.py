@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from drain import display
+from drain import display, wording
 from drain.commandline import as_json_option, settings_options
 from pipeline import reconcile as work
 from pipeline import runs, sources
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from drain.config import Settings
 
 
-@click.command()
+@click.command(short_help="Stage a job for each difference of two data sets.")
 @settings_options("database_url")
 @click.option("--source", required=True, help="The truth; spelled as for backfill.")
 @click.option("--target", required=True, help="What is to follow it; spelled in the same way.")
@@ -101,10 +101,12 @@ def reconcile(
     harm. Exits 0 whether or not anything differs.
 
     \b
-    drain reconcile --source 'sql:SELECT id, version FROM documents' --target index.parquet --key id=document_id \\
-        --version version --job shop.index --delete-job shop.index --dry-run
-    drain reconcile --source lake.parquet --target shop_index:/var/lib/index --register shop.spark:IndexSource \\
-        --key id --compare name,text --job shop.index --queue bulk --report differences.parquet
+    drain reconcile --source 'sql:SELECT id, version FROM documents' \\
+        --target index.parquet --key id=document_id --version version \\
+        --job shop.index --delete-job shop.index --dry-run
+    drain reconcile --source lake.parquet --target shop_index:/var/lib/index \\
+        --register shop.spark:IndexSource --key id --compare name,text \\
+        --job shop.index --queue bulk --report differences.parquet
     """  # noqa: D301
     if bool(version) == bool(compare):
         raise click.UsageError("give --version, one column, or --compare, one or more; not both")
@@ -145,10 +147,9 @@ def _columns(text: str, option: str, most: int | None = None) -> list[Pair]:
 
 
 def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
+    jobs = wording.count(result.staged, "job")
     if not result.reasons:
-        click.echo(
-            f"run {result.run_id} had staged its {result.staged:,} jobs before; nothing was compared now"
-        )
+        click.echo(f"run {result.run_id} had staged its {jobs} before; nothing was compared now")
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
@@ -158,8 +159,8 @@ def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
     Console(highlight=False, markup=False).print(table)
     waiting = f"; for {result.waiting:,} more one waits already" if result.waiting else ""
     if dry_run:
-        click.echo(f"{result.staged:,} jobs would be staged{waiting}; nothing was")
+        click.echo(f"{jobs} would be staged{waiting}; nothing was")
     else:
-        click.echo(f"{result.staged:,} jobs staged on queue {plan.queue} in {result.seconds:.1f} s{waiting}")
+        click.echo(f"{jobs} staged on queue {plan.queue} in {wording.duration(result.seconds)}{waiting}")
     if result.reasons[DELETED] and not plan.delete_job:
         click.echo("what was deleted at the source stays in the target: there is no --delete-job")

@@ -14,6 +14,7 @@ from rich.text import Text
 from drain import display
 from drain.commandline import as_json_option, settings_options
 from drain.visible import visible
+from drain.wording import clock
 from pipeline.commands.options import Runtime, spark_options, warn_if_absent
 from pipeline.stats import page, tables, words
 from pipeline.stats.as_json import as_json as plain
@@ -31,7 +32,7 @@ _GAP = 2
 _LEAST = 12
 
 
-@click.command()
+@click.command(short_help="Show counts, retries and times of jobs.")
 @settings_options("database_url")
 @click.option(
     "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, metavar="PATH", help="Where archived days are."
@@ -107,8 +108,8 @@ def about(question: Question, report: Report) -> str:
     where = [f"queue {question.queue}" if question.queue is not None else "all queues"]
     if question.job is not None:
         where.append(f"job {question.job}")
-    since = f"since {report.since:%Y-%m-%d %H:%M}" if report.since else "all that is kept"
-    seen = f"{since}, as of {report.at:%Y-%m-%d %H:%M:%S} UTC"
+    since = f"since {clock(report.since)}" if report.since else "all that is kept"
+    seen = f"{since}, as of {clock(report.at)}"
     before = report.dropped_before
     if before and (not report.since or report.since.date() < before):
         seen += f"; finished jobs from before {before} have been dropped"

@@ -55,7 +55,7 @@ class Finished:
 
     @property
     def failed_attempts(self) -> int:
-        """Attempts that were made in vain before the one that finished."""
+        """Attempts that failed before the one that finished."""
         return max(0, self.attempts - self.finished)
 
 
@@ -68,7 +68,7 @@ class Ended:
         job_name: Theirs.
         done: Those that finished.
         dead: How many were given up, by reason.
-        dead_attempts: Made in vain by those.
+        dead_attempts: Attempts of those, which all failed.
     """
 
     queue: str | None = None
@@ -90,7 +90,7 @@ class Ended:
 
     @property
     def failed_attempts(self) -> int:
-        """All attempts that were made in vain."""
+        """All attempts that failed."""
         return self.done.failed_attempts + self.dead_attempts
 
 
@@ -144,6 +144,6 @@ class Report:
         return sorted(timed, key=lambda job: -job.done.processing.p95 if job.done.processing else 0.0)[:top]
 
     def most_failing(self, top: int) -> list[Group]:
-        """Those that fail at all: first whoever has the most dead jobs, then the most attempts in vain."""
+        """Those that fail at all: first whoever has the most dead jobs, then the most failed attempts."""
         failing = [job for job in self.jobs if job.died or job.failed_attempts]
         return sorted(failing, key=lambda job: (-job.died, -job.failed_attempts))[:top]

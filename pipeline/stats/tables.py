@@ -110,7 +110,7 @@ def _slowest(jobs: Sequence[Group]) -> Table:
 
 
 def _failing(jobs: Sequence[Group], reasons: Sequence[str]) -> Table:
-    columns = ("queue", "job", "in vain", "dead", "of all", *map(visible, reasons))
+    columns = ("queue", "job", "attempts lost", "dead", "of all", *map(visible, reasons))
     rows = [
         [
             *(*_name(job), some(job.failed_attempts), some(job.died), share(job.dead_share)),

@@ -55,6 +55,8 @@ def test_one_that_takes_too_long_is_cancelled_and_the_others_go_on(yard: Yard) -
     assert "JobTimeoutError: it ran for longer than its timeout of 1 s" in yard.row(slow)["explanation"]
     assert "await asyncio.sleep" in yard.row(slow)["last_error"]["traceback"]
     assert "SystemExit: now" in yard.row(leaving)["explanation"]
+    for job_id, function in ((slow, "await_too_long"), (leaving, "raise_exit")):
+        assert yard.row(job_id)["last_error"]["traceback"].splitlines()[1].endswith(f"in {function}")
 
 
 def test_one_that_blocks_the_loop_is_killed_with_its_process_and_only_those_that_ran_are_charged(

@@ -25,7 +25,7 @@ from drain.transitions.dead import Selection
 from drain.transitions.inflight import Claim
 from tests.support import ROOT
 from tests.workshop import Workshop
-from workers import job, registry
+from workers import job, recording, registry
 from workers.entry import Worker
 
 NAME = "tests.act"
@@ -702,3 +702,20 @@ def test_a_claim_whose_answer_was_lost_is_still_ours(
     found = row(connection, "finished_jobs", job_id)
     assert found is not None
     assert (found["attempts"], found["fencing_token"]) == (1, 2)
+
+
+def test_a_worker_of_rq_logs_the_first_finished_job_of_a_name_and_all_if_that_is_wanted(
+    connection: Connection,
+    worker: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(recording, "_logged", set())
+    job(name=NAME)(lambda: None)
+    ids = [delivered(connection) for _ in range(3)]
+    with caplog.at_level("INFO", "workers"):
+        assert [worker.execute(job_id) for job_id in ids[:2]] == ["finished"] * 2
+    with caplog.at_level("DEBUG", "workers"):
+        assert worker.execute(ids[2]) == "finished"
+    lines = [vars(record) for record in caplog.records if vars(record).get("event") == "job_finished"]
+    assert [line["job_id"] for line in lines] == [ids[0], ids[2]]

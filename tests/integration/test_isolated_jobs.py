@@ -39,6 +39,8 @@ def test_its_death_is_a_failed_attempt_and_the_worker_lives_on(yard: Yard) -> No
     assert (yard.row(killer)["attempts"], yard.row(killer)["reason"]) == (2, "failed")
     assert "its process was killed by SIGKILL" in yard.row(killer)["explanation"]
     assert "SystemExit: now" in yard.row(leaving)["explanation"]
+    _, first, *_ = yard.row(leaving)["last_error"]["traceback"].splitlines()
+    assert first.endswith("in isolated_exit")
     assert Counter(yard.effects()) == Counter(["killer", "killer", "a", "b"])
 
 

@@ -270,7 +270,8 @@ def run_psql(psql: str, url: str, text: str) -> subprocess.CompletedProcess[str]
 def test_what_is_printed_does_in_psql_what_init_does(
     psql: str, database_url: str, empty_database_url: str
 ) -> None:
-    assert run_psql(psql, empty_database_url, schema.script()).returncode == 0
+    done = run_psql(psql, empty_database_url, schema.script())
+    assert (done.returncode, done.stdout) == (0, "")
 
     assert differences(catalog(database_url), catalog(empty_database_url)) == []
     assert versions(empty_database_url) == [schema.VERSION]

@@ -279,7 +279,7 @@ def test_whatever_a_job_does_is_recorded_and_the_worker_goes_on(system: System) 
     assert system.whereabouts(last) == "finished_jobs"
     dead = {row["id"]: row for row in system.execute("SELECT * FROM dead_jobs")}
     told = {job_id: row["explanation"] for job_id, row in dead.items()}
-    assert told == {job_id: f"failed 1 times; last: {line}" for job_id, line in expected.items()}
+    assert told == {job_id: f"failed 1 time; last: {line}" for job_id, line in expected.items()}
     assert {row["reason"] for row in dead.values()} == {"failed"}
     assert all(row["last_error"].keys() == {"type", "message", "traceback", "at"} for row in dead.values())
     assert len(json.dumps(list(dead.values()), default=str)) < 100_000

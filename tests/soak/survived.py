@@ -19,7 +19,7 @@ WHERE fencing_token > 1 AND kind IN ('settle', 'send', 'slow', 'parent')
 """
 _REFUSED = "SELECT count(*) FROM stale_finishes"
 _SENT_TWICE = "SELECT count(*) FROM (SELECT FROM sent GROUP BY job_id HAVING count(*) > 1) AS twice"
-_PUSHED_AGAIN = re.compile(r"pushed (\d+) jobs again: (.*)")
+_PUSHED_AGAIN = re.compile(r"pushed (\d+) jobs? again: (.*)")
 
 
 def count(connection: Connection, directory: Path) -> dict[str, int]:

@@ -213,7 +213,7 @@ def test_days_that_are_kept_stay_and_a_dry_run_counts_and_does_nothing(
     finish(database_url, 2000, 2000, TODAY - timedelta(days=2))
     dry = archive("--dry-run")
     assert dry.output == (
-        f"{old}  1,234 rows\n{TODAY - timedelta(days=2)}  1 rows\n{YESTERDAY}  3 rows\n"
+        f"{old}  1,234 rows\n{TODAY - timedelta(days=2)}  1 row\n{YESTERDAY}  3 rows\n"
         "3 closed days; nothing was done\n"
     )
     assert json.loads(archive("--dry-run", "--json", "--keep-days", "2").output) == [

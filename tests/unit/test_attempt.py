@@ -470,3 +470,59 @@ def test_in_a_thread_the_time_limit_does_nothing_and_harms_nobody() -> None:
         assert signal.getitimer(signal.ITIMER_REAL)[0] > FOREVER_SECONDS
         assert rang == []
     assert calls == ["a thread"]
+
+
+def test_the_traceback_of_a_failed_job_begins_at_its_own_function() -> None:
+    @job(name=NAME)
+    def act() -> None:
+        fail("no disk")
+
+    _, first, *lines = traceback_of(run(claim()))
+    assert first.endswith(", in act")
+    assert lines[-1] == "OSError: no disk"
+    assert "workers" not in "".join(line for line in lines if "File" in line)
+
+
+def test_the_traceback_of_an_async_job_begins_at_its_own_function() -> None:
+    @job(name=NAME)
+    async def act() -> None:
+        await asyncio.sleep(0)
+        fail("no disk")
+
+    assert traceback_of(run(claim()))[1].endswith(", in act")
+
+
+def test_the_traceback_of_a_job_that_took_too_long_ends_at_the_line_where_it_was() -> None:
+    @job(name=NAME)
+    def act() -> None:
+        try:
+            threading.Event().wait(FOREVER_SECONDS)
+        except JobTimeoutError as error:
+            raise OSError("too slow") from error
+
+    lines = traceback_of(run(claim(timeout_seconds=1)))
+    assert lines[1].endswith(", in act")
+    assert "interrupt" not in "".join(lines)
+    assert lines[-1] == "OSError: too slow"
+
+
+def test_causes_and_notes_of_a_failed_job_are_in_its_traceback() -> None:
+    @job(name=NAME)
+    def act() -> None:
+        try:
+            fail("no disk")
+        except OSError as cause:
+            error = ValueError("no order")
+            error.add_note("order 42")
+            raise error from cause
+
+    text = "\n".join(traceback_of(run(claim())))
+    before, after = text.split("\n\nThe above exception was the direct cause of the following exception:\n\n")
+    assert before.splitlines()[1].endswith(", in act")
+    assert before.endswith("OSError: no disk")
+    assert after.splitlines()[1].endswith(", in act")
+    assert after.endswith("ValueError: no order\norder 42")
+
+
+def traceback_of(outcome: Outcome) -> list[str]:
+    return failed(outcome).error["traceback"].splitlines()

@@ -1,5 +1,6 @@
 """What has ended is written down together with its like, as long as there is more to run."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from drain.transitions import inflight
 from drain.transitions.inflight import Claim
 from drain.wire import Intake
 from tests.support import wait_until
-from workers import finisher, registry
+from workers import finisher, recording, registry
 from workers.database import Database
 from workers.finisher import Finisher
 from workers.hand import Bell, Hand, Held
@@ -130,3 +131,23 @@ def test_what_waits_for_its_like_is_written_down_when_the_worker_ends(stores: St
         end_next(hand)
         wait_until(lambda: cast(CountedBell, hand.full).waits)
     assert stores.finished == [[1]]
+
+
+@pytest.mark.parametrize(("level", "logged"), [("INFO", [1]), ("DEBUG", [1, 2, 3])])
+def test_the_first_job_of_a_name_is_logged_as_finished_and_all_of_them_if_that_is_wanted(
+    stores: Stores,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    level: str,
+    logged: list[int],
+) -> None:
+    monkeypatch.setattr(recording, "_logged", set())
+    with caplog.at_level(level, "workers"), finishing(stores) as hand:
+        for job_id in (1, 2, 3):
+            taken(hand, job_id)
+            end_next(hand)
+            wait_until(lambda: not hand.held)
+    lines = [record for record in caplog.records if vars(record).get("event") == "job_finished"]
+    assert [vars(line)["job_id"] for line in lines] == logged
+    assert lines[0].getMessage().startswith("job 1 (tests.act) of queue default finished in 2ms")
+    assert lines[0].levelno == logging.INFO

@@ -163,6 +163,36 @@ def test_options_at_the_edge_of_sense_are_taken(options: dict[str, Any]) -> None
     assert job(**options)(add).job_options == JobOptions(**options)
 
 
+@pytest.mark.parametrize("queue", ["bad queue!", "-mail", "a" * 101, "größe", "a\n"])
+def test_a_queue_that_the_schema_refuses_is_refused_as_the_module_is_imported(queue: str) -> None:
+    with pytest.raises(ValueError, match=r"is no name of a queue: letters, digits, _ \. : - only") as refused:
+        job(queue=queue)
+    assert repr(queue) in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["", 5])
+def test_a_name_that_is_none_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match="name must be a text"):
+        job(name=name)
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("max_retries", "did you mean max_attempts?"),
+        ("timeout", "did you mean timeout_seconds?"),
+        ("lease", "did you mean lease_seconds?"),
+        ("priority", r"drain\.stage\(\.\.\., priority=\.\.\.\)"),
+        ("zzz", "There are: name, queue, max_attempts"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_answered_with_those_that_do(option: str, hint: str) -> None:
+    anything: Any = job
+    with pytest.raises(TypeError, match=hint) as refused:
+        anything(**{option: 3})
+    assert str(refused.value).startswith(f"job() has no option {option!r}")
+
+
 def test_two_functions_under_one_name_are_refused_and_both_are_named() -> None:
     first = job(name="sums.compute")(add)
     with pytest.raises(ValueError, match=r"'sums\.compute'") as refused:
@@ -214,6 +244,15 @@ def test_a_module_that_does_not_import_is_named_on_one_line_with_the_reason(
     assert text.startswith("the job module 'broken' does not import: ")
     assert reason in text
     assert "\n" not in text
+
+
+def test_an_option_that_makes_no_sense_is_told_with_the_line_of_its_decorator(modules: Path) -> None:
+    source = "from workers import job\n\n\n@job(queue='bad queue!')\ndef send(): pass\n"
+    (modules / "misnamed.py").write_text(source)
+    with pytest.raises(
+        JobModuleError, match=r"'bad queue!' is no name of a queue.* look at misnamed\.py, line 4 "
+    ):
+        registry.load(["misnamed"])
 
 
 @pytest.mark.parametrize("name", ["no.such.module", "", ".relative", "json.", "shop jobs", "json\x00"])

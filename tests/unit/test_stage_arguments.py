@@ -172,8 +172,6 @@ def test_a_name_that_cannot_be_stored_is_refused(transaction: psycopg.Connection
 
 
 def test_a_registered_job_is_held_to_the_same(transaction: psycopg.Connection) -> None:
-    with registered(importable, queue=HALF) as function:
-        assert "queue" in refuses(transaction, lambda: function.stage(transaction))
     with registered(importable) as function:
         assert "arguments" in refuses(transaction, lambda: function.stage(transaction, HALF))
         assert "keyword" in refuses(transaction, lambda: function.stage(transaction, a=HALF))

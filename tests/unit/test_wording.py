@@ -11,7 +11,9 @@ from drain.wording import clock, count, duration, relative
     ("seconds", "text"),
     [
         (0, "0s"),
-        (0.001, "0s"),
+        (0.0004, "0s"),
+        (0.0006, "1ms"),
+        (0.0094, "9ms"),
         (0.344, "0.34s"),
         (4.21, "4.2s"),
         (9.94, "9.9s"),
