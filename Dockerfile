@@ -23,8 +23,8 @@ WORKDIR /app
 COPY examples /app/examples
 ENV PYTHONPATH=/app PYTHONUNBUFFERED=1
 
-# Port on which the enqueuer and the workers answer Prometheus and probes.
-ENV DRAIN_METRICS_HOST=0.0.0.0 DRAIN_METRICS_PORT=9187
+# Port on which the enqueuer, or workers, answer Prometheus and probes.
+ENV DRAIN_METRICS_HOST=0.0.0.0 DRAIN_METRICS_PORT=9187 DRAIN_WORK_METRICS_PORT=9187
 EXPOSE 9187
 COPY deploy/healthcheck.py /usr/local/bin/
 HEALTHCHECK --interval=15s --timeout=5s --retries=3 CMD ["python", "/usr/local/bin/healthcheck.py"]

@@ -10,6 +10,8 @@ import http.client
 import os
 import sys
 
+# Port of `drain run`, and that of `drain work`: one of them runs in the container, if any.
+_VARIABLES = ("DRAIN_METRICS_PORT", "DRAIN_WORK_METRICS_PORT")
 _SECONDS = 3.0
 
 
@@ -37,11 +39,11 @@ def sickness(port: int, seconds: float = _SECONDS) -> str | None:
 
 
 def main() -> int:
-    """Ask the port that DRAIN_METRICS_PORT names; returns the exit code."""
-    reason = sickness(int(os.environ.get("DRAIN_METRICS_PORT") or 0))
-    if reason is not None:
-        sys.stdout.write(f"{reason}\n")
-    return 0 if reason is None else 1
+    """Ask the ports that the variables name; returns the exit code."""
+    ports = {int(os.environ.get(variable) or 0) for variable in _VARIABLES}
+    reasons = [reason for reason in map(sickness, ports) if reason is not None]
+    sys.stdout.writelines(f"{reason}\n" for reason in reasons)
+    return 1 if reasons else 0
 
 
 if __name__ == "__main__":

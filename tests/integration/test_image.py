@@ -36,6 +36,7 @@ def test_one_job_runs_through_what_the_image_holds(
         "DRAIN_JOBS": "examples.hello",
         # The port of the image may be in use here.
         "DRAIN_METRICS_PORT": "0",
+        "DRAIN_WORK_METRICS_PORT": "0",
     }
 
     def drain(*words: str) -> str:
@@ -67,7 +68,8 @@ def test_the_packages_are_those_that_were_copied_and_cannot_be_written_to(image:
 
 def test_the_user_is_a_number_and_the_port_is_that_of_the_settings(image: Image) -> None:
     assert re.fullmatch(r"[1-9]\d*(:\d+)?", image.user)
-    assert image.ports == image.environment["DRAIN_METRICS_PORT"]
+    for variable in ("DRAIN_METRICS_PORT", "DRAIN_WORK_METRICS_PORT"):
+        assert image.ports == image.environment[variable]
 
 
 def test_a_change_of_the_sources_installs_no_dependency_again() -> None:

