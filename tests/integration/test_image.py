@@ -17,6 +17,7 @@ from tests.dockerfile import Image, context, instructions
 from tests.support import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+DOCUMENTED = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 
 
@@ -96,6 +97,17 @@ def test_each_command_of_the_compose_file_is_understood(words: str) -> None:
     name, *arguments = shlex.split(words.replace('", "', " "))
     command: click.Command = main.commands[name]
     command.make_parser(click.Context(command)).parse_args(arguments)
+
+
+def test_the_documented_image_of_an_application_builds_on_ours_and_ends_as_its_user(image: Image) -> None:
+    (text,) = re.findall(r"```dockerfile\n(.*?)```", DOCUMENTED, re.DOTALL)
+    steps = list(instructions(text))
+    assert steps[0] == ("FROM", "job-drain")
+    assert f"docker build --tag {steps[0][1]} ." in DOCUMENTED
+    assert [rest for name, rest in steps if name == "USER"][-1] == image.user
+    # Where the package is copied to, and mounted: beside the examples, on the import path.
+    assert ("COPY", "shop shop") in steps
+    assert "- ./shop:/app/shop:ro" in DOCUMENTED
 
 
 def test_the_compose_file_publishes_ports_on_this_machine_alone() -> None:
