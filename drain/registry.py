@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from drain import packages
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
 from drain.job import (
@@ -183,7 +184,8 @@ def load(modules: Sequence[str]) -> None:
             place = _place_in(module, error.__traceback__)
             hint = f"look at {place} (named in DRAIN_JOBS)" if place else "check DRAIN_JOBS and PYTHONPATH"
             raise JobModuleError(
-                f"the job module {module!r} does not import: {type(error).__name__}: {reason}; {hint}"
+                f"the job module {module!r} does not import: {type(error).__name__}: {reason}; "
+                f"{packages.hint(error) or hint}"
             ) from error
 
 

@@ -12,14 +12,16 @@ import importlib
 import os
 import sys
 
+from drain import packages
 from drain.errors import DrainError
 from drain.wire import ENTRY_POINT
 
 
 def _settings() -> dict[str, str]:
-    # By its name, as RQ looks it up: the drain's own modules know nothing of the workers.
-    entry = importlib.import_module(ENTRY_POINT.rpartition(".")[0])
     try:
+        packages.own("workers")
+        # By its name, as RQ looks it up: the drain's own modules know nothing of the workers.
+        entry = importlib.import_module(ENTRY_POINT.rpartition(".")[0])
         redis_url = entry.load().redis_url
     except DrainError as error:
         # RQ would print a traceback of any exception but this one.

@@ -8,7 +8,7 @@ import sys
 
 import psycopg
 
-from workers import job
+from drain import job
 
 
 @job(max_attempts=3)

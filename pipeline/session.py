@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drain import packages
 from drain.errors import DrainError
 from pipeline import java
 
@@ -108,8 +109,10 @@ def require() -> None:
     """Say what to install, if Spark or what it reads Postgres with is missing.
 
     Raises:
-        DrainError: It is.
+        DrainError: It is, or Spark's Python processes, which look in this directory first, would find an application's
+            own package in the place of one of job-drain's.
     """
+    packages.require_own(directories=[str(Path.cwd())])
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         raise DrainError(_INSTALL)
 

@@ -106,7 +106,13 @@ def is_installed(place: Path) -> bool:
 def install(place: Path, program: Path) -> bool:
     """Make the virtual environment; whether that succeeded."""
     pip = [f"{place}/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    for command in ([f"{program}", "-m", "venv", f"{place}"], [*pip, "--editable", ".[dev]"]):
+    commands = (
+        [f"{program}", "-m", "venv", f"{place}"],
+        # The pip of Python 3.11 and 3.12 knows no dependency groups.
+        [*pip, "--upgrade", "pip>=25.1"],
+        [*pip, "--editable", ".[servers,spark]", "--group", "dev"],
+    )
+    for command in commands:
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             return False
     (place / ".installed").touch()

@@ -1,6 +1,6 @@
 """Workers: claim a job in Postgres, run the function that is registered under its name, finish it.
 
-    from workers import job
+    from drain import job
 
     @job(queue="mail", max_attempts=5, timeout_seconds=30)
     def send_receipt(order_id: int) -> None: ...

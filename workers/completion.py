@@ -2,8 +2,8 @@
 
     @job
     def settle(order_id: int) -> None:
-        charge(order_id, idempotency_key=workers.current_job().key)
-        with workers.transaction() as session:
+        charge(order_id, idempotency_key=drain.current_job().key)
+        with drain.transaction() as session:
             session.execute(update(Order).where(Order.id == order_id).values(settled=True))
 
 What is written on that session and the job's finish are one commit: both, exactly once, or neither. A job

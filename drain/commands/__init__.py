@@ -12,3 +12,14 @@ dev         all that runs, for development
 demo        demo, drill
 database    the connection of a command that asks PostgreSQL
 """
+
+import sys
+
+from drain import packages
+from drain.errors import NameTakenError
+
+# Here, before a command imports one of these packages: an application's own would end in a traceback.
+try:
+    packages.require_own()
+except NameTakenError as error:
+    sys.exit(f"Error: {error}")

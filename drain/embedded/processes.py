@@ -65,7 +65,7 @@ class Processes:
 
     def drain(self, name: str, *words: str) -> Child:
         """Start a `drain` command."""
-        return self._start(name, "-c", "from drain.__main__ import main; main()", *words)
+        return self._start(name, "-m", "drain", *words)
 
     def module(self, name: str, *words: str) -> Child:
         """Start a module, as `python -m` does."""

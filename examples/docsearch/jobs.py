@@ -17,7 +17,7 @@ from docsearch import store
 from docsearch.corpus import Entry
 from docsearch.index import Index
 from docsearch.store import Document
-from workers import job
+from drain import job
 
 
 @job(name="docsearch.index_document", queue="index")

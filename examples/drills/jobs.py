@@ -6,7 +6,7 @@ from time import sleep
 
 from sqlalchemy import text
 
-from workers import current_job, job, transaction
+from drain import current_job, job, transaction
 
 QUEUE = "orders"
 LEASE_SECONDS = 1.0

@@ -71,4 +71,4 @@ def test_the_names_of_the_workers_are_the_drains_too() -> None:
     for name in ("job", "transaction", "current_job", "Defer", "Dead"):
         assert getattr(drain, name) is getattr(workers, name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        drain.nothing  # noqa: B018
+        drain.nothing  # type: ignore[attr-defined]  # noqa: B018
