@@ -29,6 +29,7 @@ from drain.redelivery import Redelivery
 from drain.transitions import state as notes
 from drain.transitions.state import State
 from drain.turns import Turns
+from drain.waits import Waits
 from drain.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -59,11 +60,15 @@ class Daemon:
     Args:
         settings: Where, and how.
         take_over: UUID of an installation that is gone: what it fed in Redis is free from now on.
+
+    Attributes:
+        refused: How many jobs Redis refused in `run_once`: another database feeds their queue, or its key is no list.
     """
 
     def __init__(self, settings: Settings, *, take_over: str | None = None) -> None:
         self.settings = settings
         self._take_over = take_over
+        self.refused = 0
         self.redis = Wire(settings.required_redis_url, settings.namespace)
         self._stop = threading.Event()
         self._problem: str | None = "starting"
@@ -119,6 +124,7 @@ class Daemon:
                 again += redelivery.run_once()
                 Turns(connection).run_once()
                 Days(connection).run_once()
+                self.refused = enqueuer.refused
                 return again + enqueuer.delivered
 
     @contextmanager
@@ -249,14 +255,18 @@ class Daemon:
                 enqueuer.drain(keep_on=lambda: False)
                 self._up("leading")
                 chores = (Turns(connection), Days(connection))
+                waits = Waits(enqueuer, redelivery)
                 log.info("leading from now on", extra={"event": "leading"})
                 while not self._stop.is_set():
-                    self._round(enqueuer, redelivery, chores)
+                    self._round(enqueuer, redelivery, chores, waits)
         finally:
             metrics.LEADER.set(0)
-            metrics.FAILING.clear()
+            for gauge in (metrics.FAILING, metrics.WAIT, metrics.WORKERS):
+                gauge.clear()
 
-    def _round(self, enqueuer: Enqueuer, redelivery: Redelivery, chores: Iterable[Turns | Days]) -> None:
+    def _round(
+        self, enqueuer: Enqueuer, redelivery: Redelivery, chores: Iterable[Turns | Days], waits: Waits
+    ) -> None:
         """Drain until nothing is due, or until something else is; then that, or sleep."""
         self._tick()
         drained = enqueuer.drain(keep_on=self._nothing_else_is_due)
@@ -267,7 +277,7 @@ class Daemon:
             self._redeliver_at = monotonic() + _REDELIVERY_SECONDS
         if self._observations.is_due():
             began = monotonic()
-            self._observe(enqueuer)
+            self._observe(enqueuer, waits)
             self._observations.took(monotonic() - began)
         if drained:
             self._nap = _FIRST_NAP_SECONDS
@@ -299,7 +309,7 @@ class Daemon:
     def _seconds_to_redelivery(self) -> float:
         return max(0.0, self._redeliver_at - monotonic())
 
-    def _observe(self, enqueuer: Enqueuer) -> None:
+    def _observe(self, enqueuer: Enqueuer, waits: Waits) -> None:
         connection = enqueuer.connection
         lags = [
             inspection.oldest_due_seconds(connection, bound.key, bound.range.up_to)
@@ -309,10 +319,18 @@ class Daemon:
         if not enqueuer.awaits_bulk:
             metrics.STAGED.set(inspection.count_staged(connection, _COUNT_UP_TO))
         metrics.KEPT.set(inspection.count_dead(connection, _COUNT_UP_TO))
-        self._queues.update(enqueuer.queues)
         self._count_stale(inspection.count_stale(connection))
+        seconds = waits.look()
+        self._queues |= {
+            queue for queue in {*enqueuer.queues, *seconds} if metrics.queue_label(queue) == queue
+        }
         for queue in self._queues:
             metrics.DEPTH.labels(queue).set(self.redis.depth(queue))
+        for queue, workers in self.redis.workers(list(self._queues)).items():
+            metrics.WORKERS.labels(queue).set(workers)
+        if not waits.refused:
+            for label, longest in waits.by_label(seconds, self._queues).items():
+                metrics.WAIT.labels(label).set(longest)
 
     def _count_stale(self, count: int) -> None:
         # Fewer than before: somebody has emptied the table.

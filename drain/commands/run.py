@@ -9,6 +9,7 @@ import click
 from drain import log
 from drain.commandline import settings_options, verbose_option
 from drain.config import Settings
+from drain.wording import count
 
 
 @click.command()
@@ -62,7 +63,9 @@ def run(
     log.configure("DEBUG" if verbose else "INFO")
     daemon = Daemon(settings, take_over=str(take_over) if take_over else None)
     if once:
-        click.echo(f"{daemon.run_once()} jobs went to Redis")
+        click.echo(f"{count(daemon.run_once(), 'job')} went to Redis")
+        if daemon.refused:
+            click.echo(f"{count(daemon.refused, 'job')} refused by Redis; the line above says why", err=True)
         return
     server = http.serve(metrics_host, metrics_port, daemon.answers()) if metrics_port else None
     with daemon.signals():

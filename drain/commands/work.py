@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import click
@@ -13,6 +14,9 @@ from drain import inspection, log
 from drain.commandline import FiniteRange, settings_options, verbose_option
 from drain.commands.database import database, hint_at_unknown
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
+from drain.errors import ConfigError, UnavailableError
+from drain.job import DEFAULT_QUEUE
+from drain.wire import Wire
 
 
 @click.command()
@@ -61,7 +65,7 @@ def work(
     only_tracked: bool,
     verbose: bool,
 ) -> None:
-    """Run jobs of these queues, the first named first; of "default" if none is named.
+    """Run jobs of these queues, the first named first; without any, of all queues of the registered jobs.
 
     SIGTERM and SIGINT let what runs end within --grace-seconds, and give the rest back; a second one ends it.
     An unmodified `rq worker` with DRAIN_DATABASE_URL and DRAIN_JOBS set does the same work, one job at a time.
@@ -84,12 +88,15 @@ def work(
     logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
     logging.getLogger("workers").setLevel("DEBUG" if verbose else "INFO")
     registry.load(settings.jobs)
+    queues = queues or _queues_of(registry.queues())
     with database(settings) as connection:
-        hint_at_unknown(queues, registry.queues() | inspection.queues(connection) | {"default"})
+        known = registry.queues() | inspection.queues(connection) | {DEFAULT_QUEUE}
+    if unknown := [queue for queue in queues if queue not in known]:
+        hint_at_unknown(unknown, known | _known_to_rq(settings))
     work_on(
         settings,
         WorkOptions(
-            queues=queues or ["default"],
+            queues=queues,
             processes=processes,
             prefetch=prefetch,
             concurrency=concurrency,
@@ -100,3 +107,28 @@ def work(
             only_tracked=only_tracked,
         ),
     )
+
+
+def _queues_of(registered: set[str]) -> list[str]:
+    """Queues of the registered jobs, and a log line that names them.
+
+    Raises:
+        ConfigError: The job modules register no job.
+    """
+    if not registered:
+        raise ConfigError(
+            "no queue is named, and the modules of DRAIN_JOBS register no job: name a queue, such as "
+            "`drain work default`, or a module with a function under @job"
+        )
+    queues = sorted(registered)
+    logging.getLogger(__name__).info(
+        "works on the queues of the registered jobs: %s", ", ".join(queues), extra={"event": "queues"}
+    )
+    return queues
+
+
+def _known_to_rq(settings: Settings) -> set[str]:
+    """Queues that RQ knows, idle ones among them; none while Redis is away, which is reported further on."""
+    with closing(Wire(settings.required_redis_url, settings.namespace)) as redis, suppress(UnavailableError):
+        return redis.queues()
+    return set()
