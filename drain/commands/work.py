@@ -18,6 +18,8 @@ from drain.errors import ConfigError, UnavailableError
 from drain.job import DEFAULT_QUEUE
 from drain.wire import Wire
 
+_log = logging.getLogger(__name__)
+
 
 @click.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
@@ -88,15 +90,18 @@ def work(
     logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
     logging.getLogger("workers").setLevel("DEBUG" if verbose else "INFO")
     registry.load(settings.jobs)
-    queues = queues or _queues_of(registry.queues())
+    chosen = queues or _queues_of(registry.queues())
     with database(settings) as connection:
         known = registry.queues() | inspection.queues(connection) | {DEFAULT_QUEUE}
-    if unknown := [queue for queue in queues if queue not in known]:
+    if unknown := [queue for queue in chosen if queue not in known]:
         hint_at_unknown(unknown, known | _known_to_rq(settings))
+    if not queues:
+        names = ", ".join(chosen)
+        _log.info("working on the queues of the registered jobs: %s", names, extra={"event": "queues"})
     work_on(
         settings,
         WorkOptions(
-            queues=queues,
+            queues=chosen,
             processes=processes,
             prefetch=prefetch,
             concurrency=concurrency,
@@ -110,7 +115,7 @@ def work(
 
 
 def _queues_of(registered: set[str]) -> list[str]:
-    """Queues of the registered jobs, and a log line that names them.
+    """Queues of the registered jobs, in alphabetical order.
 
     Raises:
         ConfigError: The job modules register no job.
@@ -120,11 +125,7 @@ def _queues_of(registered: set[str]) -> list[str]:
             "no queue is named, and the modules of DRAIN_JOBS register no job: name a queue, such as "
             "`drain work default`, or a module with a function under @job"
         )
-    queues = sorted(registered)
-    logging.getLogger(__name__).info(
-        "works on the queues of the registered jobs: %s", ", ".join(queues), extra={"event": "queues"}
-    )
-    return queues
+    return sorted(registered)
 
 
 def _known_to_rq(settings: Settings) -> set[str]:

@@ -150,7 +150,7 @@ def test_stock_workers_and_processes_of_drain_work_are_counted_for_each_of_their
     drained(database_url, redis_url, 1, queue="video")
     stage_jobs(database_url, queue="letters")
     stock = Worker(["mail", "letters"], connection=client)
-    stock.register_birth()
+    stock.register_birth()  # type: ignore[no-untyped-call]
     program = (
         "from drain.wire import Intake; Intake.take = lambda *a, **k: __import__('time').sleep(0.01) or []\n"
         + DRAIN
@@ -168,7 +168,7 @@ def test_stock_workers_and_processes_of_drain_work_are_counted_for_each_of_their
 
 def test_the_companion_that_takes_plain_jobs_only_is_not_counted(redis_url: str, client: Redis) -> None:
     for name in ("alone", "pair", "pair.tracked", "tracked-only.tracked"):
-        SimpleWorker(["mail"], name=name, connection=client).register_birth()
+        SimpleWorker(["mail"], name=name, connection=client).register_birth()  # type: ignore[no-untyped-call]
 
     with closing(Wire(redis_url, NAMESPACE)) as redis:
         assert redis.workers(["mail", "other"]) == {"mail": 3, "other": 0}
@@ -177,9 +177,9 @@ def test_the_companion_that_takes_plain_jobs_only_is_not_counted(redis_url: str,
 def test_a_worker_that_died_or_left_is_not_counted(redis_url: str, client: Redis) -> None:
     died, left, lives = (SimpleWorker(["mail"], connection=client) for _ in range(3))
     for worker in (died, left, lives):
-        worker.register_birth()
+        worker.register_birth()  # type: ignore[no-untyped-call]
     client.delete(died.key)
-    left.register_death()
+    left.register_death()  # type: ignore[no-untyped-call]
     client.set("rq:workers:broken", "no set")
 
     with closing(Wire(redis_url, NAMESPACE)) as redis:
