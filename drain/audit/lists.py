@@ -73,7 +73,7 @@ class Lists:
             self._others = self._redis.fed_by_others(missing.keys())
             self._problem = self._owned_by_another = None
         except UnavailableError as error:
-            self._problem = str(error)
+            self._problem, self._owned_by_another = str(error), None
         except OwnedByAnotherError as error:
             self._problem, self._owned_by_another = None, str(error)
         self._missing = {queue: numbers for queue, numbers in missing.items() if numbers}
