@@ -36,7 +36,7 @@ def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) ->
     \b
     drain status
     drain status --watch
-    drain status --json | jq '.queues[] | select(.workers == 0)'
+    drain status --json | jq '.queues | map_values(select(.workers == 0))'
     """  # noqa: D301
 
     def look() -> tuple[Status, str | None]:
