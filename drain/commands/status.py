@@ -24,7 +24,7 @@ from drain.inspection import Status
     flag_value=2.0,
     type=FiniteRange(0.1, 3600),
     metavar="[SECONDS]",
-    help="Show it again and again, every 2 s by default, until Ctrl-C.",
+    help="Show it again and again, every 2 s by default, until Ctrl-C (exit code 0).",
 )
 @as_json_option
 def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) -> None:
