@@ -30,6 +30,7 @@ from drain.retention import Retention
 from drain.transitions import state as notes
 from drain.transitions.state import State
 from drain.turns import Turns
+from drain.waits import Waits
 from drain.wire import Wire
 
 log = logging.getLogger(__name__)
@@ -63,6 +64,9 @@ class Daemon:
         settings: Where, and how.
         take_over: UUID of an installation that is gone: what it fed in Redis is free from now on.
         keep_days: Days of finished jobs before today that stay when older ones are dropped; None drops none.
+
+    Attributes:
+        refused: How many jobs Redis refused in `run_once`: another database feeds their queue, or its key is no list.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Daemon:
         self.settings = settings
         self._keep_days = keep_days
         self._take_over = take_over
+        self.refused = 0
         self.redis = Wire(settings.required_redis_url, settings.namespace)
         self._stop = threading.Event()
         self._problem: str | None = "starting"
@@ -127,6 +132,7 @@ class Daemon:
                 for chore in self._chores(connection):
                     while chore.run_once():
                         self._tick()
+                self.refused = enqueuer.refused
                 return again + enqueuer.delivered
 
     @contextmanager
@@ -257,18 +263,22 @@ class Daemon:
                 enqueuer.drain(keep_on=lambda: False)
                 self._up("leading")
                 chores = self._chores(connection)
+                waits = Waits(enqueuer, redelivery)
                 log.info("leading from now on", extra={"event": "leading"})
                 while not self._stop.is_set():
-                    self._round(enqueuer, redelivery, chores)
+                    self._round(enqueuer, redelivery, chores, waits)
         finally:
             metrics.LEADER.set(0)
-            metrics.FAILING.clear()
+            for gauge in (metrics.FAILING, metrics.WAIT, metrics.WORKERS):
+                gauge.clear()
 
     def _chores(self, connection: Connection) -> list[Chore]:
         chores: list[Chore] = [Turns(connection), Days(connection)]
         return chores + ([Retention(connection, self._keep_days)] if self._keep_days else [])
 
-    def _round(self, enqueuer: Enqueuer, redelivery: Redelivery, chores: Iterable[Chore]) -> None:
+    def _round(
+        self, enqueuer: Enqueuer, redelivery: Redelivery, chores: Iterable[Chore], waits: Waits
+    ) -> None:
         """Drain until nothing is due, or until something else is; then that, or sleep."""
         self._tick()
         drained = enqueuer.drain(keep_on=self._nothing_else_is_due)
@@ -279,7 +289,7 @@ class Daemon:
             self._redeliver_at = monotonic() + _REDELIVERY_SECONDS
         if self._observations.is_due():
             began = monotonic()
-            self._observe(enqueuer)
+            self._observe(enqueuer, waits)
             self._observations.took(monotonic() - began)
         if drained:
             self._nap = _FIRST_NAP_SECONDS
@@ -311,7 +321,7 @@ class Daemon:
     def _seconds_to_redelivery(self) -> float:
         return max(0.0, self._redeliver_at - monotonic())
 
-    def _observe(self, enqueuer: Enqueuer) -> None:
+    def _observe(self, enqueuer: Enqueuer, waits: Waits) -> None:
         connection = enqueuer.connection
         lags = [
             inspection.oldest_due_seconds(connection, bound.key, bound.range.up_to)
@@ -321,10 +331,18 @@ class Daemon:
         if not enqueuer.awaits_bulk:
             metrics.STAGED.set(inspection.count_staged(connection, _COUNT_UP_TO))
         metrics.KEPT.set(inspection.count_dead(connection, _COUNT_UP_TO))
-        self._queues.update(enqueuer.queues)
         self._count_stale(inspection.count_stale(connection))
+        seconds = waits.look()
+        self._queues |= {
+            queue for queue in {*enqueuer.queues, *seconds} if metrics.queue_label(queue) == queue
+        }
         for queue in self._queues:
             metrics.DEPTH.labels(queue).set(self.redis.depth(queue))
+        for queue, workers in self.redis.workers(list(self._queues)).items():
+            metrics.WORKERS.labels(queue).set(workers)
+        if not waits.refused:
+            for label, longest in waits.by_label(seconds, self._queues).items():
+                metrics.WAIT.labels(label).set(longest)
 
     def _count_stale(self, count: int) -> None:
         # Fewer than before: somebody has emptied the table.

@@ -16,8 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from drain import inspection
-from drain.audit import CHECKS, Breach, Report
-from drain.inspection import Status
 from drain.visible import visible
 from drain.wording import clock, duration, relative
 
@@ -25,22 +23,6 @@ Job: TypeAlias = dict[str, Any]
 
 # What takes no longer than this needs no announcement.
 _PROGRESS_AFTER_SECONDS = 2.0
-
-
-def show_status(result: Status) -> None:
-    """Print the whole system at a glance."""
-    console = Console(highlight=False, markup=False)
-    leader = result.leader
-    who = f"{leader['name']} since {leader['since']}" if leader else "nobody; start `drain run`"
-    about = "about " if result.finished_is_estimate else ""
-    console.print(f"leader    {visible(who)}", soft_wrap=True)
-    console.print(f"staged    {result.staged}, of which {result.scheduled} are scheduled for later")
-    console.print(f"in flight {result.inflight}")
-    console.print(f"finished  {about}{result.finished}")
-    console.print(f"dead      {result.dead}", style="red" if result.dead else None)
-    console.print(f"oldest    due for {result.oldest_staged_age_seconds:.1f} s")
-    if result.queues:
-        console.print(_queue_table(result))
 
 
 def show_jobs(state: str, jobs: Sequence[Job], now: datetime) -> None:
@@ -65,21 +47,6 @@ def show_job(job: Job, now: datetime) -> None:
         _show_fields(life if isinstance(life, dict) else {"life": life}, now, console)
 
 
-def show_audit(report: Report) -> None:
-    """Print a line for each check, one for each breach, and one that sums up."""
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    width = max(map(len, CHECKS))
-    for name, breaches in report.checks().items():
-        console.print("FAIL" if breaches else "ok  ", style="red" if breaches else "green", end="  ")
-        console.print(f"{name:{width}}  {CHECKS[name]}")
-        for breach in breaches:
-            console.print(f"      {_breach(breach)}")
-    if not report.redis_asked:
-        console.print(f"-     {'redis':{width}}  was not asked, no Redis is named: set DRAIN_REDIS_URL")
-    counts = ", ".join(f"{count} {state}" for state, count in report.counts.items())
-    console.print(f"{counts}: {'all is well' if report.ok else f'breaches: {len(report.breaches)}'}")
-
-
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """Show on a terminal what is being done, once it has taken two seconds; standard output stays clean."""
@@ -102,25 +69,6 @@ def progress() -> Iterator[Callable[[str], None]]:
 def plain(value: Any) -> str:
     """A value that JSON has no type for, as a text."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _breach(breach: Breach) -> str:
-    ids = ", ".join(map(str, breach.ids))
-    more = ", ..." if breach.count > len(breach.ids) else ""
-    return visible(f"{breach.count} {breach.explanation}" + (f": {ids}{more}" if ids else ""))
-
-
-def _queue_table(result: Status) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("queue", overflow="fold")
-    for column in ("staged", "scheduled", "in flight", "in Redis", "dead"):
-        table.add_column(column, justify="right")
-    for name, counts in sorted(result.queues.items()):
-        depth = "?" if counts.redis_depth is None else counts.redis_depth
-        numbers = (counts.staged, counts.scheduled, counts.inflight, depth, counts.dead)
-        shown = Text.assemble(visible(name), (" failing", "red") if counts.failing else "")
-        table.add_row(shown, *map(str, numbers))
-    return table
 
 
 class _Column(NamedTuple):

@@ -122,14 +122,15 @@ class Enqueuer:
         self.pushed_up_to = state.pushed_up_to
         # Names of the queues of tracked jobs that are known of so far.
         self.queues: set[str] = set()
-        # How many jobs have gone to Redis so far.
+        # How many jobs have gone to Redis so far, and how many tracked ones it has refused: those wait in flight.
         self.delivered = 0
+        self.refused = 0
         self._forward_queues = forward_queues
         self._limit = limit or Limit(batch_size)
         self._alive = alive
         self._recorded = (state.last_delivery, state.pushed_up_to)
         self._pusher = ThreadPoolExecutor(1, thread_name_prefix="push")
-        self._pushing: Future[int] | None = None
+        self._pushing: Future[tuple[int, int, int]] | None = None
         # Rows that cannot even be given up, by id: reported once, and passed over from then on.
         self._stuck: list[int] = []
         self._in_hand: Sequence[Taken] = ()
@@ -185,7 +186,7 @@ class Enqueuer:
         self._wait_for_push()
         if batch.moved:
             self._pushing = self._pusher.submit(self._push, batch)
-        self.delivered += len(batch.moved) + len(batch.forwarded)
+        self.delivered += len(batch.forwarded)
         return batch.size
 
     @property
@@ -210,7 +211,8 @@ class Enqueuer:
             self._recorded = (self.last_delivery, self.pushed_up_to)
             reached(CrashPoint.WATERMARK_MOVED)
 
-    def _push(self, batch: Batch) -> int:
+    def _push(self, batch: Batch) -> tuple[int, int, int]:
+        """Push what a batch has moved; returns its last number, and how many Redis took and refused."""
         first_delivery = batch.last_delivery - len(batch.moved) + 1
         # Encoded slice by slice while Redis takes the slice before: this thread must not hold the
         # interpreter for long while the other one waits for its turn with an answer from PostgreSQL.
@@ -223,17 +225,20 @@ class Enqueuer:
         )
         reached(CrashPoint.COMMITTED)
         with metrics.PUSH_SECONDS.time():
-            self.redis.push(deliveries)
+            refused = self.redis.push(deliveries)
         reached(CrashPoint.PUSHED)
         queues = Counter(row.queue for row in batch.moved)
-        _count_pushed(queues)
         self.queues.update(queues)
-        return batch.last_delivery
+        taken = queues - refused
+        _count_pushed(taken)
+        return batch.last_delivery, taken.total(), refused.total()
 
     def _wait_for_push(self) -> None:
         if self._pushing is not None:
             pushing, self._pushing = self._pushing, None
-            self.pushed_up_to = pushing.result()
+            self.pushed_up_to, taken, refused = pushing.result()
+            self.delivered += taken
+            self.refused += refused
 
     def _take_or_isolate(self) -> Batch:
         """One batch. If some row spoils it, smaller ones, until that row is out of the way."""
@@ -439,7 +444,7 @@ def _count(batch: Batch) -> None:
 
 def _count_pushed(queues: Counter[str]) -> None:
     for queue, count in queues.items():
-        metrics.PUSHED.labels(queue).inc(count)
+        metrics.PUSHED.labels(metrics.queue_label(queue)).inc(count)
 
 
 def _line(error: psycopg.Error) -> str:

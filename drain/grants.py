@@ -79,9 +79,10 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "... by a function that looks first.", "EXECUTE", "drain_truncate_if_empty(regclass)", "FUNCTION"
         ),
         Grant(
-            "Delivers, and delivers again; it reads no arguments here.",
+            "Delivers, and delivers again, and knows how long jobs wait; it reads no arguments here.",
             "INSERT, UPDATE (delivery, lease_expires_at, next_run_at), "
-            "SELECT (id, queue, job_name, timeout_seconds, delivery, lease_expires_at, next_run_at, failed_at)",
+            "SELECT (id, queue, job_name, timeout_seconds, delivery, lease_expires_at, next_run_at, failed_at, "
+            "scheduled_at, staged_at, moved_at, claimed_at, history)",
             "inflight_jobs",
         ),
         Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),

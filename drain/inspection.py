@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -38,10 +39,28 @@ EXACT_UP_TO = 1_000_000
 # is broken.
 FAILURES_IN_A_ROW = 5
 
-_COUNT_STAGED = """
-SELECT queue, count(*), count(*) FILTER (WHERE scheduled_at > now()) FROM staged_jobs GROUP BY queue
+# A due row that the enqueuer has not taken for longer than this is overdue; a leader takes it within a second.
+OVERDUE_SECONDS = 5
+
+# Point in time since which an unclaimed job in flight has waited for a worker. A first attempt has waited since it was
+# due; a later one, and a job that was dead, since the last time that is known of it.
+WAITS_SINCE = """CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
+    ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END"""
+
+_COUNT_STAGED = f"""
+SELECT queue, count(*), count(*) FILTER (WHERE scheduled_at > now()), count(*) FILTER (
+    WHERE greatest(scheduled_at, staged_at, matured_at) < now() - interval '{OVERDUE_SECONDS} seconds')
+FROM staged_jobs GROUP BY queue
 """
-_COUNT_INFLIGHT = "SELECT queue, count(*) FROM inflight_jobs GROUP BY queue"
+# Time and id are compared as one array, so that the id of the oldest job needs neither a second scan nor a sort.
+_COUNT_INFLIGHT = f"""
+SELECT queue, count(*), count(*) FILTER (WHERE lease_expires_at > now()),
+    count(*) FILTER (WHERE next_run_at IS NOT NULL AND lease_expires_at IS NULL),
+    min(ARRAY[(date_part('epoch', {WAITS_SINCE}) * 1000000)::bigint, id])
+        FILTER (WHERE next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE),
+    (date_part('epoch', clock_timestamp()) * 1000000)::bigint
+FROM inflight_jobs GROUP BY queue
+"""
 _COUNT_DEAD = "SELECT queue, count(*) FROM dead_jobs GROUP BY queue"
 _ESTIMATE = """
 SELECT CASE WHEN sum(reltuples) > %s::real THEN sum(reltuples)::bigint END
@@ -143,17 +162,42 @@ SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM st
 
 @dataclass(slots=True)
 class QueueCounts:
-    """What one queue holds; `redis_depth` is None when Redis cannot be asked.
+    """What one queue holds. `inflight` is the sum of `queued`, `running` and `retrying`.
 
-    `failing`: five of its jobs have failed since its last finish, and some of them wait to be tried again.
+    Attributes:
+        staged: Rows in `staged_jobs`.
+        scheduled: Those of them whose time has not come.
+        overdue: Those of them that have been due for more than five seconds, and that nobody has taken.
+        inflight: Drained, and not finished.
+        queued: Wait for a worker, or are about to be delivered again since their worker died.
+        running: Claimed, and the lease holds.
+        retrying: Wait for the time of their next attempt, after a failure or a deferral.
+        oldest_unclaimed_id: Job that has waited for a worker for longest; None if none is queued.
+        oldest_unclaimed_seconds: For how long. A later attempt waits from the beginning or failure of the last one.
+        dead: Given up.
+        failing: Five of its jobs have failed since its last finish, and some of them wait to be tried again.
+        workers: Live workers that take its jobs; None while Redis has not been asked.
+        redis_depth: Ids in its Redis list, those of plain RQ jobs and of other databases among them; None likewise.
     """
 
     staged: int = 0
     scheduled: int = 0
+    overdue: int = 0
     inflight: int = 0
+    queued: int = 0
+    running: int = 0
+    retrying: int = 0
+    oldest_unclaimed_id: int | None = None
+    oldest_unclaimed_seconds: float | None = None
     dead: int = 0
     failing: bool = False
+    workers: int | None = None
     redis_depth: int | None = None
+
+    @property
+    def is_unattended(self) -> bool:
+        """Whether jobs wait, or will be tried again, and no worker takes them."""
+        return self.workers == 0 and self.staged - self.scheduled + self.queued + self.retrying > 0
 
 
 @dataclass(slots=True)
@@ -163,7 +207,11 @@ class Status:
     Attributes:
         staged: Rows in `staged_jobs`, the scheduled ones among them.
         scheduled: Those whose time has not come.
-        inflight: Drained, and not finished.
+        overdue: Those that have been due for more than five seconds.
+        inflight: Drained, and not finished: the sum of `queued`, `running` and `retrying`; see `QueueCounts`.
+        queued: Wait for a worker.
+        running: Are being worked on.
+        retrying: Wait for the time of their next attempt.
         finished: Done; an estimate beyond a million, and then `finished_is_estimate`.
         dead: Given up.
         oldest_staged_age_seconds: How long the longest-waiting due row has been due; 0 if none waits.
@@ -173,7 +221,11 @@ class Status:
 
     staged: int = 0
     scheduled: int = 0
+    overdue: int = 0
     inflight: int = 0
+    queued: int = 0
+    running: int = 0
+    retrying: int = 0
     finished: int = 0
     finished_is_estimate: bool = False
     dead: int = 0
@@ -186,28 +238,42 @@ class Status:
         return asdict(self)
 
 
+_SUMMED = ("staged", "scheduled", "overdue", "inflight", "queued", "running", "retrying", "dead")
+
+
 def status(connection: Connection) -> Status:
-    """Count everything, in one snapshot. Redis is not asked; see `QueueCounts.redis_depth`."""
+    """Count everything, in one snapshot. Redis is not asked; see `QueueCounts.workers` and `redis_depth`."""
     result = Status()
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET LOCAL jit = off")
-        for queue, staged, scheduled in connection.execute(_COUNT_STAGED):
-            counts = result.queues.setdefault(queue, QueueCounts())
-            counts.staged, counts.scheduled = staged, scheduled
-        for queue, inflight in connection.execute(_COUNT_INFLIGHT):
-            result.queues.setdefault(queue, QueueCounts()).inflight = inflight
+        queues: defaultdict[str, QueueCounts] = defaultdict(QueueCounts)
+        for queue, staged, scheduled, overdue in connection.execute(_COUNT_STAGED):
+            counts = queues[queue]
+            counts.staged, counts.scheduled, counts.overdue = staged, scheduled, overdue
+        for row in connection.execute(_COUNT_INFLIGHT):
+            _count_inflight(queues[row[0]], *row[1:])
         for queue, dead in connection.execute(_COUNT_DEAD):
-            result.queues.setdefault(queue, QueueCounts()).dead = dead
+            queues[queue].dead = dead
         for retrying in retrying_queues(connection):
-            result.queues.setdefault(retrying.queue, QueueCounts()).failing = retrying.failing
+            queues[retrying.queue].failing = retrying.failing
         result.finished, result.finished_is_estimate = _count_finished(connection)
         result.oldest_staged_age_seconds = oldest_due_seconds(connection)
         result.leader = leader(connection)
-    result.staged = sum(counts.staged for counts in result.queues.values())
-    result.scheduled = sum(counts.scheduled for counts in result.queues.values())
-    result.inflight = sum(counts.inflight for counts in result.queues.values())
-    result.dead = sum(counts.dead for counts in result.queues.values())
+    result.queues = dict(queues)
+    for name in _SUMMED:
+        setattr(result, name, sum(getattr(counts, name) for counts in queues.values()))
     return result
+
+
+def _count_inflight(
+    counts: QueueCounts, inflight: int, running: int, retrying: int, oldest: list[int] | None, now: int
+) -> None:
+    """Fill in what one row of `_COUNT_INFLIGHT` says; times are in microseconds."""
+    counts.inflight, counts.running, counts.retrying = inflight, running, retrying
+    counts.queued = inflight - running - retrying
+    if oldest is not None:
+        since, counts.oldest_unclaimed_id = oldest
+        counts.oldest_unclaimed_seconds = max(0, now - since) / 1_000_000
 
 
 def oldest_due_seconds(connection: Connection, after: Key = START, up_to: int = LAST_PRIORITY) -> float:

@@ -40,3 +40,24 @@ WORK_CUT_OFF = (
 )
 WORK_HELD = ("drain_work_held_jobs", "Jobs that the process has claimed and not recorded, by what they do.")
 WORK_ENDED = ("drain_work_jobs", "Tracked jobs that have ended on this process number, by outcome.")
+DEPTH = Gauge("drain_redis_depth", "Ids in the queue's Redis list, whoever pushed them.", ["queue"])
+WAIT = Gauge(
+    "drain_wait_seconds",
+    "How long the queue's oldest job that is due has waited for a worker, wherever it waits; 0 if none does.",
+    ["queue"],
+)
+WORKERS = Gauge("drain_queue_workers", "Live workers that take the queue's tracked jobs.", ["queue"])
+
+# Upper bound of the queues that have labels of their own: applications choose the names of queues.
+_MOST_QUEUES = 1000
+OTHER_QUEUES = "(others)"
+_labels: set[str] = set()
+
+
+def queue_label(queue: str) -> str:
+    """Label of a queue: its name for the first thousand queues of this process, `(others)` for all that follow."""
+    if queue not in _labels:
+        if len(_labels) >= _MOST_QUEUES:
+            return OTHER_QUEUES
+        _labels.add(queue)
+    return queue

@@ -11,6 +11,7 @@ A look at the whole index comes first, and every few minutes, in case somebody h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import monotonic
 
 from drain import inspection
@@ -32,6 +33,11 @@ class OldestDeliveries:
         self._whole = Pace(_WHOLE_SECONDS)
         self._bounds: dict[str, int] = {}
         self._next_number = 0
+
+    @property
+    def bounds(self) -> Mapping[str, int]:
+        """A number of each queue that no unclaimed delivery of it is below."""
+        return self._bounds
 
     def look(self) -> dict[str, int]:
         """The lowest number of each queue that has delivered jobs which nobody has claimed."""

@@ -14,7 +14,7 @@ ran out on its last attempt is pushed as well, and the worker that claims it giv
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from time import monotonic
@@ -29,6 +29,7 @@ from drain.oldest import OldestDeliveries
 from drain.pace import Pace
 from drain.transitions import inflight, state
 from drain.transitions.inflight import Redelivered
+from drain.wording import count
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,11 @@ class Redelivery:
         self._oldest = OldestDeliveries(self.enqueuer)
         # What another leader, or an earlier term of this one, knew of failing queues is nobody's knowledge now.
         metrics.FAILING.clear()
+
+    @property
+    def bounds(self) -> Mapping[str, int]:
+        """A number of each queue that no unclaimed delivery of it is below, as of the last look."""
+        return self._oldest.bounds
 
     def recover(self) -> int:
         """Push what the last leader moved and did not push, or all that waits if Redis has lost its memory.
@@ -290,11 +296,12 @@ class Redelivery:
         while True:
             jobs = self._renumber(renumber)
             if jobs:
-                self._push(jobs)
-                metrics.REDELIVERED.labels(reason).inc(len(jobs))
-                noun = "job" if len(jobs) == 1 else "jobs"
-                log.info("pushed %d %s again: %s", len(jobs), noun, reason, extra={"event": "redelivered"})
-            total += len(jobs)
+                pushed = self._push(jobs)
+                total += pushed
+                metrics.REDELIVERED.labels(reason).inc(pushed)
+                if pushed:
+                    event = {"event": "redelivered"}
+                    log.info("pushed %s again: %s", count(pushed, "job"), reason, extra=event)
             self.alive()
             if len(jobs) < _LIMIT:
                 return total
@@ -312,12 +319,13 @@ class Redelivery:
             enqueuer.last_delivery = jobs[-1].delivery
         return jobs
 
-    def _push(self, jobs: Sequence[Redelivered]) -> None:
+    def _push(self, jobs: Sequence[Redelivered]) -> int:
+        """Push the jobs under their new numbers; returns how many Redis took."""
         redis = self.enqueuer.redis
         self.enqueuer.queues.update(job.queue for job in jobs)
         reached(CrashPoint.RENUMBERED)
         namespace, installation = redis.namespace, redis.installation
-        redis.push(
+        refused = redis.push(
             wire.tracked(
                 namespace, job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, installation
             )
@@ -328,3 +336,4 @@ class Redelivery:
         reached(CrashPoint.FORGOTTEN)
         if not self._holds_watermark:
             self.enqueuer.pushed_up_to = jobs[-1].delivery
+        return len(jobs) - refused.total()

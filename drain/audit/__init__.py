@@ -5,6 +5,7 @@
     overdue   what should have been drained or delivered again long ago
     lists     what has been delivered against the lists in Redis
     strays    what is in a list and should be in none, for `lists`
+    attended  queues whose jobs wait though no worker takes them
     watch     looking again, since both of these may show what is just under way
     report    what was found
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from drain.audit import tables
+from drain.audit.attended import Attended
 from drain.audit.lists import Lists
 from drain.audit.overdue import Overdue
 from drain.audit.report import CHECKS, Breach, Report
@@ -24,9 +26,19 @@ from drain.audit.watch import Watch, settle
 from drain.postgres import Connection
 from drain.wire import Wire
 
-__all__ = ["CHECKS", "OVERDUE_SECONDS", "PATIENCE_SECONDS", "Breach", "Report", "audit"]
+__all__ = [
+    "CHECKS",
+    "OVERDUE_SECONDS",
+    "PATIENCE_SECONDS",
+    "UNATTENDED_SECONDS",
+    "Breach",
+    "Report",
+    "audit",
+]
 
 OVERDUE_SECONDS = 60
+# Workers that a deploy replaces are back by then.
+UNATTENDED_SECONDS = 300
 # The leader takes 15 s to be sure that a popped delivery is lost. One that is lost while it is waiting for
 # another has its 15 s after those.
 PATIENCE_SECONDS = 35
@@ -42,6 +54,7 @@ def audit(
     *,
     overdue_seconds: float = OVERDUE_SECONDS,
     patience_seconds: float = PATIENCE_SECONDS,
+    unattended_seconds: float = UNATTENDED_SECONDS,
     progress: Callable[[str], None] = _ignore,
 ) -> Report:
     """Look for everything that must not be.
@@ -55,15 +68,16 @@ def audit(
         overdue_seconds: For how long something may be due before it is overdue.
         patience_seconds: For how long what seems overdue, missing or astray may take to clear. 0 is for a
             system that stands still: it takes what is under way for a breach.
+        unattended_seconds: For how long jobs may wait in a queue that has no worker.
         progress: Called with the name of each step as it begins.
 
     Raises:
-        psycopg.Error: The database. A Redis that does not answer is a breach.
+        psycopg.Error: The database. A Redis that does not answer leaves its checks unmade; see `Report.unchecked`.
     """
     counts, breaches = tables.check(connection, progress)
     watches: list[Watch] = [Overdue(connection, overdue_seconds)]
     if redis is not None:
-        watches.append(Lists(connection, redis))
+        watches += [Lists(connection, redis), Attended(connection, redis, unattended_seconds)]
     progress("looking for what is overdue or missing")
     settle(watches, patience_seconds, progress)
     breaches += (breach for watch in watches for breach in watch.breaches())
@@ -72,4 +86,5 @@ def audit(
         counts=counts,
         breaches=tuple(sorted(breaches, key=lambda breach: order.index(breach.check))),
         redis_asked=redis is not None,
+        unchecked={name: why for watch in watches for name, why in watch.unchecked().items()},
     )

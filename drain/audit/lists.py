@@ -56,12 +56,13 @@ class Lists:
         self._missing: Deliveries | None = None
         self._strays: set[Stray] | None = None
         self._problem: str | None = None
+        self._owned_by_another: str | None = None
         self._remembers = True
 
     @property
     def in_doubt(self) -> bool:
         """Whether to look again before these are called breaches."""
-        return bool(self._problem or self._missing or self._strays)
+        return bool(self._problem or self._owned_by_another or self._missing or self._strays)
 
     def look(self) -> None:
         """Find what seems missing or astray; from the second time on, keep what still does."""
@@ -70,16 +71,24 @@ class Lists:
             self._read_lists(missing)
             self._remembers = self._redis.remembers()
             self._others = self._redis.fed_by_others(missing.keys())
-            self._problem = None
-        except (UnavailableError, OwnedByAnotherError) as error:
-            self._problem = str(error)
+            self._problem = self._owned_by_another = None
+        except UnavailableError as error:
+            self._problem, self._owned_by_another = str(error), None
+        except OwnedByAnotherError as error:
+            self._problem, self._owned_by_another = None, str(error)
         self._missing = {queue: numbers for queue, numbers in missing.items() if numbers}
 
     def breaches(self) -> list[Breach]:
-        """What has seemed wrong each time; or only that Redis could not be asked."""
+        """What has seemed wrong each time; or only that another database feeds the namespace."""
+        if self._owned_by_another:
+            return [Breach("redis", self._owned_by_another)]
         if self._problem:
-            return [Breach("redis", self._problem)]
+            return []
         return [*self._missing_breach(), *stray_breaches(self._connection, self._strays or set())]
+
+    def unchecked(self) -> dict[str, str]:
+        """The check, if Redis did not answer."""
+        return {"redis": self._problem} if self._problem else {}
 
     def _missing_breach(self) -> list[Breach]:
         missing = self._missing or {}

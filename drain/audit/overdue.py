@@ -89,6 +89,10 @@ class Overdue:
             if ids
         ]
 
+    def unchecked(self) -> dict[str, str]:
+        """None: without PostgreSQL there is no audit."""
+        return {}
+
     def _ids(self, statement: str, reason: Reason, failing: Sequence[str], ids: str = "{}") -> set[int]:
         statement = statement.format(table=reason.table, due=reason.due, condition=reason.condition)
         parameters = {"seconds": self._seconds, "failing": failing, "ids": ids}

@@ -30,6 +30,9 @@ class Watch(Protocol):
     def breaches(self) -> list[Breach]:
         """What has seemed wrong at every look so far."""
 
+    def unchecked(self) -> dict[str, str]:
+        """Checks that could not be made, and why: the store did not answer at the last look."""
+
 
 def settle(watches: Sequence[Watch], patience_seconds: float, progress: Callable[[str], None]) -> None:
     """Look once, and again until nothing is in doubt or patience is over."""

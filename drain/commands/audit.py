@@ -8,8 +8,8 @@ from contextlib import closing, nullcontext
 
 import click
 
-from drain import display, wire
-from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, audit
+from drain import display, display_audit, wire
+from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, UNATTENDED_SECONDS, audit
 from drain.commandline import as_json_option, settings_options
 from drain.commands.database import database
 from drain.config import Settings
@@ -37,6 +37,13 @@ _AUDIT_SECONDS = 3600
     help="For how long to look again at what may only be under way.",
 )
 @click.option(
+    "--unattended-seconds",
+    type=click.IntRange(0, 100_000_000),
+    default=UNATTENDED_SECONDS,
+    show_default=True,
+    help="For how long jobs may wait in a queue that has no worker.",
+)
+@click.option(
     "--expected",
     metavar="SOURCE",
     help="Instead: hold a list of job ids that an application says it has committed against all tables, on Spark.",
@@ -55,6 +62,7 @@ def audit_jobs(
     *,
     overdue_seconds: int,
     patience_seconds: int,
+    unattended_seconds: int,
     expected: str | None,
     key: str,
     archive: str | None,
@@ -64,9 +72,12 @@ def audit_jobs(
 ) -> None:
     """Check that no job is lost, doubled or stuck. Exits 1 if one is, with a line for each breach.
 
+    Exits 3 if nothing is wrong so far and Redis could not be asked.
+
     Changes nothing, and may run beside everything else at any time. It reads every table once, all as of one
     instant: each id is in exactly one of them, nothing has finished without a claim, no fencing token has gone
-    backwards, and nothing is overdue. Then it compares the lists in Redis with inflight_jobs, if Redis is named.
+    backwards, and nothing is overdue. Then it compares the lists in Redis with inflight_jobs, if Redis is named, and
+    looks whether each queue with jobs has a worker there.
     What seems overdue or missing is looked at again until it has cleared or patience is over.
 
     \b
@@ -89,10 +100,11 @@ def audit_jobs(
                 redis,
                 overdue_seconds=overdue_seconds,
                 patience_seconds=patience_seconds,
+                unattended_seconds=unattended_seconds,
                 progress=progress,
             )
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
-        display.show_audit(report)
-    sys.exit(0 if report.ok else 1)
+        display_audit.show_audit(report)
+    sys.exit(report.exit_code)

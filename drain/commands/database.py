@@ -40,8 +40,12 @@ def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[
 
 
 def hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:
-    """Print a line to standard error for each of these queues that nobody has used so far."""
+    """Print a line to standard error for each of these queues that is not among the known ones."""
     for queue in queues:
         if queue not in known:
             names = visible(", ".join(sorted(known))) or "none"
-            click.echo(f"queue {queue!r} is unknown so far; known: {names}", err=True)
+            click.echo(
+                f"queue {queue!r} is not known here (idle, or misspelt?): no job of it is staged, in flight or "
+                f"dead; known: {names}",
+                err=True,
+            )

@@ -73,6 +73,8 @@ def run(
     daemon = Daemon(settings, take_over=str(take_over) if take_over else None, keep_days=keep_days)
     if once:
         click.echo(f"{count(daemon.run_once(), 'job')} went to Redis")
+        if daemon.refused:
+            click.echo(f"{count(daemon.refused, 'job')} refused by Redis; the line above says why", err=True)
         return
     server = http.serve(metrics_host, metrics_port, daemon.answers()) if metrics_port else None
     with daemon.signals():

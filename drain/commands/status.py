@@ -1,4 +1,4 @@
-"""`drain status`: how many jobs are where."""
+"""`drain status`: how many jobs are where, and who works on them."""
 
 from __future__ import annotations
 
@@ -6,36 +6,68 @@ import json
 
 import click
 
-from drain import display, inspection, wire
-from drain.commandline import as_json_option, settings_options
+from drain import display_status, inspection, wire
+from drain.commandline import FiniteRange, as_json_option, settings_options
 from drain.commands.database import database
+from drain.commands.watching import watch_status
 from drain.config import Settings
 from drain.errors import UnavailableError
+from drain.inspection import Status
 
 
 @click.command(short_help="Show how many jobs are where, and who works on them.")
 @settings_options("database_url", "redis_url")
+@click.option(
+    "--watch",
+    "watch_seconds",
+    is_flag=False,
+    flag_value=2.0,
+    type=FiniteRange(0.1, 3600),
+    metavar="[SECONDS]",
+    help="Show it again and again, every 2 s by default, until Ctrl-C (exit code 0).",
+)
 @as_json_option
-def status(settings: Settings, *, as_json: bool) -> None:
-    """Show how many jobs are where, who drains, and how long the oldest one has waited."""
-    with database(settings) as connection:
-        result = inspection.status(connection)
-    _add_depths(settings, result)
+def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) -> None:
+    """Show how many jobs are where, who drains, and who works on each queue.
+
+    queued: waits for a worker; running: a worker has claimed it; retrying: waits for the time of its next attempt.
+    A queue with jobs and no worker is marked "none". Without Redis, workers are unknown ("?"; null in JSON).
+
+    \b
+    drain status
+    drain status --watch
+    drain status --json | jq '.queues | map_values(select(.workers == 0))'
+    """  # noqa: D301
+
+    def look() -> tuple[Status, str | None]:
+        return look_at_both(settings)
+
+    if watch_seconds is not None:
+        watch_status(look, watch_seconds, as_json=as_json)
+        return
+    result, problem = look()
+    if problem:
+        click.echo(problem, err=True)
     if as_json:
         click.echo(json.dumps(result.as_json()))
-        return
-    display.show_status(result)
+    else:
+        display_status.show_status(result)
 
 
-def _add_depths(settings: Settings, result: inspection.Status) -> None:
-    """Ask Redis how long its lists are; a Redis that does not answer is no reason to show nothing."""
+def look_at_both(settings: Settings) -> tuple[Status, str | None]:
+    """Status of the tables and of Redis, and the line that says why the latter is unknown; None if it is known."""
+    with database(settings) as connection:
+        result = inspection.status(connection)
     if not settings.redis_url:
-        return
+        return result, None
     redis = wire.Wire(settings.redis_url, settings.namespace)
     try:
-        for queue, counts in result.queues.items():
-            counts.redis_depth = redis.depth(queue)
+        workers = redis.workers(list(result.queues))
+        depths = {queue: redis.depth(queue) for queue in result.queues}
     except UnavailableError as error:
-        click.echo(f"{error}; redis_depth is unknown", err=True)
+        return result, f"{error}; workers and ids in Redis are unknown"
     finally:
         redis.close()
+    for queue, counts in result.queues.items():
+        counts.workers, counts.redis_depth = workers[queue], depths[queue]
+    return result, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import click
@@ -13,6 +14,11 @@ from drain import inspection, log, packages
 from drain.commandline import FiniteRange, settings_options, verbose_option
 from drain.commands.database import database, hint_at_unknown
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
+from drain.errors import ConfigError, UnavailableError
+from drain.job import DEFAULT_QUEUE
+from drain.wire import Wire
+
+_log = logging.getLogger(__name__)
 
 
 @click.command(short_help="Run jobs: a worker on one or several queues.")
@@ -83,7 +89,7 @@ def work(
     metrics_host: str,
     verbose: bool,
 ) -> None:
-    """Run jobs of these queues, the first named first; of "default" if none is named.
+    """Run jobs of these queues, the first named first; without any, of all queues of the registered jobs.
 
     SIGTERM and SIGINT let what runs end within --grace-seconds, and give the rest back; a second one ends it.
     An unmodified `rq worker` with DRAIN_DATABASE_URL and DRAIN_JOBS set does the same work, one job at a time.
@@ -107,15 +113,21 @@ def work(
     logging.getLogger("rq.worker").setLevel("INFO" if verbose else "WARNING")
     logging.getLogger("workers").setLevel("DEBUG" if verbose else "INFO")
     registry.load(settings.jobs)
+    chosen = queues or _queues_of(registry.queues())
 
     def hint() -> None:
         with database(settings) as connection:
-            hint_at_unknown(queues, registry.queues() | inspection.queues(connection) | {"default"})
+            known = registry.queues() | inspection.queues(connection) | {DEFAULT_QUEUE}
+        if unknown := [queue for queue in chosen if queue not in known]:
+            hint_at_unknown(unknown, known | _known_to_rq(settings))
+        if not queues:
+            names = ", ".join(chosen)
+            _log.info("working on the queues of the registered jobs: %s", names, extra={"event": "queues"})
 
     work_on(
         settings,
         WorkOptions(
-            queues=queues or ["default"],
+            queues=chosen,
             processes=processes,
             prefetch=prefetch,
             concurrency=concurrency,
@@ -129,3 +141,24 @@ def work(
         ),
         hint,
     )
+
+
+def _queues_of(registered: set[str]) -> list[str]:
+    """Queues of the registered jobs, in alphabetical order.
+
+    Raises:
+        ConfigError: The job modules register no job.
+    """
+    if not registered:
+        raise ConfigError(
+            "no queue is named, and the modules of DRAIN_JOBS register no job: name a queue, such as "
+            "`drain work default`, or a module with a function under @job"
+        )
+    return sorted(registered)
+
+
+def _known_to_rq(settings: Settings) -> set[str]:
+    """Queues that RQ knows, idle ones among them; none while Redis is away, which is reported further on."""
+    with closing(Wire(settings.required_redis_url, settings.namespace)) as redis, suppress(UnavailableError):
+        return redis.queues()
+    return set()

@@ -6,7 +6,8 @@
                            list of RQ job ids: plain RQ jobs on their way to a worker, which takes them out
     rq:job:<rq id>         hash: what an RQ worker needs to run one job
     rq:suspended           there while `rq suspend` holds: no worker takes anything
-    rq:worker:<name>       hash: what RQ's tools show of a worker
+    rq:worker:<name>       hash: what RQ's tools show of a worker; expires when nothing is heard of it
+    rq:workers:<queue>     set of the keys of the workers that have registered for the queue
     drain:<namespace>      ours: installation that feeds the namespace; there for as long as this Redis remembers
                            what was pushed to it
     drain:owners:queues    ours: hash, name of a queue -> installation that feeds it
@@ -20,6 +21,7 @@ arguments, pickled as RQ itself would, under `<namespace>-<id>-forward`.
     push       the enqueuer's side: jobs are written and appended
     owners     which database feeds a namespace or a queue
     take       the worker's side: ids are taken, many at a time, and what is done is cleared
+    workers    live workers of each queue
     strangers  ids that are none of ours: judged by their bytes, and left alone, refused or dropped
 """
 

@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from drain.errors import ConfigError, OwnedByAnotherError, UnavailableError, Und
 from drain.visible import visible
 from drain.wire import owners
 from drain.wire.owners import QUEUE_OWNERS, RECOVERING, STRANGE, Owner, read_owner
+from drain.wire.workers import count_workers
 
 log = logging.getLogger(__name__)
 
@@ -263,21 +265,27 @@ class Wire:
         """
         self.installation, self._label = installation, label
 
-    def push(self, deliveries: Iterable[Delivery]) -> None:
+    def push(self, deliveries: Iterable[Delivery]) -> Counter[str]:
         """Write the jobs and append them to their queues' lists, in the given order within a queue.
 
         When this returns, all of them have been taken by Redis, but for those of queues that are refused: the key
         is no list, or another database feeds the queue. When it raises, some may have been taken: pushing them
         again is harmless for tracked jobs, and at least once for forwarded ones.
 
+        Returns:
+            Number of jobs of each queue that were refused.
+
         Raises:
             OwnedByAnotherError: Another database feeds the namespace; what was not yet pushed is not pushed.
         """
         rest = iter(deliveries)
+        refused: Counter[str] = Counter()
         while jobs := list(islice(rest, JOBS_PER_CALL)):
             # What is refused is found again, and pushed, once nothing is in its way.
-            self._send(jobs)
+            if queues := set(self._send(jobs)):
+                refused.update(job.queue for job in jobs if job.queue in queues)
             reached(CrashPoint.PUSHED_A_SLICE)
+        return refused
 
     def push_together(self, deliveries: Sequence[Delivery]) -> list[str]:
         """Write and append jobs in one call: all of them or none.
@@ -320,6 +328,11 @@ class Wire:
         """How many ids the queue's list holds; 0 if the key is no list."""
         (length,) = self._of_each([queue], lambda pipeline, key: pipeline.llen(key))
         return 0 if isinstance(length, redis.ResponseError) else int(length)
+
+    def workers(self, queues: Sequence[str]) -> dict[str, int]:
+        """Number of live workers of each queue that take tracked jobs, whoever started them."""
+        with reachable(self.where):
+            return count_workers(self._redis, queues)
 
     def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
         """For each queue the delivery number that the next worker pops; one round trip for all.

@@ -14,10 +14,12 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 from redis import Redis
+from rq import SimpleWorker
 
 from drain import display, inspection, postgres, redelivery, stage
 from drain.__main__ import main
 from drain.audit import CHECKS, PATIENCE_SECONDS, Breach, Report, audit
+from drain.audit.report import OF_REDIS
 from drain.enqueuer import Enqueuer
 from drain.transitions import inflight
 from drain.wire import Wire, push
@@ -204,7 +206,7 @@ def test_programs_are_told_the_same(system: System) -> None:
     assert report == {
         "ok": True,
         "counts": {"staged": 2, "inflight": 3, "finished": 1, "dead": 1},
-        "checks": [{"name": name, "ok": True, "breaches": []} for name in CHECKS],
+        "checks": [{"name": name, "ok": True, "breaches": [], "unchecked": None} for name in CHECKS],
         "redis_asked": True,
     }
 
@@ -232,8 +234,8 @@ def test_an_audit_without_redis_says_that_it_has_not_asked(system: System) -> No
     report = json.loads(system.command("--json", DRAIN_REDIS_URL="").stdout)
 
     assert result.exit_code == 0
-    assert "redis       was not asked" in result.stdout
-    assert [check["name"] for check in report["checks"]] == [name for name in CHECKS if name != "redis"]
+    assert "redis       not checked, no Redis is named" in result.stdout
+    assert [check["name"] for check in report["checks"]] == [name for name in CHECKS if name not in OF_REDIS]
     assert report["redis_asked"] is False
 
 
@@ -811,13 +813,30 @@ def test_a_job_that_is_staged_and_pushed_after_the_first_look_is_known(
     assert system.audit().ok
 
 
-def test_a_redis_that_does_not_answer_is_a_breach_on_one_line(system: System) -> None:
-    result = system.command(DRAIN_REDIS_URL="redis://:hush@127.0.0.1:1/0")
+def test_what_needs_a_redis_that_does_not_answer_is_no_breach_but_could_not_be_checked(
+    system: System,
+) -> None:
+    unattended(system)
+    away = {"DRAIN_REDIS_URL": "redis://:hush@127.0.0.1:1/0"}
+    result = system.command(**away)
+    report = json.loads(system.command("--json --patience-seconds 0", **away).stdout)
 
-    assert result.exit_code == 1
-    assert "1 Redis at 127.0.0.1:1/0 does not take commands" in result.stdout
+    assert result.exit_code == 3
+    for check in OF_REDIS:
+        assert f"?     {check:10}  could not be checked" in result.stdout
+    assert "Redis at 127.0.0.1:1/0 does not take commands" in result.stdout
     assert "hush" not in result.output
+    assert "FAIL" not in result.stdout
     assert len(result.stdout.splitlines()) == len(CHECKS) + 2
+    assert report["ok"] is False
+    assert {check["name"] for check in report["checks"] if check["ok"] is None} == set(OF_REDIS)
+    assert all(check["breaches"] == [] for check in report["checks"])
+
+
+def test_a_breach_counts_for_more_than_a_redis_that_does_not_answer(system: System) -> None:
+    overdue_lease(system)
+
+    assert system.command(DRAIN_REDIS_URL="redis://127.0.0.1:1").exit_code == 1
 
 
 def test_a_redis_that_answers_again_meanwhile_is_no_breach(
@@ -834,6 +853,83 @@ def test_a_redis_that_answers_again_meanwhile_is_no_breach(
                 redis._redis = living._redis
 
         assert audit(connection, redis, patience_seconds=PATIENCE_SECONDS, progress=come_back).ok
+
+
+# --- queues without a worker
+
+
+def unattended(system: System, jobs: int = 2, queue: str = "mail") -> list[int]:
+    """Delivered an hour ago, and nobody takes them."""
+    ids = [system.drained(queue=queue) for _ in range(jobs)]
+    for column in ("staged_at", "scheduled_at", "moved_at"):
+        for job_id in ids:
+            long_ago(system, "inflight_jobs", column, job_id)
+    return ids
+
+
+def register(system: System, queue: str) -> None:
+    """Let a stock worker of RQ's appear, which never works."""
+    with Redis.from_url(system.redis_url) as client:
+        SimpleWorker([queue], connection=client).register_birth()  # type: ignore[no-untyped-call]
+
+
+def test_a_queue_with_jobs_and_no_worker_is_found(system: System) -> None:
+    ids = unattended(system)
+
+    breach = system.breach()
+
+    assert (breach.check, breach.count, breach.ids) == ("attended", 2, tuple(ids))
+    assert "queue mail, which has no worker, since " in breach.explanation
+    assert "start `drain work mail`" in breach.explanation
+
+
+def test_a_queue_with_a_worker_is_attended_however_long_its_jobs_wait(system: System) -> None:
+    unattended(system)
+    register(system, "mail")
+
+    assert system.audit().ok
+
+
+def test_how_long_jobs_may_wait_without_a_worker_is_for_the_caller_to_say(system: System) -> None:
+    unattended(system)
+
+    assert system.command("--unattended-seconds 5400 --patience-seconds 0").exit_code == 0
+    assert system.command("--unattended-seconds 1800 --patience-seconds 0").exit_code == 1
+
+
+def test_a_worker_that_comes_meanwhile_is_found(system: System) -> None:
+    unattended(system)
+
+    def start(step: str) -> None:
+        if "again" in step:
+            register(system, "mail")
+
+    assert system.audit(PATIENCE_SECONDS, progress=start).ok
+
+
+def test_what_waits_for_the_enqueuer_or_for_its_time_is_not_unattended(system: System) -> None:
+    forwarded = stage_jobs(system.database_url, queue="forwarded")
+    for job_id in [*forwarded, system.waiting()]:
+        for table in ("staged_jobs", "inflight_jobs"):
+            system.execute(
+                f"UPDATE {table} SET staged_at = staged_at - interval '1 hour' WHERE id = %s", job_id
+            )
+
+    assert [each.check for each in system.audit().breaches if each.check == "attended"] == []
+
+
+def test_many_queues_without_a_worker_are_few_lines(system: System) -> None:
+    system.execute(
+        "INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, "
+        "delivery) SELECT id, 'm.f', '[]', '{}', 'queue-' || id, 0, now() - id * interval '1 hour', "
+        "now() - id * interval '1 hour', 0 FROM generate_series(10000, 10049) AS ids (id)"
+    )
+
+    breaches = [each for each in system.audit().breaches if each.check == "attended"]
+
+    assert len(breaches) == 11
+    assert "queue-10049" in breaches[0].explanation
+    assert (breaches[-1].count, breaches[-1].ids) == (40, ())
 
 
 # --- one snapshot, many rows
@@ -892,7 +988,7 @@ def test_many_breaches_are_few_lines(system: System) -> None:
     assert len(lines) < 20
     assert max(map(len, lines)) < 300
     assert any("100 in finished_jobs and dead_jobs" in line for line in lines)
-    assert lines[-1].endswith("breaches: 6")
+    assert lines[-1].endswith("6 breaches")
 
 
 def test_a_table_longer_than_the_other_commands_may_read_can_be_audited(
@@ -904,7 +1000,7 @@ def test_a_table_longer_than_the_other_commands_may_read_can_be_audited(
         bounds.append(connection.execute("SHOW statement_timeout").fetchone())
         return Report({}, (), redis_asked=False)
 
-    monkeypatch.setattr("cli.audit", look)
+    monkeypatch.setattr("drain.commands.audit.audit", look)
 
     assert system.command().exit_code == 0
     assert bounds == [("1h",)]

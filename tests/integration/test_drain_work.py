@@ -90,7 +90,7 @@ def test_the_signal_to_end_does_no_harm_to_the_job_in_hand_while_redis_is_away(
 def test_a_redis_that_refuses_is_waited_for(
     database_url: str, redis: EmbeddedRedis, env: dict[str, str]
 ) -> None:
-    with closing(Redis.from_url(redis.url)) as client, drain_command("work", env=env) as command:
+    with closing(Redis.from_url(redis.url)) as client, drain_command("work", "default", env=env) as command:
         client.set(LIST, "no list")
         wait_until(lambda: command.events("down"), PATIENCE_SECONDS)
         client.delete(LIST)

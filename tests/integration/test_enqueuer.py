@@ -237,9 +237,9 @@ def test_a_tracked_job_is_committed_before_it_is_pushed(
     seen_by_a_worker: list[int] = []
     push = Wire.push
 
-    def look_and_push(*given: Any) -> None:
+    def look_and_push(*given: Any) -> Any:
         seen_by_a_worker.extend(ids_in(database_url, "inflight_jobs"))
-        push(*given)
+        return push(*given)
 
     monkeypatch.setattr(Wire, "push", look_and_push)
     with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -293,9 +293,9 @@ def test_a_batch_is_moved_while_the_one_before_is_being_pushed(
     second_batch_taken = Event()
     push, take = Wire.push, staged.take
 
-    def push_last(*given: Any) -> None:
+    def push_last(*given: Any) -> Any:
         assert second_batch_taken.wait(10)
-        push(*given)
+        return push(*given)
 
     taken: list[Any] = []
 

@@ -395,10 +395,10 @@ def test_a_leader_that_dies_in_the_middle_of_recovering_leaves_the_rest_to_the_n
     for pushes in (0, 1):
         left = [push] * pushes
 
-        def refuse_after_that(wire: Wire, deliveries: Any, left: list[Any] = left) -> None:
+        def refuse_after_that(wire: Wire, deliveries: Any, left: list[Any] = left) -> Any:
             if not left:
                 raise UnavailableError("Redis went away")
-            left.pop()(wire, deliveries)
+            return left.pop()(wire, deliveries)
 
         monkeypatch.setattr(Wire, "push", refuse_after_that)
         with pytest.raises(UnavailableError), new_leader(database_url, redis_url):

@@ -25,12 +25,14 @@ from drain.daemon import Daemon
 from drain.embedded.servers import EmbeddedPostgres
 from drain.errors import ConfigError
 from drain.grants import DEFAULT_NAMES
+from drain.redelivery import Redelivery
 from drain.roles import Installation
 from drain.transitions import bulk, dead, finished, inflight, staged
 from drain.transitions.dead import Selection
+from drain.waits import Waits
 from drain.wire import Wire
 from tests.hostility import NAMES, OWNER, Place
-from tests.support import NAMESPACE, ids_in, pushed_jobs, query, wait_until
+from tests.support import NAMESPACE, ids_in, new_enqueuer, pushed_jobs, query, wait_until
 from tests.workshop import NAME, Workshop
 from workers import registry
 from workers.entry import Worker
@@ -214,6 +216,19 @@ def test_an_enqueuer_runs_as_a_daemon_and_observes(place: Place, redis_url: str)
     finally:
         daemon.stop()
         thread.join()
+
+
+def test_an_enqueuer_knows_how_long_jobs_wait(place: Place, redis_url: str) -> None:
+    with place.connected("application") as application:
+        stage_many(application, "m.f", [(1,)])
+    with new_enqueuer(place.url_of("enqueuer"), redis_url) as enqueuer:
+        redelivery = Redelivery(enqueuer)
+        redelivery.recover()
+        enqueuer.drain()
+        redelivery.run_once()
+        waits = Waits(enqueuer, redelivery)
+        assert waits.look().keys() == {"default"}
+        assert not waits.refused
 
 
 def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the_days_made(

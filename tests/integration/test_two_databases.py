@@ -239,6 +239,20 @@ def test_a_queue_that_another_database_feeds_gets_nothing_and_other_queues_go_on
     assert installation(other_database_url) in line
 
 
+def test_once_does_not_count_what_redis_refused(
+    database_url: str, other_database_url: str, redis_url: str
+) -> None:
+    stage_jobs(other_database_url)
+    drain(other_database_url, redis_url, OTHER)
+    stage_jobs(database_url, 3)
+    stage_jobs(database_url, queue="mail")
+
+    with drain_command("run", "--once", env=env_of(database_url, redis_url)) as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+        assert "1 job went to Redis" in command.output
+        assert "3 jobs refused by Redis" in command.output
+
+
 def test_forwarded_jobs_of_a_queue_that_another_database_feeds_stay_staged(
     database_url: str, other_database_url: str, redis_url: str
 ) -> None:

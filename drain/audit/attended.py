@@ -1,0 +1,98 @@
+"""Queues in which jobs wait though no worker takes them.
+
+Only jobs that have been delivered count: what is staged, or due for its next attempt, waits for the enqueuer, and is
+overdue if that takes too long. So a queue in forward mode has none here. A worker is one that RQ's books in this Redis
+name; one that died is in them for another two minutes, an `rq worker` for eight.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from drain.audit.report import SAMPLES, Breach, queue_names
+from drain.errors import UnavailableError
+from drain.inspection import WAITS_SINCE
+from drain.postgres import Connection
+from drain.wire import Wire
+from drain.wording import clock
+
+# Upper bound of the breaches; one more counts the queues that are left.
+_MOST = 10
+
+_WAITING = f"""
+SELECT queue, count(*), min({WAITS_SINCE}) FROM inflight_jobs
+WHERE lease_expires_at IS NULL AND next_run_at IS NULL GROUP BY queue
+HAVING min({WAITS_SINCE}) < now() - make_interval(secs => %s) ORDER BY 3
+"""
+_IDS = f"""
+SELECT id FROM inflight_jobs WHERE lease_expires_at IS NULL AND next_run_at IS NULL AND queue = %s
+ORDER BY delivery LIMIT {SAMPLES}
+"""
+
+
+class Waiting(NamedTuple):
+    """Delivered jobs of a queue that nobody has claimed, and since when the oldest of them waits."""
+
+    queue: str
+    jobs: int
+    since: datetime
+
+
+class Attended:
+    """Keeps an eye on queues without a worker.
+
+    Args:
+        connection: In autocommit mode.
+        redis: Where workers register.
+        seconds: For how long a job of such a queue may have waited, by the database's clock.
+    """
+
+    def __init__(self, connection: Connection, redis: Wire, seconds: float) -> None:
+        self._connection = connection
+        self._redis = redis
+        self._seconds = seconds
+        # None before the first look.
+        self._unattended: list[Waiting] | None = None
+        self._problem: str | None = None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether to look again before these are called breaches."""
+        return bool(self._problem or self._unattended)
+
+    def look(self) -> None:
+        """Find queues without a worker; from the second time on, keep those that still have none."""
+        known = None if self._unattended is None else {waiting.queue for waiting in self._unattended}
+        rows = self._connection.execute(_WAITING, (self._seconds,), binary=True)
+        waiting = [each for each in map(Waiting._make, rows) if known is None or each.queue in known]
+        try:
+            workers = self._redis.workers([each.queue for each in waiting])
+        except UnavailableError as error:
+            self._problem = str(error)
+            return
+        self._problem = None
+        self._unattended = [each for each in waiting if not workers[each.queue]]
+
+    def breaches(self) -> list[Breach]:
+        """A breach for each queue that had no worker each time, those whose jobs wait for longest first."""
+        if self._problem:
+            return []
+        unattended = self._unattended or []
+        breaches = [self._breach(waiting) for waiting in unattended[:_MOST]]
+        if rest := unattended[_MOST:]:
+            names = queue_names([waiting.queue for waiting in rest])
+            breaches.append(Breach("attended", f"more queues with jobs and no worker ({names})", len(rest)))
+        return breaches
+
+    def unchecked(self) -> dict[str, str]:
+        """The check, if Redis did not answer."""
+        return {"attended": self._problem} if self._problem else {}
+
+    def _breach(self, waiting: Waiting) -> Breach:
+        ids = tuple(sorted(id_ for (id_,) in self._connection.execute(_IDS, (waiting.queue,))))
+        explanation = (
+            f"waiting in queue {waiting.queue}, which has no worker, since {clock(waiting.since)}; "
+            f"start `drain work {waiting.queue}`"
+        )
+        return Breach("attended", explanation, waiting.jobs, ids)

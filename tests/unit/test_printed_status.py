@@ -1,0 +1,166 @@
+"""What `drain status` and `drain audit` print, compared with text files."""
+
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from drain.audit import CHECKS, Breach, Report
+from drain.audit.report import OF_REDIS
+from drain.display_audit import show_audit
+from drain.display_status import show_status, status_view
+from drain.inspection import QueueCounts, Status
+from tests.golden import WIDTHS, assert_printed
+
+LEADER = {"name": "shop-1:4711:c0ffee", "since": "2026-11-22T01:31:07.123456+00:00"}
+AWAY = "Redis at localhost:6379/0 does not take commands: Error 111 connecting to localhost:6379. Connection refused."
+
+widths = pytest.mark.parametrize("width", WIDTHS)
+
+
+def queue(age: float | None = None, job: int | None = None, **counts: Any) -> QueueCounts:
+    return QueueCounts(oldest_unclaimed_id=job, oldest_unclaimed_seconds=age, **counts)
+
+
+def busy(**more: Any) -> Status:
+    queues = {
+        "default": queue(0.04, 1_204_511, inflight=3, queued=1, running=2, workers=4, redis_depth=1),
+        "mail": queue(
+            age=200.0,
+            job=42,
+            staged=3,
+            scheduled=1,
+            overdue=2,
+            inflight=12_000,
+            queued=11_990,
+            retrying=10,
+            workers=0,
+            redis_depth=12_345,
+        ),
+        "reports-of-the-week:europe": queue(
+            dead=2, inflight=6, retrying=6, failing=True, workers=1, redis_depth=0
+        ),
+    }
+    totals = {"staged": 3, "scheduled": 1, "overdue": 2, "inflight": 12_009, "queued": 11_991, "running": 2}
+    told = {"retrying": 16, "finished": 2_500_000, "finished_is_estimate": True, "dead": 2}
+    return Status(queues=queues, oldest_staged_age_seconds=3.21, **{"leader": LEADER} | totals | told | more)
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What a function prints on a terminal of this width."""
+
+    def print_(width: int, show: Any, *given: Any) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        show(*given)
+        return capsys.readouterr().out
+
+    return print_
+
+
+@widths
+def test_a_status_shows_who_works_on_each_queue_and_what_to_do_where_nobody_does(
+    printed: Any, width: int
+) -> None:
+    assert_printed("status", width, printed(width, show_status, busy()))
+
+
+@widths
+def test_a_status_without_redis_shows_workers_as_unknown(printed: Any, width: int) -> None:
+    status = busy(leader=None)
+    for counts in status.queues.values():
+        counts.workers = counts.redis_depth = None
+
+    assert_printed("status-without-redis", width, printed(width, show_status, status))
+
+
+def test_a_status_of_nothing_has_no_table(printed: Any) -> None:
+    assert_printed("status-of-nothing", 80, printed(80, show_status, Status()))
+
+
+@widths
+def test_a_status_of_large_numbers_fits_the_terminal(printed: Any, width: int) -> None:
+    counts: Any = dict.fromkeys(("staged", "inflight", "queued", "running", "retrying", "dead"), 123_456_789)
+    large = queue(359_999, 123_456_789_012, **counts, workers=1000, redis_depth=123_456_789)
+
+    text = printed(width, show_status, Status(queues={"a" * 100: large}, **counts))
+
+    assert max(map(len, text.splitlines())) <= width
+    assert "".join(text.split()).count("123") >= 10
+
+
+def test_only_some_of_many_queues_without_workers_are_told_what_to_do_about(printed: Any) -> None:
+    queues = {f"queue-{number:02}": queue(1.0, 1, inflight=1, queued=1, workers=0) for number in range(40)}
+
+    text = printed(80, show_status, Status(queues=queues))
+
+    assert text.count("drain work queue-") == 10
+    assert "30 more queues without a worker" in text
+
+
+@pytest.mark.parametrize(
+    ("counts", "unattended"),
+    [
+        (queue(workers=0, inflight=1, queued=1), True),
+        (queue(workers=0, inflight=1, retrying=1), True),
+        (queue(workers=0, staged=2, scheduled=1), True),
+        (queue(workers=0, staged=1, scheduled=1), False),
+        (queue(workers=0, dead=1), False),
+        (queue(workers=0, inflight=1, running=1), False),
+        (queue(workers=1, inflight=1, queued=1), False),
+        (queue(workers=None, inflight=1, queued=1), False),
+    ],
+)
+def test_a_queue_is_marked_that_has_jobs_to_run_and_no_worker(counts: QueueCounts, unattended: bool) -> None:
+    console = Console(force_terminal=True, width=80, color_system="standard")
+    with console.capture() as capture:
+        console.print(status_view(Status(queues={"mail": counts}), 80))
+
+    assert bool(re.search("\x1b\\[1;31m *none", capture.get())) is unattended
+    assert ("drain work mail" in capture.get()) is unattended
+
+
+COUNTS = {"staged": 12_000, "inflight": 3, "finished": 1_234_567, "dead": 1}
+BREACHES = (
+    Breach("once", "in staged_jobs and inflight_jobs", 2, (7, 8)),
+    Breach(
+        "overdue", "due and not drained, for more than 60 s; nobody leads, start `drain run`", 12_000, (1, 2)
+    ),
+    Breach(
+        "attended",
+        "waiting in queue mail, which has no worker, since 2026-11-22 01:31:07Z; start `drain work mail`",
+        *(3, (4, 5, 6)),
+    ),
+)
+
+
+@widths
+@pytest.mark.parametrize(
+    ("name", "report"),
+    [
+        ("audit", Report(COUNTS, (), redis_asked=True)),
+        ("audit-breaches", Report(COUNTS, BREACHES, redis_asked=True)),
+        ("audit-without-redis", Report(COUNTS, (), redis_asked=False)),
+        (
+            "audit-redis-away",
+            Report(COUNTS, (), redis_asked=True, unchecked=dict.fromkeys(OF_REDIS, AWAY)),
+        ),
+        (
+            "audit-everything-wrong",
+            Report(COUNTS, tuple(Breach(name, "wrong") for name in CHECKS), redis_asked=True),
+        ),
+    ],
+)
+def test_an_audit_has_a_line_for_each_check(printed: Any, width: int, name: str, report: Report) -> None:
+    assert_printed(name, width, printed(width, show_audit, report))
+
+
+def test_a_breach_is_one_line_in_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    show_audit(Report(COUNTS, BREACHES, redis_asked=True))
+
+    assert len(capsys.readouterr().out.splitlines()) == len(CHECKS) + len(BREACHES) + 1
