@@ -57,8 +57,8 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        # Behind the slots, one byte: the process ends on purpose.
-        self._memory = mmap.mmap(-1, SLOTS * _SLOT.size + 1)
+        # Behind the slots, two bytes: the process waits without bound; the process ends on purpose.
+        self._memory = mmap.mmap(-1, SLOTS * _SLOT.size + 2)
         self._free = list(reversed(range(SLOTS)))
 
     @property
@@ -74,6 +74,15 @@ class Journal:
     @resigned.setter
     def resigned(self, value: bool) -> None:
         self._memory[-1] = value
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether a plain RQ job runs, which the process waits for beyond its time of grace."""
+        return bool(self._memory[-2])
+
+    @is_patient.setter
+    def is_patient(self, value: bool) -> None:
+        self._memory[-2] = value
 
     def take(self, job_id: int, token: int, delivery: int) -> int:
         """Note a job that has been claimed; returns its slot."""
@@ -125,7 +134,7 @@ class Journal:
 
     def sit_down(self) -> None:
         """A new process begins here: what is in use stays so."""
-        self.resigned = False
+        self.resigned = self.is_patient = False
         free = [number for number, (*_, progress, _) in enumerate(self._slots()) if not progress]
         self._free = free[::-1]
 

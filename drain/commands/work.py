@@ -6,13 +6,15 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from drain import inspection, log
 from drain.commandline import FiniteRange, settings_options, verbose_option
 from drain.commands.database import database, hint_at_unknown
-from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
+from drain.commands.rq_options import rq_options
+from drain.config import Settings
 
 
 @click.command()
@@ -43,9 +45,8 @@ from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
 @click.option("--max-jobs", type=click.IntRange(1), help="Replace a process after so many jobs.")
 @click.option("--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a process that takes more.")
 @click.option("--burst", is_flag=True, help="End when the queues are empty.")
-@click.option(
-    "--only-tracked", is_flag=True, help="Refuse plain RQ jobs in all of these queues, without reading them."
-)
+@click.option("--max-idle-time", type=FiniteRange(0), help="End after so many seconds without a job.")
+@rq_options
 @verbose_option
 def work(
     settings: Settings,
@@ -58,7 +59,8 @@ def work(
     max_jobs: int | None,
     max_memory: int | None,
     burst: bool,
-    only_tracked: bool,
+    max_idle_time: float | None,
+    rq: dict[str, Any],
     verbose: bool,
 ) -> None:
     """Run jobs of these queues, the first named first; of "default" if none is named.
@@ -72,12 +74,13 @@ def work(
     """  # noqa: D301
     # Imported here: RQ takes a quarter of a second to import.
     from workers import registry
-    from workers.options import WorkOptions
+    from workers.options import Plain, PlainOptions, WorkOptions
     from workers.work import work as work_on
 
     for queue in queues:
-        if not QUEUE_NAME.fullmatch(queue):
-            raise click.UsageError(f"{queue!r} is no name of a queue: {QUEUE_CHARACTERS}")
+        # RQ takes any text; a tracked job's queue has a stricter name.
+        if not queue or not _is_text(queue):
+            raise click.UsageError(f"{queue!r} is no name of a queue: it is empty, or no UTF-8")
     # As RQ's own command does: modules beside the one who calls are found.
     sys.path.insert(0, str(Path.cwd()))
     log.configure("INFO")
@@ -97,6 +100,15 @@ def work(
             max_jobs=max_jobs,
             max_memory_mb=max_memory,
             burst=burst,
-            only_tracked=only_tracked,
+            max_idle_seconds=max_idle_time,
+            plain=PlainOptions(**rq | {"mode": Plain(rq["mode"])}),
         ),
     )
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
