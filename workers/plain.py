@@ -161,9 +161,9 @@ class PlainJobs:
 
     def _give_back(self, taken: Taken) -> None:
         try:
-            if not self._intake.give_back_unbegun(taken):
+            if not self._intake.give_back_unbegun(taken) and not self._hand.is_to_stop_now:
                 log.warning(
-                    "RQ's job %s of queue %s did not end here: RQ will miss it", taken.rq_id, taken.queue
+                    "RQ's job %s of queue %s did not end: RQ takes it for abandoned", taken.rq_id, taken.queue
                 )
         except UnavailableError as error:
             log.warning("RQ's job %s is left to RQ: %s", taken.rq_id, error, extra={"event": "down"})

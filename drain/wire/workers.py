@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 import redis
 
-# The pid tells a worker that has died from one that has taken its name since.
+# The pid tells a worker that has died from one that has taken its name since; one that took leave has said so.
 #
 # KEYS: the worker's hash, the set of all workers, the sets of those of each queue. ARGV: pid.
 _FORGET = """
 local pid = redis.call('HGET', KEYS[1], 'pid')
-if pid and pid ~= ARGV[1] then return 0 end
+if pid and (pid ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'death') == 1) then return 0 end
 for place = 2, #KEYS do redis.call('SREM', KEYS[place], KEYS[1]) end
 return redis.call('DEL', KEYS[1])
 """
