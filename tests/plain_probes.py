@@ -76,6 +76,17 @@ def sleep_for_ever(word: str = "asleep") -> None:
     time.sleep(FOREVER_SECONDS)
 
 
+def wait_for(key: str) -> None:
+    """Return once a test has set this key."""
+    connection = _job().connection
+    mark(connection, "waits for", key)
+    deadline = time.monotonic() + 60
+    while not connection.exists(key):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody sets {key}")
+        time.sleep(0.01)
+
+
 def stop_itself() -> None:
     job = _job()
     job.refresh()  # type: ignore[no-untyped-call]
@@ -119,12 +130,8 @@ def be_kept() -> bool:
     registry = job.started_job_registry
 
     def bound() -> float:
-        ((_, score),) = [
-            entry
-            for entry in job.connection.zrange(registry.key, 0, -1, withscores=True)
-            if job.id.encode() in entry[0]
-        ]
-        return float(score)
+        executions: Any = job.connection.zrange(registry.key, 0, -1, withscores=True)
+        return float(max(score for name, score in executions if name.startswith(job.id.encode())))
 
     first = bound()
     deadline = time.monotonic() + 10

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 # How long the wait for an answer lasts before it is looked whether this process is to stop.
 _LOOK_SECONDS = 1.0
+# How long the start of RQ's worker is waited for.
+_READY_SECONDS = 5.0
 # An RQ process that is to end, and runs nothing, is told so for so long, then by SIGTERM for as long, then killed.
 _END_SECONDS = 5.0
 # After RQ's cold shutdown.
@@ -105,13 +107,15 @@ class PlainJobs:
         return self._process.pid if self._process is not None else 0
 
     def wait_until_ready(self) -> None:
-        """Wait until RQ's worker waits for jobs; not once this process is to stop."""
-        if self._process is not None:
+        """Wait until RQ's worker waits for jobs, or for a moment: Redis may be away."""
+        process, until = self._process, monotonic() + _READY_SECONDS
+        if process is not None:
             with self._listening:
                 try:
-                    self._waits()
+                    while not (self._is_ready or self._hand.stopping) and (left := until - monotonic()) > 0:
+                        self._hears(process, min(left, _LOOK_SECONDS))
                 except EOFError:
-                    self._gone(self._process)
+                    self._gone(process)
 
     def execute(self, taken: Taken) -> None:
         """Let RQ run a job, and wait for its end, however long that takes.

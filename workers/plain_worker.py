@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -329,8 +330,9 @@ def _let_go_of_signals() -> None:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
+        # In a container, nobody may wait for what has lost its parent.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except ProcessLookupError:
         return False
     except OSError:
         return True
-    return True

@@ -134,9 +134,8 @@ class Process:
         if self._journal.entries():
             settle(self._journal, self._settings, self._death)
         self._journal.sit_down()
-        if self._options.burst and self._options.plain.with_scheduler:
-            # RQ enqueues what is due before it looks for jobs.
-            self._plain.wait_until_ready()
+        # RQ's clean-up at the start would note a job that is on its way, and its scheduler enqueues what is due.
+        self._plain.wait_until_ready()
         taker = self._thread("taker", self._taker.run)
         finisher = self._thread("finisher", self._finisher.run)
         housekeeping = self._thread("housekeeping", self._housekeeping.run)

@@ -61,7 +61,7 @@ class Worker:
         child: Any = client.get("child")
         return {probe: [probes.found(job, client) for job in of] for probe, of in jobs.items()} | {
             "marks": sorted(_named(mark.decode(), names) for mark in marks),
-            "workers left": client.smembers("rq:workers") | client.smembers("rq:workers:default"),  # type: ignore[operator]
+            "workers left": client.smembers("rq:workers") | client.smembers("rq:workers:default"),
             "waiting": client.llen("rq:queue:default"),
             "on the way": client.keys("*:intermediate*"),
             "child": child is not None and Path(f"/proc/{int(child)}").exists(),
