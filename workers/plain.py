@@ -16,7 +16,7 @@ from drain.wire import Intake, Taken
 from workers.hand import Hand
 from workers.isolation import STOP_NOW, ended
 from workers.options import Plain, WorkOptions
-from workers.plain_line import READY, Line
+from workers.plain_line import BYE, READY, Line
 from workers.plain_worker import be_the_rq_process
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,8 @@ class PlainJobs:
         # Held by the thread that listens.
         self._listening = threading.Lock()
         self._running: Taken | None = None
-        self._is_ready = self._was_shut_down = self._has_hung_up = self._has_told = False
+        self._knows_more = self._is_ready = self._was_shut_down = False
+        self._has_hung_up = self._has_told = False
         self._kill_at = float("inf")
 
     @property
@@ -107,12 +108,12 @@ class PlainJobs:
         return self._process.pid if self._process is not None else 0
 
     def wait_until_ready(self) -> None:
-        """Wait until RQ's worker waits for jobs, or for a moment: Redis may be away."""
+        """Wait until RQ's worker waits for jobs, or for Redis."""
         process, until = self._process, monotonic() + _READY_SECONDS
         if process is not None:
             with self._listening:
                 try:
-                    while not (self._is_ready or self._hand.stopping) and (left := until - monotonic()) > 0:
+                    while not (self._knows_more or self._hand.stopping) and (left := until - monotonic()) > 0:
                         self._hears(process, min(left, _LOOK_SECONDS))
                 except EOFError:
                     self._gone(process)
@@ -156,10 +157,11 @@ class PlainJobs:
         words = process.line.hear(seconds)
         if words is None:
             return False
+        self._knows_more = True
         if words[0] == READY:
             process.name = words[1]
             self._is_ready = True
-        else:
+        elif words[0] == BYE:
             self._was_shut_down = True
         return self._is_ready
 

@@ -2,6 +2,7 @@
 
 To RQ:     [queue, rq id]    run this plain RQ job
 From RQ:   ["ready", name]   the last job has ended, or there was none; the name is that of RQ's worker
+           ["waits"]         RQ's worker cannot start as yet: Redis is away, or refuses
            ["bye"]           RQ's worker has been shut down
 """
 
@@ -15,7 +16,7 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
-READY, BYE = "ready", "bye"
+READY, WAITS, BYE = "ready", "waits", "bye"
 _BYTES_AT_A_TIME = 65536
 
 

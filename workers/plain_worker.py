@@ -31,7 +31,7 @@ from drain.errors import ConfigError
 from drain.wire import BYTES, forget_worker
 from workers.isolation import STOP_NOW
 from workers.options import Plain, PlainOptions, WorkOptions
-from workers.plain_line import BYE, READY, Line
+from workers.plain_line import BYE, READY, WAITS, Line
 
 log = logging.getLogger(__name__)
 
@@ -271,10 +271,11 @@ def _work(line: Line, redis_url: str, queues: Sequence[str], options: WorkOption
             worker = _made(line, redis_url, queues, options.plain, name)
             worker.work(burst=options.burst, with_scheduler=options.plain.with_scheduler)
         except redis.RedisError as error:
+            # That Redis is away is said by the worker process.
+            if not waits and not isinstance(error, redis.ConnectionError | redis.TimeoutError):
+                log.warning("plain RQ jobs wait, RQ's worker cannot start: %s", error)
             if not waits:
-                log.warning(
-                    "plain RQ jobs wait, RQ's worker cannot start: %s", error, extra={"event": "down"}
-                )
+                line.say(WAITS)
             waits = True
         if worker is not None:
             if worker.has_ended:

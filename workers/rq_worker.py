@@ -56,8 +56,8 @@ class RQWorker(SimpleWorker):
 
         The last process that had this name is dead.
         """
-        with suppress(ValueError):
-            self.register_birth()  # type: ignore[no-untyped-call]
+        self.connection.delete(self.key)
+        self.register_birth()  # type: ignore[no-untyped-call]
         self.subscribe()  # type: ignore[no-untyped-call]
 
     def leave(self) -> None:
