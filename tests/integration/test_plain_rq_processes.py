@@ -136,9 +136,13 @@ def test_a_worker_process_that_is_killed_leaves_its_plain_job_to_end_and_no_ghos
         client.set("go", 1)
         wait_until(lambda: job.get_status() is JobStatus.FINISHED, PATIENCE_SECONDS)
         wait_until(lambda: not client.sismember("rq:workers", killed.key), PATIENCE_SECONDS)
-        wait_until(lambda: len(Worker.all(connection=client)) == 2, PATIENCE_SECONDS)
         (pid,) = children(command)
-        assert pid in {worker.pid for worker in Worker.all(connection=client)}
+
+        def is_listed() -> bool:
+            pids = {worker.pid for worker in Worker.all(connection=client)}
+            return len(pids) == 2 and pid in pids
+
+        wait_until(is_listed, PATIENCE_SECONDS)
         assert end(command) == 0
     assert no_worker_is_left(client)
 

@@ -199,11 +199,3 @@ def test_an_id_that_rq_knows_nothing_of_any_more_is_forgotten(yard: Yard, client
         assert command.wait(PATIENCE_SECONDS) == 0
     assert last.get_status() is JobStatus.FINISHED
     assert not list(client.scan_iter("*:intermediate"))
-
-
-def test_a_plain_rq_job_is_interrupted_when_the_worker_stops_now(yard: Yard, client: Redis) -> None:
-    job = Queue("default", connection=client).enqueue(jobs.plain_sleep, "long")
-    with yard.working("--grace-seconds", "0.1") as command:
-        wait_until(yard.effects, PATIENCE_SECONDS)
-        assert end(command) == 0
-    assert job.get_status() is JobStatus.FAILED
