@@ -65,10 +65,16 @@ def section(rounds: int, jobs: int) -> str:
         [
             "# Plain RQ jobs",
             f"Python {platform.python_version()}, rq {version('rq')}, {os.cpu_count()} cores.",
-            f"Jobs a second, of jobs that do nothing, one process: bursts of {jobs}, whose first {WARM_UP} do not count. "
-            f"{rounds} rounds in which the workers take turns; the median of the rounds, with the lowest and highest.",
+            _how(rounds, jobs),
             figures.table(("worker", "jobs a second"), rows),
         ]
+    )
+
+
+def _how(rounds: int, jobs: int) -> str:
+    return (
+        f"Jobs a second, of jobs that do nothing, one process: bursts of {jobs}, whose first {WARM_UP} do not count. "
+        f"{rounds} rounds in which the workers take turns; the median of the rounds, with the lowest and highest."
     )
 
 
