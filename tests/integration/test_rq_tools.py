@@ -125,7 +125,7 @@ def test_the_stop_command_ends_a_job_for_good(yard: Yard, client: Redis) -> None
     with yard.working() as command:
         wait_until(yard.effects, PATIENCE_SECONDS)
         wait_until(lambda: Job.fetch(rq_id, connection=client).worker_name, PATIENCE_SECONDS)
-        assert only_worker(client).get_current_job_id() == rq_id
+        assert client.hget(only_worker(client).key, "current_job") == rq_id.encode()
         send_stop_job_command(client, rq_id)
         yard.wait_for("dead_jobs", [job_id])
         others = yard.pushed(jobs.note, "next")
