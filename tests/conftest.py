@@ -71,6 +71,8 @@ LONGEST = (
                 "drills",
                 "batches",
                 "rq_tools",
+                "plain_rq_processes",
+                "plain_rq_jobs",
                 "crash_points",
                 "demo",
                 "poolers",

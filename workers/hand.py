@@ -8,8 +8,6 @@ SimpleQueue, none of which is held while a signal's handler runs.
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -123,6 +121,7 @@ class Hand:
         stuck: What waited for too long behind what is running has been given back, and nothing has ended since.
         stopping: Nothing more is to begin.
         stop_at: What runs at this time is interrupted.
+        is_to_stop_now: What runs has no more time.
         recycled: A new process is to take the place of this one.
         ran: How many jobs have ended.
         error: What has ended a thread of this process.
@@ -145,6 +144,7 @@ class Hand:
         self.stuck = False
         self.stopping = False
         self.stop_at = float("inf")
+        self.is_to_stop_now = False
         self.recycled = False
         self.ran = 0
         self.error: BaseException | None = None
@@ -235,7 +235,7 @@ class Hand:
 
     def stop_now(self) -> None:
         """As `stop`, and what runs has no more time."""
-        self.stop_at = 0.0
+        self.stop_at, self.is_to_stop_now = 0.0, True
         self.stop()
 
     def recycle(self) -> None:
@@ -264,10 +264,6 @@ class Hand:
             lease.stopped = stopped
             lease.ordered = cause
             lease.interrupt()
-        # RQ's own jobs have a handler of RQ's, which raises what it takes for a timeout.
-        is_plain = isinstance(running, Unclaimed) and running.taken.job_id is None
-        if is_plain and callable(signal.getsignal(signal.SIGALRM)):
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
 
     def interrupt_for_stop(self) -> None:
         """As the worker's time of grace is over."""

@@ -14,6 +14,7 @@ from time import monotonic
 
 from workers.hand import Hand
 from workers.options import WorkOptions
+from workers.plain import PlainJobs
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +32,18 @@ class Housekeeping:
         hand: What the process has in hand.
         options: What the process may take.
         parent: Id of the process without which this one ends.
+        plain: The plain RQ jobs.
 
     Attributes:
         ended: Nothing is left to look after.
     """
 
-    def __init__(self, hand: Hand, options: WorkOptions, parent: int) -> None:
+    def __init__(self, hand: Hand, options: WorkOptions, parent: int, plain: PlainJobs) -> None:
         self.ended = False
         self._hand = hand
         self._options = options
         self._parent = parent
+        self._plain = plain
         self._interrupt_at = 0.0
 
     def run(self) -> None:
@@ -50,6 +53,7 @@ class Housekeeping:
             if not hand.stopping:
                 self._look_at_the_parent()
                 self._look_at_the_memory()
+            self._plain.look()
             now = monotonic()
             if now >= max(hand.stop_at, self._interrupt_at):
                 self._interrupt_at = now + _AGAIN_SECONDS
@@ -63,7 +67,10 @@ class Housekeeping:
 
     def _look_at_the_memory(self) -> None:
         most = self._options.max_memory_mb
-        if most is not None and (megabytes := memory_mb()) > most:
+        if most is None:
+            return
+        megabytes = max(memory_mb(), memory_mb(self._plain.pid) if self._plain.pid else 0)
+        if megabytes > most:
             log.info(
                 "%d MB resident, more than --max-memory: a new process takes over",
                 *(megabytes,),
@@ -72,10 +79,10 @@ class Housekeeping:
             self._hand.recycle()
 
 
-def memory_mb() -> int:
-    """Megabytes of this process that are resident; where the system does not tell, the most that ever were."""
+def memory_mb(pid: int | None = None) -> int:
+    """Megabytes of a process, or this one, that are resident; where the system does not tell, the most of this one."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
         return pages * resource.getpagesize() // 2**20
     except OSError:
         unit = 1 if sys.platform == "darwin" else 1024

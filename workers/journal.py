@@ -24,11 +24,12 @@ _TIME = struct.Struct("<d")
 _STATE_AND_TIME = struct.Struct("<qd")
 _STATE_AT, _TIME_AT = 24, 32
 _NEVER = float("inf")
-# Jobs that have finished, and those that have not; then a byte each: the process ends on purpose, lives, is cut off.
+# Jobs that have finished, and those that have not; then a byte each: the process ends on purpose,
+# lives, is cut off, waits without bound.
 _COUNTS = struct.Struct("<qq")
-_TAIL = struct.Struct("<qq3?")
+_TAIL = struct.Struct("<qq4?")
 _TAIL_AT = SLOTS * _SLOT.size
-_RESIGNED_AT, _ALIVE_AT, _CUT_OFF_AT = range(_TAIL_AT + _COUNTS.size, _TAIL_AT + _TAIL.size)
+_RESIGNED_AT, _ALIVE_AT, _CUT_OFF_AT, _PATIENT_AT = range(_TAIL_AT + _COUNTS.size, _TAIL_AT + _TAIL.size)
 
 
 class Progress(IntEnum):
@@ -106,6 +107,15 @@ class Journal:
         before = self._before
         _COUNTS.pack_into(self._memory, _TAIL_AT, before[0] + finished, before[1] + failed)
 
+    @property
+    def is_patient(self) -> bool:
+        """Whether a plain RQ job runs, which the process waits for beyond its time of grace."""
+        return bool(self._memory[_PATIENT_AT])
+
+    @is_patient.setter
+    def is_patient(self, value: bool) -> None:
+        self._memory[_PATIENT_AT] = value
+
     def take(self, job_id: int, token: int, delivery: int) -> int:
         """Note a job that has been claimed; returns its slot."""
         slot = self._free.pop() * _SLOT.size
@@ -157,7 +167,7 @@ class Journal:
 
     def sit_down(self) -> None:
         """A new process begins here: what is in use stays so."""
-        self.resigned = self.is_cut_off = False
+        self.resigned = self.is_cut_off = self.is_patient = False
         self._before = self.ended
         self._memory[_ALIVE_AT] = True
         free = [number for number, (*_, progress, _) in enumerate(self._slots()) if not progress]

@@ -2,6 +2,7 @@
 
 taker         RQ's lists ──► claimed ──► waiting
 main thread   waiting ──► run ──► ended        loop: the same for `async def` jobs, many at once
+              plain RQ jobs ──► RQ process, which is forked before all else
 finisher      ended ──► finished in Postgres, cleared in Redis
 keeper        extends the leases of all that are held
 housekeeping  what RQ's tools see; grace, memory, parent
@@ -29,7 +30,7 @@ from drain.crashpoints import CrashPoint, reached
 from drain.errors import DrainError, UnavailableError
 from drain.transitions import inflight, state
 from drain.wire import Intake
-from workers import attempt, isolation, registry
+from workers import attempt, isolation, plain, registry
 from workers.current import CurrentJob
 from workers.database import Database
 from workers.entry import Worker
@@ -40,8 +41,9 @@ from workers.inheritance import settle
 from workers.journal import KILL_AFTER_SECONDS, Journal
 from workers.keeper import Keeper
 from workers.loop import Loop
-from workers.options import WorkOptions
+from workers.options import Plain, WorkOptions
 from workers.outcome import Finished, Outcome, Settled
+from workers.plain_worker import tracked_name
 from workers.rq_side import RQSide
 from workers.stores import QuietWhileAway, Stores
 from workers.taker import Taker
@@ -72,11 +74,19 @@ class Process:
             first work.
         death: How the last process ended.
         parent: Id of the supervisor, without which this process ends.
+        name: Of RQ's worker, for RQ's tools.
     """
 
     def __init__(
-        self, settings: Settings, options: WorkOptions, journal: Journal, death: str, parent: int
+        self,
+        settings: Settings,
+        options: WorkOptions,
+        journal: Journal,
+        death: str,
+        parent: int,
+        name: str,
     ) -> None:
+        rq_process = plain.start(settings.required_redis_url, settings.only_tracked_queues, options, name)
         self._settings = settings
         self._options = options
         self._journal = journal
@@ -85,20 +95,31 @@ class Process:
         self._hand = hand = Hand(options, journal)
         self._stores = stores = Stores(self._tell_of_stores)
         self._database = Database(url, stores=stores)
-        only_tracked = options.queues if options.only_tracked else settings.only_tracked_queues
+        refuses = options.plain.mode is Plain.REFUSE
         self._intake = Intake(
             redis_url,
             settings.namespace,
             options.queues,
             installation=lambda: str(self._database.ask(state.installation)),
-            only_tracked=only_tracked,
+            only_tracked=options.queues if refuses else settings.only_tracked_queues,
         )
         self._keeper = Keeper(url, hand.leases, stores)
         self._loop = Loop(hand, url, options.concurrency)
-        self._taker = Taker(hand, self._intake, self._database, self._keeper, self._loop, burst=options.burst)
+        self._taker = Taker(
+            hand,
+            self._intake,
+            self._database,
+            self._keeper,
+            self._loop,
+            burst=options.burst,
+            max_idle_seconds=options.max_idle_seconds,
+        )
         self._finisher = Finisher(hand, self._intake, Database(url, stores=stores))
-        self._rq = RQSide(hand, self._intake, self._finisher, options, redis_url, self._taker, only_tracked)
-        self._housekeeping = Housekeeping(hand, options, parent)
+        self._rq = RQSide(
+            hand, self._intake, self._finisher, options, redis_url, self._taker, tracked_name(name)
+        )
+        self._plain = plain.PlainJobs(rq_process, hand, self._intake)
+        self._housekeeping = Housekeeping(hand, options, parent, self._plain)
         self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {}
         self._alarm = attempt.StandingAlarm()
         self._alone: Worker | None = None
@@ -116,6 +137,8 @@ class Process:
             settle(self._journal, self._settings, self._death, stores=self._stores)
         self._journal.sit_down()
         logging.getLogger("rq.worker").addFilter(QuietWhileAway(self._stores))
+        # RQ's clean-up at the start would note a job that is on its way, and its scheduler enqueues what is due.
+        self._plain.wait_until_ready()
         taker = self._thread("taker", self._taker.run)
         finisher = self._thread("finisher", self._finisher.run)
         housekeeping = self._thread("housekeeping", self._housekeeping.run)
@@ -137,6 +160,7 @@ class Process:
         self._hand.told.ring()
         housekeeping.join()
         rq_side.join()
+        self._plain.end()
         self._intake.close()
         self._stores.end()
         return self._exit_code()
@@ -235,9 +259,7 @@ class Process:
         """A job that is to be alone is claimed only now; a plain RQ job is RQ's to run."""
         hand, taken = self._hand, item.taken
         if taken.job_id is None:
-            self._rq.execute(taken)
-            # RQ leaves the alarm to nobody.
-            self._alarm.install()
+            self._plain.execute(taken)
         else:
             if self._alone is None:
                 self._alone = Worker(self._settings, self._stores)
@@ -245,8 +267,11 @@ class Process:
                 attempt_alone = partial(self._attempt_alone, item)
                 word = self._alone.execute(taken.job_id, attempt_alone, queue=taken.queue)
                 self._finisher.count(word)
-                if not self._waits_elsewhere(word, taken.job_id):
+                if word != "refused":
                     self._finisher.clear_later(taken.rq_id)
+                elif not self._waits_elsewhere(taken.job_id):
+                    for each in self._intake.plain_among([taken]):
+                        self._plain.execute(each)
             except UnavailableError as error:
                 log.debug("job %d could not be claimed or recorded: %s", taken.job_id, error)
                 self._stores.leave(1, error)
@@ -257,12 +282,12 @@ class Process:
         hand.singly.discard(item)
         hand.end_unclaimed(monotonic() - hand.began_at)
 
-    def _waits_elsewhere(self, word: str, job_id: int) -> bool:
+    def _waits_elsewhere(self, job_id: int) -> bool:
         """Whether a refused job still waits: its id was in the list of another queue, and its delivery is not."""
         alone = self._alone
-        if word != "refused" or alone is None:
-            return False
-        return job_id in alone.database.ask(lambda c: inflight.left_to_claim(c, [job_id]))
+        return alone is not None and job_id in alone.database.ask(
+            lambda c: inflight.left_to_claim(c, [job_id])
+        )
 
     def _attempt_alone(self, item: Unclaimed, current: CurrentJob) -> Outcome:
         journal, lease = self._journal, current._lease

@@ -1,17 +1,15 @@
-"""The thread that lets RQ's tools see a worker process, and the worker of RQ's that it is to them."""
+"""The thread that lets RQ's tools see the tracked jobs of a worker process."""
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Collection
 from contextlib import suppress
 from time import monotonic
 
 import redis
 
 from drain.errors import UnavailableError
-from drain.wire import Intake, Taken
+from drain.wire import Intake
 from workers.finisher import Finisher
 from workers.hand import Hand, Held
 from workers.options import WorkOptions
@@ -38,7 +36,7 @@ class RQSide:
         options: Names of the queues.
         redis_url: Where.
         taker: Who knows whether RQ is suspended, and is woken when the process is to stop.
-        only_tracked: Names of the queues whose plain RQ jobs are not even looked at.
+        name: Of the worker that RQ's tools see.
 
     Attributes:
         ended: Nothing is left to tell.
@@ -52,9 +50,9 @@ class RQSide:
         options: WorkOptions,
         redis_url: str,
         taker: Taker,
-        only_tracked: Collection[str] = (),
+        name: str,
     ) -> None:
-        self._only_tracked = only_tracked
+        self._name = name
         self.ended = False
         self._hand = hand
         self._intake = intake
@@ -63,7 +61,6 @@ class RQSide:
         self._redis_url = redis_url
         self._taker = taker
         self._worker: RQWorker | None = None
-        self._making = threading.Lock()
         self._beat_at = 0.0
         self._told: dict[str, str] = {}
         self._counted = (0, 0)
@@ -90,24 +87,11 @@ class RQSide:
         if self._worker is not None:
             self._worker.leave()
 
-    def execute(self, taken: Taken) -> None:
-        """Run a plain RQ job as RQ would; forget an id of which RQ knows nothing.
-
-        While Redis is away, it stays where RQ's own clean-up finds it.
-        """
-        try:
-            if not self._made().execute(taken):
-                log.warning("RQ knows no job %.100r, queue %s forgets it", taken.rq_id, taken.queue)
-                self._intake.discard(taken)
-        except (redis.RedisError, UnavailableError) as error:
-            log.warning("RQ's job %s is left to RQ: %s", taken.rq_id, error, extra={"event": "down"})
-
     def _made(self) -> RQWorker:
         """RQ asks Redis about it as it is made, so it may take several attempts."""
-        with self._making:
-            if self._worker is None:
-                self._worker = RQWorker(self._redis_url, self._options.queues, self._hand, self._only_tracked)
-            return self._worker
+        if self._worker is None:
+            self._worker = RQWorker(self._redis_url, self._options.queues, self._hand, self._name)
+        return self._worker
 
     def _tell(self, worker: RQWorker) -> None:
         now = monotonic()
@@ -115,7 +99,6 @@ class RQSide:
             worker.beat()
             self._beat_at = now + _HEARTBEAT_SECONDS
             self._told = {}
-            _maintain(worker)
         hand, finisher = self._hand, self._finisher
         ran, finished, failed = hand.ran, finisher.finished, finisher.failed
         busy = ran != self._ran or not hand.is_idle
@@ -138,15 +121,3 @@ class RQSide:
         running = self._hand.running
         is_slow = running is not None and now - self._hand.began_at > _WORTH_TELLING_SECONDS
         return running.rq_id if is_slow and isinstance(running, Held) else ""
-
-
-def _maintain(worker: RQWorker) -> None:
-    """Clean up RQ's registries every few minutes, as each worker of RQ's does."""
-    if worker.should_run_maintenance_tasks:
-        try:
-            worker.run_maintenance_tasks()  # type: ignore[no-untyped-call]
-        except (redis.ConnectionError, redis.TimeoutError):
-            raise
-        # It stumbles over whatever anybody may have put there.
-        except Exception as error:  # noqa: BLE001
-            log.warning("RQ could not clean up its registries: %s", error)

@@ -141,10 +141,10 @@ class QuietWhileAway(logging.Filter):
     """Drops what RQ says again and again of a Redis that it cannot reach.
 
     Args:
-        stores: The state of Redis, of which RQ's lines are a report.
+        stores: The state of Redis, of which RQ's lines are a report; None if another process logs it.
     """
 
-    def __init__(self, stores: Stores) -> None:
+    def __init__(self, stores: Stores | None = None) -> None:
         super().__init__()
         self._stores = stores
 
@@ -152,7 +152,7 @@ class QuietWhileAway(logging.Filter):
         """Whether the record is to be logged."""
         arguments = record.args if isinstance(record.args, tuple) else ()
         causes = [each for each in arguments if isinstance(each, redis.ConnectionError | redis.TimeoutError)]
-        if causes:
+        if causes and self._stores is not None:
             self._stores.failed(UnavailableError(f"{REDIS} does not take commands: {causes[0]}"))
         return not causes
 

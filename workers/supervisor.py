@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
+from uuid import uuid4
 
 from drain.config import Settings
 from drain.errors import UnavailableError
@@ -46,6 +47,7 @@ class Seat:
 
     Attributes:
         number: From 1, for people.
+        name: Of RQ's worker, for RQ's tools.
         journal: Of whoever sits here.
         pid: Of whoever sits here; 0 for nobody.
         began_at: When that one was started.
@@ -58,6 +60,7 @@ class Seat:
     """
 
     number: int
+    name: str
     journal: Journal = field(default_factory=Journal)
     pid: int = 0
     began_at: float = 0.0
@@ -88,7 +91,7 @@ class Supervisor:
     def __init__(self, settings: Settings, options: WorkOptions) -> None:
         self._settings = settings
         self._options = options
-        self._seats = [Seat(number + 1) for number in range(options.processes)]
+        self._seats = [Seat(number + 1, _name(options, number + 1)) for number in range(options.processes)]
         self.health = Health([seat.journal for seat in self._seats])
         self._empty: set[Seat] = set()
         self._told = self._told_of = 0
@@ -183,7 +186,7 @@ class Supervisor:
 
     def _work(self, seat: Seat) -> int:
         self.health.leave()
-        return Process(self._settings, self._options, seat.journal, seat.death, self._pid).run()
+        return Process(self._settings, self._options, seat.journal, seat.death, self._pid, seat.name).run()
 
     def _settle_what_nobody_else_will(self) -> None:
         for seat in self._seats:
@@ -275,6 +278,8 @@ class Supervisor:
     def _kill_those_overdue(self) -> None:
         now = monotonic()
         for seat in self._seats:
+            if self._told == 1 and seat.journal.is_patient:
+                seat.kill_at = max(seat.kill_at, now + _KILL_SECONDS)
             is_overdue = seat.pid and seat.journal.is_overdue()
             if seat.pid and (now > seat.kill_at or is_overdue):
                 # A job that is long past its own timeout is why, stop or no stop.
@@ -286,6 +291,11 @@ class Supervisor:
                 )
                 with suppress(ProcessLookupError):
                     os.kill(seat.pid, signal.SIGKILL)
+
+
+def _name(options: WorkOptions, number: int) -> str:
+    name = options.plain.name or uuid4().hex
+    return name if options.processes == 1 or options.plain.name is None else f"{name}.{number}"
 
 
 def _be_the_child(act: Callable[[], int], mask: set[signal.Signals | int]) -> None:

@@ -43,13 +43,22 @@ class Taker:
         keeper: Who extends the leases.
         loop: Who runs `async def` jobs.
         burst: Stop the hand once the queues are empty and nothing is left in it.
+        max_idle_seconds: Stop it as well once nothing has come, and nothing been in it, for so long.
 
     Attributes:
         is_suspended: RQ's workers are suspended.
     """
 
     def __init__(
-        self, hand: Hand, intake: Intake, database: Database, keeper: Keeper, loop: Loop, *, burst: bool
+        self,
+        hand: Hand,
+        intake: Intake,
+        database: Database,
+        keeper: Keeper,
+        loop: Loop,
+        *,
+        burst: bool,
+        max_idle_seconds: float | None = None,
     ) -> None:
         self.is_suspended = False
         self._hand = hand
@@ -59,8 +68,10 @@ class Taker:
         self._keeper = keeper
         self._loop = loop
         self._burst = burst
+        self._max_idle_seconds = max_idle_seconds
+        self._idle_since = monotonic()
         self._was_full = True
-        self._plain_is_next = False
+        self._more_to_judge = False
         self._pause_seconds = 0.0
 
     def run(self) -> None:
@@ -92,40 +103,58 @@ class Taker:
             self._claim(taken)
         if wanted:
             self._pause_seconds = 0.0
+        if taken or not self._hand.is_idle or self._hand.held:
+            self._idle_since = monotonic()
         if taken:
             return
+        if self._idle_seconds_left > 0:
+            self._do_without(wanted)
+        else:
+            log.info("idle for %g s, ending", self._max_idle_seconds, extra={"event": "idle"})
+            self._hand.resign()
+
+    def _do_without(self, wanted: int) -> None:
+        """Give back jobs that wait behind a slow one, end a burst, or wait."""
         waiting_since = monotonic() - _LONGEST_WAIT_SECONDS
         if items := self._hand.take_back(waiting_since):
             self._hand.stuck = True
             self._give_back(items)
         elif (
-            self._burst and wanted and not self._plain_is_next and self._hand.is_idle and not self._hand.held
+            self._burst and wanted and not self._more_to_judge and self._hand.is_idle and not self._hand.held
         ):
             self._hand.resign()
-        elif taken is None:
+        elif self.is_suspended:
             self._hand.room.wait(_SUSPENDED_SECONDS)
-        elif not wanted or self._burst or self._plain_is_next:
+        elif not wanted or self._burst or self._more_to_judge:
             # Whatever ends, or is recorded, rings.
             self._hand.room.wait(None if not wanted and not self._hand.waits else _LONGEST_WAIT_SECONDS / 2)
+
+    @property
+    def _idle_seconds_left(self) -> float:
+        most = self._max_idle_seconds
+        return float("inf") if most is None else self._idle_since + most - monotonic()
 
     def _take(self, wanted: int) -> list[Taken] | None:
         with answering(self._stores, REDIS, by_loop=True):
             return self._taken(wanted)
 
     def _taken(self, wanted: int) -> list[Taken] | None:
-        # A plain RQ job dies with this process if another one kills it, so it is taken only when it is the only one.
-        is_free = self._hand.is_idle
         # After a full batch there are likely to be more; else the command that waits is the quickest, one way or other.
-        if self._burst or self._was_full or self._pause_seconds or self._plain_is_next:
-            taken = self._intake.take(wanted, plain=is_free)
-        # With jobs in hand that may have to be given back, a look at them comes first.
-        elif popped := self._intake.wait(_LONGEST_WAIT_SECONDS / 2 if self._hand.waits else WAIT_SECONDS):
-            taken = self._intake.take(wanted, popped, plain=is_free)
+        if self._burst or self._was_full or self._pause_seconds or self._more_to_judge:
+            taken = self._intake.take(wanted)
+        elif popped := self._intake.wait(self._seconds_to_wait()):
+            taken = self._intake.take(wanted, popped)
         else:
-            taken = self._intake.take(wanted, plain=is_free) if self._intake.some_are_left_out else []
+            taken = self._intake.take(wanted) if self._intake.some_are_left_out else []
         self._was_full = taken is not None and len(taken) == wanted
-        self._plain_is_next = not taken and self._intake.plain_is_next
+        self._more_to_judge = not taken and self._intake.more_to_judge
         return taken
+
+    def _seconds_to_wait(self) -> float:
+        # With jobs in hand that may have to be given back, a look at them comes first.
+        longest = _LONGEST_WAIT_SECONDS / 2 if self._hand.waits else WAIT_SECONDS
+        # To Redis, 0 is for ever.
+        return max(0.01, min(longest, self._idle_seconds_left))
 
     def _wait(self) -> None:
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, 2 * self._pause_seconds))
@@ -149,7 +178,7 @@ class Taker:
         taken_at = monotonic()
         items: list[Item] = []
         into_loop: list[Held] = []
-        refused: list[str] = []
+        refused: list[Taken] = []
         for each in taken:
             claim = claims.get(each.job_id) if each.job_id is not None else None
             if claim is not None and ours[claim.id] is each:
@@ -157,16 +186,19 @@ class Taker:
                 runs_in_loop = held.job is not None and held.job.runs_in_loop
                 (into_loop if runs_in_loop else items).append(held)
             elif each.job_id is None or (each.job_id in left and ours.get(each.job_id) is each):
-                items.append(unclaimed := Unclaimed(each, taken_at))
-                self._hand.singly.add(unclaimed)
+                items.append(self._unclaimed(each, taken_at))
             else:
-                refused.append(each.rq_id)
+                refused.append(each)
+        if refused:
+            log.debug("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
+            items += [self._unclaimed(each, taken_at) for each in self._intake.plain_among(refused)]
         self._hand.accept(items, into_loop)
         if into_loop:
             self._loop.wake()
-        if refused:
-            log.debug("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
-            self._intake.clear(refused)
+
+    def _unclaimed(self, taken: Taken, taken_at: float) -> Unclaimed:
+        self._hand.singly.add(unclaimed := Unclaimed(taken, taken_at))
+        return unclaimed
 
     def _ask(self, ours: Mapping[int, Taken]) -> dict[int, Claim]:
         asked = False

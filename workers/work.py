@@ -12,15 +12,16 @@ from drain.config import VARIABLES, Settings
 from workers import registry, stores
 from workers.completion import load_sessions
 from workers.options import WorkOptions
+from workers.plain_worker import check
 from workers.supervisor import Supervisor
 
 
 def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = lambda: None) -> None:
     """Work on the queues, the first of them first, until a signal comes.
 
-    SIGTERM and SIGINT let what runs end within its time of grace, and give back the rest at once. A second one
-    interrupts what runs, which does not count as an attempt. A Redis or a PostgreSQL that is away, at the start or
-    later, is waited for.
+    SIGTERM and SIGINT let what runs end within its time of grace, and give back the rest at once; a plain RQ job is
+    waited for without bound. A second one interrupts what runs, which does not count as an attempt. A Redis or a
+    PostgreSQL that is away, at the start or later, is waited for.
 
     Args:
         settings: Where, and which job modules.
@@ -28,11 +29,13 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
         look: Called once both stores have answered, before any process is started.
 
     Raises:
+        ConfigError: An option for RQ's worker names what cannot be imported.
         JobModuleError: A job module does not import.
         ConfigError, SchemaError: A setting, or the database, cannot be used as it is.
         UnavailableError: A store is away in a burst.
     """
     registry.load(settings.jobs)
+    check(options.plain)
     load_sessions()
     supervisor = Supervisor(settings, options)
     health = supervisor.health

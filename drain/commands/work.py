@@ -7,13 +7,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
 from drain import inspection, log, packages
 from drain.commandline import FiniteRange, settings_options, verbose_option
 from drain.commands.database import database, hint_at_unknown
-from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
+from drain.commands.rq_options import rq_options
+from drain.config import Settings
 from drain.errors import ConfigError, UnavailableError
 from drain.job import DEFAULT_QUEUE
 from drain.wire import Wire
@@ -53,9 +55,7 @@ _log = logging.getLogger(__name__)
 @click.option("--max-jobs", type=click.IntRange(1), help="Replace a process after this many jobs.")
 @click.option("--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a process that takes more.")
 @click.option("--burst", is_flag=True, help="End when the queues are empty.")
-@click.option(
-    "--only-tracked", is_flag=True, help="Refuse plain RQ jobs in all of these queues, without reading them."
-)
+@click.option("--max-idle-time", type=FiniteRange(0), help="End after so many seconds without a job.")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
@@ -72,6 +72,7 @@ _log = logging.getLogger(__name__)
     show_envvar=True,
     help="Address to serve them on.",
 )
+@rq_options
 @verbose_option
 def work(
     settings: Settings,
@@ -84,9 +85,10 @@ def work(
     max_jobs: int | None,
     max_memory: int | None,
     burst: bool,
-    only_tracked: bool,
+    max_idle_time: float | None,
     metrics_port: int,
     metrics_host: str,
+    rq: dict[str, Any],
     verbose: bool,
 ) -> None:
     """Run jobs of these queues, the first named first; without any, of all queues of the registered jobs.
@@ -100,12 +102,13 @@ def work(
     """  # noqa: D301
     # Imported here: RQ takes a quarter of a second to import.
     from workers import registry
-    from workers.options import WorkOptions
+    from workers.options import Plain, PlainOptions, WorkOptions
     from workers.work import work as work_on
 
     for queue in queues:
-        if not QUEUE_NAME.fullmatch(queue):
-            raise click.UsageError(f"{queue!r} is no name of a queue: {QUEUE_CHARACTERS}")
+        # RQ takes any text; a tracked job's queue has a stricter name.
+        if not queue or not _is_text(queue):
+            raise click.UsageError(f"{queue!r} is no name of a queue: it is empty, or no UTF-8")
     # As RQ's own command does: modules beside the one who calls are found.
     sys.path.insert(0, str(Path.cwd()))
     packages.require_own()
@@ -135,9 +138,10 @@ def work(
             max_jobs=max_jobs,
             max_memory_mb=max_memory,
             burst=burst,
-            only_tracked=only_tracked,
             metrics_host=metrics_host,
             metrics_port=metrics_port,
+            max_idle_seconds=max_idle_time,
+            plain=PlainOptions(**rq | {"mode": Plain(rq["mode"])}),
         ),
         hint,
     )
@@ -162,3 +166,11 @@ def _known_to_rq(settings: Settings) -> set[str]:
     with closing(Wire(settings.required_redis_url, settings.namespace)) as redis, suppress(UnavailableError):
         return redis.queues()
     return set()
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

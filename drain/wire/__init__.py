@@ -5,6 +5,7 @@
     rq:queue:<queue>:intermediate
                            list of RQ job ids: plain RQ jobs on their way to a worker, which takes them out
     rq:job:<rq id>         hash: what an RQ worker needs to run one job
+    rq:executions:<rq id>  sorted set: RQ's executions of a job; there from the moment that RQ begins with it
     rq:suspended           there while `rq suspend` holds: no worker takes anything
     rq:worker:<name>       hash: what RQ's tools show of a worker; expires when nothing is heard of it
     rq:workers:<queue>     set of the keys of the workers that have registered for the queue
@@ -21,7 +22,7 @@ arguments, pickled as RQ itself would, under `<namespace>-<id>-forward`.
     push       the enqueuer's side: jobs are written and appended
     owners     which database feeds a namespace or a queue
     take       the worker's side: ids are taken, many at a time, and what is done is cleared
-    workers    live workers of each queue
+    workers    live workers of each queue; those that have died are taken out
     strangers  ids that are none of ours: judged by their bytes, and left alone, refused or dropped
 """
 
@@ -39,6 +40,7 @@ from drain.wire.push import (
     tracked_id,
 )
 from drain.wire.take import WAIT_SECONDS, Intake, Taken
+from drain.wire.workers import forget_worker
 
 __all__ = [
     "BYTES",
@@ -52,6 +54,7 @@ __all__ = [
     "connect",
     "delivery_number",
     "describe",
+    "forget_worker",
     "forwarded",
     "tracked",
     "tracked_id",

@@ -198,6 +198,10 @@ class Strangers:
                 pipeline.lrem(f"rq:queue:{queue}", -copies[rq_id], rq_id)  # type: ignore[arg-type]
             return sum(pipeline.execute())
 
+    def refuse(self, queue: str, rq_id: bytes) -> None:
+        """Move a plain job of the list to RQ's registry of failed jobs."""
+        self._report_refused(queue, self._act(queue, {rq_id: "refuse"}, {rq_id: 1}), "refused")
+
     def _act(self, queue: str, actions: dict[bytes, str], copies: Mapping[bytes, int]) -> list[bytes]:
         if not actions:
             return []

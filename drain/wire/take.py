@@ -15,6 +15,7 @@ import redis
 from drain.errors import UnavailableError
 from drain.wire.push import connect, describe, reachable
 from drain.wire.strangers import Kind, Strangers
+from drain.wire.workers import forget_worker
 
 log = logging.getLogger(__name__)
 
@@ -29,16 +30,14 @@ _MOST_ROUNDS = 50
 # A key that never is: to wait on where there is no other.
 _NOTHING = "drain:owners:nothing"
 # What the script has to say.
-_TAKEN, _SUSPENDED, _PLAIN_IS_NEXT, _TO_BE_SIFTED = range(4)
+_TAKEN, _SUSPENDED, _TO_BE_SIFTED = range(3)
 
 # Takes ids from the heads of the lists, the first list first, until there are enough; none while RQ is suspended.
 #
 # An id that is none of our tracked ones is taken alone, and by way of RQ's intermediate list: for all that we know,
-# this list is the only place that it is in.
+# this list is the only place that it is in. Keys that are no lists are left alone.
 #
-# Such an id is left where it is, and all behind it, unless ARGV[5] allows it. Keys that are no lists are left alone.
-#
-# ARGV[6] has a letter for each of KEYS: 't' where only tracked jobs run, so that such an id at the head has to be
+# ARGV[5] has a letter for each of KEYS: 't' where only tracked jobs run, so that such an id at the head has to be
 # looked at before anything else; 'a' where such ids are left alone for now; 'p' otherwise.
 #
 # One id may have been popped already, by the command that blocks: ARGV[3], from the list ARGV[4]; '' if none was.
@@ -47,20 +46,18 @@ local most, prefix, popped, popped_from = tonumber(ARGV[1]), ARGV[2], ARGV[3], A
 local function is_ours(id)
   return string.sub(id, 1, #prefix) == prefix and string.match(id, '^%d+%-%d+$', #prefix + 1)
 end
-local plain_allowed = ARGV[5] == '1'
 local bad, lists, mode = {}, {}, {}
 for place, key in ipairs(KEYS) do
-  mode[key] = string.sub(ARGV[6], place, place)
+  mode[key] = string.sub(ARGV[5], place, place)
   local kind = redis.call('TYPE', key).ok
   if kind == 'list' or kind == 'none' then lists[#lists + 1] = key else bad[#bad + 1] = key end
 end
 local suspended = redis.call('EXISTS', 'rq:suspended') == 1
 if popped ~= '' then
   redis.call('LREM', popped_from .. ':intermediate', 1, popped)
-  local only_tracked = mode[popped_from] == 't'
-  if suspended or (not is_ours(popped) and (only_tracked or not plain_allowed)) then
+  if suspended or (mode[popped_from] == 't' and not is_ours(popped)) then
     redis.call('LPUSH', popped_from, popped)
-    if not suspended then return {only_tracked and 3 or 2, {popped_from}, bad} end
+    if not suspended then return {2, {popped_from}, bad} end
   end
 end
 if suspended then return {1, {}, bad} end
@@ -92,9 +89,7 @@ for _, key in ipairs(lists) do
   elseif #ids > 0 and mode[key] == 'a' then
     ours = #ids
   elseif #ids > 0 and #taken == 0 and mode[key] == 't' then
-    return {3, {key}, bad}
-  elseif #ids > 0 and #taken == 0 and not plain_allowed then
-    return {2, {}, bad}
+    return {2, {key}, bad}
   elseif #ids > 0 and #taken == 0 then
     redis.call('LPOP', key)
     redis.call('RPUSH', key .. ':intermediate', ids[1])
@@ -103,6 +98,17 @@ for _, key in ipairs(lists) do
   if ours < #ids and mode[key] ~= 'a' then break end
 end
 return {0, taken, bad}
+"""
+# Gives a plain RQ job back whose worker has died, if RQ has not begun with it: it is then still in the intermediate
+# list, and has no execution.
+#
+# KEYS: the list, the intermediate list, the job's executions. ARGV: id.
+_GIVE_BACK_UNBEGUN = """
+if redis.call('EXISTS', KEYS[3]) == 0 and redis.call('LREM', KEYS[2], 1, ARGV[1]) > 0 then
+  redis.call('LPUSH', KEYS[1], ARGV[1])
+  return 1
+end
+return 0
 """
 # Does nothing where the hash has just been cleared: made anew, it would stay for ever.
 _TELL_OF_JOB = """
@@ -143,7 +149,7 @@ class Intake:
         only_tracked: Names of the queues in which nothing else runs.
 
     Attributes:
-        plain_is_next: The last `take` has left a plain RQ job where it is, or has more to judge.
+        more_to_judge: The last `take` has stopped before it found what it may take.
     """
 
     def __init__(
@@ -163,7 +169,8 @@ class Intake:
         self._redis = connect(redis_url)
         self._take = self._redis.register_script(_TAKE)
         self._tell_of_job = self._redis.register_script(_TELL_OF_JOB)
-        self.plain_is_next = False
+        self._give_back_unbegun = self._redis.register_script(_GIVE_BACK_UNBEGUN)
+        self.more_to_judge = False
         self._installation = installation
         self._only_tracked = {f"rq:queue:{queue}" for queue in only_tracked}
         self._strangers = Strangers(self._redis)
@@ -181,9 +188,7 @@ class Intake:
         """Whether there are keys that `wait` does not wait for; `take` looks whether it is still so."""
         return len(self._awaited()) < len(self._keys)
 
-    def take(
-        self, most: int, popped: tuple[str, bytes] | None = None, *, plain: bool = True
-    ) -> list[Taken] | None:
+    def take(self, most: int, popped: tuple[str, bytes] | None = None) -> list[Taken] | None:
         """Take up to so many ids from the heads of the lists, the first queue first, without waiting.
 
         An id that is none of our tracked jobs' is taken alone, and goes by way of RQ's intermediate list.
@@ -191,14 +196,13 @@ class Intake:
         Args:
             most: How many.
             popped: What `wait` has returned; it comes first.
-            plain: Whether a plain RQ job may be taken; else it is left, and what is behind it.
 
         Returns:
             None while RQ is suspended; `popped` is then back in its list.
         """
         key = _NOTHING
         for _ in range(_MOST_ROUNDS):
-            state, lists = self._ask(most, popped, plain=plain)
+            state, lists = self._ask(most, popped)
             key = lists[0].decode() if lists else key
             popped = None
             if state == _SUSPENDED:
@@ -211,16 +215,16 @@ class Intake:
                 return taken
         # The next look is at the other lists.
         self._leave_alone(key)
-        self.plain_is_next = True
+        self.more_to_judge = True
         return []
 
-    def _ask(self, most: int, popped: tuple[str, bytes] | None, *, plain: bool) -> tuple[int, list[Any]]:
+    def _ask(self, most: int, popped: tuple[str, bytes] | None) -> tuple[int, list[Any]]:
         key, rq_id = popped or ("", b"")
         modes = "".join(map(self._mode, self._keys))
         with reachable(self.where):
-            answer: Any = self._take(self._keys, [most, self._prefix, rq_id, key, int(plain), modes])
+            answer: Any = self._take(self._keys, [most, self._prefix, rq_id, key, modes])
         self._report([bad.decode() for bad in answer[2]])
-        self.plain_is_next = answer[0] == _PLAIN_IS_NEXT
+        self.more_to_judge = False
         return answer[0], answer[1]
 
     @property
@@ -298,7 +302,7 @@ class Intake:
             raise
 
     def _popped(self, seconds: float) -> tuple[str, bytes] | None:
-        self.plain_is_next = False
+        self.more_to_judge = False
         if self._waiter is None:
             self._waiter = self._patient.client()  # type: ignore[no-untyped-call]
         if self._waiter_id is None:
@@ -348,6 +352,46 @@ class Intake:
                 pipeline.lrem(f"{key}:intermediate", 1, given)  # type: ignore[arg-type]
                 pipeline.lpush(key, given)
             pipeline.execute()
+
+    def give_back_unbegun(self, taken: Taken) -> bool:
+        """Put a plain RQ job back that RQ has not begun with; returns whether that is so."""
+        key = f"rq:queue:{taken.queue}"
+        keys: list[Any] = [key, f"{key}:intermediate", b"rq:executions:" + _raw(taken.rq_id)]
+        with reachable(self.where):
+            return bool(self._give_back_unbegun(keys, [_raw(taken.rq_id)]))
+
+    def plain_among(self, refused: Sequence[Taken]) -> list[Taken]:
+        """Plain RQ jobs among ids that have the form of ours and that no claim wanted; those are to be run.
+
+        They are kept in RQ's intermediate list from now on. In queues where only tracked jobs run, they become failed
+        jobs of RQ's instead. The hashes of all others are deleted.
+        """
+        if not refused:
+            return []
+        with reachable(self.where):
+            # An installation that is nobody's: only what is plain is asked for.
+            verdicts = self._strangers.judge([_raw(each.rq_id) for each in refused], "")
+            plain = [
+                each for each, verdict in zip(refused, verdicts, strict=True) if verdict.kind is Kind.PLAIN
+            ]
+            for each in plain:
+                key = f"rq:queue:{each.queue}"
+                if key in self._only_tracked:
+                    self._redis.lpush(key, _raw(each.rq_id))
+                    self._strangers.refuse(each.queue, _raw(each.rq_id))
+                else:
+                    self._redis.rpush(f"{key}:intermediate", _raw(each.rq_id))
+        self.clear([each.rq_id for each in refused if each not in plain])
+        return [
+            each._replace(job_id=None, delivery=0)
+            for each in plain
+            if f"rq:queue:{each.queue}" not in self._only_tracked
+        ]
+
+    def forget_worker(self, name: str, pid: int, queues: Collection[str]) -> None:
+        """Take a worker of RQ's whose process has died out of RQ's list."""
+        with reachable(self.where):
+            forget_worker(self._redis, name, pid, queues)
 
     def clear(self, rq_ids: Sequence[str]) -> None:
         """Delete the hashes of deliveries whose jobs have ended."""

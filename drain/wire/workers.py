@@ -1,4 +1,4 @@
-"""Live workers of each queue, as RQ's books name them; nothing of a job is read.
+"""Live workers of each queue, as RQ's books name them; nothing of a job is read; those that have died are taken out.
 
 Stock `rq worker`s and the processes of `drain work` register alike: a key in a set for each of their queues, and a
 hash under that key that expires some time after the last heartbeat (8 minutes for `rq worker`, 2 for `drain work`).
@@ -10,12 +10,21 @@ takes plain RQ jobs only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import redis
 
 _TRACKED = b".tracked"
+# The pid tells a worker that has died from one that has taken its name since; one that took leave has said so.
+#
+# KEYS: the worker's hash, the set of all workers, the sets of those of each queue. ARGV: pid.
+_FORGET = """
+local pid = redis.call('HGET', KEYS[1], 'pid')
+if pid and (pid ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'death') == 1) then return 0 end
+for place = 2, #KEYS do redis.call('SREM', KEYS[place], KEYS[1]) end
+return redis.call('DEL', KEYS[1])
+"""
 
 
 def count_workers(client: redis.Redis, queues: Sequence[str]) -> dict[str, int]:
@@ -48,3 +57,17 @@ def _live(client: redis.Redis, keys: Sequence[bytes]) -> set[bytes]:
             pipeline.exists(key)
         answers = pipeline.execute()
     return {key for key, exists in zip(keys, answers, strict=True) if exists}
+
+
+def forget_worker(client: redis.Redis, name: str, pid: int, queues: Collection[str]) -> None:
+    """Take a worker whose process has died out of RQ's list, unless another process has its name by now.
+
+    Args:
+        client: The connection to Redis; what it raises is for the caller to translate.
+        name: Name of the worker, as RQ shows it.
+        pid: Id of the process that has died.
+        queues: Names of its queues.
+    """
+    key = f"rq:worker:{name}"
+    keys = [key, "rq:workers", *[f"rq:workers:{queue}" for queue in queues]]
+    client.eval(_FORGET, len(keys), *keys, str(pid))

@@ -34,11 +34,6 @@ from tests.support import (
     stage_jobs,
     wait_until,
 )
-from workers.hand import Hand
-from workers.journal import Journal
-from workers.options import WorkOptions
-from workers.rq_side import _maintain
-from workers.rq_worker import RQWorker
 
 GARBAGE = b"\xff\x1b[2Jgarbage"
 
@@ -174,19 +169,18 @@ def test_plain_jobs_of_other_queues_run_beside_a_queue_of_tracked_ones(
     assert not canary.exists()
 
 
+@pytest.mark.parametrize("only_tracked", ["default", ""], ids=["of tracked ones", "of all"])
 def test_rqs_maintenance_reads_no_job_of_a_queue_of_tracked_ones(
-    redis_url: str, client: Redis, canary: Path, tmp_path: Path
+    client: Redis, canary: Path, env: dict[str, str], only_tracked: str
 ) -> None:
     push_canary(client, canary, "evil")
+    client.delete("rq:queue:default")
     client.rpush("rq:queue:default:intermediate", "evil")
     client.zadd("rq:wip:default", {"evil:execution": 1})
-    options = WorkOptions(queues=["default"])
-    for only_tracked in (["default"], []):
-        worker = RQWorker(redis_url, ["default"], Hand(options, Journal()), only_tracked)
-        assert worker.queue_names() == ["default"]
-        with closing(worker.connection):
-            _maintain(worker)
-        assert canary.exists() is not bool(only_tracked)
+    told = env | {"DRAIN_ONLY_TRACKED_QUEUES": only_tracked}
+    with drain_command("work", "default", "mail", "--burst", "--with-scheduler", env=told) as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+    assert canary.exists() is not bool(only_tracked)
 
 
 def test_a_queue_cannot_be_forwarded_and_take_tracked_jobs_only() -> None:
@@ -246,5 +240,5 @@ def test_a_list_that_takes_long_to_clear_keeps_a_worker_from_no_other_queue(
     )
     with closing(intake):
         assert intake.take(1) == []
-        assert intake.plain_is_next
+        assert intake.more_to_judge
         assert [taken.job_id for taken in intake.take(1) or []] == [1]

@@ -386,7 +386,7 @@ def test_ids_of_another_database_keep_a_worker_from_no_other_queue_and_no_job_be
     with closing(intake):
         assert [taken.job_id for _ in range(2) for taken in intake.take(1) or []] == [ours, *letter]
         assert intake.take(1) == []
-        assert not intake.plain_is_next
+        assert not intake.more_to_judge
         assert intake.some_are_left_out
     assert sorted([*pushed(redis_url, "mail"), behind]) == before
 

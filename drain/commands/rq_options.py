@@ -1,0 +1,66 @@
+"""The options of `drain work` that RQ's own worker has too, as RQ spells them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+_OPTIONS = (
+    click.option(
+        "--plain",
+        "mode",
+        type=click.Choice(["fork", "inline", "refuse"]),
+        default="fork",
+        show_default=True,
+        help="Plain RQ jobs: in a process forked for each, as `rq worker` does; in one process, which is faster; "
+        "or not at all.",
+    ),
+    click.option("--only-tracked", is_flag=True, help="The same as --plain refuse: not a byte is unpickled."),
+    click.option("--serializer", metavar="PATH", help="RQ's serializer: json, pickle, or a dotted path."),
+    click.option("--job-class", metavar="PATH", help="RQ's job class."),
+    click.option(
+        "--exception-handler",
+        "exception_handlers",
+        metavar="PATH",
+        multiple=True,
+        help="Called when a plain job fails; may be given several times.",
+    ),
+    click.option(
+        "--disable-default-exception-handler", is_flag=True, help="Leave failed plain jobs to those alone."
+    ),
+    click.option("--name", help="Name of RQ's worker; with several processes, NAME.1, NAME.2 and so on."),
+    click.option("--with-scheduler", is_flag=True, help="Enqueue RQ's scheduled jobs when they are due."),
+    click.option(
+        "--worker-ttl", type=click.IntRange(16), help="Seconds until RQ takes a silent worker for dead."
+    ),
+    click.option("--results-ttl", type=int, help="Seconds for which RQ keeps results."),
+    click.option("--maintenance-interval", type=click.IntRange(1), help="Seconds between RQ's clean-ups."),
+    click.option(
+        "--job-monitoring-interval",
+        type=click.IntRange(1),
+        help="Seconds between the heartbeats of a plain job.",
+    ),
+)
+_NAMES = (
+    *("mode", "only_tracked", "serializer", "job_class", "exception_handlers"),
+    *("disable_default_exception_handler", "name", "with_scheduler"),
+    *("worker_ttl", "results_ttl", "maintenance_interval", "job_monitoring_interval"),
+)
+
+
+def rq_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command these options; it gets them as one dict, `rq`, without `--only-tracked`."""
+
+    def with_options(**given: Any) -> Any:
+        rq = {name: given.pop(name) for name in _NAMES}
+        if rq.pop("only_tracked"):
+            rq["mode"] = "refuse"
+        return command(rq=rq, **given)
+
+    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+    with_options.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in reversed(_OPTIONS):
+        with_options = option(with_options)
+    return with_options

@@ -1,0 +1,92 @@
+"""The socket between a worker process and the RQ process that it has forked: one JSON array a line.
+
+To RQ:     [queue, rq id]    run this plain RQ job
+From RQ:   ["ready", name]   the last job has ended, or there was none; the name is that of RQ's worker
+           ["waits"]         RQ's worker cannot start as yet: Redis is away, or refuses
+           ["bye"]           RQ's worker has been shut down
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic, sleep
+from typing import Any
+
+READY, WAITS, BYE = "ready", "waits", "bye"
+_BYTES_AT_A_TIME = 65536
+
+
+class Line:
+    """One end. It is for one thread at a time; no forked child keeps it open.
+
+    Args:
+        sock: A connected socket.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._unread = b""
+        # An end that a job's own children kept open would not end with its process.
+        os.register_at_fork(after_in_child=sock.close)
+
+    def say(self, *words: str) -> None:
+        """Send one message.
+
+        Raises:
+            EOFError: The other end is closed, or this one has hung up.
+        """
+        try:
+            self._sock.settimeout(None)
+            self._sock.sendall(json.dumps(words).encode() + b"\n")
+        except OSError as error:
+            raise EOFError from error
+
+    def hear(self, seconds: float) -> Sequence[str] | None:
+        """Wait for a message; None if none comes in time.
+
+        Raises:
+            EOFError: The other end is closed.
+        """
+        while b"\n" not in self._unread:
+            if not self._read(seconds):
+                return None
+        line, _, self._unread = self._unread.partition(b"\n")
+        words: Any = json.loads(line)
+        return [str(word) for word in words]
+
+    def pause(self, seconds: float) -> None:
+        """Wait for so long, whatever is said meanwhile.
+
+        Raises:
+            EOFError: The other end is closed.
+        """
+        until = monotonic() + seconds
+        while (left := until - monotonic()) > 0 and self._read(left):
+            sleep(min(0.1, left))
+
+    def hang_up(self) -> None:
+        """Let the other end know that nothing more will be said."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._sock.close()
+
+    def _read(self, seconds: float) -> bool:
+        """Wait for bytes; False if none come in time."""
+        try:
+            self._sock.settimeout(seconds)
+            read = self._sock.recv(_BYTES_AT_A_TIME)
+        except (TimeoutError, BlockingIOError):
+            return False
+        except OSError as error:
+            raise EOFError from error
+        if not read:
+            raise EOFError
+        self._unread += read
+        return True
