@@ -9,12 +9,12 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drain.errors import DrainError
-from pipeline import java
+from pipeline import java, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,21 +87,29 @@ def session(
     chosen = _settings(master, settings or {}, verbose=verbose)
     if gives_way and chosen.get("spark.master", "").startswith("local"):
         os.nice(_NICE)
-    with tempfile.NamedTemporaryFile(prefix="drain-spark-", suffix=".log") as log:
-        builder = SparkSession.builder.appName("job-drain")
-        for name, value in chosen.items():
-            builder = builder.config(name, value)
+    with tempfile.NamedTemporaryFile(prefix="drain-spark-", suffix=".log") as log, ExitStack() as stack:
         try:
             with nullcontext() if verbose else _standard_error_to(log.fileno()):
-                started = builder.getOrCreate()
+                started = stack.enter_context(_started(chosen))
         except Exception as error:  # noqa: BLE001  (Spark, py4j and the launcher raise anything)
             raise DrainError(f"Spark did not start: {_reason(error, Path(log.name))}") from None
+        _apply(started, _MEANING)
+        yield started
+
+
+@contextmanager
+def _started(settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    theirs = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    with nullcontext() if theirs else jvm.started(settings):
+        session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
         try:
-            _apply(started, _MEANING)
-            yield started
+            yield session
         finally:
             with suppress(Exception):
-                started.stop()
+                session.stop()
 
 
 def require() -> None:
@@ -136,7 +144,7 @@ def _apply(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
 
 
 def _settings(master: str | None, given: Mapping[str, str], *, verbose: bool) -> dict[str, str]:
-    settings = dict(_ALWAYS)
+    settings = {"spark.app.name": "job-drain"} | _ALWAYS
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         master = master or "local[*]"

@@ -31,10 +31,8 @@ class Runtime:
     @contextmanager
     def session(self, sources_of_others: Sequence[str] = ()) -> Iterator[SparkSession]:
         """A session as this says, which knows our data sources and these, each named `module:Class`."""
-        with (
-            session(self.master, self.settings, verbose=self.verbose, gives_way=True) as spark,
-            interruptible(spark),
-        ):
+        starting = session(self.master, self.settings, verbose=self.verbose, gives_way=True)
+        with interruptible(starting) as spark:
             from pipeline import datasources
 
             datasources.register(spark)
