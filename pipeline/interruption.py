@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline import jvm
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 _AGAIN_SECONDS = 0.2
 _PATIENCE_SECONDS = 3.0
+
+# Signals, for as long as there is a session.
+_received: list[int] = []
 
 
 @contextmanager
@@ -34,26 +38,28 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
         with session as spark:
             yield spark
         return
-    received: list[int] = []
+    _received.clear()
     ended = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     heard = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
 
     def end(number: int, _frame: object) -> None:
-        received.append(number)
+        _received.append(number)
         _raise(number)
 
     def cancel(number: int, _frame: object) -> None:
-        received.append(number)
-        if len(received) > 1:
+        _received.append(number)
+        if len(_received) > 1:
             _raise(number)
         # Not here: the main thread is in the middle of talking to the JVM, and cannot begin anew.
-        for act in (_cancel, _end):
-            threading.Thread(target=act, args=(spark, ended), name="interruption", daemon=True).start()
+        for act in (partial(_cancel, spark), partial(_end, ours)):
+            threading.Thread(target=act, args=(ended,), name="interruption", daemon=True).start()
 
+    running = jvm.running()
     _handle(heard, end)
     try:
         with session as spark:
+            ours = None if running else jvm.running()
             # Spark has put one of its own in the place of the first.
             _handle(heard, cancel)
             try:
@@ -61,12 +67,23 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
             finally:
                 ended.set()
     except Exception:
-        if received:
-            _raise(received[0])
+        check()
         raise
     finally:
+        _received.clear()
         for number in heard:
             signal.signal(number, before[number])
+
+
+def check() -> None:
+    """End what is being done if a signal has been received; for whoever goes on after a failure.
+
+    Raises:
+        KeyboardInterrupt: It was SIGINT.
+        SystemExit: It was another one.
+    """
+    if _received:
+        _raise(_received[0])
 
 
 def _handle(numbers: Iterable[int], handler: Callable[[int, object], None]) -> None:
@@ -81,10 +98,10 @@ def _cancel(spark: SparkSession, ended: threading.Event) -> None:
             spark.sparkContext.cancelAllJobs()
 
 
-def _end(spark: SparkSession, ended: threading.Event) -> None:
+def _end(ours: jvm.Process | None, ended: threading.Event) -> None:
     # Spark cannot cancel what is no job yet, and takes seconds to plan one that reads a Python data source.
-    if not ended.wait(_PATIENCE_SECONDS):
-        jvm.end(spark)
+    if ours is not None and not ended.wait(_PATIENCE_SECONDS):
+        jvm.end(ours)
 
 
 def _raise(number: int) -> None:

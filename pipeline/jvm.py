@@ -12,10 +12,9 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+Process: TypeAlias = subprocess.Popen[bytes]
 
 _END_SECONDS = 3
 # A line names the JVM. Python's workers end with it: each reads from it, or from the one that it has started.
@@ -30,6 +29,8 @@ while [ -n "$jvm" ] && [ $turns -lt {_END_SECONDS * 10} ] && kill -s 0 "$jvm"; d
 done
 kill -s KILL 0
 """
+
+_running: list[Process] = []
 
 
 @contextmanager
@@ -51,11 +52,13 @@ def started(settings: Mapping[str, str]) -> Iterator[None]:
     try:
         gateway = launch(SparkConf().setAll(list(settings.items())), {"process_group": guard.pid})
         os.write(write, f"{gateway.proc.pid}\n".encode())
+        _running.append(gateway.proc)
         SparkContext._gateway, SparkContext._jvm = gateway, gateway.jvm
         yield
     finally:
         os.close(write)
         SparkContext._gateway = SparkContext._jvm = None
+        _running.clear()
         if gateway is not None:
             # The guard takes it for alive until it is waited for.
             gateway.proc.wait()
@@ -63,18 +66,21 @@ def started(settings: Mapping[str, str]) -> Iterator[None]:
         guard.wait()
 
 
-def end(spark: SparkSession) -> None:
-    """End the JVM of a session, if this process has started it: whatever waits for it fails with a Py4JError."""
-    process = getattr(spark.sparkContext._gateway, "proc", None)
-    if process is not None:
-        process.terminate()
-        try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
+def running() -> Process | None:
+    """The JVM of this process, if there is one that `started` has started."""
+    return _running[-1] if _running else None
 
 
-def _guard(read: int) -> subprocess.Popen[bytes]:
+def end(process: Process) -> None:
+    """End a JVM while its block still runs: whatever waits for it fails with a Py4JError."""
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _guard(read: int) -> Process:
     nowhere = subprocess.DEVNULL
     try:
         return subprocess.Popen(
