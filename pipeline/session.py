@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from drain.errors import DrainError
 from pipeline import java, jvm
@@ -75,6 +75,7 @@ def session(
         # They log errors that they raise as well, as pages of JSON and tracebacks.
         for name in ("SQLQueryContextLogger", "py4j"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger().addFilter(_is_not_of_py4j)
     # Python workers are to be of this very Python, and to import what we can import.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
@@ -87,12 +88,12 @@ def session(
     chosen = _settings(master, settings or {}, verbose=verbose)
     if gives_way and chosen.get("spark.master", "").startswith("local"):
         os.nice(_NICE)
-    with tempfile.NamedTemporaryFile(prefix="drain-spark-", suffix=".log") as log, ExitStack() as stack:
+    with tempfile.TemporaryFile() as log, ExitStack() as stack:
         try:
             with nullcontext() if verbose else _standard_error_to(log.fileno()):
                 started = stack.enter_context(_started(chosen))
         except Exception as error:  # noqa: BLE001  (Spark, py4j and the launcher raise anything)
-            raise DrainError(f"Spark did not start: {_reason(error, Path(log.name))}") from None
+            raise DrainError(f"Spark did not start: {_reason(error, log)}") from None
         _apply(started, _MEANING)
         yield started
 
@@ -110,6 +111,11 @@ def _started(settings: Mapping[str, str]) -> Iterator[SparkSession]:
         finally:
             with suppress(Exception):
                 session.stop()
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    # It logs to the root's logger that Ctrl-C came while it waited.
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def require() -> None:
@@ -171,7 +177,8 @@ def _standard_error_to(file: int) -> Iterator[None]:
         os.close(ours)
 
 
-def _reason(error: BaseException, log: Path) -> str:
-    said = log.read_text(encoding="utf-8", errors="replace")
+def _reason(error: BaseException, log: IO[bytes]) -> str:
+    log.seek(0)
+    said = log.read().decode(errors="replace")
     lines = [line.strip() for line in said.splitlines() if re.search(r"(?i)error|exception", line)]
     return lines[0] if lines else str(error).partition("\n")[0]

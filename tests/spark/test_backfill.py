@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from drain.__main__ import main
 from drain.transitions import bulk
 from pipeline import progress
-from tests.support import in_a_hurry, query, wait_until
+from tests.support import all_with, in_a_hurry, query, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -365,10 +365,11 @@ def test_a_run_that_is_killed_half_way_stages_nothing_and_can_be_repeated(
             "--master",
             "local[1]",
         ],
-        env=os.environ | in_a_hurry() | {"DRAIN_DATABASE_URL": database_url},
+        env=os.environ | in_a_hurry() | {"DRAIN_DATABASE_URL": database_url, "MARK": database_url},
         stderr=subprocess.DEVNULL,
     )
     until_it_copies(database_url)
     process.kill()
     process.wait(60)
+    wait_until(lambda: not all_with("MARK", database_url))
     assert_it_can_be_repeated(database_url, backfill, documents)
