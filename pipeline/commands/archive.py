@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from drain import display
 from drain.commandline import as_json_option, settings_options
+from drain.errors import ConfigError
 from drain.visible import visible
 from pipeline import archive as work
 from pipeline import follow as following
@@ -69,6 +71,8 @@ def archive(
     drain archive s3a://lake/jobs --keep-days 7
     drain archive s3a://lake/jobs --follow
     """  # noqa: D301
+    if Path(path.removeprefix("file:")).is_file():
+        raise ConfigError(f"{path} is a file; name the directory of the archive, which is made if need be")
     if dry_run and follow:
         raise click.UsageError("give --dry-run or --follow, not both")
     if dry_run:

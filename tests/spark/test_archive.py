@@ -92,6 +92,12 @@ def archive(spark: SparkSession, database_url: str, path: Path) -> Archive:
     return act
 
 
+def test_a_file_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ["archive", str(tmp_path / "file"), "--database-url", "postgresql://nowhere"]
+    assert "is a file; name the directory of the archive" in CliRunner().invoke(main, words).stderr
+
+
 def killed(database_url: str, path: Path, patch: str, *options: str) -> None:
     """Run the command in a process of its own that kills itself where `patch` has it call die()."""
     program = f"""
