@@ -109,14 +109,22 @@ class Result:
 Session = Callable[[], "AbstractContextManager[SparkSession]"]
 
 
-def count(database_url: str, plan: Plan, session: Session) -> Result:
+def count(
+    database_url: str, plan: Plan, session: Session, tell: Callable[[str], None] = lambda _step: None
+) -> Result:
     """Compare and count; nothing is staged.
+
+    Args:
+        database_url: Where the jobs would be staged.
+        plan: What.
+        session: Makes the Spark session.
+        tell: Is told each step.
 
     Raises:
         DrainError: A side cannot be read, or cannot be compared with the other.
     """
     began = monotonic()
-    with session() as spark, explained(), _compared(spark, plan) as found:
+    with session() as spark, explained(), _compared(spark, plan, tell) as found:
         due, staged = _due(found, plan), 0
         if due:
             with history.instant(database_url) as now:
@@ -146,9 +154,8 @@ def run(
             return Result(plan.run_id, {}, before, 0, monotonic() - began)
         names = plan.corrects.values()
         runs.try_one(connection, names, queue=plan.queue, priority=plan.priority, tag=plan.tag)
-        tell("comparing the two sides")
         try:
-            with session() as spark, explained(), _compared(spark, plan) as found:
+            with session() as spark, explained(), _compared(spark, plan, tell) as found:
                 due = _due(found, plan)
                 if due:
                     tell(f"staging up to {due:,} jobs")
@@ -167,8 +174,9 @@ def run(
 
 
 @contextmanager
-def _compared(spark: SparkSession, plan: Plan) -> Iterator[Comparison]:
+def _compared(spark: SparkSession, plan: Plan, tell: Callable[[str], None]) -> Iterator[Comparison]:
     """What the two sides differ in, with the report written."""
+    tell("comparing the two sides")
     # Refused now and not when all has been compared; what an attempt of this run has left is written over.
     if plan.report and history.exists(spark, plan.report) and not history.exists(spark, _mark(plan)):
         raise ConfigError(f"there is something at {plan.report} already; --report writes to a new path")

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -54,6 +54,7 @@ def session(
     *,
     verbose: bool = False,
     gives_way: bool = False,
+    report: Callable[[str], None] = lambda _step: None,
 ) -> Iterator[SparkSession]:
     """A Spark session of our own, stopped at the end of the block; the caller's, if one is running.
 
@@ -65,12 +66,13 @@ def session(
             removed at the end.
         gives_way: Where all of it runs on this machine, leave the processor to others first; for a process that
             does nothing else.
+        report: Is told that Spark starts, which takes seconds.
 
     Raises:
         DrainError: Spark is not installed, finds no Java, or does not start.
     """
     require()
-    java.provide()
+    which = java.provide()
     if not verbose:
         # They log errors that they raise as well, as pages of JSON and tracebacks.
         for name in ("SQLQueryContextLogger", "py4j"):
@@ -88,6 +90,7 @@ def session(
     chosen = _settings(master, settings or {}, verbose=verbose)
     if gives_way and chosen.get("spark.master", "").startswith("local"):
         os.nice(_NICE)
+    report(f"starting Spark ({which})")
     with tempfile.TemporaryFile() as log, ExitStack() as stack:
         try:
             with nullcontext() if verbose else _standard_error_to(log.fileno()):

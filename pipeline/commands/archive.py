@@ -103,7 +103,7 @@ def _archive(database_url: str, path: str, runtime: Runtime, keep_days: int, *, 
     def report(step: str) -> None:
         say[-1](step)
 
-    found = work.run(database_url, path, runtime.session, keep=keep_days, report=report)
+    found = work.run(database_url, path, lambda: runtime.session(report), keep=keep_days, report=report)
     while True:
         # Not around the lines on standard output as well: a terminal's progress takes them over.
         with display.progress() as step:
@@ -134,7 +134,7 @@ def _follow(plan: following.Plan, runtime: Runtime, *, as_json: bool) -> None:
 
     @contextmanager
     def session() -> Iterator[SparkSession]:
-        with runtime.session() as spark, _ended_by_signals(stop):
+        with runtime.session(report) as spark, _ended_by_signals(stop):
             yield spark
 
     def show(day: work.Archived) -> None:
