@@ -95,8 +95,8 @@ def reconcile(
     """Compare a source of truth with a target, and stage a job for each difference, all of them in one commit.
 
     Each side is a path that ends in .parquet, .csv, .json, .jsonl or .orc; a directory of this machine with such
-    files; FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres. A column that the target calls otherwise is given as
-    id=document_id.
+    files; FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres.
+    A column that the target calls otherwise is given as id=document_id.
 
     A job gets the key, and has to bring the target to what the source holds when it runs; a delete job has to look
     whether the source still lacks it. A key whose job waits already is left out, so running this twice does no
