@@ -116,7 +116,6 @@ def run(
 
         @cache
         def started() -> SparkSession:
-            report("starting Spark")
             return stack.enter_context(session())
 
         work = Archive(connection, database_url, archive, started, report)

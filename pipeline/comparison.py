@@ -231,6 +231,8 @@ def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
 
 
 def _refuse(found: DataFrame, counted: Mapping[str, int], columns: Columns) -> None:
+    from pyspark.sql import functions as f
+
     if _NO_KEY in counted:
         rows = found.where(found.reason == _NO_KEY).groupBy().sum(*_COUNTED).collect()[0]
         raise DrainError(
@@ -238,11 +240,13 @@ def _refuse(found: DataFrame, counted: Mapping[str, int], columns: Columns) -> N
             f"{_spelled(columns.key)}; leave them out, such as by 'sql:SELECT … WHERE … IS NOT NULL'"
         )
     if _REPEATED in counted:
-        (example,) = found.where(found.reason == _REPEATED).limit(1).collect()
-        key = ", ".join(str(example[name]) for name in key_names(columns))
+        # As Spark writes it: Python has no time after the year 9999.
+        key = [f.col(name).cast("string").alias(name) for name in key_names(columns)]
+        (example,) = found.where(found.reason == _REPEATED).select(*key, *_COUNTED).limit(1).collect()
         raise DrainError(
             f"{_spelled(columns.key)} is no key: {counted[_REPEATED]} of its values are there more than once, such as "
-            f"{key}, {example.source_rows} times in the source and {example.target_rows} times in the target"
+            f"{', '.join(example[:-2])}, {example.source_rows} times in the source and {example.target_rows} times in "
+            "the target"
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from drain.errors import DrainError
+from pipeline import interruption
 
 # An error of ours comes back from another process, as the last line of its traceback.
 _OURS = re.compile(r"^drain\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
@@ -21,6 +22,8 @@ def explained() -> Iterator[None]:
 
     Raises:
         DrainError: In place of Spark's own.
+        KeyboardInterrupt: A signal has ended what Spark did; see `pipeline.interruption`.
+        SystemExit: Likewise.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -28,6 +31,8 @@ def explained() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
+        # Or the archive would try each of the other days.
+        interruption.check()
         raise DrainError(explanation(str(error))) from error
 
 

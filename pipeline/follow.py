@@ -87,7 +87,6 @@ def run(
     Raises:
         DrainError: It cannot go on. Nothing is lost: the next run takes up where this one ended.
     """
-    report("starting Spark")
     with alone(plan.database_url) as connection, session() as spark:
         follower = Follower(plan, connection, spark, on_batch, on_day, report)
         follower.close_days()

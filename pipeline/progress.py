@@ -42,7 +42,7 @@ class Step:
         return f"{self.rows:,} of {count(self.total, 'row')}, {rate:,.0f} a second{left}"
 
 
-Reporter: TypeAlias = Callable[[Step], None]
+Reporter: TypeAlias = Callable[[str], None]
 
 
 @contextmanager
@@ -54,6 +54,7 @@ def watched(database_url: str, run_id: str, rows: DataFrame, report: Reporter | 
     if report is None:
         yield
         return
+    report("counting the rows")
     total = rows.count()
     ended = threading.Event()
     watcher = threading.Thread(
@@ -74,4 +75,4 @@ def _watch(database_url: str, run_id: str, total: int, report: Reporter, ended: 
         connection = postgres.connect(database_url, "drain progress")
         with connection, postgres.reachable(database_url):
             while not ended.wait(_LOOK_SECONDS):
-                report(Step(min(total, bulk.copied(connection, run_id)), total, monotonic() - began))
+                report(str(Step(min(total, bulk.copied(connection, run_id)), total, monotonic() - began)))

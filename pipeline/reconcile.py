@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ class Plan:
         queue: Whose workers run them.
         priority: Lower runs first; applications' own jobs have 0.
         tag: Where they were staged, for people.
-        report: Where to keep the differences as Parquet; nothing may be there yet.
+        report: Where to keep the differences as Parquet; nothing may be there yet but what the same run has left.
         run_id: Tells this run from others. One that has staged its jobs stages no more.
         max_connections: The most that copy rows to Postgres at the same time.
     """
@@ -108,14 +109,22 @@ class Result:
 Session = Callable[[], "AbstractContextManager[SparkSession]"]
 
 
-def count(database_url: str, plan: Plan, session: Session) -> Result:
+def count(
+    database_url: str, plan: Plan, session: Session, tell: Callable[[str], None] = lambda _step: None
+) -> Result:
     """Compare and count; nothing is staged.
+
+    Args:
+        database_url: Where the jobs would be staged.
+        plan: What.
+        session: Makes the Spark session.
+        tell: Is told each step.
 
     Raises:
         DrainError: A side cannot be read, or cannot be compared with the other.
     """
     began = monotonic()
-    with session() as spark, explained(), _compared(spark, plan) as found:
+    with session() as spark, explained(), _compared(spark, plan, tell) as found:
         due, staged = _due(found, plan), 0
         if due:
             with history.instant(database_url) as now:
@@ -145,9 +154,8 @@ def run(
             return Result(plan.run_id, {}, before, 0, monotonic() - began)
         names = plan.corrects.values()
         runs.try_one(connection, names, queue=plan.queue, priority=plan.priority, tag=plan.tag)
-        tell("comparing the two sides")
         try:
-            with session() as spark, explained(), _compared(spark, plan) as found:
+            with session() as spark, explained(), _compared(spark, plan, tell) as found:
                 due = _due(found, plan)
                 if due:
                     tell(f"staging up to {wording.count(due, 'job')}")
@@ -166,22 +174,29 @@ def run(
 
 
 @contextmanager
-def _compared(spark: SparkSession, plan: Plan) -> Iterator[Comparison]:
+def _compared(spark: SparkSession, plan: Plan, tell: Callable[[str], None]) -> Iterator[Comparison]:
     """What the two sides differ in, with the report written."""
-    # Refused now and not when all has been compared.
-    if plan.report and history.exists(spark, plan.report):
+    tell("comparing the two sides")
+    # Refused now and not when all has been compared; what an attempt of this run has left is written over.
+    if plan.report and history.exists(spark, plan.report) and not history.exists(spark, _mark(plan)):
         raise ConfigError(f"there is something at {plan.report} already; --report writes to a new path")
     with compared(plan.source.load(spark), plan.target.load(spark), plan.columns) as found:
         if plan.report:
-            _keep_report(found.differences, plan)
+            _keep_report(spark, found.differences, plan)
         yield found
 
 
-def _keep_report(differences: DataFrame, plan: Plan) -> None:
+def _mark(plan: Plan) -> str:
+    """An empty file, which no reader of Parquet looks at, that says whose the report is."""
+    return f"{plan.report}/_run_{sha256(plan.run_id.encode()).hexdigest()}"
+
+
+def _keep_report(spark: SparkSession, differences: DataFrame, plan: Plan) -> None:
     pairs = zip(key_names(plan.columns), plan.columns.key, strict=True)
     keys = [differences[name].alias(pair.source) for name, pair in pairs]
     rows = differences.select(*keys, "reason", "source_version", "target_version")
-    rows.write.parquet(str(plan.report))
+    history.make_empty(spark, str(plan.report), _mark(plan))
+    rows.write.mode("append").parquet(str(plan.report))
 
 
 def _due(found: Comparison, plan: Plan) -> int:

@@ -8,14 +8,14 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from drain import packages
 from drain.errors import DrainError
-from pipeline import java
+from pipeline import java, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +55,7 @@ def session(
     *,
     verbose: bool = False,
     gives_way: bool = False,
+    report: Callable[[str], None] = lambda _step: None,
 ) -> Iterator[SparkSession]:
     """A Spark session of our own, stopped at the end of the block; the caller's, if one is running.
 
@@ -66,16 +67,18 @@ def session(
             removed at the end.
         gives_way: Where all of it runs on this machine, leave the processor to others first; for a process that
             does nothing else.
+        report: Is told that Spark starts, which takes seconds.
 
     Raises:
         DrainError: Spark is not installed, finds no Java, or does not start.
     """
     require()
-    java.provide()
+    which = java.provide()
     if not verbose:
         # They log errors that they raise as well, as pages of JSON and tracebacks.
         for name in ("SQLQueryContextLogger", "py4j"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger().addFilter(_is_not_of_py4j)
     # Python workers are to be of this very Python, and to import what we can import.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
@@ -88,21 +91,35 @@ def session(
     chosen = _settings(master, settings or {}, verbose=verbose)
     if gives_way and chosen.get("spark.master", "").startswith("local"):
         os.nice(_NICE)
-    with tempfile.NamedTemporaryFile(prefix="drain-spark-", suffix=".log") as log:
-        builder = SparkSession.builder.appName("job-drain")
-        for name, value in chosen.items():
-            builder = builder.config(name, value)
+    report(f"starting Spark ({which})")
+    with tempfile.TemporaryFile() as log, ExitStack() as stack:
         try:
             with nullcontext() if verbose else _standard_error_to(log.fileno()):
-                started = builder.getOrCreate()
+                started = stack.enter_context(_started(chosen))
         except Exception as error:  # noqa: BLE001  (Spark, py4j and the launcher raise anything)
-            raise DrainError(f"Spark did not start: {_reason(error, Path(log.name))}") from None
+            raise DrainError(f"Spark did not start: {_reason(error, log)}") from None
+        _apply(started, _MEANING)
+        yield started
+
+
+@contextmanager
+def _started(settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    theirs = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    with nullcontext() if theirs else jvm.started(settings):
+        session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
         try:
-            _apply(started, _MEANING)
-            yield started
+            yield session
         finally:
             with suppress(Exception):
-                started.stop()
+                session.stop()
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    # It logs to the root's logger that Ctrl-C came while it waited.
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def require() -> None:
@@ -139,7 +156,7 @@ def _apply(spark: SparkSession, settings: Mapping[str, str | None]) -> None:
 
 
 def _settings(master: str | None, given: Mapping[str, str], *, verbose: bool) -> dict[str, str]:
-    settings = dict(_ALWAYS)
+    settings = {"spark.app.name": "job-drain"} | _ALWAYS
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         master = master or "local[*]"
@@ -166,7 +183,8 @@ def _standard_error_to(file: int) -> Iterator[None]:
         os.close(ours)
 
 
-def _reason(error: BaseException, log: Path) -> str:
-    said = log.read_text(encoding="utf-8", errors="replace")
+def _reason(error: BaseException, log: IO[bytes]) -> str:
+    log.seek(0)
+    said = log.read().decode(errors="replace")
     lines = [line.strip() for line in said.splitlines() if re.search(r"(?i)error|exception", line)]
     return lines[0] if lines else str(error).partition("\n")[0]

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from drain.errors import ConfigError
+from drain.wording import count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SPELLING = (
-    "a path that ends in .parquet, .csv, .json, .jsonl or .orc; FORMAT:PATH for any other format of Spark's, such as "
-    "parquet:s3a://bucket/documents; or sql:SELECT … on Postgres"
+    "a path that ends in .parquet, .csv, .json, .jsonl or .orc; a directory of this machine with such files; "
+    "FORMAT:PATH for any other format of Spark's, such as parquet:s3a://bucket/documents; or sql:SELECT … on Postgres"
 )
 
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
+_DIRECTORY = "/"
+# Of the names of files; Spark sees through them.
+_COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
+# Parquet files among which only a log knows those that count, and who keeps it.
+_TABLES = {"_delta_log": "delta", ".hoodie": "hudi"}
+_KINDS = {
+    _DIRECTORY: ("directory that is no partition", "directories that are no partitions"),
+    "": ("file without an ending", "files without an ending"),
+}
+_NAMED = 5
+# What may stand before a colon and one slash, and is no format.
+_FILE_SYSTEMS = ("file", "hdfs", "dbfs")
 # A CSV without its names, or with numbers that sort as text, is of little use.
 # And a line that cannot be read is not a job with nulls.
 _STRICT = {"mode": "FAILFAST"}
@@ -56,13 +70,11 @@ class Source:
         prefix, colon, rest = text.partition(":")
         if colon and prefix.lower() == "sql":
             return cls(format="postgres_query", options={"query": rest, "database_url": database_url} | given)
-        if colon and prefix.replace("_", "").isalnum() and not rest.startswith("//"):
-            return cls(format=prefix, path=rest, options=_OPTIONS.get(prefix, {}) | given)
-        name = PurePosixPath(text.rstrip("/")).suffix.lower()
-        if name not in _FORMATS:
-            raise ConfigError(f"cannot tell the format of {text!r}; give {SPELLING}")
-        format_ = _FORMATS[name]
-        return cls(format=format_, path=text, options=_OPTIONS.get(format_, {}) | given)
+        if colon and prefix.replace("_", "").isalnum() and not _is_url(prefix, rest):
+            format_, path = _FORMATS.get(f".{prefix.lower()}", prefix), rest
+        else:
+            format_, path = _told(text), text
+        return cls(format=format_, path=path, options=_OPTIONS.get(format_, {}) | given)
 
     def load(self, spark: SparkSession) -> DataFrame:
         """The rows; read when they are needed, and only then.
@@ -75,6 +87,56 @@ class Source:
         with explained():
             reader = spark.read.format(self.format).options(**self.options)
             return reader.load(self.path) if self.path else reader.load()
+
+
+def _is_url(scheme: str, rest: str) -> bool:
+    return rest.startswith("//") or (scheme in _FILE_SYSTEMS and rest.startswith("/"))
+
+
+def _told(path: str) -> str:
+    """The format of what is at a path: what a directory of this machine holds, and else what its name ends in."""
+    by_name = _FORMATS.get(_ending(path.rstrip("/")))
+    place = Path(path.removeprefix("file:"))
+    if not place.is_dir():
+        remote = ", into which only Spark could look" if "://" in path else ""
+        if by_name is None:
+            raise ConfigError(f"cannot tell the format of {path!r}{remote}; give {SPELLING}")
+        return by_name
+    for log, format_ in _TABLES.items():
+        if (place / log).is_dir():
+            return format_
+    found = Counter(_endings(place))
+    formats = {_FORMATS.get(ending) for ending in found}
+    told = (formats.pop() if len(formats) == 1 else None) or by_name
+    if told is None:
+        raise ConfigError(
+            f"cannot tell the format of {path!r}, which holds {_counted(found)}; say it before the path, "
+            f"such as parquet:{path}, or name some of the files, such as {path.rstrip('/')}/*.parquet"
+        )
+    return told
+
+
+def _ending(name: str) -> str:
+    path = PurePosixPath(name.lower())
+    return (path.with_suffix("") if path.suffix in _COMPRESSED else path).suffix
+
+
+def _endings(place: Path) -> Iterator[str]:
+    """What the names of the files end in that Spark would read: there, and in the directories of partitions."""
+    for each in place.iterdir():
+        if each.name.startswith((".", "_")):
+            continue
+        if not each.is_dir():
+            yield _ending(each.name)
+        elif "=" in each.name:
+            yield from _endings(each)
+        else:
+            yield _DIRECTORY
+
+
+def _counted(found: Counter[str]) -> str:
+    counts = [count(number, *_KINDS.get(end, (f"{end} file",))) for end, number in found.most_common(_NAMED)]
+    return ", ".join([*counts, *(["…"] if len(found) > _NAMED else [])]) or "no files"
 
 
 def register_others(spark: SparkSession, names: Sequence[str]) -> None:

@@ -122,6 +122,17 @@ class Command(subprocess.Popen[bytes]):
         return [line for line in lines if line.get("event") == name]
 
 
+def all_with(name: str, text: str) -> dict[int, str]:
+    """What runs with this in its environment, wherever it was started from: command lines by process id."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        # One that has just ended, or a zombie, has none.
+        with suppress(OSError):
+            if f"{name}={text}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
+    return found
+
+
 @contextmanager
 def drain_command(
     *args: str, env: Mapping[str, str], program: str = DRAIN, cwd: Path = ROOT

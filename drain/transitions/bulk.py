@@ -140,6 +140,11 @@ def stage(
         raise StageError(
             f"nothing was staged, for a row breaks the rule {broken_rule(error)!r}: {row}"
         ) from None
+    except (errors.DatetimeFieldOverflow, errors.IntervalFieldOverflow):
+        raise StageError(
+            f"nothing was staged: at {rows_per_second} rows a second the last of {expected:,} would come due "
+            "later than any time that PostgreSQL has; name a higher rate"
+        ) from None
     except errors.DataError as error:
         text = _text_that_is_no_json(connection, side_table, numbers) or error.diag.message_primary
         raise StageError(f"nothing was staged, for a row cannot be read as JSON: {text}") from None

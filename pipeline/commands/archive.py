@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from drain import display
 from drain.commandline import as_json_option, settings_options
+from drain.errors import ConfigError
 from drain.visible import visible
 from drain.wording import count, duration
 from pipeline import archive as work
@@ -70,6 +72,8 @@ def archive(
     drain archive s3a://lake/jobs --keep-days 7
     drain archive s3a://lake/jobs --follow
     """  # noqa: D301
+    if Path(path.removeprefix("file:")).is_file():
+        raise ConfigError(f"{path} is a file; name the directory of the archive, which is made if need be")
     if dry_run and follow:
         raise click.UsageError("give --dry-run or --follow, not both")
     if dry_run:
@@ -100,7 +104,7 @@ def _archive(database_url: str, path: str, runtime: Runtime, keep_days: int, *, 
     def report(step: str) -> None:
         say[-1](step)
 
-    found = work.run(database_url, path, runtime.session, keep=keep_days, report=report)
+    found = work.run(database_url, path, lambda: runtime.session(report), keep=keep_days, report=report)
     while True:
         # Not around the lines on standard output as well: a terminal's progress takes them over.
         with display.progress() as step:
@@ -131,7 +135,7 @@ def _follow(plan: following.Plan, runtime: Runtime, *, as_json: bool) -> None:
 
     @contextmanager
     def session() -> Iterator[SparkSession]:
-        with runtime.session() as spark, _ended_by_signals(stop):
+        with runtime.session(report) as spark, _ended_by_signals(stop):
             yield spark
 
     def show(day: work.Archived) -> None:

@@ -43,19 +43,17 @@ def conserve(
     """
     source = Source.of(expected, database_url=settings.database_url)
     conditions = [f"{name} = {literal(value)}" for name, value in only.items() if value is not None]
-    with display.progress() as step:
-        step("starting Spark")
-        with runtime.session() as spark:
-            warn_if_absent(spark, archive)
-            step("holding the list against the tables")
-            report = conservation.check(
-                spark,
-                settings.database_url,
-                source,
-                key=key,
-                archive=archive,
-                where=" AND ".join(conditions) or None,
-            )
+    with display.progress() as step, runtime.session(step) as spark:
+        warn_if_absent(spark, archive)
+        step("holding the list against the tables")
+        report = conservation.check(
+            spark,
+            settings.database_url,
+            source,
+            key=key,
+            archive=archive,
+            where=" AND ".join(conditions) or None,
+        )
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:

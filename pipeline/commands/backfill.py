@@ -80,8 +80,8 @@ def backfill(
 ) -> None:
     """Stage a job for each row of SOURCE, all of them in one commit, or none.
 
-    SOURCE is a path that ends in .parquet, .csv, .json, .jsonl or .orc; FORMAT:PATH for any other format of Spark's;
-    or 'sql:SELECT …' on Postgres.
+    SOURCE is a path that ends in .parquet, .csv, .json, .jsonl or .orc; a directory of this machine with such files;
+    FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres.
 
     The same --run-id again stages nothing if it was staged, and all of it if it was not. Redis lists are first in,
     first out, so give a large run a queue of its own, and its workers that queue as the last of theirs.
@@ -105,7 +105,8 @@ def backfill(
         **given,
     )
     if dry_run:
-        with runtime.session(register) as spark:
+        with display.progress() as step, runtime.session(step, register) as spark:
+            step("counting the rows")
             count, shown = work.preview(spark, plan)
         _show_preview(plan, count, shown, as_json=as_json)
         return
@@ -115,8 +116,8 @@ def backfill(
         result = work.run(
             settings.database_url,
             plan,
-            lambda: runtime.session(register),
-            (lambda progress: step(str(progress))) if sys.stderr.isatty() else None,
+            lambda: runtime.session(step, register),
+            step if sys.stderr.isatty() else None,
         )
     if as_json:
         click.echo(json.dumps(vars(result)))

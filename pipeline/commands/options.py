@@ -29,12 +29,15 @@ class Runtime:
     verbose: bool
 
     @contextmanager
-    def session(self, sources_of_others: Sequence[str] = ()) -> Iterator[SparkSession]:
-        """A session as this says, which knows our data sources and these, each named `module:Class`."""
-        with (
-            session(self.master, self.settings, verbose=self.verbose, gives_way=True) as spark,
-            interruptible(spark),
-        ):
+    def session(
+        self, report: Callable[[str], None], sources_of_others: Sequence[str] = ()
+    ) -> Iterator[SparkSession]:
+        """A session as this says, which knows our data sources and these, each named `module:Class`.
+
+        `report` is told that it starts.
+        """
+        given = {"verbose": self.verbose, "gives_way": True}
+        with interruptible(session(self.master, self.settings, report=report, **given)) as spark:
             from pipeline import datasources
 
             datasources.register(spark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -93,8 +94,9 @@ def reconcile(
 ) -> None:
     """Compare a source of truth with a target, and stage a job for each difference, all of them in one commit.
 
-    Each side is a path that ends in .parquet, .csv, .json, .jsonl or .orc; FORMAT:PATH for any other format of
-    Spark's; or 'sql:SELECT …' on Postgres. A column that the target calls otherwise is given as id=document_id.
+    Each side is a path that ends in .parquet, .csv, .json, .jsonl or .orc; a directory of this machine with such
+    files; FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres.
+    A column that the target calls otherwise is given as id=document_id.
 
     A job gets the key, and has to bring the target to what the source holds when it runs; a delete job has to look
     whether the source still lacks it. A key whose job waits already is left out, so running this twice does no
@@ -124,12 +126,13 @@ def reconcile(
         **given,
     )
     with display.progress() as step:
+        session = partial(runtime.session, step, register)
         if dry_run:
-            result = work.count(url, plan, lambda: runtime.session(register))
+            result = work.count(url, plan, session, step)
         else:
             # Before it starts: whoever sees it fail can repeat it.
             click.echo(f"run {plan.run_id}", err=True)
-            result = work.run(url, plan, lambda: runtime.session(register), step)
+            result = work.run(url, plan, session, step)
     if as_json:
         click.echo(json.dumps(vars(result) | {"dry_run": dry_run}))
     else:

@@ -87,8 +87,7 @@ def stats(
     if file is not None:
         page.check(file)
     with display.progress() as step:
-        step("Spark starts")
-        with runtime.session() as spark:
+        with runtime.session(step) as spark:
             warn_if_absent(spark, archive)
             step("reading what has finished")
             report = measure(spark, settings.database_url, question, archive=archive)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from html import escape
@@ -65,12 +66,16 @@ def check(path: Path) -> None:
     """Find out whether a page could be written here, before hours are spent on what is to be on it.
 
     Raises:
-        ConfigError: Its directory is not there, or it is a directory itself.
+        ConfigError: Its directory is not there or cannot be written to, or it is a directory itself.
     """
     if not path.parent.is_dir():
         raise ConfigError(f"there is no directory {path.parent}; make it, or name another file")
     if path.is_dir():
         raise ConfigError(f"{path} is a directory; name a file")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ConfigError(f"{path.parent} cannot be written to: {error.strerror}") from None
 
 
 def write(path: Path, report: Report, about: str, *, top: int) -> None:

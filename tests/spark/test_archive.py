@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from drain import postgres
@@ -97,6 +98,27 @@ def archive(spark: SparkSession, database_url: str, path: Path) -> Archive:
         return CliRunner().invoke(main, words, catch_exceptions=False)
 
     return act
+
+
+def test_an_interrupted_archive_ends_and_tries_no_other_day(
+    database_url: str, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        raise PySparkException("the job was cancelled")
+
+    for day in (YESTERDAY, YESTERDAY - timedelta(days=1)):
+        make_day(database_url, day)
+        finish(database_url, day.toordinal(), day.toordinal(), day)
+    monkeypatch.setattr(files, "append", interrupted)
+    result = archive()
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
+def test_a_file_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ["archive", str(tmp_path / "file"), "--database-url", "postgresql://nowhere"]
+    assert "is a file; name the directory of the archive" in CliRunner().invoke(main, words).stderr
 
 
 def killed(database_url: str, path: Path, patch: str, *options: str) -> None:

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from drain.__main__ import main
 from drain.transitions import bulk
 from pipeline import progress
-from tests.support import in_a_hurry, query, wait_until
+from tests.support import all_with, in_a_hurry, query, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,13 +99,17 @@ def test_the_jobs_are_as_the_options_say(database_url: str, backfill: Backfill, 
     ]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "json", "orc"])
-def test_any_format_of_sparks_is_a_source(
-    spark: SparkSession, database_url: str, backfill: Backfill, tmp_path: Path, kind: str
+@pytest.mark.parametrize("spelled", ["parquet of days", "parquet", "CSV:", "json", "orc:"])
+def test_any_format_of_sparks_is_a_source_and_a_directory_is_known_by_its_files(
+    spark: SparkSession, database_url: str, backfill: Backfill, tmp_path: Path, spelled: str
 ) -> None:
-    rows = spark.createDataFrame([(1, "a,b"), (2, "c")], "id bigint, name string")
-    rows.write.format(kind).option("header", "true").save(str(tmp_path / "rows"))
-    assert backfill(f"{kind}:{tmp_path / 'rows'}", "--args", "id,name").exit_code == 0
+    kind, colon, _ = spelled.partition(":")
+    kind, _, days = kind.partition(" ")
+    rows = spark.createDataFrame([(1, "a,b", 1), (2, "c", 2)], "id bigint, name string, day int")
+    writer = rows.write.format(kind).option("header", "true")
+    (writer.partitionBy("day") if days else writer).save(str(tmp_path / "rows"))
+    result = backfill(f"{kind}:{tmp_path / 'rows'}" if colon else tmp_path / "rows", "--args", "id,name")
+    assert result.exit_code == 0, result.output
     assert query(database_url, "SELECT job_args FROM staged_jobs ORDER BY job_args -> 0") == [
         ([1, "a,b"],),
         ([2, "c"],),
@@ -239,6 +243,12 @@ def test_the_jobs_come_due_at_the_rate_that_is_asked_for(
         ("{}", ["--args", "id", "--run-id", ""], 1, "option run_id is missing"),
         ("{}", ["--args", "id", "--run-id", "a\nb"], 1, "run id must be a word of up to 255 characters"),
         ("{}", ["--args", "id", "--max-rows-per-second", "0"], 2, "is not in the range x>0"),
+        (
+            "{}",
+            ["--args", "id", "--max-rows-per-second", "1e-300"],
+            1,
+            "the last of 3 would come due later than",
+        ),
         ("{}", ["--args", "id", "--conf", "spark"], 2, "--conf is given as NAME=VALUE, not 'spark'"),
         (
             "{}",
@@ -365,10 +375,11 @@ def test_a_run_that_is_killed_half_way_stages_nothing_and_can_be_repeated(
             "--master",
             "local[1]",
         ],
-        env=os.environ | in_a_hurry() | {"DRAIN_DATABASE_URL": database_url},
+        env=os.environ | in_a_hurry() | {"DRAIN_DATABASE_URL": database_url, "MARK": database_url},
         stderr=subprocess.DEVNULL,
     )
     until_it_copies(database_url)
     process.kill()
     process.wait(60)
+    wait_until(lambda: not all_with("MARK", database_url))
     assert_it_can_be_repeated(database_url, backfill, documents)

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from drain import stage
 from drain.commandline import Group
+from drain.errors import DrainError
 from pipeline.commands.reconcile import reconcile
 from tests.support import (
     PATIENCE_SECONDS,
@@ -361,6 +362,15 @@ def test_what_is_no_key_is_refused(database_url: str, source: str, target: str, 
     assert reason in refusal(database_url, *sides(source, target), *BY_VERSION)
 
 
+def test_a_key_that_is_there_twice_is_named_though_python_has_no_such_time(
+    spark: SparkSession, database_url: str, tmp_path: Path
+) -> None:
+    rows = spark.sql("SELECT timestamp '+12000-01-01 00:00:00' AS id, 1 AS version FROM range(2)")
+    rows.write.parquet(str(tmp_path / "rows"))
+    words = ["--source", str(tmp_path / "rows"), "--target", str(tmp_path / "rows"), *BY_VERSION]
+    assert "such as +12000-01-01 00:00:00, 2 times in the source" in refusal(database_url, *words)
+
+
 def test_a_column_that_is_not_there_is_named(database_url: str) -> None:
     words = [*sides("(1, 1)", "(1, 1)"), "--key", "id", "--version", "version=etag"]
     assert "the target has no column 'etag'; it has id, version" in refusal(database_url, *words)
@@ -394,6 +404,20 @@ def test_a_report_that_is_there_already_is_not_written_over(database_url: str, t
     (tmp_path / "report").mkdir()
     line = refusal(database_url, *MISSING_1_TO_8, "--report", str(tmp_path / "report"))
     assert "there is something at" in line
+
+
+def test_what_a_run_has_reported_before_it_failed_is_written_over_by_its_next_attempt(
+    spark: SparkSession, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise DrainError("no luck")
+
+    words = [*MISSING_1_TO_8, "--run-id", "nightly", "--report", str(tmp_path / "report")]
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.reconcile._stage", fail)
+        assert refusal(database_url, *words) == "Error: no luck"
+    assert outcome(database_url, *words)["staged"] == 8
+    assert spark.read.parquet(str(tmp_path / "report")).count() == 8
 
 
 def test_a_job_that_cannot_be_staged_is_refused_before_anything_is_read(database_url: str) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
+from drain import display
 from drain.__main__ import main
 from drain.errors import DrainError
 from pipeline import java
@@ -46,6 +49,21 @@ def test_without_spark_each_command_says_what_to_install(
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == (
         "Error: this command runs on Spark; install it with `pip install 'job-drain[spark]'`"
+    )
+
+
+@pytest.mark.parametrize("words", [COMMANDS[name] for name in COMMANDS if name != "archive"])
+def test_each_command_says_that_spark_starts(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    def step(text: str) -> None:
+        raise DrainError(f"told: {text}")
+
+    monkeypatch.setattr(display, "progress", lambda: nullcontext(step))
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    result = CliRunner().invoke(main, [*words, "--database-url", database_url])
+    assert re.search(r"^Error: told: starting Spark \(Java \d+\)$", result.stderr, re.MULTILINE), (
+        result.output
     )
 
 

@@ -316,6 +316,8 @@ def test_an_archive_that_is_not_there_is_mentioned(database_url: str, tmp_path: 
         (["--since", "yesterday"], "'yesterday' is no time; give 2026-11-01"),
         (["--html", "/nowhere/page.html"], "there is no directory /nowhere"),
         (["--html", "/tmp"], "/tmp is a directory"),
+        # Of all directories, the one that root cannot write to either.
+        (["--html", "/proc/page.html"], "/proc cannot be written to"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_line_before_anything_is_read(words: list[str], line: str) -> None:

@@ -1,0 +1,49 @@
+"""A command that runs on Spark leaves nothing behind when it is interrupted, whatever Spark is doing.
+
+Here and not beside the other tests of Spark, which share one session and wait for one another.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.support import all_with, drain_command, environment, in_a_hurry, query, wait_until
+
+RUN = [
+    *("backfill", "slow:", "--register", "tests.slow_source:Slow", "--job", "tests.act", "--args", "id"),
+    *("--run-id", "spring", "--master", "local[1]"),
+]
+
+
+def runs(pattern: str) -> Callable[[list[str]], bool]:
+    return lambda lines: any(re.search(pattern, line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("moment", "signals", "code", "said"),
+    [
+        # The JVM that finds out how the other one is to be started.
+        (r"java .*launcher\.Main", [signal.SIGINT], 130, "interrupted\n"),
+        (r"java .*SparkSubmit", [signal.SIGTERM, signal.SIGTERM], 143, ""),
+        # Spark plans, and there is no job yet that it could cancel.
+        (r"pyspark\.daemon", [signal.SIGINT], 130, "interrupted\n"),
+        (r"pyspark\.daemon", [signal.SIGHUP, signal.SIGINT], 130, "interrupted\n"),
+    ],
+    ids=["launcher", "start", "planning", "twice"],
+)
+def test_no_process_of_sparks_outlives_its_command(
+    database_url: str, redis_url: str, moment: str, signals: list[signal.Signals], code: int, said: str
+) -> None:
+    given = environment(database_url, redis_url, MARK=database_url)
+    with drain_command(*RUN, env=given | in_a_hurry()) as command:
+        wait_until(lambda: runs(moment)(list(all_with("MARK", database_url).values())), 120)
+        for number in signals:
+            command.send_signal(number)
+        assert command.wait(60) == code
+        assert command.output == f"run spring\n{said}"
+        wait_until(lambda: not all_with("MARK", database_url))
+    assert query(database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM bulk_side_tables") == []

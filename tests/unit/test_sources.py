@@ -1,0 +1,85 @@
+"""What the format of a source is told by: what is said, what a directory holds, what a name ends in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from drain.errors import ConfigError
+from pipeline.sources import Source
+
+
+def directory(path: Path, *names: str) -> str:
+    path.mkdir()
+    for name in names:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).touch()
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "format_", "path"),
+    [
+        ("/data/orders.parquet", "parquet", "/data/orders.parquet"),
+        ("/data/orders.JSONL.gz", "json", "/data/orders.JSONL.gz"),
+        ("CSV:orders", "csv", "orders"),
+        ("jsonl:orders", "json", "orders"),
+        ("delta:s3a://lake/orders", "delta", "s3a://lake/orders"),
+        ("file:/data/orders.jsonl", "json", "file:/data/orders.jsonl"),
+        ("file:///data/orders.csv", "csv", "file:///data/orders.csv"),
+        ("s3a://lake/orders.orc/", "orc", "s3a://lake/orders.orc/"),
+    ],
+)
+def test_a_name_or_a_word_before_it_tells_the_format(text: str, format_: str, path: str) -> None:
+    source = Source.of(text)
+    assert (source.format, source.path) == (format_, path)
+    assert (source.options.get("header") == "true") == (format_ == "csv")
+
+
+@pytest.mark.parametrize(
+    ("names", "format_"),
+    [
+        (["part-0.snappy.parquet", "part-1.parquet", "_SUCCESS", ".part-0.crc"], "parquet"),
+        (["year=2026/day=1/part-0.parquet", "year=2026/day=2/part-0.parquet"], "parquet"),
+        (["part-0.json.gz", "part-1.jsonl"], "json"),
+        (["part-0.csv", "_notes/read.txt"], "csv"),
+        (["part-0.parquet", "_delta_log/0.json"], "delta"),
+    ],
+)
+def test_a_directory_is_known_by_its_files_whatever_its_name(
+    tmp_path: Path, names: list[str], format_: str
+) -> None:
+    place = directory(tmp_path / "orders.orc", *names)
+    assert Source.of(place).format == format_
+    assert Source.of(f"file:{place}/").format == format_
+
+
+def test_a_directory_whose_files_say_nothing_is_known_by_its_name(tmp_path: Path) -> None:
+    assert Source.of(directory(tmp_path / "orders.parquet", "part-00000")).format == "parquet"
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([], "no files"),
+        (["_SUCCESS"], "no files"),
+        (["a.parquet", "b.parquet", "c.csv"], "2 .parquet files, 1 .csv file"),
+        (["a.parquet", "a=1/b.parquet", "b=1/notes"], "2 .parquet files, 1 file without an ending"),
+        (["2026/a.parquet", "2027/a.parquet"], "2 directories that are no partitions"),
+    ],
+)
+def test_a_directory_that_could_be_anything_is_refused_with_what_it_holds(
+    tmp_path: Path, names: list[str], found: str
+) -> None:
+    place = directory(tmp_path / "orders", *names)
+    with pytest.raises(ConfigError, match=re.escape(f"which holds {found}; say it before the path")):
+        Source.of(place)
+
+
+def test_what_only_spark_could_look_into_is_known_by_its_name_alone() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'s3a://lake/orders', into which only Spark could look; give a path"
+    ):
+        Source.of("s3a://lake/orders")
