@@ -31,7 +31,6 @@ KEPT = Gauge(
 )
 STAGED = Gauge("drain_staged_jobs", "Rows in staged_jobs; counted up to 100000, which means that or more.")
 LAG = Gauge("drain_lag_seconds", "How long the longest-waiting due row has been due.")
-DEPTH = Gauge("drain_redis_depth", "Ids in the queue's Redis list.", ["queue"])
 
 WORK_ALIVE = ("drain_work_alive", "1 while a worker process of this number lives and works.")
 WORK_CUT_OFF = (
