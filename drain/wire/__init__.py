@@ -12,7 +12,8 @@
     drain:owners:queues    ours: hash, name of a queue -> installation that feeds it
 
 In the tracked mode the RQ job calls one fixed function with the id of the row and the installation of its
-database, so no argument of a job and no name that could be called ever reaches Redis. Its RQ id is
+database, so no argument of a job and no name that could be called ever reaches Redis: the name of the job that RQ's
+tools show behind `drain.rq.` leads to the same function, as every name there does. Its RQ id is
 `<namespace>-<id>-<delivery>`: each delivery is an RQ job of its own, so what RQ still does to an earlier one
 (expiry, registries, clean-up) cannot touch a later one. In forward mode the job is the user's own function and
 arguments, pickled as RQ itself would, under `<namespace>-<id>-forward`.
@@ -27,6 +28,7 @@ from drain.wire.push import (
     BYTES,
     ENTRY_POINT,
     JOBS_PER_CALL,
+    NAMED,
     Delivery,
     Wire,
     connect,
@@ -42,6 +44,7 @@ __all__ = [
     "BYTES",
     "ENTRY_POINT",
     "JOBS_PER_CALL",
+    "NAMED",
     "WAIT_SECONDS",
     "Delivery",
     "Intake",
