@@ -16,11 +16,12 @@ from workers.errors import WorkerDiedError
 from workers.journal import Entry, Journal, Progress
 from workers.outcome import Failed, Finished, describe
 from workers.recording import Recorder
+from workers.rq_books import RQBooks
 
 log = logging.getLogger(__name__)
 
 
-def settle(journal: Journal, settings: Settings, death: str) -> None:
+def settle(journal: Journal, settings: Settings, death: str, books: RQBooks | None = None) -> None:
     """Record what had ended, charge what was running, and give back what had not begun.
 
     What cannot be settled, since a store is away, is left to redelivery.
@@ -29,17 +30,28 @@ def settle(journal: Journal, settings: Settings, death: str) -> None:
         journal: Of the process that has died; it holds nothing afterwards.
         settings: Where.
         death: How it died, in words.
+        books: What RQ is to be told; without one RQ is told at once, and no exception handler is called.
     """
     entries = journal.entries()
     database = Database(settings.database_url)
     intake = Intake(settings.required_redis_url, settings.namespace, ())
     recorder = Recorder(database)
+    kept = RQBooks() if books is None else books
+    told: set[int] = set()
     try:
         for entry in entries:
             if entry.progress is not Progress.TAKEN:
                 _settle_one(entry, recorder, death)
+                dead = recorder.last_death()
+                if dead is not None and kept.died(
+                    tracked_id(settings.namespace, entry.job_id, entry.delivery), dead
+                ):
+                    told.add(entry.job_id)
                 journal.forget([entry])
-        _give_back(entries, database, intake, settings.namespace)
+        left = [entry for entry in entries if entry.job_id not in told]
+        _give_back(left, database, intake, settings.namespace, kept)
+        if books is None:
+            kept.write_alone(settings.required_redis_url)
     except UnavailableError as error:
         log.warning("jobs of a process that died are left to redelivery: %s", error)
     finally:
@@ -60,7 +72,9 @@ def _settle_one(entry: Entry, recorder: Recorder, death: str) -> None:
         recorder.record(claim, Failed(error, registry.options(claim.job_name)))
 
 
-def _give_back(entries: Sequence[Entry], database: Database, intake: Intake, namespace: str) -> None:
+def _give_back(
+    entries: Sequence[Entry], database: Database, intake: Intake, namespace: str, books: RQBooks
+) -> None:
     taken = (entry for entry in entries if entry.progress is Progress.TAKEN)
     waiting = sorted(taken, key=lambda entry: entry.delivery)
     released: list[Released] = []
@@ -69,10 +83,13 @@ def _give_back(entries: Sequence[Entry], database: Database, intake: Intake, nam
         released = database.ask(lambda c: inflight.release(c, ids, tokens))
     intake.give_back([(job.queue, tracked_id(namespace, job.id, job.delivery)) for job in released])
     given_back = {job.id for job in released}
-    intake.clear(
-        [
-            tracked_id(namespace, entry.job_id, entry.delivery)
-            for entry in entries
-            if entry.job_id not in given_back
-        ]
-    )
+    finished: list[str] = []
+    others: list[str] = []
+    for entry in entries:
+        if entry.job_id not in given_back:
+            rq_id = tracked_id(namespace, entry.job_id, entry.delivery)
+            (finished if entry.progress is Progress.FINISHED else others).append(rq_id)
+    for rq_id in intake.clear(finished):
+        # RQ asks for the queue only to know whether a dependent's is the same.
+        books.finished(rq_id, "")
+    intake.clear_unless_awaited(others)

@@ -111,7 +111,7 @@ class Process:
         random.seed()
         sys.setswitchinterval(_TURN_SECONDS)
         if self._journal.entries():
-            settle(self._journal, self._settings, self._death)
+            settle(self._journal, self._settings, self._death, self._finisher.books)
         self._journal.sit_down()
         taker = self._thread("taker", self._taker.run)
         finisher = self._thread("finisher", self._finisher.run)
@@ -237,9 +237,11 @@ class Process:
             try:
                 attempt_alone = partial(self._attempt_alone, item)
                 word = self._alone.execute(taken.job_id, attempt_alone, queue=taken.queue)
-                self._finisher.count(word)
-                if not self._waits_elsewhere(word, taken.job_id):
-                    self._finisher.clear_later(taken.rq_id)
+                if self._waits_elsewhere(word, taken.job_id):
+                    self._finisher.leave()
+                else:
+                    death = self._alone.recorder.last_death()
+                    self._finisher.end(taken.rq_id, taken.queue, word, death)
             except UnavailableError as error:
                 log.warning("job %d could not be claimed or recorded: %s", taken.job_id, error)
                 with suppress(UnavailableError):

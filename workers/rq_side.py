@@ -83,6 +83,9 @@ class RQSide:
                 with suppress(UnavailableError):
                     self._intake.end_wait()
             self._hand.told.wait(_OFTEN_SECONDS if self._hand.stopping else _EVERY_SECONDS)
+        with suppress(redis.RedisError):
+            while self._finisher.books.waits:
+                self._finisher.books.write(self._made())
         if self._worker is not None:
             self._worker.leave()
 
@@ -113,6 +116,7 @@ class RQSide:
             self._told = {}
             _maintain(worker)
         hand, finisher = self._hand, self._finisher
+        finisher.books.write(worker)
         ran, finished, failed = hand.ran, finisher.finished, finisher.failed
         busy = ran != self._ran or not hand.is_idle
         state = "suspended" if self._taker.is_suspended else "busy" if busy else "idle"

@@ -20,13 +20,16 @@ arguments, pickled as RQ itself would, under `<namespace>-<id>-forward`.
 
     push       the enqueuer's side: jobs are written and appended
     owners     which database feeds a namespace or a queue
+    earlier    deliveries that did not come back, as RQ sees them, and what depends on them
     take       the worker's side: ids are taken, many at a time, and what is done is cleared
     strangers  ids that are none of ours: judged by their bytes, and left alone, refused or dropped
 """
 
+from drain.wire.earlier import Fate, Gone, hold_dependents
 from drain.wire.push import (
     BYTES,
     ENTRY_POINT,
+    FAILED_TTL_SECONDS,
     JOBS_PER_CALL,
     NAMED,
     Delivery,
@@ -43,10 +46,13 @@ from drain.wire.take import WAIT_SECONDS, Intake, Taken
 __all__ = [
     "BYTES",
     "ENTRY_POINT",
+    "FAILED_TTL_SECONDS",
     "JOBS_PER_CALL",
     "NAMED",
     "WAIT_SECONDS",
     "Delivery",
+    "Fate",
+    "Gone",
     "Intake",
     "Taken",
     "Wire",
@@ -54,6 +60,7 @@ __all__ = [
     "delivery_number",
     "describe",
     "forwarded",
+    "hold_dependents",
     "tracked",
     "tracked_id",
 ]

@@ -24,6 +24,7 @@ from drain.crashpoints import CrashPoint, reached
 from drain.errors import ConfigError, OwnedByAnotherError, UnavailableError, UndeliverableError
 from drain.visible import visible
 from drain.wire import owners
+from drain.wire.earlier import Earlier, Fate, Gone
 from drain.wire.owners import QUEUE_OWNERS, RECOVERING, STRANGE, Owner, read_owner
 
 log = logging.getLogger(__name__)
@@ -288,6 +289,7 @@ class Wire:
         self.where = describe(redis_url)
         self._redis = connect(redis_url)
         self._push = self._redis.register_script(_PUSH)
+        self._earlier = Earlier(self._redis)
         self.installation = ""
         self._label = ""
         self._reported_at: dict[str, float] = {}
@@ -351,12 +353,21 @@ class Wire:
         self._report_others(others)
         return [*(queue.decode() for queue in no_lists), *others]
 
-    def forget(self, rq_ids: Iterable[str]) -> None:
-        """Delete the hashes of deliveries that have been replaced by later ones."""
-        keys = [key for rq_id in rq_ids for key in (f"rq:job:{rq_id}", f"rq:results:{rq_id}")]
-        if keys:
+    def fates(self, rq_ids: Sequence[str]) -> list[Fate]:
+        """What RQ says of deliveries that did not come back, in one round trip."""
+        with reachable(self.where):
+            return self._earlier.look(rq_ids)
+
+    def carry_dependents(self, pairs: Sequence[tuple[str, str]]) -> int:
+        """Let plain RQ jobs that depend on an earlier delivery depend on the later one; returns how many these are."""
+        with reachable(self.where):
+            return self._earlier.carry(pairs)
+
+    def forget(self, gone: Sequence[Gone]) -> None:
+        """Delete what RQ knows of deliveries that have been replaced by later ones."""
+        if gone:
             with reachable(self.where):
-                self._redis.unlink(*keys)
+                self._earlier.forget(gone)
 
     def depth(self, queue: str) -> int:
         """How many ids the queue's list holds; 0 if the key is no list."""

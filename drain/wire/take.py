@@ -349,11 +349,32 @@ class Intake:
                 pipeline.lpush(key, given)
             pipeline.execute()
 
-    def clear(self, rq_ids: Sequence[str]) -> None:
-        """Delete the hashes of deliveries whose jobs have ended."""
+    def clear(self, rq_ids: Sequence[str]) -> list[str]:
+        """Delete the hashes of deliveries whose jobs have ended.
+
+        Returns:
+            Those on which plain RQ jobs depend. Whatever comes to depend on one later finds no hash, which is to RQ a
+            dependency that is met.
+        """
+        if not rq_ids:
+            return []
+        keys = [f"rq:job:{rq_id}" for rq_id in rq_ids]
+        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.unlink(*keys)
+            pipeline.exists(*[key + ":dependents" for key in keys])
+            _, awaited = pipeline.execute()
+        return [rq_id for rq_id, is_awaited in self._depended_on(rq_ids) if is_awaited] if awaited else []
+
+    def clear_unless_awaited(self, rq_ids: Sequence[str]) -> None:
+        """Delete the hashes of deliveries whose jobs will be delivered again, but for those that RQ jobs depend on."""
         if rq_ids:
-            with reachable(self.where):
-                self._redis.unlink(*[f"rq:job:{rq_id}" for rq_id in rq_ids])
+            self.clear([rq_id for rq_id, is_awaited in self._depended_on(rq_ids) if not is_awaited])
+
+    def _depended_on(self, rq_ids: Sequence[str]) -> list[tuple[str, bool]]:
+        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
+            for rq_id in rq_ids:
+                pipeline.exists(f"rq:job:{rq_id}:dependents")
+            return list(zip(rq_ids, map(bool, pipeline.execute()), strict=True))
 
     def discard(self, taken: Taken) -> None:
         """Forget an id whose job nobody knows any more."""

@@ -16,7 +16,7 @@ from rq.utils import import_attribute
 import drain.rq
 from drain import wire
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
-from drain.wire import Delivery, Wire, push
+from drain.wire import Delivery, Gone, Wire, push
 from drain.wire.strangers import Kind, judge
 from tests.support import pushed
 from workers.entry import execute
@@ -98,7 +98,18 @@ def test_rqs_pages_show_a_tracked_job_by_its_own_name(
 
 @pytest.mark.parametrize(
     "name",
-    ["__loader__", "__builtins__.eval", "a'b\"c", "a\nb", "a..b", ".a", "größe.messen", "os system", "N}t.", "a\x00"],
+    [
+        "__loader__",
+        "__builtins__.eval",
+        "a'b\"c",
+        "a\nb",
+        "a..b",
+        ".a",
+        "größe.messen",
+        "os system",
+        "N}t.",
+        "a\x00",
+    ],
 )
 def test_a_name_that_is_no_dotted_one_is_left_to_the_description(
     redis: Wire, client: Redis, name: str
@@ -233,7 +244,7 @@ def test_a_push_of_nothing_is_nothing(redis: Wire, client: Redis) -> None:
 
 def test_a_delivery_that_was_replaced_leaves_no_hash(redis: Wire, client: Redis) -> None:
     redis.push([tracked(1), tracked(2)])
-    redis.forget(["shop-1-101"])
+    redis.forget([Gone("shop-1-101", "default")])
     redis.forget([])
 
     assert not client.exists("rq:job:shop-1-101")
