@@ -33,6 +33,8 @@ _nothing.disabled = True
 _MOST_WAITING = 1000
 # Written in one go, a second's worth at most: the thread has a heartbeat to keep.
 _AT_ONCE = 100
+# How long a set of dependents outlives what they have depended on.
+_KEPT_SECONDS = 60
 
 
 class RQBooks:
@@ -110,6 +112,8 @@ def _release(worker: BaseWorker, rq_id: str, queue: str) -> None:
     job = Job(rq_id, connection=worker.connection)
     job.origin, job._status = queue, JobStatus.FINISHED
     _enqueue_dependents(job)
+    # RQ leaves those in it that wait for others as well, and lets it expire with the parent.
+    worker.connection.expire(job.dependents_key, _KEPT_SECONDS)
 
 
 def _enqueue_dependents(job: Job) -> None:

@@ -104,6 +104,23 @@ for _, key in ipairs(lists) do
 end
 return {0, taken, bad}
 """
+# ARGV: RQ ids. Answers with those that have dependents.
+_CLEAR = """
+local keys, dependents, awaited = {}, {}, {}
+for place, id in ipairs(ARGV) do
+  keys[place] = 'rq:job:' .. id
+  dependents[place] = keys[place] .. ':dependents'
+end
+redis.call('UNLINK', unpack(keys))
+if redis.call('EXISTS', unpack(dependents)) > 0 then
+  for place, key in ipairs(dependents) do
+    if redis.call('EXISTS', key) == 1 then awaited[#awaited + 1] = ARGV[place] end
+  end
+end
+return awaited
+"""
+# Lua takes no more than some thousand arguments at once.
+_CLEARED_TOGETHER = 1000
 # Does nothing where the hash has just been cleared: made anew, it would stay for ever.
 _TELL_OF_JOB = """
 if redis.call('EXISTS', KEYS[1]) == 1 then
@@ -163,6 +180,7 @@ class Intake:
         self._redis = connect(redis_url)
         self._take = self._redis.register_script(_TAKE)
         self._tell_of_job = self._redis.register_script(_TELL_OF_JOB)
+        self._clear = self._redis.register_script(_CLEAR)
         self.plain_is_next = False
         self._installation = installation
         self._only_tracked = {f"rq:queue:{queue}" for queue in only_tracked}
@@ -356,14 +374,11 @@ class Intake:
             Those on which plain RQ jobs depend. Whatever comes to depend on one later finds no hash, which is to RQ a
             dependency that is met.
         """
-        if not rq_ids:
-            return []
-        keys = [f"rq:job:{rq_id}" for rq_id in rq_ids]
-        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
-            pipeline.unlink(*keys)
-            pipeline.exists(*[key + ":dependents" for key in keys])
-            _, awaited = pipeline.execute()
-        return [rq_id for rq_id, is_awaited in self._depended_on(rq_ids) if is_awaited] if awaited else []
+        awaited: list[bytes] = []
+        for first in range(0, len(rq_ids), _CLEARED_TOGETHER):
+            with reachable(self.where):
+                awaited += self._clear(args=rq_ids[first : first + _CLEARED_TOGETHER])  # type: ignore[operator]
+        return [rq_id.decode() for rq_id in awaited]
 
     def clear_unless_awaited(self, rq_ids: Sequence[str]) -> None:
         """Delete the hashes of deliveries whose jobs will be delivered again, but for those that RQ jobs depend on."""
