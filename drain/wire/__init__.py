@@ -7,6 +7,8 @@
     rq:job:<rq id>         hash: what an RQ worker needs to run one job
     rq:suspended           there while `rq suspend` holds: no worker takes anything
     rq:worker:<name>       hash: what RQ's tools show of a worker
+    rq:worker:<name>:executions
+                           set of <rq id>:drain: what a worker runs; rq:execution:<rq id>:drain is the hash about it
     drain:<namespace>      ours: installation that feeds the namespace; there for as long as this Redis remembers
                            what was pushed to it
     drain:owners:queues    ours: hash, name of a queue -> installation that feeds it
