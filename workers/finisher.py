@@ -143,7 +143,8 @@ class Finisher:
                 queues = dict(ended)
                 for rq_id in awaited:
                     self.books.finished(rq_id, queues[rq_id])
-            self.intake.clear_unless_awaited(unfinished)
+            if unfinished:
+                self.intake.clear_unless_awaited(unfinished)
         except UnavailableError:
             # The next ones may find it again.
             self._uncleared = ended[-_MOST_UNCLEARED:]

@@ -7,6 +7,7 @@ by RQ's own code, in the thread that RQ's tools are served by: neither costs a j
 from __future__ import annotations
 
 import logging
+import pickle
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -18,11 +19,10 @@ import redis
 from rq import Queue, SimpleWorker, Worker
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
-from rq.serializers import DefaultSerializer
 from rq.worker import BaseWorker
 
 from drain import wire
-from drain.wire import FAILED_TTL_SECONDS
+from drain.wire import FAILED_TTL_SECONDS, read_call
 from workers.death import Death
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,22 @@ _MOST_WAITING = 1000
 _AT_ONCE = 100
 # How long a set of dependents outlives what they have depended on.
 _KEPT_SECONDS = 60
+
+
+class _Unread(bytes):
+    """What somebody has pickled, and nobody is to unpickle here."""
+
+
+class _Sealed:
+    """A serializer that unpickles nothing: a stranger may have written what RQ reads along the way."""
+
+    @staticmethod
+    def loads(data: bytes) -> object:
+        return read_call(data) or _Unread(data)
+
+    @staticmethod
+    def dumps(value: object) -> bytes:
+        return bytes(value) if isinstance(value, _Unread) else pickle.dumps(value)
 
 
 class RQBooks:
@@ -117,13 +133,14 @@ def _release(worker: BaseWorker, rq_id: str, queue: str) -> None:
 
 
 def _enqueue_dependents(job: Job) -> None:
-    Queue(job.origin, connection=job.connection).enqueue_dependents(job, refresh_job_status=False)
+    queue = Queue(job.origin, connection=job.connection, serializer=_Sealed)
+    queue.enqueue_dependents(job, refresh_job_status=False)
 
 
 def _fail(worker: BaseWorker, rq_id: str, death: Death) -> None:
     error, is_known = death.exception(), True
     try:
-        job = Job.fetch(rq_id, connection=worker.connection, serializer=DefaultSerializer)
+        job = Job.fetch(rq_id, connection=worker.connection, serializer=_Sealed)
     except NoSuchJobError:
         # Redis has lost it. Made anew it would have no call.
         job, is_known = Job(rq_id, connection=worker.connection), False

@@ -43,6 +43,7 @@ from drain.wire.push import (
     tracked,
     tracked_id,
 )
+from drain.wire.strangers import read_call
 from drain.wire.take import WAIT_SECONDS, Intake, Taken
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "describe",
     "forwarded",
     "hold_dependents",
+    "read_call",
     "tracked",
     "tracked_id",
 ]

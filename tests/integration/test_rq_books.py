@@ -1,5 +1,6 @@
 """What RQ's own workers and tools see of tracked jobs that die, wait, are stopped or cannot be read."""
 
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -295,6 +296,34 @@ def test_a_delivery_that_rq_failed_for_another_reason_is_delivered_again_as_ofte
     assert FailedJobRegistry("default", connection=client).get_job_ids() == []
     run_under_rq(client)
     assert yard.place(job_id) == "finished_jobs"
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eval, ("__import__('os')._exit(3)",)
+
+
+def test_nothing_is_unpickled_to_tell_rq_of_an_end(client: Redis) -> None:
+    bomb = pickle.dumps(Bomb())
+    call = wire.tracked("shop", 7, "default", "a.b", None, 8).data
+    waiting = Queue("other", connection=client).enqueue(jobs.plain, "x", depends_on=None, meta={"kept": 1})
+    client.delete("rq:queue:other")
+    client.hset(waiting.key, mapping={"status": "deferred", "result": bomb, "dependency_ids": '["shop-7-8"]'})
+    client.sadd(f"{waiting.key}:dependencies", "shop-7-8")
+    for data in (call, bomb):
+        client.hset(
+            "rq:job:shop-7-8", mapping={"data": data, "origin": "default", "result": bomb, "meta": bomb}
+        )
+        client.sadd("rq:job:shop-7-8:dependents", waiting.id)
+        books = RQBooks()
+        books.died("shop-7-8", Death(7, "default", "it was told so"))
+        books.finished("shop-7-8", "default")
+        books.write(SimpleWorker([], connection=client))
+    assert client.hget("rq:job:shop-7-8", "status") == b"failed"
+    assert client.hget("rq:job:shop-7-8", "meta") == bomb
+    assert client.lrange("rq:queue:other", 0, -1)[0] == waiting.id.encode()
+    client.hdel(waiting.key, "result")
+    assert Job.fetch(waiting.id, connection=client).meta == {"kept": 1}
 
 
 def test_a_serializer_of_the_workers_does_not_matter_to_what_rq_is_told(client: Redis) -> None:
