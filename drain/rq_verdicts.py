@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
+from drain import metrics
 from drain.enqueuer import Enqueuer
 from drain.transitions import inflight
 from drain.transitions.inflight import Redelivered
@@ -92,6 +93,7 @@ class RQVerdicts:
                 extra={"event": "not_buried"},
             )
             return ()
+        metrics.DEAD.labels(reason).inc(len(ids))
         for job in jobs:
             self._unread.pop(job.id, None)
             log.error(

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from redis import Redis
 from rq import Queue, SimpleWorker, Worker, requeue_job
@@ -18,7 +19,7 @@ from rq.serializers import DefaultSerializer, JSONSerializer
 
 from drain import rq_verdicts, wire
 from drain.redelivery import Redelivery
-from drain.transitions import dead
+from drain.transitions import dead, inflight
 from drain.wire import FAILED_TTL_SECONDS, Intake
 from tests import jobs_in_batches as jobs
 from tests.support import NAMESPACE, PATIENCE_SECONDS, new_enqueuer, pushed, query, wait_until
@@ -280,6 +281,22 @@ def test_a_job_that_no_workers_serializer_can_read_ends_as_dead(
         for rq_id in FailedJobRegistry("default", connection=client).get_job_ids()
         if rq_id.startswith(f"{NAMESPACE}-{unread}-")
     ]
+
+
+def test_a_role_of_an_older_version_buries_nothing_and_goes_on(
+    yard: Yard, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise psycopg.errors.InsufficientPrivilege("permission denied for table inflight_jobs")
+
+    monkeypatch.setattr(inflight, "bury_redelivered", refuse)
+    (job_id,) = yard.pushed(jobs.note, "stopped")
+    (rq_id,) = pushed(yard.redis_url)
+    client.hset(f"rq:job:{rq_id}", "status", "stopped")
+    client.delete("rq:queue:default")
+    yard.redeliver()
+    assert yard.place(job_id) == "inflight_jobs"
+    assert pushed(yard.redis_url) != []
 
 
 def test_a_delivery_that_rq_failed_for_another_reason_is_delivered_again_as_often_as_it_takes(
