@@ -16,7 +16,7 @@ from uuid import UUID
 
 import psycopg
 
-from drain import postgres, schema, wire
+from drain import postgres, schema
 from drain.config import Settings, process_name
 from drain.crashpoints import CrashPoint, reached
 from drain.postgres import Connection
@@ -77,8 +77,10 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     if death is not None:
         raise death.exception()
     if word in ("retrying", "deferred") and current is not None:
-        # To RQ this delivery is finished.
-        wire.hold_dependents(current.connection, current.id)
+        # To RQ this delivery is finished. RQ's worker has imported what this needs.
+        from drain.wire import hold_dependents
+
+        hold_dependents(current.connection, current.id)
     return _give_back(job_id, queue, installation) if word == FOREIGN else word
 
 
