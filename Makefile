@@ -8,7 +8,7 @@ comma := ,
 # One part of the suite: make test TESTS=tests/unit
 TESTS ?=
 
-.PHONY: install demo test test-all check bench bench-quick bench-check soak format clean
+.PHONY: install demo test test-all test-oldest-rq check bench bench-quick bench-check soak format clean
 
 # Each stamp says that pip has installed what pyproject.toml asks for: for the demo alone, or for everything.
 DEMO := .venv/.demo
@@ -46,6 +46,18 @@ test: install
 test-all:
 	$(PYTHON) -m tests.every_python $(TESTS)
 
+# With the oldest RQ that is promised, in an environment that finds all else in .venv.
+OLDEST_RQ := $(shell sed -n 's/.*"rq>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+RQ_VENV := .venv-rq-$(OLDEST_RQ)
+PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
+test-oldest-rq: install
+	$(BIN)/python -m venv --clear --without-pip $(RQ_VENV)
+	$(BIN)/python -m pip --python $(RQ_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps 'rq==$(OLDEST_RQ).*'
+	printf 'import site; site.addsitedir("%s")\n' "$$($(BIN)/python -c '$(PURELIB)')" \
+	  > "$$($(RQ_VENV)/bin/python -c '$(PURELIB)')/all_else.pth"
+	$(RQ_VENV)/bin/python -c 'import rq; assert rq.VERSION.startswith("$(OLDEST_RQ)."), rq.VERSION; print("with RQ", rq.VERSION)'
+	$(RQ_VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile $(TESTS)
+
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -73,4 +85,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-* build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .rq-* build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

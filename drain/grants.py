@@ -79,10 +79,8 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "... by a function that looks first.", "EXECUTE", "drain_truncate_if_empty(regclass)", "FUNCTION"
         ),
         Grant(
-            "Delivers, and delivers again, and knows how long jobs wait; it reads no arguments here.",
-            "INSERT, UPDATE (delivery, lease_expires_at, next_run_at), "
-            "SELECT (id, queue, job_name, timeout_seconds, delivery, lease_expires_at, next_run_at, failed_at, "
-            "scheduled_at, staged_at, moved_at, claimed_at, history)",
+            "Delivers, and delivers again, and knows how long jobs wait; what RQ has given up moves to dead_jobs.",
+            "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at)",
             "inflight_jobs",
         ),
         Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),

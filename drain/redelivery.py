@@ -14,7 +14,7 @@ ran out on its last attempt is pushed as well, and the worker that claims it giv
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from time import monotonic
@@ -27,8 +27,10 @@ from drain.enqueuer import Enqueuer
 from drain.inspection import Retrying
 from drain.oldest import OldestDeliveries
 from drain.pace import Pace
+from drain.rq_verdicts import RQVerdicts
 from drain.transitions import inflight, state
 from drain.transitions.inflight import Redelivered
+from drain.wire import Gone
 from drain.wording import count
 
 log = logging.getLogger(__name__)
@@ -90,9 +92,11 @@ class Redelivery:
     _leases_seen_at: float = 0.0
     _whole_lists: Pace = field(default_factory=lambda: Pace(_WHOLE_LISTS_SECONDS))
     _oldest: OldestDeliveries = field(init=False)
+    _rq_verdicts: RQVerdicts = field(init=False)
 
     def __post_init__(self) -> None:
         self._oldest = OldestDeliveries(self.enqueuer)
+        self._rq_verdicts = RQVerdicts(self.enqueuer)
         # What another leader, or an earlier term of this one, knew of failing queues is nobody's knowledge now.
         metrics.FAILING.clear()
 
@@ -294,9 +298,9 @@ class Redelivery:
         """Number anew and push, a slice at a time, until a slice is not full."""
         total = 0
         while True:
-            jobs = self._renumber(renumber)
-            if jobs:
-                pushed = self._push(jobs)
+            jobs, buried = self._renumber(renumber)
+            if len(jobs) > len(buried):
+                pushed = self._push([job for job in jobs if job.id not in buried], reason)
                 total += pushed
                 metrics.REDELIVERED.labels(reason).inc(pushed)
                 if pushed:
@@ -306,7 +310,11 @@ class Redelivery:
             if len(jobs) < _LIMIT:
                 return total
 
-    def _renumber(self, renumber: Callable[[int], list[Redelivered]]) -> list[Redelivered]:
+    def _renumber(
+        self, renumber: Callable[[int], list[Redelivered]]
+    ) -> tuple[list[Redelivered], Collection[int]]:
+        """Number anew; the ids behind are those of jobs among them that are dead instead, by what RQ says of them."""
+        buried: Collection[int] = ()
         enqueuer = self.enqueuer
         # What is in flight to Redis has lower numbers, and must be there before these.
         enqueuer.flush()
@@ -314,25 +322,38 @@ class Redelivery:
         with postgres.transaction(enqueuer.connection, IsolationLevel.READ_COMMITTED):
             jobs = renumber(enqueuer.last_delivery)
             if jobs:
+                buried = self._rq_verdicts.bury(jobs)
                 state.record_progress(enqueuer.connection, jobs[-1].delivery, enqueuer.pushed_up_to)
         if jobs:
             enqueuer.last_delivery = jobs[-1].delivery
-        return jobs
+        return jobs, buried
 
-    def _push(self, jobs: Sequence[Redelivered]) -> int:
+    def _push(self, jobs: Sequence[Redelivered], reason: str) -> int:
         """Push the jobs under their new numbers; returns how many Redis took."""
         redis = self.enqueuer.redis
         self.enqueuer.queues.update(job.queue for job in jobs)
         reached(CrashPoint.RENUMBERED)
         namespace, installation = redis.namespace, redis.installation
-        refused = redis.push(
+        earlier = [wire.tracked_id(namespace, job.id, job.previous_delivery) for job in jobs]
+        later = [
             wire.tracked(
-                namespace, job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, installation
+                namespace,
+                job.id,
+                job.queue,
+                job.job_name,
+                job.timeout_seconds,
+                job.delivery,
+                installation,
+                # An `rq worker` of an older version finds the entry point by this name alone.
+                by_entry=reason == "lost",
             )
             for job in jobs
-        )
+        ]
+        # Before anybody can finish the later one.
+        redis.carry_dependents([(gone, job.rq_id) for gone, job in zip(earlier, later, strict=True)])
+        refused = redis.push(later)
         reached(CrashPoint.PUSHED_AGAIN)
-        redis.forget(wire.tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs)
+        redis.forget([Gone(gone, job.queue) for gone, job in zip(earlier, jobs, strict=True)])
         reached(CrashPoint.FORGOTTEN)
         if not self._holds_watermark:
             self.enqueuer.pushed_up_to = jobs[-1].delivery

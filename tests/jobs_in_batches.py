@@ -61,6 +61,14 @@ def fail(label: str) -> None:
     raise ValueError(f"no {label}")
 
 
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def fail_first(label: str) -> None:
+    """Fail once."""
+    _leave(label)
+    if _count(label) == 1:
+        raise ValueError(f"no {label} yet")
+
+
 @job(max_attempts=1, timeout_seconds=1)
 def sleep_too_long(label: str) -> None:
     _leave(label)

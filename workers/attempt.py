@@ -123,7 +123,8 @@ def prepare(claim: Claim) -> Call | Failed | Unreadable:
     """Find the function of a claimed job and read its arguments; or say why that cannot be done."""
     job = registry.find(claim.job_name)
     if job is None:
-        return Failed(describe(_not_registered(claim.job_name)))
+        unknown = _not_registered(claim.job_name)
+        return Failed(describe(unknown), cause=unknown)
     try:
         return Call(job, _read(claim.job_args)[0], _read(claim.job_kwargs)[0])
     except (ValueError, RecursionError) as error:
@@ -154,17 +155,18 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
     kind = type(error)
     options = call.job.job_options
     if kind is TypeError and _is_of_the_call(error):
-        return Failed(describe(_misfit(call, error)), options)
+        misfit = _misfit(call, error)
+        return Failed(describe(misfit), options, misfit)
     if issubclass(kind, Defer):
         return _deferred(error, options)
     if issubclass(kind, Dead):
-        return GaveUp(describe(error))
+        return GaveUp(describe(error), error)
     if issubclass(kind, LeaseLostError):
-        return Lost(describe(error), options)
+        return Lost(describe(error), options, error)
     # Whatever the job makes of the interruption.
     if stopped and not issubclass(kind, JobTimeoutError):
-        return Interrupted(describe(error), options)
-    return Failed(describe(error), options)
+        return Interrupted(describe(error), options, error)
+    return Failed(describe(error), options, error)
 
 
 def _deferred(error: Any, options: JobOptions) -> Outcome:
@@ -172,7 +174,7 @@ def _deferred(error: Any, options: JobOptions) -> Outcome:
         return Deferred(checked(error.when))
     # A class of the job's own may have left `when` out, or made anything of it.
     except Exception as unusable:  # noqa: BLE001
-        return Failed(describe(unusable), options)
+        return Failed(describe(unusable), options, unusable)
 
 
 def interruptible(

@@ -56,10 +56,12 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
             versions name none.
 
     Returns:
-        One word for RQ's own books: finished, retrying, interrupted, deferred, dead, stale, or refused. Or RQ's order
-        to put the job back into its queue, after a pause: it is another database's.
+        One word for RQ's own books: finished, retrying, interrupted, deferred, stale, or refused. Or RQ's order to put
+        the job back into its queue, after a pause: it is another database's.
 
     Raises:
+        Exception: The job is dead: what it raised, or else a JobDeadError, so that RQ's books say failed and its
+            exception handlers hear of it.
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.
         UnavailableError: PostgreSQL stayed away. The job is redelivered once it is back.
     """
@@ -70,7 +72,16 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
         installation = str(UUID(bytes=installation))
     current = get_current_job()
     queue = current.origin if current is not None else None
-    word = _worker().execute(job_id, queue=queue or None, installation=installation)
+    worker = _worker()
+    word = worker.execute(job_id, queue=queue or None, installation=installation)
+    death = worker.recorder.last_death()
+    if death is not None:
+        raise death.exception()
+    if word in ("retrying", "deferred") and current is not None:
+        # To RQ this delivery is finished. RQ's worker has imported what this needs.
+        from drain.wire import hold_dependents
+
+        hold_dependents(current.connection, current.id)
     return _give_back(job_id, queue, installation) if word == FOREIGN else word
 
 
@@ -95,13 +106,16 @@ class Worker:
     Args:
         settings: Where the database is.
         stores: Where is said whether the database answers; by default a state of its own.
+
+    Attributes:
+        recorder: Writes outcomes down, and knows why the last dead job is dead.
     """
 
     def __init__(self, settings: Settings, stores: Stores | None = None) -> None:
         # A child that was forked for one job asks for no more than its claim and its finish.
         stores = stores or Stores()
         self.database = Database(settings.database_url, asks_first=False, stores=stores)
-        self._recorder = Recorder(self.database)
+        self.recorder = Recorder(self.database)
         self._known: Connection | None = None
 
     def execute(
@@ -122,7 +136,7 @@ class Worker:
         try:
             claim = self._claim(job_id, queue, installation)
         except psycopg.DataError as error:
-            return self._recorder.bury_unclaimable(job_id, error)
+            return self.recorder.bury_unclaimable(job_id, error)
         if claim is None:
             if installation and str(self.database.ask(state.installation)) != installation:
                 return FOREIGN
@@ -132,7 +146,7 @@ class Worker:
             return "refused"
         reached(CrashPoint.CLAIMED)
         if claim.expired or claim.is_spent:
-            return self._recorder.bury_unrun(claim)
+            return self.recorder.bury_unrun(claim)
         keeper = Keeper(self.database.url, lambda: [lease], self.database.stores)
         lease = Lease(claim, registry.options(claim.job_name), asked_at, keeper)
         try:
@@ -141,7 +155,7 @@ class Worker:
             keeper.stop()
         took = monotonic() - lease.began
         reached(CrashPoint.RAN)
-        word = self._recorder.record(claim, result)
+        word = self.recorder.record(claim, result)
         reached(CrashPoint.RECORDED)
         if word == "finished":
             log_finished([(claim, took)])

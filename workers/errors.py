@@ -61,6 +61,10 @@ class ArgumentsDoNotFitError(TypeError):
     """The arguments that were staged are not those that the function takes."""
 
 
+class JobDeadError(Exception):
+    """The job has gone to `dead_jobs`; what RQ's books and exception handlers see if the job itself raised nothing."""
+
+
 class NoCurrentJobError(RuntimeError):
     """`current_job()` or `transaction()` was called where no job is running."""
 

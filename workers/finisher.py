@@ -13,9 +13,11 @@ from drain.errors import UnavailableError
 from drain.transitions import inflight
 from drain.wire import Intake
 from workers.database import Database
+from workers.death import Death
 from workers.hand import Hand, Held
 from workers.outcome import Finished, Outcome
 from workers.recording import Recorder, is_news, log_finished
+from workers.rq_books import RQBooks
 from workers.stores import REDIS, answering
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class Finisher:
         database: Where the jobs are; no other thread uses it.
         ended: Nothing more will end.
         finished, failed: How many so far.
+        books: What RQ is to be told of them.
     """
 
     hand: Hand
@@ -46,11 +49,15 @@ class Finisher:
     ended: bool = False
     finished: int = 0
     failed: int = 0
+    books: RQBooks = field(init=False)
     _recorder: Recorder = field(init=False)
-    _uncleared: list[str] = field(default_factory=list)
+    # RQ id and queue of each.
+    _uncleared: list[tuple[str, str]] = field(default_factory=list)
+    _unfinished: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._recorder = Recorder(self.database)
+        self.books = RQBooks(self.hand.told.ring)
 
     def run(self) -> None:
         """Go on until nothing more will end, and all is recorded."""
@@ -65,16 +72,26 @@ class Finisher:
         finally:
             self.database.close()
 
-    def clear_later(self, rq_id: str) -> None:
-        """Clear the hash of a job that somebody else has recorded, with those of the next ones."""
-        self._uncleared.append(rq_id)
+    def end(self, rq_id: str, queue: str, word: str, death: Death | None) -> None:
+        """A job has been recorded, by somebody else or by us, with this word for what became of it.
 
-    def count(self, word: str) -> None:
-        """A job has been recorded, by somebody else or by us, with this word for what became of it."""
+        Its hash is cleared with those of the next ones, or kept for RQ to show a dead one as failed.
+        """
         if word == "finished":
             self.finished += 1
         elif word != "interrupted":
             self.failed += 1
+        self.hand.journal.count(self.finished, self.failed)
+        if death is not None and self.books.died(rq_id, death):
+            return
+        if word in ("finished", "refused", "dead"):
+            self._uncleared.append((rq_id, queue))
+        else:
+            self._unfinished.append(rq_id)
+
+    def leave(self) -> None:
+        """Count a job that somebody else has: its hash is not ours to clear."""
+        self.failed += 1
         self.hand.journal.count(self.finished, self.failed)
 
     def _record(self, ended: Sequence[tuple[Held, Outcome]]) -> None:
@@ -82,17 +99,21 @@ class Finisher:
             return
         for held, _ in ended:
             held.lease.settling = True
-        done = self._finish([held for held, result in ended if isinstance(result, Finished)])
+        finished = [held for held, result in ended if isinstance(result, Finished)]
+        done = self._finish(finished)
         reached(CrashPoint.RECORDED)
         # What raises here ends the process: whoever comes after it sees in the journal what is left.
         for held, result in ended:
-            if held.claim.id not in done:
+            if done is None and isinstance(result, Finished):
+                self._unfinished.append(held.rq_id)
+            elif done is None or held.claim.id not in done:
                 self._record_one(held, result)
             self.hand.forget(held)
         self.hand.room.ring()
-        self._clear([held.rq_id for held, _ in ended])
+        self._clear([(held.rq_id, held.claim.queue) for held in finished if done and held.claim.id in done])
 
-    def _finish(self, ended: Sequence[Held]) -> set[int]:
+    def _finish(self, ended: Sequence[Held]) -> set[int] | None:
+        """Finish those that can be finished together; None if the database is away."""
         if not ended:
             return set()
         claims = [held.claim for held in ended]
@@ -103,7 +124,7 @@ class Finisher:
             return set()
         except UnavailableError as error:
             self.database.stores.leave(len(claims), error)
-            return {claim.id for claim in claims}
+            return None
         self.finished += len(done)
         self.hand.journal.count(self.finished, self.failed)
         if is_news(claims):
@@ -116,19 +137,27 @@ class Finisher:
         except UnavailableError as error:
             log.debug("the outcome of job %d could not be recorded: %s", held.claim.id, error)
             self.database.stores.leave(1, error)
+            self._unfinished.append(held.rq_id)
             return
-        self.count(word)
+        self.end(held.rq_id, held.claim.queue, word, self._recorder.last_death())
         if word == "finished":
             log_finished([(held.claim, held.took)], _MORE)
 
-    def _clear(self, rq_ids: list[str]) -> None:
+    def _clear(self, ended: list[tuple[str, str]]) -> None:
         uncleared, self._uncleared = self._uncleared, []
-        rq_ids = [*uncleared, *rq_ids]
-        if not rq_ids:
+        unfinished, self._unfinished = self._unfinished, []
+        ended = [*uncleared, *ended]
+        if not ended and not unfinished:
             return
         try:
             with answering(self.database.stores, REDIS):
-                self.intake.clear(rq_ids)
+                awaited = self.intake.clear([rq_id for rq_id, _ in ended])
+                if unfinished:
+                    self.intake.clear_unless_awaited(unfinished)
+            queues = dict(ended)
+            for rq_id in awaited:
+                self.books.finished(rq_id, queues[rq_id])
         except UnavailableError:
             # The next ones may find it again.
-            self._uncleared = rq_ids[-_MOST_UNCLEARED:]
+            self._uncleared = ended[-_MOST_UNCLEARED:]
+            self._unfinished = unfinished[-_MOST_UNCLEARED:]

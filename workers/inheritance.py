@@ -16,13 +16,20 @@ from workers.errors import WorkerDiedError, WorkerStoppedError
 from workers.journal import Entry, Journal, Progress
 from workers.outcome import Failed, Finished, Interrupted, describe
 from workers.recording import Recorder
+from workers.rq_books import RQBooks
 from workers.stores import Stores
 
 log = logging.getLogger(__name__)
 
 
 def settle(
-    journal: Journal, settings: Settings, death: str, *, stopped: bool = False, stores: Stores | None = None
+    journal: Journal,
+    settings: Settings,
+    death: str,
+    *,
+    stopped: bool = False,
+    stores: Stores | None = None,
+    books: RQBooks | None = None,
 ) -> None:
     """Record what had ended, charge what was running, and give back what had not begun.
 
@@ -34,17 +41,28 @@ def settle(
         death: How it died, in words.
         stores: Where is said whether PostgreSQL answers.
         stopped: Its supervisor killed it, for it went on after it had been told to stop: what ran does not count.
+        books: What RQ is to be told; without one RQ is told at once, and no exception handler is called.
     """
     entries = journal.entries()
     database = Database(settings.database_url, stores=stores or Stores())
     intake = Intake(settings.required_redis_url, settings.namespace, ())
     recorder = Recorder(database)
+    kept = RQBooks() if books is None else books
+    told: set[int] = set()
     try:
         for entry in entries:
             if entry.progress is not Progress.TAKEN:
                 _settle_one(entry, recorder, death, stopped=stopped)
+                dead = recorder.last_death()
+                if dead is not None and kept.died(
+                    tracked_id(settings.namespace, entry.job_id, entry.delivery), dead
+                ):
+                    told.add(entry.job_id)
                 journal.forget([entry])
-        _give_back(entries, database, intake, settings.namespace)
+        left = [entry for entry in entries if entry.job_id not in told]
+        _give_back(left, database, intake, settings.namespace, kept)
+        if books is None:
+            kept.write_alone(settings.required_redis_url)
     except UnavailableError as error:
         database.stores.leave(len(journal.entries()), error)
     finally:
@@ -66,7 +84,9 @@ def _settle_one(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) 
         recorder.record(claim, kind(error, registry.options(claim.job_name)))
 
 
-def _give_back(entries: Sequence[Entry], database: Database, intake: Intake, namespace: str) -> None:
+def _give_back(
+    entries: Sequence[Entry], database: Database, intake: Intake, namespace: str, books: RQBooks
+) -> None:
     taken = (entry for entry in entries if entry.progress is Progress.TAKEN)
     waiting = sorted(taken, key=lambda entry: entry.delivery)
     released: list[Released] = []
@@ -75,10 +95,13 @@ def _give_back(entries: Sequence[Entry], database: Database, intake: Intake, nam
         released = database.ask(lambda c: inflight.release(c, ids, tokens))
     intake.give_back([(job.queue, tracked_id(namespace, job.id, job.delivery)) for job in released])
     given_back = {job.id for job in released}
-    intake.clear(
-        [
-            tracked_id(namespace, entry.job_id, entry.delivery)
-            for entry in entries
-            if entry.job_id not in given_back
-        ]
-    )
+    finished: list[str] = []
+    others: list[str] = []
+    for entry in entries:
+        if entry.job_id not in given_back:
+            rq_id = tracked_id(namespace, entry.job_id, entry.delivery)
+            (finished if entry.progress is Progress.FINISHED else others).append(rq_id)
+    for rq_id in intake.clear(finished):
+        # RQ asks for the queue only to know whether a dependent's is the same.
+        books.finished(rq_id, "")
+    intake.clear_unless_awaited(others)

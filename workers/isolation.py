@@ -35,8 +35,9 @@ from workers.recording import Recorder
 log = logging.getLogger(__name__)
 
 # What a child says through a pipe once it has written down what became of its job; the job itself may choose the
-# exit code.
-_FINISHED, _NOT_FINISHED = b"f", b"n"
+# exit code. Behind the word for a dead one stands why; a pipe takes so many bytes at once.
+_FINISHED, _NOT_FINISHED, _DEAD = b"f", b"n", b"d"
+_LONGEST_MESSAGE = 4096
 _PAUSE_SECONDS = 1.0
 _DIES_WITH_ITS_PARENT = 1
 STOP_NOW = signal.SIGUSR2
@@ -77,7 +78,9 @@ def run(current: CurrentJob) -> Outcome:
         status, is_interrupted = _wait_for(pid, lease, order)
         os.set_blocking(reading, False)
         with suppress(BlockingIOError):
-            said = os.read(reading, 1)
+            said = os.read(reading, _LONGEST_MESSAGE)
+            if said.startswith(_DEAD):
+                return Recorded(said.removeprefix(_DEAD).decode(errors="replace"))
             if said:
                 return Settled(FINISHED) if said == _FINISHED else Recorded()
     finally:
@@ -171,6 +174,10 @@ def _run_and_record(theirs: CurrentJob, order: mmap.mmap) -> bytes:
     signal.signal(signal.SIGTERM, lambda *_: None)
     result = attempt.run(CurrentJob(claim, lease, database.url))
     keeper.stop()
-    word = Recorder(database).record(claim, result)
+    recorder = Recorder(database)
+    word = recorder.record(claim, result)
     database.close()
+    death = recorder.last_death()
+    if death is not None:
+        return (_DEAD + death.explanation.encode())[:_LONGEST_MESSAGE]
     return _FINISHED if word == "finished" else _NOT_FINISHED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -35,10 +35,12 @@ class Failed:
     Attributes:
         error: `type`, `message` and `traceback`, fit to be stored.
         options: Of the registration; None if nobody has registered the name.
+        cause: The exception itself, where it was raised in this process.
     """
 
     error: dict[str, str]
     options: JobOptions | None = None
+    cause: BaseException | None = field(default=None, compare=False, repr=False)
 
     @property
     def line(self) -> str:
@@ -60,9 +62,11 @@ class GaveUp:
 
     Attributes:
         error: As for `Failed`; its message is the reason.
+        cause: As for `Failed`.
     """
 
     error: dict[str, str]
+    cause: BaseException | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,13 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The process that ran the job has written down that it is not finished, and why."""
+    """The process that ran the job has written down that it is not finished, and why.
+
+    Attributes:
+        dead: Why it is dead; None if it is not.
+    """
+
+    dead: str | None = None
 
 
 Outcome = Settled | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Interrupted | Unreadable

@@ -29,7 +29,7 @@ from drain.config import Settings
 from drain.crashpoints import CrashPoint, reached
 from drain.errors import DrainError, UnavailableError
 from drain.transitions import inflight, state
-from drain.wire import Intake
+from drain.wire import Intake, Taken
 from workers import attempt, isolation, plain, registry
 from workers.current import CurrentJob
 from workers.database import Database
@@ -134,7 +134,13 @@ class Process:
         random.seed()
         sys.setswitchinterval(_TURN_SECONDS)
         if self._journal.entries():
-            settle(self._journal, self._settings, self._death, stores=self._stores)
+            settle(
+                self._journal,
+                self._settings,
+                self._death,
+                stores=self._stores,
+                books=self._finisher.books,
+            )
         self._journal.sit_down()
         logging.getLogger("rq.worker").addFilter(QuietWhileAway(self._stores))
         # RQ's clean-up at the start would note a job that is on its way, and its scheduler enqueues what is due.
@@ -266,12 +272,11 @@ class Process:
             try:
                 attempt_alone = partial(self._attempt_alone, item)
                 word = self._alone.execute(taken.job_id, attempt_alone, queue=taken.queue)
-                self._finisher.count(word)
                 if word != "refused":
-                    self._finisher.clear_later(taken.rq_id)
-                elif not self._waits_elsewhere(taken.job_id):
-                    for each in self._intake.plain_among([taken]):
-                        self._plain.execute(each)
+                    self._finisher.end(taken.rq_id, taken.queue, word, self._alone.recorder.last_death())
+                else:
+                    self._finisher.leave()
+                    self._run_if_plain(taken)
             except UnavailableError as error:
                 log.debug("job %d could not be claimed or recorded: %s", taken.job_id, error)
                 self._stores.leave(1, error)
@@ -282,12 +287,14 @@ class Process:
         hand.singly.discard(item)
         hand.end_unclaimed(monotonic() - hand.began_at)
 
-    def _waits_elsewhere(self, job_id: int) -> bool:
-        """Whether a refused job still waits: its id was in the list of another queue, and its delivery is not."""
-        alone = self._alone
-        return alone is not None and job_id in alone.database.ask(
-            lambda c: inflight.left_to_claim(c, [job_id])
-        )
+    def _run_if_plain(self, taken: Taken) -> None:
+        """Run a plain RQ job whose id looks like ours; one that still waits in the list of another queue is let be."""
+        alone, job_id = self._alone, taken.job_id
+        if alone is None or job_id is None:
+            return
+        if job_id not in alone.database.ask(lambda c: inflight.left_to_claim(c, [job_id])):
+            for each in self._intake.plain_among([taken]):
+                self._plain.execute(each)
 
     def _attempt_alone(self, item: Unclaimed, current: CurrentJob) -> Outcome:
         journal, lease = self._journal, current._lease

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import psycopg
@@ -17,6 +17,7 @@ from drain.visible import visible
 from drain.wording import count, duration
 from workers import outcome
 from workers.database import Database
+from workers.death import Death
 from workers.outcome import (
     Deferred,
     Failed,
@@ -53,6 +54,7 @@ class Recorder:
     """
 
     database: Database
+    _death: Death | None = field(default=None, init=False)
 
     def record(self, claim: Claim, result: Outcome) -> str:
         """Write down what became of an attempt."""
@@ -64,6 +66,12 @@ class Recorder:
         except psycopg.DataError:
             # The database's encoding lacks a character of the texts.
             return self._record(claim, outcome.in_ascii(result))
+
+    def last_death(self) -> Death | None:
+        """Return once why the job is dead for which a method has just returned "dead"."""
+        # Its exception keeps whatever the job had in its variables.
+        death, self._death = self._death, None
+        return death
 
     def bury_unrun(self, claim: Claim) -> str:
         """Give up a job that has expired, or whose attempts are spent."""
@@ -79,6 +87,7 @@ class Recorder:
         if not buried:
             return "refused"
         log.error("job %d is dead: %s", job_id, explanation, extra={"event": "job_dead", "job_id": job_id})
+        self._death = Death(job_id, "", explanation)
         return "dead"
 
     def _record(self, claim: Claim, result: Outcome) -> str:
@@ -91,11 +100,18 @@ class Recorder:
             case Deferred():
                 return self._defer(claim, result)
             case GaveUp():
-                return self._bury(claim, "gave up", result.error["message"] or _NO_REASON, result.error)
+                told = result.error["message"] or _NO_REASON
+                return self._bury(claim, "gave up", told, result.error, cause=result.cause)
             case Unreadable(explanation):
                 return self._bury(claim, "unreadable", explanation)
             case Recorded() | Settled():
-                return "recorded"
+                return self._recorded_elsewhere(claim, result)
+
+    def _recorded_elsewhere(self, claim: Claim, result: Recorded | Settled) -> str:
+        if not isinstance(result, Recorded) or result.dead is None:
+            return "recorded"
+        self._death = Death(claim.id, claim.queue, result.dead)
+        return "dead"
 
     def _finish(self, claim: Claim) -> str:
         try:
@@ -131,7 +147,7 @@ class Recorder:
         if claim.max_attempts and claim.attempts >= claim.max_attempts:
             explanation = f"failed {count(claim.attempts, 'time')}; last: {failed.line}"
             wanted = "nothing" if isinstance(failed, Lost) else "dead"
-            return self._bury(claim, "failed", explanation, failed.error, wanted=wanted)
+            return self._bury(claim, "failed", explanation, failed.error, wanted=wanted, cause=failed.cause)
         wait = outcome.wait_seconds(claim.attempts, failed.options)
         waits = self.database.ask(
             lambda c: inflight.retry_later(c, claim.id, claim.fencing_token, wait, failed.error)
@@ -154,6 +170,7 @@ class Recorder:
         *,
         ran: bool = True,
         wanted: str = "dead",
+        cause: BaseException | None = None,
     ) -> str:
         buried = self.database.ask(
             partial(
@@ -173,6 +190,7 @@ class Recorder:
             *(claim.id, visible(claim.job_name), visible(explanation)),
             extra={"event": "job_dead", "job_id": claim.id, "tag": claim.tag},
         )
+        self._death = Death(claim.id, claim.queue, explanation, (error or {}).get("traceback", ""), cause)
         return "dead"
 
     def _stale(self, claim: Claim, wanted: str) -> str:

@@ -84,13 +84,22 @@ class RQSide:
                 with suppress(UnavailableError):
                     self._intake.end_wait()
             self._hand.told.wait(_OFTEN_SECONDS if self._hand.stopping else _EVERY_SECONDS)
+        with suppress(redis.RedisError):
+            while self._finisher.books.waits:
+                self._finisher.books.write(self._made())
         if self._worker is not None:
             self._worker.leave()
 
     def _made(self) -> RQWorker:
         """RQ asks Redis about it as it is made, so it may take several attempts."""
         if self._worker is None:
-            self._worker = RQWorker(self._redis_url, self._options.queues, self._hand, self._name)
+            self._worker = RQWorker(
+                self._redis_url,
+                self._options.queues,
+                self._hand,
+                self._name,
+                self._options.plain.exception_handlers,
+            )
         return self._worker
 
     def _tell(self, worker: RQWorker) -> None:
@@ -100,6 +109,7 @@ class RQSide:
             self._beat_at = now + _HEARTBEAT_SECONDS
             self._told = {}
         hand, finisher = self._hand, self._finisher
+        finisher.books.write(worker)
         ran, finished, failed = hand.ran, finisher.finished, finisher.failed
         busy = ran != self._ran or not hand.is_idle
         state = "suspended" if self._taker.is_suspended else "busy" if busy else "idle"

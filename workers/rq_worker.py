@@ -11,6 +11,7 @@ from typing import Any
 import redis
 from rq import SimpleWorker, worker_registration
 from rq.command import handle_command
+from rq.utils import import_attribute
 
 from drain import wire
 from workers.errors import Dead, WorkerStoppedError
@@ -30,13 +31,24 @@ class RQWorker(SimpleWorker):
         queues: Names of the queues.
         hand: What this process is running.
         name: By which RQ's tools know it.
+        exception_handlers: Dotted paths of functions that RQ calls for a job that is dead.
     """
 
-    def __init__(self, redis_url: str, queues: Sequence[str], hand: Hand, name: str) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        queues: Sequence[str],
+        hand: Hand,
+        name: str,
+        exception_handlers: Sequence[str] = (),
+    ) -> None:
         self._hand = hand
         connection = wire.connect(redis_url)
         bounds = dict(connection.connection_pool.connection_kwargs)
-        super().__init__([], name=name, connection=connection, worker_ttl=TTL_SECONDS)
+        handlers = [import_attribute(path) for path in exception_handlers]
+        super().__init__(
+            [], name=name, connection=connection, worker_ttl=TTL_SECONDS, exception_handlers=handlers
+        )
         # RQ would wait for a minute for a Redis that stands still.
         connection.connection_pool.connection_kwargs.update(bounds)
         self._names = list(queues)

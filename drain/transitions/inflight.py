@@ -587,6 +587,28 @@ def bury_unclaimable(connection: Connection, job_id: int, explanation: str) -> b
     return connection.execute(BURY_UNCLAIMABLE, parameters).rowcount == 1
 
 
+BURY_REDELIVERED = f"""
+WITH given_up AS (
+    DELETE FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) RETURNING *
+)
+INSERT INTO dead_jobs ({JOB_COLUMNS}, attempts, last_error, reason, explanation)
+SELECT {JOB_COLUMNS}, attempts, last_error, %(reason)s, %(explanation)s FROM given_up
+"""
+
+
+def bury_redelivered(connection: Connection, ids: Sequence[int], *, reason: str, explanation: str) -> None:
+    """Give up jobs that this very transaction has numbered, and so locked, for another delivery.
+
+    Args:
+        connection: In that transaction.
+        ids: The jobs.
+        reason: One of those that `schema.sql` names.
+        explanation: A sentence for people.
+    """
+    parameters = {"ids": id_array(ids), "reason": reason, "explanation": explanation}
+    connection.execute(BURY_REDELIVERED, parameters)
+
+
 class Redelivered(NamedTuple):
     """A job that has been given a new delivery number, and is to be pushed under it."""
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain, count, islice
 from time import monotonic
 from typing import Any, NamedTuple
@@ -25,23 +25,33 @@ from drain.crashpoints import CrashPoint, reached
 from drain.errors import ConfigError, OwnedByAnotherError, UnavailableError, UndeliverableError
 from drain.visible import visible
 from drain.wire import owners
+from drain.wire.earlier import Earlier, Fate, Gone
 from drain.wire.owners import QUEUE_OWNERS, RECOVERING, STRANGE, Owner, read_owner
 from drain.wire.workers import count_workers
 
 log = logging.getLogger(__name__)
 
 ENTRY_POINT = "workers.entry.execute"
-# The pickle of (ENTRY_POINT, None, (job id, installation), {}): a template, so that nothing has to be pickled per
-# job. The id is decimal, the installation the 16 bytes of its UUID: with a value of more than 64 bytes Redis keeps a
-# hash in a form that takes three times the memory; measured, a third fewer jobs pushed a second.
-_CALL = b"(\x8c%c%bNI%%d\nC\x10%%b\x86}t." % (len(ENTRY_POINT), ENTRY_POINT.encode())
+# Module each attribute of which is the entry point, so that RQ's tools can show a job by a name of its own.
+NAMED = "drain.rq"
+# The pickle of (name, None, (job id, installation), {}): a template, so that nothing has to be pickled per job. The id
+# is an integer of five bytes, the installation the 16 bytes of its UUID: with a value of more than 64 bytes Redis keeps
+# a hash in a form that takes 2.5 times the memory; measured, a third fewer jobs pushed a second.
+_CALL = b"(\x8c%c%bN\x8a\x05"
+_CALL_END = b"C\x10%b\x86}t."
+_LONGEST_NAME = 64 - len(_CALL % (0, b"")) - 5 - len(_CALL_END % bytes(16)) - len(f"{NAMED}.")
+_LARGEST_ID = 2**39 - 1
+# Names that can follow the module's. What Python itself finds in a module begins with two underscores.
+_SHOWABLE = re.compile(r"(?!__)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+# The same of the entry point itself, with the id in decimal: for workers of a version without the module.
+_CALL_BY_ENTRY = b"(\x8c%c%bNI%%d\nC\x10%%b\x86}t." % (len(ENTRY_POINT), ENTRY_POINT.encode())
 # What older versions wrote: the id alone, in the textual protocol.
 _CALL_BY_ID = b"(V%b\nN(I%%d\nt(dt." % ENTRY_POINT.encode()
 
 # Pickled reference to the function itself, in the field where RQ once kept results. A worker reads it before it forks,
 # so that every child finds the entry point imported: a third of what a job costs an `rq worker` without settings. RQ
 # passes over what it cannot read there, so whoever lacks this package shows our jobs all the same.
-_INHERITED = "c{}\\n{}\\n.".format(*ENTRY_POINT.rsplit(".", 1))
+_INHERITED = "c{}\\n{}\\n.".format(NAMED, ENTRY_POINT.rpartition(".")[2])
 
 # RQ's own default, spelled out: without a timeout in the hash an RQ worker fails at its first heartbeat.
 _FORWARD_TIMEOUT_SECONDS = 180
@@ -54,6 +64,9 @@ _LONGEST_TIMEOUT_SECONDS = 2**31 - 1
 _LONGEST_WAIT_SECONDS = 3600
 # RQ keeps the hash this long after a worker has run it, or has failed to. 0 would cost nine more round trips.
 _TRACKED_RESULT_TTL_SECONDS = 60
+# RQ keeps a failed delivery this long: for people to read, and for redelivery to see that RQ has stopped the job, whose
+# lease may last for hours. `dead_jobs` keeps the job itself until a person has looked.
+FAILED_TTL_SECONDS = 86_400
 
 # What is read from Redis are bytes, some of them pickled, whatever the URL says.
 BYTES = {"decode_responses": False, "encoding": "utf-8", "encoding_errors": "strict"}
@@ -107,7 +120,7 @@ local function write(id, timeout, description, data, result_ttl, queue)
   else
     redis.call('HSET', key, 'status', 'queued', 'origin', queue, 'created_at', now, 'enqueued_at', now,
       'timeout', timeout, 'description', description, 'data', data, 'result_ttl', result_ttl,
-      'failure_ttl', result_ttl, 'result', '{_INHERITED}')
+      'failure_ttl', '{FAILED_TTL_SECONDS}', 'result', '{_INHERITED}')
   end
 end
 for i = 5, #ARGV, 6 do
@@ -166,24 +179,54 @@ def tracked(
     timeout_seconds: int | None,
     delivery: int,
     installation: str = "",
+    *,
+    by_entry: bool = False,
 ) -> Delivery:
     """The RQ job of a row in `inflight_jobs`: a call of our one entry point with the row's id.
 
     Args:
         installation: UUID of the row's database, so that no worker of another one claims the id there; "" for a
             call as older versions wrote it.
+        by_entry: Call the entry point by its own name instead of the job's, which only this version resolves.
     """
-    data = _CALL % (job_id, _uuid_bytes(installation)) if installation else _CALL_BY_ID % job_id
+    shown, call = _named(job_name)
+    if not installation:
+        data = _CALL_BY_ID % job_id
+    elif by_entry or not 0 <= job_id <= _LARGEST_ID:
+        data = _CALL_BY_ENTRY % (job_id, _uuid_bytes(installation))
+    else:
+        data = call + job_id.to_bytes(5, "little") + _call_end(installation)
     outer = _NO_TIMEOUT
     if timeout_seconds is not None:
         outer = min(timeout_seconds + _OUTER_TIMEOUT_MARGIN_SECONDS, _LONGEST_TIMEOUT_SECONDS)
     rq_id = tracked_id(namespace, job_id, delivery)
-    return Delivery(rq_id, outer, f"{_shown(job_name)} #{job_id}", data, _TRACKED_RESULT_TTL_SECONDS, queue)
+    return Delivery(rq_id, outer, f"{shown} #{job_id}", data, _TRACKED_RESULT_TTL_SECONDS, queue)
 
 
 @cache
 def _uuid_bytes(installation: str) -> bytes:
     return UUID(installation).bytes
+
+
+@cache
+def _call_end(installation: str) -> bytes:
+    return _CALL_END % _uuid_bytes(installation)
+
+
+@lru_cache(maxsize=10_000)
+def _named(job_name: str) -> tuple[str, bytes]:
+    """A job's name as RQ's tools print it, and its call up to the id."""
+    name = f"{NAMED}.{_end_of(job_name)}" if _SHOWABLE.fullmatch(job_name) else ENTRY_POINT
+    encoded = name.encode()
+    return _shown(job_name), _CALL % (len(encoded), encoded)
+
+
+def _end_of(job_name: str) -> str:
+    """As many of a name's last parts as there is room for; of one that is too long itself, its beginning."""
+    while len(job_name) > _LONGEST_NAME and "." in job_name:
+        job_name = job_name.partition(".")[2]
+    room = _LONGEST_NAME - len("…".encode())
+    return job_name if len(job_name) <= _LONGEST_NAME else f"{job_name[:room]}…"
 
 
 def _shown(job_name: str) -> str:
@@ -248,6 +291,7 @@ class Wire:
         self.where = describe(redis_url)
         self._redis = connect(redis_url)
         self._push = self._redis.register_script(_PUSH)
+        self._earlier = Earlier(self._redis)
         self.installation = ""
         self._label = ""
         self._reported_at: dict[str, float] = {}
@@ -317,12 +361,21 @@ class Wire:
         self._report_others(others)
         return [*(queue.decode() for queue in no_lists), *others]
 
-    def forget(self, rq_ids: Iterable[str]) -> None:
-        """Delete the hashes of deliveries that have been replaced by later ones."""
-        keys = [key for rq_id in rq_ids for key in (f"rq:job:{rq_id}", f"rq:results:{rq_id}")]
-        if keys:
+    def fates(self, rq_ids: Sequence[str]) -> list[Fate]:
+        """What RQ says of deliveries that did not come back, in one round trip."""
+        with reachable(self.where):
+            return self._earlier.look(rq_ids)
+
+    def carry_dependents(self, pairs: Sequence[tuple[str, str]]) -> int:
+        """Let plain RQ jobs that depend on an earlier delivery depend on the later one; returns how many these are."""
+        with reachable(self.where):
+            return self._earlier.carry(pairs)
+
+    def forget(self, gone: Sequence[Gone]) -> None:
+        """Delete what RQ knows of deliveries that have been replaced by later ones."""
+        if gone:
             with reachable(self.where):
-                self._redis.unlink(*keys)
+                self._earlier.forget(gone)
 
     def depth(self, queue: str) -> int:
         """How many ids the queue's list holds; 0 if the key is no list."""

@@ -22,14 +22,17 @@ from uuid import UUID
 
 import redis
 
-from drain.wire.push import ENTRY_POINT
+from drain.wire.push import ENTRY_POINT, NAMED
 
 log = logging.getLogger(__name__)
 
 # The calls that `push.tracked` writes: with the id and the installation, or with the id alone.
-_NAME = re.escape(ENTRY_POINT.encode())
+_ENTRY = re.escape(ENTRY_POINT.encode())
+_NAME = rb"(?:%b|%b\.[^\n]{1,60})" % (_ENTRY, re.escape(NAMED.encode()))
 _TRACKED = re.compile(
-    rb"\(\x8c.%bNI(\d{1,18})\nC\x10(.{16})\x86}t\.|\(V%b\nN\(I(\d{1,18})\nt\(dt\." % (_NAME, _NAME), re.DOTALL
+    rb"\(\x8c.(?P<name>%b)N(?:I(?P<decimal>\d{1,18})\n|\x8a\x05(?P<binary>.{5}))C\x10(?P<installation>.{16})\x86}t\.|"
+    rb"\(V%b\nN\(I(?P<alone>\d{1,18})\nt\(dt\." % (_NAME, _ENTRY),
+    re.DOTALL,
 )
 _LONGEST_CALL = 200
 # Ids that are looked at together: a millisecond or two of Redis' time.
@@ -95,6 +98,21 @@ class Verdict(NamedTuple):
     installation: str = ""
 
 
+def read_call(data: bytes) -> tuple[str, None, tuple[int | bytes, ...], dict[str, object]] | None:
+    """The name and the arguments of a tracked job's call, ours or another database's, without unpickling; else None."""
+    match = _TRACKED.fullmatch(_inflated(data))
+    if match is None:
+        return None
+    installation = match["installation"]
+    name = (match["name"] or ENTRY_POINT.encode()).decode(errors="replace")
+    return name, None, (_job_id(match), installation) if installation else (_job_id(match),), {}
+
+
+def _job_id(match: re.Match[bytes]) -> int:
+    binary = match["binary"]
+    return int.from_bytes(binary, "little") if binary else int(match["decimal"] or match["alone"])
+
+
 def judge(data: object, installation: str) -> Verdict:
     """Tell whose a job is by its call, as Redis holds it.
 
@@ -107,8 +125,8 @@ def judge(data: object, installation: str) -> Verdict:
     match = _TRACKED.fullmatch(_inflated(data))
     if match is None:
         return Verdict(Kind.PLAIN)
-    theirs = str(UUID(bytes=match[2])) if match[2] else ""
-    return Verdict(Kind.OURS if theirs == installation else Kind.FOREIGN, int(match[1] or match[3]), theirs)
+    theirs = str(UUID(bytes=match["installation"])) if match["installation"] else ""
+    return Verdict(Kind.OURS if theirs == installation else Kind.FOREIGN, _job_id(match), theirs)
 
 
 def _inflated(data: bytes) -> bytes:

@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, time
 from typing import Any, NamedTuple
 
 import redis
@@ -27,6 +27,8 @@ _LOOK_AGAIN_SECONDS = 1.0
 _LEAVE_ALONE_SECONDS = 1.0
 # Pages of ids that are judged in one call, half a second's worth.
 _MOST_ROUNDS = 50
+# It is told of again every few seconds.
+_EXECUTION_SECONDS = 120
 # A key that never is: to wait on where there is no other.
 _NOTHING = "drain:owners:nothing"
 # What the script has to say.
@@ -110,11 +112,35 @@ if redis.call('EXISTS', KEYS[3]) == 0 and redis.call('LREM', KEYS[2], 1, ARGV[1]
 end
 return 0
 """
-# Does nothing where the hash has just been cleared: made anew, it would stay for ever.
-_TELL_OF_JOB = """
-if redis.call('EXISTS', KEYS[1]) == 1 then
-  redis.call('HSET', KEYS[1], 'worker_name', ARGV[1], 'status', 'started')
+# ARGV: RQ ids. Answers with those that have dependents.
+_CLEAR = """
+local keys, dependents, awaited = {}, {}, {}
+for place, id in ipairs(ARGV) do
+  keys[place] = 'rq:job:' .. id
+  dependents[place] = keys[place] .. ':dependents'
 end
+redis.call('UNLINK', unpack(keys))
+if redis.call('EXISTS', unpack(dependents)) > 0 then
+  for place, key in ipairs(dependents) do
+    if redis.call('EXISTS', key) == 1 then awaited[#awaited + 1] = ARGV[place] end
+  end
+end
+return awaited
+"""
+# Lua takes no more than some thousand arguments at once.
+_CLEARED_TOGETHER = 1000
+# Does nothing where the hash has just been cleared: made anew, it would stay for ever. Since version 3 RQ takes what
+# a worker runs from its executions.
+#
+# KEYS: the job, its execution, the worker's executions. ARGV: RQ id, name of the worker, now, seconds to keep them.
+_TELL_OF_JOB = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return end
+redis.call('HSET', KEYS[1], 'worker_name', ARGV[2], 'status', 'started')
+redis.call('HSETNX', KEYS[2], 'created_at', ARGV[3])
+redis.call('HSET', KEYS[2], 'id', 'drain', 'job_id', ARGV[1], 'worker_name', ARGV[2], 'last_heartbeat', ARGV[3])
+redis.call('SADD', KEYS[3], ARGV[1] .. ':drain')
+redis.call('EXPIRE', KEYS[2], ARGV[4])
+redis.call('EXPIRE', KEYS[3], ARGV[4])
 """
 
 
@@ -170,6 +196,7 @@ class Intake:
         self._take = self._redis.register_script(_TAKE)
         self._tell_of_job = self._redis.register_script(_TELL_OF_JOB)
         self._give_back_unbegun = self._redis.register_script(_GIVE_BACK_UNBEGUN)
+        self._clear = self._redis.register_script(_CLEAR)
         self.more_to_judge = False
         self._installation = installation
         self._only_tracked = {f"rq:queue:{queue}" for queue in only_tracked}
@@ -393,11 +420,29 @@ class Intake:
         with reachable(self.where):
             forget_worker(self._redis, name, pid, queues)
 
-    def clear(self, rq_ids: Sequence[str]) -> None:
-        """Delete the hashes of deliveries whose jobs have ended."""
-        if rq_ids:
+    def clear(self, rq_ids: Sequence[str]) -> list[str]:
+        """Delete the hashes of deliveries whose jobs have ended.
+
+        Returns:
+            Those on which plain RQ jobs depend. Whatever comes to depend on one later finds no hash, which is to RQ a
+            dependency that is met.
+        """
+        awaited: list[bytes] = []
+        for first in range(0, len(rq_ids), _CLEARED_TOGETHER):
             with reachable(self.where):
-                self._redis.unlink(*[f"rq:job:{rq_id}" for rq_id in rq_ids])
+                awaited += self._clear(args=rq_ids[first : first + _CLEARED_TOGETHER])
+        return [rq_id.decode() for rq_id in awaited]
+
+    def clear_unless_awaited(self, rq_ids: Sequence[str]) -> None:
+        """Delete the hashes of deliveries whose jobs will be delivered again, but for those that RQ jobs depend on."""
+        if rq_ids:
+            self.clear([rq_id for rq_id, is_awaited in self._depended_on(rq_ids) if not is_awaited])
+
+    def _depended_on(self, rq_ids: Sequence[str]) -> list[tuple[str, bool]]:
+        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
+            for rq_id in rq_ids:
+                pipeline.exists(f"rq:job:{rq_id}:dependents")
+            return list(zip(rq_ids, map(bool, pipeline.execute()), strict=True))
 
     def discard(self, taken: Taken) -> None:
         """Forget an id whose job nobody knows any more."""
@@ -411,6 +456,8 @@ class Intake:
         """Let RQ's tools see what a worker does: fields of its hash ("" for none), and what its counts grow by."""
         with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
             for name, text in fields.items():
+                if name == "current_job":
+                    pipeline.delete(f"{worker_key}:executions")
                 if text == "":
                     pipeline.hdel(worker_key, name)
                 else:
@@ -422,8 +469,9 @@ class Intake:
 
     def tell_of_job(self, rq_id: str, worker_name: str) -> None:
         """Let RQ's tools see who runs a job, if its hash is still there."""
+        keys = [f"rq:job:{rq_id}", f"rq:execution:{rq_id}:drain", f"rq:worker:{worker_name}:executions"]
         with reachable(self.where):
-            self._tell_of_job([f"rq:job:{rq_id}"], [worker_name])
+            self._tell_of_job(keys, [rq_id, worker_name, time(), _EXECUTION_SECONDS])
 
     def close(self) -> None:
         """Close the connections."""

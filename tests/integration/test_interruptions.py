@@ -109,7 +109,7 @@ def test_a_late_interruption_of_a_job_that_somebody_else_has_claimed_changes_not
     assert claim is not None
     taken_over = shop.take_over(job_id)
     late = Interrupted(describe(WorkerStoppedError()), JobOptions())
-    assert shop.worker._recorder.record(claim, late) == "stale"
+    assert shop.worker.recorder.record(claim, late) == "stale"
     assert shop.row(job_id)["fencing_token"] == taken_over.fencing_token
     assert shop.row(job_id)["interruptions"] == 0
 

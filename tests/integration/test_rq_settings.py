@@ -101,4 +101,4 @@ print(job.get_status().value, job.func_name, "workers.entry" in sys.modules)
     told = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert told.stdout.split() == ["queued", "workers.entry.execute", str(installed)]
+    assert told.stdout.split() == ["queued", "drain.rq.tell", str(installed)]

@@ -1,4 +1,5 @@
 import json
+import pickle
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,12 +11,15 @@ import pytest
 from redis import Redis, ResponseError
 from rq import Queue
 from rq.job import Job, JobStatus
+from rq.utils import import_attribute
 
+import drain.rq
 from drain import wire
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
-from drain.wire import Delivery, Wire, push
+from drain.wire import Delivery, Gone, Wire, push
 from drain.wire.strangers import Kind, judge
 from tests.support import pushed
+from workers.entry import execute
 
 INSTALLATION = "0f3c1a2b-1111-2222-3333-444455556666"
 
@@ -55,7 +59,7 @@ def test_rq_reads_a_tracked_job_as_a_call_of_the_entry_point_with_its_id(redis: 
     assert [queue.name for queue in Queue.all(connection=client)] == ["mail"]
 
 
-@pytest.mark.parametrize("job_id", [7, 10**15 - 1])
+@pytest.mark.parametrize("job_id", [7, 2**39 - 1, 10**15 - 1])
 def test_a_call_names_the_installation_and_is_short_enough_for_redis_to_pack_the_hash(
     redis: Wire, client: Redis, job_id: int
 ) -> None:
@@ -63,9 +67,72 @@ def test_a_call_names_the_installation_and_is_short_enough_for_redis_to_pack_the
 
     job = Job.fetch(f"shop-{job_id}-12", connection=client)
 
-    assert job.func_name == wire.ENTRY_POINT
     assert (job.args, job.kwargs) == ((job_id, UUID(INSTALLATION).bytes), {})
     assert client.object("encoding", job.key) in (b"listpack", b"ziplist")
+
+
+# What the pages of django-rq, of rq-dashboard and of Sentry read.
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("shop.jobs.send_receipt", "drain.rq.shop.jobs.send_receipt"),
+        ("billing.shop.jobs.send_receipt", "drain.rq.shop.jobs.send_receipt"),
+        ("billing.jobs.send_receipt_to_customer", "drain.rq.send_receipt_to_cus…"),
+        ("execute", "drain.rq.execute"),
+        ("_private", "drain.rq._private"),
+    ],
+)
+def test_rqs_pages_show_a_tracked_job_by_its_own_name(
+    redis: Wire, client: Redis, name: str, shown: str
+) -> None:
+    redis.push([wire.tracked("shop", 7, "mail", name, 30, 12, INSTALLATION)])
+
+    job = Job.fetch("shop-7-12", connection=client)
+
+    assert (job.func_name, job.description) == (shown, f"{name} #7")
+    assert str(job.get_call_string()).startswith(f"{shown}(7, b'")
+    assert client.object("encoding", job.key) in (b"listpack", b"ziplist")
+    assert job.func is execute
+    assert judge(job.data, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "__loader__",
+        "__builtins__.eval",
+        "a'b\"c",
+        "a\nb",
+        "a..b",
+        ".a",
+        "größe.messen",
+        "os system",
+        "N}t.",
+        "a\x00",
+    ],
+)
+def test_a_name_that_is_no_dotted_one_is_left_to_the_description(
+    redis: Wire, client: Redis, name: str
+) -> None:
+    redis.push([wire.tracked("shop", 7, "mail", name, 30, 12, INSTALLATION)])
+
+    job = Job.fetch("shop-7-12", connection=client)
+
+    assert (job.func_name, job.func) == (wire.ENTRY_POINT, execute)
+    assert str(job.description).endswith("#7")
+
+
+def test_every_name_behind_the_modules_is_the_entry_point() -> None:
+    for name in ("os.system", "annotations", "import_module", "a" * 300, "rq_settings.os"):
+        assert import_attribute(f"{wire.NAMED}.{name}") is execute
+    public = {name for name in vars(drain.rq) if not name.startswith("__")}
+    assert public == set()
+
+
+def test_a_worker_of_an_older_version_is_given_the_entry_point_by_its_own_name() -> None:
+    call = wire.tracked("shop", 7, "mail", "a.b", None, 1, INSTALLATION, by_entry=True).data
+    assert pickle.loads(call) == (wire.ENTRY_POINT, None, (7, UUID(INSTALLATION).bytes), {})
+    assert judge(call, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
 
 
 def test_a_call_is_judged_by_its_bytes() -> None:
@@ -177,7 +244,7 @@ def test_a_push_of_nothing_is_nothing(redis: Wire, client: Redis) -> None:
 
 def test_a_delivery_that_was_replaced_leaves_no_hash(redis: Wire, client: Redis) -> None:
     redis.push([tracked(1), tracked(2)])
-    redis.forget(["shop-1-101"])
+    redis.forget([Gone("shop-1-101", "default")])
     redis.forget([])
 
     assert not client.exists("rq:job:shop-1-101")
