@@ -13,14 +13,13 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from time import monotonic, sleep
+from types import ModuleType
 
 import psycopg
-import redis
 
 from drain import postgres, schema, wording
 from drain.config import Settings
 from drain.errors import UnavailableError
-from drain.wire import Wire
 
 log = logging.getLogger(__name__)
 
@@ -127,9 +126,7 @@ def is_outage(error: BaseException) -> bool:
     cause = error.__cause__ or error.__context__
     if isinstance(cause, psycopg.Error):
         return cause.sqlstate not in _ANSWERS
-    return not isinstance(cause, redis.RedisError) or isinstance(
-        cause, redis.ConnectionError | redis.TimeoutError
-    )
+    return not isinstance(cause, _redis().RedisError) or isinstance(cause, _redis_errors())
 
 
 def is_stale(began: float) -> bool:
@@ -151,7 +148,7 @@ class QuietWhileAway(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is to be logged."""
         arguments = record.args if isinstance(record.args, tuple) else ()
-        causes = [each for each in arguments if isinstance(each, redis.ConnectionError | redis.TimeoutError)]
+        causes = [each for each in arguments if isinstance(each, _redis_errors())]
         if causes and self._stores is not None:
             self._stores.failed(UnavailableError(f"{REDIS} does not take commands: {causes[0]}"))
         return not causes
@@ -165,6 +162,8 @@ def ask_once(settings: Settings) -> None:
         SchemaError: The database has no schema, or one of another version.
         ConfigError: A URL cannot be read.
     """
+    from drain.wire import Wire
+
     with closing(Wire(settings.required_redis_url, settings.namespace)) as wire:
         with postgres.reachable(settings.database_url):
             connection = postgres.connect(settings.database_url, "drain work")
@@ -216,7 +215,20 @@ def answering(stores: Stores, store: str, *, by_loop: bool = False) -> Iterator[
             stores.failed(error, by_loop=by_loop)
         raise
     # RQ's own code raises these.
-    except (redis.ConnectionError, redis.TimeoutError) as error:
+    except _redis_errors() as error:
         stores.failed(UnavailableError(f"{REDIS} does not take commands: {error}"))
         raise
     stores.answered(store, began, by_loop=by_loop)
+
+
+def _redis() -> ModuleType:
+    # Imported here: a process that `rq worker` forks for one job asks PostgreSQL alone.
+    import redis
+
+    return redis
+
+
+def _redis_errors() -> tuple[type[Exception], ...]:
+    """Errors of a Redis that cannot be reached."""
+    redis = _redis()
+    return redis.ConnectionError, redis.TimeoutError

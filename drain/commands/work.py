@@ -107,8 +107,8 @@ def work(
 
     for queue in queues:
         # RQ takes any text; a tracked job's queue has a stricter name.
-        if not queue or not _is_text(queue):
-            raise click.UsageError(f"{queue!r} is no name of a queue: it is empty, or no UTF-8")
+        if not queue or not queue.isprintable():
+            raise click.UsageError(f"{queue!r} is no name of a queue: it is empty, or cannot be printed")
     # As RQ's own command does: modules beside the one who calls are found.
     sys.path.insert(0, str(Path.cwd()))
     packages.require_own()
@@ -166,11 +166,3 @@ def _known_to_rq(settings: Settings) -> set[str]:
     with closing(Wire(settings.required_redis_url, settings.namespace)) as redis, suppress(UnavailableError):
         return redis.queues()
     return set()
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -48,8 +48,8 @@ class Stores:
     def ask(self, statement: Callable[[Any], object]) -> object:
         return statement(None)
 
-    def clear(self, _ids: Sequence[str]) -> None:
-        pass
+    def clear(self, _ids: Sequence[str]) -> list[str]:
+        return []
 
     def close(self) -> None:
         pass
