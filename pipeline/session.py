@@ -110,6 +110,8 @@ def _started(settings: Mapping[str, str]) -> Iterator[SparkSession]:
     theirs = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
     with nullcontext() if theirs else jvm.started(settings):
         session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
+        # The JVM may end, on purpose, while it talks to this server, which would print a traceback.
+        session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         try:
             yield session
         finally:

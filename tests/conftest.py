@@ -52,6 +52,8 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+# pytest-xdist names a width in it, which is no terminal's.
+os.environ.pop("COLUMNS", None)
 # They would lead the tests' clients to a server of whoever runs them.
 for variable in [name for name in os.environ if name.startswith("PG")]:
     del os.environ[variable]

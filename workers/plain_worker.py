@@ -22,16 +22,18 @@ from typing import Any, NoReturn
 
 import redis
 from rq import Queue, SimpleWorker, Worker
+from rq.exceptions import StopRequested
 from rq.job import Job, JobStatus
 from rq.serializers import resolve_serializer
 from rq.utils import import_attribute, import_job_class
-from rq.worker import BaseWorker, WorkerStatus
+from rq.worker import WorkerStatus
 
 from drain.errors import ConfigError
 from drain.wire import BYTES, forget_worker
 from workers.isolation import STOP_NOW
 from workers.options import Plain, PlainOptions, WorkOptions
 from workers.plain_line import BYE, READY, WAITS, Line
+from workers.rq_commands import Obedient
 from workers.stores import QuietWhileAway
 
 log = logging.getLogger(__name__)
@@ -71,7 +73,7 @@ def _line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-class ToldWorker(BaseWorker):
+class ToldWorker(Obedient):
     """The part of RQ's worker that differs.
 
     Attributes:
@@ -144,7 +146,8 @@ class ToldWorker(BaseWorker):
         """As RQ does; but a key that somebody has spoilt is no reason to end."""
         try:
             super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
-        except (redis.ConnectionError, redis.TimeoutError):
+        # A signal raises StopRequested in whatever is done.
+        except (redis.ConnectionError, redis.TimeoutError, StopRequested):
             raise
         except Exception as error:  # noqa: BLE001
             self.last_cleaned_at = datetime.now(UTC)  # type: ignore[assignment]

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import redis
 from rq import SimpleWorker, worker_registration
-from rq.command import handle_command
 from rq.utils import import_attribute
 
 from drain import wire
 from workers.errors import Dead, WorkerStoppedError
 from workers.hand import Hand, Held
+from workers.rq_commands import Obedient
 
 # RQ takes a worker for dead that has not been heard of for this and a minute.
 TTL_SECONDS = 60
-_COMMANDS = ("shutdown", "kill-horse", "stop-job")
-_LISTEN_AGAIN_SECONDS = 2.0
 
 
-class RQWorker(SimpleWorker):
+class RQWorker(Obedient, SimpleWorker):
     """RQ's worker without its loop, and without jobs of RQ's own.
 
     Args:
@@ -90,33 +86,14 @@ class RQWorker(SimpleWorker):
     def procline(self, message: str) -> None:
         """RQ would show each job as the process' title."""
 
-    def handle_payload(self, message: Mapping[str, Any]) -> None:
-        """Obey a command of RQ's: shutdown, kill-horse, stop-job. Anything else is ignored, with a line."""
-        try:
-            payload = json.loads(message["data"])
-            command = payload["command"]
-            if command not in _COMMANDS:
-                raise ValueError(f"the command is none of {', '.join(_COMMANDS)}")
-        # Anybody may publish anything, and the thread that listens would end.
-        except Exception as error:  # noqa: BLE001
-            self.log.warning("Worker %s: a command of RQ's cannot be read: %.300r", self.name, error)
-            return
+    def obey(self, payload: dict[str, Any]) -> None:
+        """Obey a command of RQ's for tracked jobs."""
         # RQ sends itself a SIGINT; a worker process of ours leaves that to its supervisor.
-        if command == "shutdown":
+        if payload["command"] == "shutdown":
             self.log.info("Worker %s: shut down by command", self.name)
             self._hand.resign()
         else:
-            handle_command(self, payload)
-
-    def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """Listen again, whatever happened; RQ would do so only where the connection was lost."""
-        if isinstance(exc, redis.ConnectionError):
-            super()._pubsub_exception_handler(exc, pubsub, pubsub_thread)
-            return
-        self.log.warning("Worker %s: RQ's commands cannot be heard, trying again: %r", self.name, exc)
-        with suppress(Exception):
-            pubsub.connection.disconnect()
-        time.sleep(_LISTEN_AGAIN_SECONDS)
+            super().obey(payload)
 
     def get_current_job_id(self, pipeline: object = None) -> str | None:  # noqa: ARG002
         """The tracked job that the main thread is running."""

@@ -279,7 +279,8 @@ class Supervisor:
         now = monotonic()
         for seat in self._seats:
             if self._told == 1 and seat.journal.is_patient:
-                seat.kill_at = max(seat.kill_at, now + _KILL_SECONDS)
+                # As long as after any other stop, from the next look on at which the job has ended.
+                seat.kill_at = max(seat.kill_at, now + _LOOK_SECONDS + _KILL_SECONDS)
             is_overdue = seat.pid and seat.journal.is_overdue()
             if seat.pid and (now > seat.kill_at or is_overdue):
                 # A job that is long past its own timeout is why, stop or no stop.

@@ -71,17 +71,24 @@ def lines_with(command: Command, text: str) -> list[dict[str, Any]]:
 # --- Redis
 
 
+@pytest.mark.parametrize(
+    "is_tracked", [True, False], ids=["the worker of tracked jobs", "that of plain ones"]
+)
 def test_garbage_on_the_command_channel_is_a_line_each_and_the_next_command_is_heard(
-    yard: Yard, client: Redis
+    yard: Yard, client: Redis, *, is_tracked: bool
 ) -> None:
+    def named() -> list[str]:
+        names = [worker.name for worker in Worker.all(connection=client)]
+        return [name for name in names if name.endswith(".tracked") == is_tracked]
+
     with yard.working() as command:
-        (worker,) = wait_until(lambda: Worker.all(connection=client), PATIENCE_SECONDS)
-        channel = f"rq:pubsub:{worker.name}"
+        (name,) = wait_until(named, PATIENCE_SECONDS)
+        channel = f"rq:pubsub:{name}"
         wait_until(lambda: client.pubsub_numsub(channel)[0][1], PATIENCE_SECONDS)
         for payload in PAYLOADS:
             client.publish(channel, payload)
         wait_until(lambda: len(lines_with(command, "cannot be read")) == len(PAYLOADS), PATIENCE_SECONDS)
-        send_shutdown_command(client, worker.name)
+        send_shutdown_command(client, name)
         assert command.wait(PATIENCE_SECONDS) == 0
 
 

@@ -50,7 +50,7 @@ def test_one_job_runs_through_what_the_image_holds(
         connection.execute(
             "INSERT INTO staged_jobs (job_name, job_args) VALUES ('examples.hello.greet', '[\"you\"]')"
         )
-    assert drain("run", "--once") == "1 jobs went to Redis\n"
+    assert drain("run", "--once") == "1 job went to Redis\n"
     assert drain("work", "default", "--burst") == "hello, you\n"
     assert json.loads(drain("status", "--json"))["finished"] == 1
     checked = image.execute(image.healthcheck, settings)

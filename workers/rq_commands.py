@@ -1,0 +1,53 @@
+"""Commands that RQ's tools publish to a worker: whatever anybody publishes, the thread that listens goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import redis
+from rq.command import handle_command
+from rq.worker import BaseWorker
+
+_COMMANDS = ("shutdown", "kill-horse", "stop-job", "stop-execution")
+_LISTEN_AGAIN_SECONDS = 2.0
+
+
+class Obedient(BaseWorker):
+    """The part of RQ's worker that listens for commands."""
+
+    def handle_payload(self, message: Mapping[str, Any]) -> None:
+        """Obey shutdown, kill-horse, stop-job and stop-execution. Anything else is ignored, with a line."""
+        try:
+            payload = json.loads(message["data"])
+            command = payload["command"]
+            if command not in _COMMANDS:
+                raise ValueError(f"the command is none of {', '.join(_COMMANDS)}")
+        # Anybody may publish anything, and the thread that listens would end.
+        except Exception as error:  # noqa: BLE001
+            self.log.warning("Worker %s: a command of RQ's cannot be read: %.300r", self.name, error)
+            return
+        self.obey(payload)
+
+    def obey(self, payload: dict[str, Any]) -> None:
+        """Obey a command as RQ does."""
+        try:
+            handle_command(self, payload)
+        # As if a command lacks the id of its job.
+        except Exception as error:
+            if isinstance(error, redis.RedisError):
+                raise
+            self.log.warning("Worker %s: a command of RQ's failed: %.300r", self.name, error)
+
+    def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
+        """Listen again, whatever happened; RQ would do so only where the connection was lost."""
+        if isinstance(exc, redis.ConnectionError):
+            super()._pubsub_exception_handler(exc, pubsub, pubsub_thread)
+            return
+        self.log.warning("Worker %s: RQ's commands cannot be heard, trying again: %r", self.name, exc)
+        with suppress(Exception):
+            pubsub.connection.disconnect()
+        time.sleep(_LISTEN_AGAIN_SECONDS)
