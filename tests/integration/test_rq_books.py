@@ -364,3 +364,21 @@ def test_a_dead_job_that_is_retried_runs_under_an_id_of_its_own(yard: Yard, clie
     assert pushed(yard.redis_url) != [rq_id]
     run_under_rq(client)
     assert query(yard.database_url, "SELECT id FROM dead_jobs") == [(job_id,)]
+
+
+def test_dependents_are_released_where_an_earlier_delivery_finishes_the_job(
+    yard: Yard, client: Redis
+) -> None:
+    """A worker that has stood still takes up what it had taken, and the job has been delivered again meanwhile."""
+    queue = Queue("default", connection=client)
+    (job_id,) = yard.pushed(jobs.note, "tracked")
+    (earlier,) = pushed(yard.redis_url)
+    waits = queue.enqueue(jobs.plain, "plain", depends_on=earlier)
+    client.delete(queue.key)
+    yard.redeliver()
+    (later,) = pushed(yard.redis_url)
+    assert later != earlier
+    client.lpush(queue.key, earlier)
+    with yard.working("--prefetch", "1"):
+        wait_until(lambda: waits.get_status() is JobStatus.FINISHED, PATIENCE_SECONDS)
+    assert yard.place(job_id) == "finished_jobs"
