@@ -56,7 +56,7 @@ FROM staged_jobs GROUP BY queue
 _COUNT_INFLIGHT = f"""
 SELECT queue, count(*), count(*) FILTER (WHERE lease_expires_at > now()),
     count(*) FILTER (WHERE next_run_at IS NOT NULL AND lease_expires_at IS NULL),
-    min(ARRAY[(date_part('epoch', {WAITS_SINCE}) * 1000000)::bigint, id])
+    pg_catalog.min(ARRAY[(date_part('epoch', {WAITS_SINCE}) * 1000000)::bigint, id])
         FILTER (WHERE next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE),
     (date_part('epoch', clock_timestamp()) * 1000000)::bigint
 FROM inflight_jobs GROUP BY queue
