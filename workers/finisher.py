@@ -84,7 +84,8 @@ class Finisher:
         self.hand.journal.count(self.finished, self.failed)
         if death is not None and self.books.died(rq_id, death):
             return
-        if word in ("finished", "refused", "dead"):
+        # What depends on one that somebody else has, or that is dead, is not released.
+        if word == "finished":
             self._uncleared.append((rq_id, queue))
         else:
             self._unfinished.append(rq_id)

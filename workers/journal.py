@@ -153,8 +153,8 @@ class Journal:
         return any(progress == _RUNNING and kill_at < now for *_, progress, kill_at in self._slots())
 
     def bequeath(self) -> None:
-        """The process has died: nothing that it has left behind is overdue any more."""
-        self._memory[_ALIVE_AT] = False
+        """The process has died: nothing that it has left behind is overdue any more, and it waits for nothing."""
+        self._memory[_ALIVE_AT] = self.is_patient = False
         for number in range(SLOTS):
             _TIME.pack_into(self._memory, number * _SLOT.size + _TIME_AT, _NEVER)
 

@@ -105,16 +105,17 @@ class Process:
         )
         self._keeper = Keeper(url, hand.leases, stores)
         self._loop = Loop(hand, url, options.concurrency)
+        self._finisher = Finisher(hand, self._intake, Database(url, stores=stores))
         self._taker = Taker(
             hand,
             self._intake,
             self._database,
             self._keeper,
             self._loop,
+            self._finisher.books,
             burst=options.burst,
             max_idle_seconds=options.max_idle_seconds,
         )
-        self._finisher = Finisher(hand, self._intake, Database(url, stores=stores))
         self._rq = RQSide(
             hand, self._intake, self._finisher, options, redis_url, self._taker, tracked_name(name)
         )
@@ -293,8 +294,10 @@ class Process:
         if alone is None or job_id is None:
             return
         if job_id not in alone.database.ask(lambda c: inflight.left_to_claim(c, [job_id])):
-            for each in self._intake.plain_among([taken]):
+            plain, awaited = self._intake.sorted_out([taken])
+            for each in plain:
                 self._plain.execute(each)
+            self._taker.release_once_finished(awaited)
 
     def _attempt_alone(self, item: Unclaimed, current: CurrentJob) -> Outcome:
         journal, lease = self._journal, current._lease

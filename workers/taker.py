@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 
 import psycopg
@@ -22,6 +24,7 @@ from workers.hand import Hand, Held, Item, Unclaimed
 from workers.keeper import Keeper
 from workers.lease import Lease
 from workers.loop import Loop
+from workers.rq_books import RQBooks
 from workers.stores import POSTGRES, REDIS, answering
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ log = logging.getLogger(__name__)
 # What has waited for so long behind a slow job is given back; looked at twice as often.
 _LONGEST_WAIT_SECONDS = 0.5
 _SUSPENDED_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
+_MOST_OVERTAKEN = 1000
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -42,6 +47,7 @@ class Taker:
         database: Where the jobs are; no other thread uses it.
         keeper: Who extends the leases.
         loop: Who runs `async def` jobs.
+        books: What RQ is to be told of jobs that were finished under an earlier delivery.
         burst: Stop the hand once the queues are empty and nothing is left in it.
         max_idle_seconds: Stop it as well once nothing has come, and nothing been in it, for so long.
 
@@ -56,6 +62,7 @@ class Taker:
         database: Database,
         keeper: Keeper,
         loop: Loop,
+        books: RQBooks,
         *,
         burst: bool,
         max_idle_seconds: float | None = None,
@@ -67,6 +74,10 @@ class Taker:
         self._stores = database.stores
         self._keeper = keeper
         self._loop = loop
+        self._books = books
+        # Deliveries that plain RQ jobs wait for, of jobs that somebody holds under an earlier one.
+        self._overtaken: deque[Taken] = deque(maxlen=_MOST_OVERTAKEN)
+        self._look_at = 0.0
         self._burst = burst
         self._max_idle_seconds = max_idle_seconds
         self._idle_since = monotonic()
@@ -90,13 +101,22 @@ class Taker:
                     self._wait()
         finally:
             self._give_back(self._hand.take_back(float("inf")))
+            with suppress(UnavailableError):
+                self._release_overtaken()
             self._database.close()
+
+    def release_once_finished(self, awaited: Iterable[Taken]) -> None:
+        """Let go what waits for deliveries that no claim wanted, once their jobs are finished; for any thread."""
+        self._overtaken.extend(awaited)
 
     def _run_once(self) -> None:
         wanted = self._hand.wanted
         if self._stores.is_away(POSTGRES) and not self._burst:
             # An update of no row: it tells of a database, too, that takes no writes for a while.
             self._database.ask(lambda c: inflight.release(c, (), ()), patience_seconds=0.0)
+        if self._overtaken and monotonic() >= self._look_at:
+            self._look_at = monotonic() + _LOOK_SECONDS
+            self._release_overtaken()
         taken = self._take(wanted) if wanted else []
         self.is_suspended = taken is None
         if taken:
@@ -129,6 +149,22 @@ class Taker:
             # Whatever ends, or is recorded, rings.
             self._hand.room.wait(None if not wanted and not self._hand.waits else _LONGEST_WAIT_SECONDS / 2)
 
+    def _release_overtaken(self) -> None:
+        """Whoever finishes a job under an earlier delivery knows nothing of the later one, nor of its dependents."""
+        waiting = list(self._overtaken)
+        if not waiting:
+            return
+        ids = [each.job_id for each in waiting if each.job_id is not None]
+        are_finished = self._database.ask(lambda c: inflight.are_finished(c, ids))
+        queues = {each.rq_id: each.queue for each in waiting if are_finished.get(each.job_id or 0)}
+        for rq_id in self._intake.clear(list(queues)):
+            self._books.finished(rq_id, queues[rq_id])
+        for each in waiting:
+            # What is delivered once more takes its dependents along, and one that is dead is no dependency that is met.
+            if are_finished.get(each.job_id or 0) is not False:
+                with suppress(ValueError):
+                    self._overtaken.remove(each)
+
     @property
     def _idle_seconds_left(self) -> float:
         most = self._max_idle_seconds
@@ -153,6 +189,8 @@ class Taker:
     def _seconds_to_wait(self) -> float:
         # With jobs in hand that may have to be given back, a look at them comes first.
         longest = _LONGEST_WAIT_SECONDS / 2 if self._hand.waits else WAIT_SECONDS
+        if self._overtaken:
+            longest = min(longest, _LOOK_SECONDS)
         # To Redis, 0 is for ever.
         return max(0.01, min(longest, self._idle_seconds_left))
 
@@ -189,12 +227,15 @@ class Taker:
                 items.append(self._unclaimed(each, taken_at))
             else:
                 refused.append(each)
-        if refused:
-            log.debug("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
-            items += [self._unclaimed(each, taken_at) for each in self._intake.plain_among(refused)]
+        # Before anything is asked: whose lease is extended, and who is nowhere, would never be run.
         self._hand.accept(items, into_loop)
         if into_loop:
             self._loop.wake()
+        if refused:
+            log.debug("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
+            plain, awaited = self._intake.sorted_out(refused)
+            self._hand.accept([self._unclaimed(each, taken_at) for each in plain], [])
+            self.release_once_finished(awaited)
 
     def _unclaimed(self, taken: Taken, taken_at: float) -> Unclaimed:
         self._hand.singly.add(unclaimed := Unclaimed(taken, taken_at))

@@ -372,6 +372,12 @@ SELECT EXISTS (
     SELECT FROM finished_jobs
     WHERE id = %s AND fencing_token = %s AND finished_at > now() - interval '1 day')
 """
+ARE_FINISHED = """
+SELECT id, true FROM finished_jobs
+WHERE id = ANY (%(ids)s::bigint[]) AND finished_at > now() - interval '1 day'
+UNION ALL
+SELECT id, false FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
+"""
 
 
 def finish(connection: Connection, job_id: int, token: int) -> bool:
@@ -431,6 +437,11 @@ def finish_many(connection: Connection, claims: Sequence[Claim]) -> set[int]:
         psycopg.IntegrityError: The id of one is finished already; none has been recorded.
     """
     return {job_id for (job_id,) in connection.execute(FINISH_MANY, _ids_and_tokens(claims), binary=True)}
+
+
+def are_finished(connection: Connection, ids: Sequence[int]) -> dict[int, bool]:
+    """Whether each of these jobs has been finished within the last day, by whomever, or is in flight."""
+    return dict(connection.execute(ARE_FINISHED, {"ids": id_array(ids)}).fetchall())
 
 
 def is_finished(connection: Connection, job_id: int, token: int) -> bool:

@@ -387,14 +387,17 @@ class Intake:
         with reachable(self.where):
             return bool(self._give_back_unbegun(keys, [_raw(taken.rq_id)]))
 
-    def plain_among(self, refused: Sequence[Taken]) -> list[Taken]:
+    def sorted_out(self, refused: Sequence[Taken]) -> tuple[list[Taken], list[Taken]]:
         """Plain RQ jobs among ids that have the form of ours and that no claim wanted; those are to be run.
 
         They are kept in RQ's intermediate list from now on. In queues where only tracked jobs run, they become failed
-        jobs of RQ's instead. The hashes of all others are deleted.
+        jobs of RQ's instead. The hashes of all others are deleted, but for those that RQ jobs depend on.
+
+        Returns:
+            The plain jobs to be run, and the deliveries of tracked jobs that RQ jobs depend on.
         """
         if not refused:
-            return []
+            return [], []
         with reachable(self.where):
             # An installation that is nobody's: only what is plain is asked for.
             verdicts = self._strangers.judge([_raw(each.rq_id) for each in refused], "")
@@ -408,12 +411,17 @@ class Intake:
                     self._strangers.refuse(each.queue, _raw(each.rq_id))
                 else:
                     self._redis.rpush(f"{key}:intermediate", _raw(each.rq_id))
-        self.clear([each.rq_id for each in refused if each not in plain])
-        return [
+        tracked = [each for each in refused if each not in plain]
+        awaited = {
+            rq_id for rq_id, is_awaited in self._depended_on([each.rq_id for each in tracked]) if is_awaited
+        }
+        self.clear([each.rq_id for each in tracked if each.rq_id not in awaited])
+        to_be_run = [
             each._replace(job_id=None, delivery=0)
             for each in plain
             if f"rq:queue:{each.queue}" not in self._only_tracked
         ]
+        return to_be_run, [each for each in tracked if each.rq_id in awaited]
 
     def forget_worker(self, name: str, pid: int, queues: Collection[str]) -> None:
         """Take a worker of RQ's whose process has died out of RQ's list."""

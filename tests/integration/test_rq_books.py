@@ -22,7 +22,16 @@ from drain.redelivery import Redelivery
 from drain.transitions import dead, inflight
 from drain.wire import FAILED_TTL_SECONDS, Intake
 from tests import jobs_in_batches as jobs
-from tests.support import NAMESPACE, PATIENCE_SECONDS, new_enqueuer, pushed, query, wait_until
+from tests.support import (
+    DRAIN,
+    NAMESPACE,
+    PATIENCE_SECONDS,
+    drain_command,
+    new_enqueuer,
+    pushed,
+    query,
+    wait_until,
+)
 from tests.yard import Yard
 from workers import entry
 from workers.death import Death
@@ -90,7 +99,7 @@ def test_a_dead_job_and_no_other_has_failed_in_rqs_books_with_what_it_raised(
     assert job.get_status() is JobStatus.FAILED
     assert "ValueError: no luck" in told
     assert "in fail" in told
-    assert "is dead: failed 1 times" in told
+    assert "is dead: failed 1 time;" in told
     assert FailedJobRegistry("default", connection=client).get_job_ids() == [failed]
     assert 0 < client.ttl(job.key) <= FAILED_TTL_SECONDS
 
@@ -364,3 +373,34 @@ def test_a_dead_job_that_is_retried_runs_under_an_id_of_its_own(yard: Yard, clie
     assert pushed(yard.redis_url) != [rq_id]
     run_under_rq(client)
     assert query(yard.database_url, "SELECT id FROM dead_jobs") == [(job_id,)]
+
+
+def test_what_depends_on_a_dead_job_is_not_released_where_too_many_deaths_wait_to_be_told(
+    yard: Yard, client: Redis
+) -> None:
+    (job_id,) = yard.pushed(jobs.fail, "luck")
+    (parent,) = pushed(yard.redis_url)
+    child = Queue("other", connection=client).enqueue(jobs.plain, "child", depends_on=parent)
+    is_full = "from workers.rq_books import RQBooks; RQBooks.died = lambda *_: False\n"
+    with drain_command("work", "--burst", env=yard.env(), program=is_full + DRAIN) as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+    assert yard.place(job_id) == "dead_jobs"
+    assert child.get_status() is JobStatus.DEFERRED
+
+
+def test_dependents_are_released_where_an_earlier_delivery_finishes_the_job(
+    yard: Yard, client: Redis
+) -> None:
+    """A worker that has stood still takes up what it had taken, and the job has been delivered again meanwhile."""
+    queue = Queue("default", connection=client)
+    (job_id,) = yard.pushed(jobs.note, "tracked")
+    (earlier,) = pushed(yard.redis_url)
+    waits = queue.enqueue(jobs.plain, "plain", depends_on=earlier)
+    client.delete(queue.key)
+    yard.redeliver()
+    (later,) = pushed(yard.redis_url)
+    assert later != earlier
+    client.lpush(queue.key, earlier)
+    with yard.working("--prefetch", "1"):
+        wait_until(lambda: waits.get_status() is JobStatus.FINISHED, PATIENCE_SECONDS)
+    assert yard.place(job_id) == "finished_jobs"

@@ -43,6 +43,7 @@ from workers.journal import Journal
 from workers.keeper import Keeper
 from workers.loop import Loop
 from workers.options import WorkOptions
+from workers.rq_books import RQBooks
 from workers.taker import Taker
 
 
@@ -155,7 +156,7 @@ def taking(
     hand = Hand(options, Journal())
     database, keeper = Database(database_url), Keeper(database_url, hand.leases)
     with closing(Intake(redis_url, NAMESPACE, queues)) as intake:
-        taker = Taker(hand, intake, database, keeper, Loop(hand, database_url, 1), burst=False)
+        taker = Taker(hand, intake, database, keeper, Loop(hand, database_url, 1), RQBooks(), burst=False)
         thread = threading.Thread(target=taker.run)
         thread.start()
         try:
@@ -166,6 +167,27 @@ def taking(
             thread.join(20)
             keeper.stop()
     assert not thread.is_alive()
+
+
+def test_what_has_been_claimed_is_run_though_redis_goes_away_before_the_rest_is_sorted_out(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job_id,) = stage_jobs(database_url)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+    with Redis.from_url(redis_url) as client:
+        client.rpush("rq:queue:default", f"{NAMESPACE}-999-1")
+    failures = []
+
+    def fail(_intake: Intake, refused: Any) -> Any:
+        failures.append(refused)
+        raise UnavailableError("Redis does not take commands")
+
+    monkeypatch.setattr(Intake, "sorted_out", fail)
+    with taking(database_url, redis_url, ["default"], prefetch=2) as hand:
+        wait_until(lambda: failures)
+        wait_until(lambda: hand.waits == 1)
+        assert list(hand.held) == [job_id]
 
 
 def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_lost(

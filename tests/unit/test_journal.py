@@ -69,3 +69,10 @@ def test_who_sits_down_has_not_resigned() -> None:
     assert journal.resigned
     journal.sit_down()
     assert not journal.resigned
+
+
+def test_who_has_died_waits_for_no_plain_job_any_more() -> None:
+    journal = Journal()
+    journal.is_patient = True
+    journal.bequeath()
+    assert not journal.is_patient
