@@ -142,8 +142,9 @@ class PlainJobs:
             self._give_back(taken)
 
     def _waits(self) -> bool:
-        process = self._process
-        while process is not None and not self._is_ready and not self._hand.stopping:
+        """Whether RQ's worker is ready; one that cannot start is not waited for while tracked jobs may wait behind."""
+        process, until = self._process, monotonic() + _LOOK_SECONDS
+        while process is not None and not self._is_ready and not self._hand.stopping and monotonic() < until:
             self._hears(process)
         return self._is_ready and not self._hand.stopping
 

@@ -57,6 +57,8 @@ _TURN_SECONDS = 0.001
 # A signal ends the main thread's sleep, but not one that begins a moment later; its handler runs in no other thread.
 _LOOK_SECONDS = 1.0
 _ISOLATED_MARGIN_SECONDS = 10.0
+# How long RQ's books may take at the end of the process.
+_RQ_SIDE_SECONDS = 20.0
 # Asked after each job; the function of the module `signal` makes an enum of the answer, or fails to, in a microsecond.
 signal_handler: Callable[[int], object] = _signal.getsignal
 SIGTERM = int(signal.SIGTERM)
@@ -166,7 +168,8 @@ class Process:
         self._hand.chores.ring()
         self._hand.told.ring()
         housekeeping.join()
-        rq_side.join()
+        # An exception handler of somebody else's runs there.
+        rq_side.join(_RQ_SIDE_SECONDS)
         self._plain.end()
         self._intake.close()
         self._stores.end()
