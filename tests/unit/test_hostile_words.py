@@ -33,6 +33,7 @@ WORDS = [
     ["list", "dead", "--limit", "0"],
     ["work", "a\x1b[31m"],
     ["work", ""],
+    ["work", "--only-tracked", "--plain", "inline", "--burst"],
     ["work", "--grace-seconds", "nan", "--burst"],
     ["work", "--grace-seconds", "inf", "--burst"],
     ["work", "--processes", "1e3"],
