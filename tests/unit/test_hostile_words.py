@@ -33,7 +33,6 @@ WORDS = [
     ["list", "dead", "--limit", "0"],
     ["work", "a\x1b[31m"],
     ["work", ""],
-    ["work", "--only-tracked", "--plain", "inline", "--burst"],
     ["work", "--grace-seconds", "nan", "--burst"],
     ["work", "--grace-seconds", "inf", "--burst"],
     ["work", "--processes", "1e3"],
@@ -85,6 +84,13 @@ def refuses(words: list[str], **env: str) -> None:
 @pytest.mark.parametrize("words", WORDS, ids=lambda words: ascii(" ".join(words))[:60])
 def test_words_that_cannot_be_used_are_one_line(words: list[str]) -> None:
     refuses(words)
+
+
+def test_options_that_contradict_each_other_are_wrong_usage() -> None:
+    words = ["work", "--only-tracked", "--plain", "inline", "--burst"]
+    result = CliRunner().invoke(main, words, env=ENV)
+    assert result.exit_code == 2
+    assert "not both" in result.stderr
 
 
 @pytest.mark.parametrize(("variable", "text"), VALUES, ids=lambda text: ascii(text)[:60])
