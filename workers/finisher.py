@@ -109,9 +109,11 @@ class Finisher:
                 self._unfinished.append(held.rq_id)
             elif done is None or held.claim.id not in done:
                 self._record_one(held, result)
+        self._clear([(held.rq_id, held.claim.queue) for held in finished if done and held.claim.id in done])
+        # Only now: what the journal holds no longer, nobody clears after a death.
+        for held, _ in ended:
             self.hand.forget(held)
         self.hand.room.ring()
-        self._clear([(held.rq_id, held.claim.queue) for held in finished if done and held.claim.id in done])
 
     def _finish(self, ended: Sequence[Held]) -> set[int] | None:
         """Finish those that can be finished together; None if the database is away."""

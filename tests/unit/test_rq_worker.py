@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from workers import rq_worker
+from workers import rq_commands, rq_worker
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from workers import rq_worker
 def test_the_worker_listens_again_whatever_it_heard(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rq_worker, "_LISTEN_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(rq_commands, "_LISTEN_AGAIN_SECONDS", 0.0)
     broken_off: list[bool] = []
     pubsub = SimpleNamespace(connection=SimpleNamespace(disconnect=lambda: broken_off.append(True)))
     worker: Any = SimpleNamespace(log=logging.getLogger("tests.rq"), name="one")
