@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 RQ = str(Path(sys.executable).with_name("rq"))
-DRAIN = ("-c", "from drain.__main__ import main; main()", "work", "--burst")
+DRAIN = ("-c", "from drain.__main__ import main; main()", "work", "default", "--burst")
 WORKERS: dict[str, tuple[str, ...]] = {
     "`rq worker`": (RQ, "worker", "--burst"),
     "`drain work --plain fork`": (*DRAIN, "--plain", "fork"),
