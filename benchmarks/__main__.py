@@ -22,6 +22,7 @@ from benchmarks import (
     figures,
     held_snapshot,
     latency,
+    plain_rq,
     rates,
     recovery,
     short_form,
@@ -104,6 +105,10 @@ def _both(_started: Services, _arguments: argparse.Namespace) -> list[str]:
     return [short_form.section()]
 
 
+def _plain(_started: Services, arguments: argparse.Namespace) -> list[str]:
+    return [plain_rq.section(arguments.peer_rounds, 2 * arguments.stock_jobs)]
+
+
 def _quick(started: Services, arguments: argparse.Namespace) -> int:
     """The short form; the exit code of the check."""
     recorded = results.load()
@@ -140,6 +145,7 @@ PARTS: dict[str, Callable[[Services, argparse.Namespace], list[str]]] = {
     "peers": _peers,
     "stock": _stock,
     "both": _both,
+    "plain": _plain,
 }
 
 
