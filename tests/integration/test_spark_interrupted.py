@@ -43,7 +43,9 @@ def test_no_process_of_sparks_outlives_its_command(
         wait_until(lambda: runs(moment)(list(all_with("MARK", database_url).values())), 120)
         for number in signals:
             command.send_signal(number)
-        assert command.wait(60) == code
+        # As a shell says it: the second signal may find a command that is leaving and no longer handles any.
+        ended = command.wait(60)
+        assert (ended if ended >= 0 else 128 - ended) == code
         assert command.output == f"run spring\n{said}"
         wait_until(lambda: not all_with("MARK", database_url))
     assert query(database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM bulk_side_tables") == []
