@@ -32,7 +32,7 @@ from benchmarks import (
 )
 from benchmarks.peers import plots, quick, report, results, run
 from benchmarks.processes import command, peak_megabytes
-from drain import schema
+from drain.database import schema
 from drain.embedded import Services, services
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import redis
 from rq import Queue
 
 from benchmarks import figures, stock_plain
-from drain import schema
+from drain.database import schema
 from drain.embedded import services
 
 if TYPE_CHECKING:

@@ -14,9 +14,11 @@ import redis
 from rq import Queue
 
 from benchmarks.processes import cpu_seconds
-from drain import leader, postgres, wire
-from drain.enqueuer import Enqueuer
-from drain.wire import Wire
+from drain import wire
+from drain.database import postgres
+from drain.enqueuer import leader
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.wire import Producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +33,7 @@ SELECT 'shop.jobs.send_receipt', jsonb_build_array(n, 'user' || n) FROM generate
 """
 
 
-class DiscardingWire(Wire):
+class DiscardingWire(Producer):
     """Encodes, and sends nothing: what is left of the drain is the move."""
 
     def push(self, deliveries: object) -> Counter[str]:  # noqa: ARG002
@@ -53,7 +55,7 @@ def refill(services: Services, rows: int) -> None:
 
 def moved_and_pushed(services: Services, jobs: int) -> float:
     """The drain: tracked jobs a second, from committed rows to Redis lists."""
-    return _drained(services, Wire(services.redis_url, NAMESPACE), jobs)
+    return _drained(services, Producer(services.redis_url, NAMESPACE), jobs)
 
 
 def moved_alone(services: Services, jobs: int) -> float:
@@ -70,7 +72,7 @@ def pushed_alone(services: Services, jobs: int) -> float:
         ]
         for first in range(0, jobs, BATCH_SIZE)
     ]
-    redis_ = Wire(services.redis_url, NAMESPACE)
+    redis_ = Producer(services.redis_url, NAMESPACE)
 
     def push() -> None:
         for batch in batches:
@@ -81,7 +83,7 @@ def pushed_alone(services: Services, jobs: int) -> float:
 
 def cpu_by_process(services: Services, jobs: int) -> dict[str, float]:
     """Processor time of one drain, in microseconds a job, by process."""
-    with _leading(services, Wire(services.redis_url, NAMESPACE)) as enqueuer:
+    with _leading(services, Producer(services.redis_url, NAMESPACE)) as enqueuer:
         backend = enqueuer.connection.info.backend_pid
         pids = {"PostgreSQL": backend, "Redis": services.redis.pid, "enqueuer": os.getpid()}
         before = {name: cpu_seconds(pid) for name, pid in pids.items() if pid}
@@ -114,7 +116,7 @@ def enqueued_in_thousands(services: Services, jobs: int) -> float:
         return _rate(jobs, lambda: [enqueue(first) for first in range(0, jobs, 1000)])
 
 
-def _drained(services: Services, redis_: Wire, jobs: int) -> float:
+def _drained(services: Services, redis_: Producer, jobs: int) -> float:
     with _leading(services, redis_) as enqueuer:
 
         def drain() -> None:
@@ -127,7 +129,7 @@ def _drained(services: Services, redis_: Wire, jobs: int) -> float:
 
 
 @contextmanager
-def _leading(services: Services, redis_: Wire) -> Iterator[Enqueuer]:
+def _leading(services: Services, redis_: Producer) -> Iterator[Enqueuer]:
     with postgres.connect(services.database_url, "benchmark") as connection:
         state = leader.try_to_lead(connection)
         assert state is not None

@@ -10,7 +10,7 @@ import psycopg
 import redis
 
 from benchmarks import figures
-from drain import schema
+from drain.database import schema
 from drain.embedded import EmbeddedPostgres, EmbeddedRedis, Services
 from drain.errors import EmbeddedError
 

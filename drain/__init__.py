@@ -26,8 +26,8 @@ Redis holds nothing that could not be rebuilt from `inflight_jobs`.
 from typing import TYPE_CHECKING, Any
 
 from drain.errors import DrainError, StageError
-from drain.registry import job
-from drain.stage import stage, stage_many
+from drain.jobs.registry import job
+from drain.jobs.staging import stage, stage_many
 
 if TYPE_CHECKING:
     from workers import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from drain.commandline import Group
 from drain.commands.audit import audit_jobs
 from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
@@ -15,6 +14,7 @@ from drain.commands.run import run
 from drain.commands.setup import init, show_roles
 from drain.commands.status import status
 from drain.commands.work import work
+from drain.terminal.commandline import Group
 from pipeline.commands import COMMANDS
 
 _SECTIONS = {

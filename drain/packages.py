@@ -61,7 +61,7 @@ def _refuse(name: str, spec: ModuleSpec | None) -> None:
     place = spec.origin.removesuffix(f"{path.sep}__init__.py")
     directory = path.dirname(path.realpath(place))  # noqa: PTH120
     # Beside another copy of job-drain, such as a clone that somebody stands in, it is a copy too.
-    if directory == _HOME or path.isdir(path.join(directory, "drain", "transitions")):  # noqa: PTH112, PTH118
+    if directory == _HOME or path.isdir(path.join(directory, "drain", "tables")):  # noqa: PTH112, PTH118
         return
     raise NameTakenError(
         f"{place} stands before the package `{name}` of job-drain on Python's import path: give it another name, "

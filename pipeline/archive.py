@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 from psycopg import errors
 
-from drain import postgres, schema, session, wording
+from drain import wording
+from drain.database import pooler, postgres, schema
+from drain.database.postgres import Connection
 from drain.errors import DrainError, UnavailableError
-from drain.postgres import Connection
-from drain.transitions import finished
-from drain.transitions.finished import Checksum, Day
+from drain.tables import finished
+from drain.tables.finished import Checksum, Day
 from pipeline import files, history
 from pipeline.failures import explained
 
@@ -73,7 +74,7 @@ def alone(database_url: str) -> Iterator[Connection]:
     """
     connection = postgres.connect(database_url, "drain archive")
     with connection, postgres.reachable(database_url):
-        session.require_own(connection, database_url)
+        pooler.require_own(connection, database_url)
         schema.check(connection)
         if not finished.try_to_archive(connection):
             raise DrainError("another `drain archive` is at work on this database; nothing was done")

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from drain.errors import ConfigError, DrainError
-from drain.transitions import bulk
+from drain.tables import bulk
 from pipeline import arguments, progress, runs
 from pipeline.failures import explained
 from pipeline.sources import Source

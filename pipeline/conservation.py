@@ -12,7 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from drain.errors import DrainError
-from drain.transitions import finished
+from drain.tables import finished
 from pipeline import history
 from pipeline.failures import explained
 from pipeline.history import Instant

@@ -14,9 +14,9 @@ from datetime import date
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from drain.database.postgres import Connection
 from drain.errors import DrainError
-from drain.postgres import Connection
-from drain.transitions import finished
+from drain.tables import finished
 from pipeline import files, history
 from pipeline.archive import Archive, Archived, alone
 from pipeline.failures import explained

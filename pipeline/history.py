@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drain import postgres
-from drain.postgres import Connection
-from drain.transitions import finished
+from drain.database import postgres
+from drain.database.postgres import Connection
+from drain.tables import finished
 from pipeline.datasources import columns, snapshot
 from pipeline.failures import explained
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
-from drain import postgres
+from drain.database import postgres
 from drain.errors import DrainError
-from drain.transitions import bulk
+from drain.tables import bulk
 from drain.wording import count, duration
 
 if TYPE_CHECKING:

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING
 
 from psycopg.sql import Literal
 
-from drain import postgres, wording
+from drain import wording
+from drain.database import postgres
+from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
-from drain.postgres import Connection
-from drain.transitions import bulk
+from drain.tables import bulk
 from pipeline import arguments, history, runs
 from pipeline.comparison import DELETED, DIFFERENT, MISSING, Columns, Comparison, compared, key_names
 from pipeline.failures import explained

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from psycopg import errors
 
 import drain
-from drain import postgres, schema
+from drain.database import postgres, schema
+from drain.database.postgres import Connection
 from drain.errors import DrainError, StageError
-from drain.postgres import Connection
-from drain.transitions import bulk
+from drain.tables import bulk
 
 
 def new_run_id(command: str) -> str:

@@ -142,7 +142,7 @@ def servers(temporary_directory: str) -> Iterator[Services]:
 
 @pytest.fixture(scope="session")
 def template(servers: Services) -> str:
-    from drain import schema
+    from drain.database import schema
 
     name = "template_drain"
     with _administrator(servers) as connection:

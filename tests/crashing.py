@@ -9,15 +9,15 @@ import signal
 import sys
 from contextlib import suppress
 
-from drain import crashpoints
+from drain import failpoints
 from drain.__main__ import main
-from drain.crashpoints import CrashPoint
-from drain.wire import push
+from drain.failpoints import FailurePoint
+from drain.wire import producer
 
 
-def die_at(point: CrashPoint, once: str) -> None:
-    def die(reached: CrashPoint) -> None:
-        if reached is not point:
+def die_at(point: FailurePoint, once: str) -> None:
+    def die(failpoint: FailurePoint) -> None:
+        if failpoint is not point:
             return
         if not once:
             os.killpg(0, signal.SIGKILL)
@@ -25,11 +25,11 @@ def die_at(point: CrashPoint, once: str) -> None:
             os.close(os.open(once, os.O_CREAT | os.O_EXCL))
             os.kill(os.getpid(), signal.SIGKILL)
 
-    crashpoints.set_hook(die)
+    failpoints.set_hook(die)
 
 
 if __name__ == "__main__":
     # A few jobs are pushed in several slices, as thousands are elsewhere.
-    push.JOBS_PER_CALL = 2
-    die_at(CrashPoint[sys.argv[1]], sys.argv[2])
+    producer.JOBS_PER_CALL = 2
+    die_at(FailurePoint[sys.argv[1]], sys.argv[2])
     main(sys.argv[3:])

@@ -18,7 +18,7 @@ import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.support import ROOT
+from tests.helpers import ROOT
 
 # Top directories of the image that the Dockerfile names.
 _ABSOLUTE = re.compile(r"(?<![\w./])/(?=(?:src|app|usr)\b)")

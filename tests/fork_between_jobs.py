@@ -9,11 +9,11 @@ import sys
 import psycopg
 
 from drain import stage
-from drain.transitions import staged
+from drain.tables import staged
 from tests.jobs_for_tests import record_in_transaction
 from workers import entry
+from workers.context.connection import driver_of, engine
 from workers.entry import execute
-from workers.job_connection import driver_of, engine
 
 
 def run(label: str) -> None:

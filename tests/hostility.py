@@ -16,10 +16,10 @@ from uuid import uuid4
 
 import psycopg
 
-from drain import postgres, roles, schema
+from drain.database import postgres, roles, schema
+from drain.database.grants import DEFAULT_NAMES
 from drain.embedded.servers import EmbeddedPostgres
-from drain.grants import DEFAULT_NAMES
-from tests.support import ROOT, query
+from tests.helpers import ROOT, query
 
 OWNER = "drain_owner"
 MALLORY = "test_mallory"

@@ -13,15 +13,17 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from drain import postgres
-from drain.job import JobOptions
-from drain.transitions import inflight
-from drain.transitions.inflight import Claim
-from workers import attempt, job, keeper, lease
-from workers.current import CurrentJob
-from workers.keeper import Keeper
-from workers.lease import Lease
-from workers.outcome import Finished, Lost
+from drain.database import postgres
+from drain.jobs.options import JobOptions
+from drain.tables import inflight
+from drain.tables.inflight import Claim
+from workers import job
+from workers.context.current import CurrentJob
+from workers.execution import attempt
+from workers.execution.outcome import Finished, Lost
+from workers.lease import heartbeat, lease
+from workers.lease.heartbeat import Heartbeat
+from workers.lease.lease import Lease
 
 ROUNDS = 1500
 SECONDS = 0.002
@@ -63,16 +65,16 @@ def main() -> None:
     logging.disable()
     # Else the other thread waits for its turn until the job has ended.
     sys.setswitchinterval(SECONDS / 100)
-    keeper._SHORTEST_PAUSE_SECONDS = 0.0001
+    heartbeat._SHORTEST_PAUSE_SECONDS = 0.0001
     lease.AGAIN_SECONDS = 0.0005
-    Keeper._connected = lambda *_: None  # type: ignore[assignment, method-assign]
+    Heartbeat._connected = lambda *_: None  # type: ignore[assignment, method-assign]
     postgres.time_limit = lambda *_: nullcontext()  # type: ignore[assignment]
     inflight.extend_many = refuse  # type: ignore[assignment]
     inflight.is_finished = lambda *_: False
     outcomes = set()
     for _ in range(ROUNDS):
         held: list[Lease] = []
-        kept = Keeper("postgresql://nowhere", held.copy)
+        kept = Heartbeat("postgresql://nowhere", held.copy)
         held.append(Lease(CLAIM, JobOptions(), time.monotonic(), kept))
         outcomes.add(type(attempt.run(CurrentJob(CLAIM, held[0], "postgresql://nowhere"))))
         kept.stop()

@@ -15,8 +15,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from drain.embedded.binaries import unprivileged_account
-from drain.embedded.guarded import Credentials, GuardedServer
-from tests.support import free_port
+from drain.embedded.guarded_server import Credentials, GuardedServer
+from tests.helpers import free_port
 
 Mode: TypeAlias = Literal["session", "transaction"]
 Order: TypeAlias = Literal["last", "first"]

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from drain import schema
+from drain.database import schema
 from drain.embedded import CARELESS, EmbeddedPostgres
 
 

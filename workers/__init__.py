@@ -31,10 +31,10 @@ What always holds: a job runs only while its claim holds, and is finished only b
 that is refused does nothing. Whatever a job raises is recorded, and never stops the worker.
 """
 
-from workers.completion import psycopg_transaction, transaction
-from workers.current import CurrentJob, current_job
+from drain.jobs.registry import job
+from workers.context.current import CurrentJob, current_job
+from workers.context.transaction import psycopg_transaction, transaction
 from workers.errors import Dead, Defer, JobTimeoutError, LeaseLostError, NoCurrentJobError, TransactionError
-from workers.registry import job
 
 __all__ = [
     "CurrentJob",

@@ -16,20 +16,21 @@ from uuid import UUID
 
 import psycopg
 
-from drain import postgres, schema
 from drain.config import Settings, process_name
-from drain.crashpoints import CrashPoint, reached
-from drain.postgres import Connection
-from drain.transitions import inflight, state
-from drain.transitions.inflight import Claim
-from workers import attempt, registry
-from workers.completion import load_sessions
-from workers.current import CurrentJob
-from workers.database import Database, prepare
-from workers.keeper import Keeper
-from workers.lease import Lease
-from workers.outcome import Outcome
-from workers.recording import Recorder, log_finished
+from drain.database import postgres, schema
+from drain.database.postgres import Connection
+from drain.failpoints import FailurePoint, failpoint
+from drain.jobs import registry
+from drain.tables import inflight, leader_progress
+from drain.tables.inflight import Claim
+from workers.context.current import CurrentJob
+from workers.context.transaction import load_sessions
+from workers.execution import attempt
+from workers.execution.outcome import Outcome
+from workers.execution.recorder import Recorder, log_finished
+from workers.lease.database import Database, prepare
+from workers.lease.heartbeat import Heartbeat
+from workers.lease.lease import Lease
 from workers.stores import Stores
 
 if TYPE_CHECKING:
@@ -131,32 +132,32 @@ class Worker:
         Returns:
             Also `FOREIGN`: the job was delivered from another database, and is untouched.
         """
-        reached(CrashPoint.POPPED)
+        failpoint(FailurePoint.POPPED)
         asked_at = monotonic()
         try:
             claim = self._claim(job_id, queue, installation)
         except psycopg.DataError as error:
             return self.recorder.bury_unclaimable(job_id, error)
         if claim is None:
-            if installation and str(self.database.ask(state.installation)) != installation:
+            if installation and str(self.database.ask(leader_progress.installation)) != installation:
                 return FOREIGN
             log.info(
                 "job %d was not claimed: another worker has it, or it is finished, or not due yet", job_id
             )
             return "refused"
-        reached(CrashPoint.CLAIMED)
+        failpoint(FailurePoint.CLAIMED)
         if claim.expired or claim.is_spent:
             return self.recorder.bury_unrun(claim)
-        keeper = Keeper(self.database.url, lambda: [lease], self.database.stores)
-        lease = Lease(claim, registry.options(claim.job_name), asked_at, keeper)
+        heartbeat = Heartbeat(self.database.url, lambda: [lease], self.database.stores)
+        lease = Lease(claim, registry.options(claim.job_name), asked_at, heartbeat)
         try:
             result = run(CurrentJob(claim, lease, self.database.url))
         finally:
-            keeper.stop()
+            heartbeat.stop()
         took = monotonic() - lease.began
-        reached(CrashPoint.RAN)
+        failpoint(FailurePoint.RAN)
         word = self.recorder.record(claim, result)
-        reached(CrashPoint.RECORDED)
+        failpoint(FailurePoint.RECORDED)
         if word == "finished":
             log_finished([(claim, took)])
         return word

@@ -17,8 +17,9 @@ from types import ModuleType
 
 import psycopg
 
-from drain import postgres, schema, wording
+from drain import wording
 from drain.config import Settings
+from drain.database import postgres, schema
 from drain.errors import UnavailableError
 
 log = logging.getLogger(__name__)
@@ -162,9 +163,9 @@ def ask_once(settings: Settings) -> None:
         SchemaError: The database has no schema, or one of another version.
         ConfigError: A URL cannot be read.
     """
-    from drain.wire import Wire
+    from drain.wire import Producer
 
-    with closing(Wire(settings.required_redis_url, settings.namespace)) as wire:
+    with closing(Producer(settings.required_redis_url, settings.namespace)) as wire:
         with postgres.reachable(settings.database_url):
             connection = postgres.connect(settings.database_url, "drain work")
             with closing(connection), postgres.time_limit(connection, _FIRST_ANSWER_SECONDS):

@@ -241,9 +241,14 @@ def _goals(results: Results) -> str:
 
 def _goal(what: str, measured: float, goal: float, unit: str) -> tuple[str, str, str, str]:
     lower = unit == " ms"
-    reached = measured <= goal if lower else measured >= goal
+    failpoint = measured <= goal if lower else measured >= goal
     shown = f"{measured:.1f}" if lower or measured >= 10 else f"{measured:.2f}"
-    return what, f"{goal}{unit}{' at most' if lower else ''}", shown, "reached" if reached else "not reached"
+    return (
+        what,
+        f"{goal}{unit}{' at most' if lower else ''}",
+        shown,
+        "reached" if failpoint else "not reached",
+    )
 
 
 def _set_up() -> str:

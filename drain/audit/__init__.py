@@ -21,10 +21,10 @@ from drain.audit import tables
 from drain.audit.attended import Attended
 from drain.audit.lists import Lists
 from drain.audit.overdue import Overdue
+from drain.audit.recheck import Watch, settle
 from drain.audit.report import CHECKS, Breach, Report
-from drain.audit.watch import Watch, settle
-from drain.postgres import Connection
-from drain.wire import Wire
+from drain.database.postgres import Connection
+from drain.wire import Producer
 
 __all__ = [
     "CHECKS",
@@ -50,7 +50,7 @@ def _ignore(_step: str) -> None:
 
 def audit(
     connection: Connection,
-    redis: Wire | None = None,
+    redis: Producer | None = None,
     *,
     overdue_seconds: float = OVERDUE_SECONDS,
     patience_seconds: float = PATIENCE_SECONDS,

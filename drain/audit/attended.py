@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from drain.audit.report import SAMPLES, Breach, queue_names
+from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.inspection import WAITS_SINCE
-from drain.postgres import Connection
-from drain.wire import Wire
+from drain.tables.queries import WAITS_SINCE
+from drain.wire import Producer
 from drain.wording import clock
 
 # Upper bound of the breaches; one more counts the queues that are left.
@@ -48,7 +48,7 @@ class Attended:
         seconds: For how long a job of such a queue may have waited, by the database's clock.
     """
 
-    def __init__(self, connection: Connection, redis: Wire, seconds: float) -> None:
+    def __init__(self, connection: Connection, redis: Producer, seconds: float) -> None:
         self._connection = connection
         self._redis = redis
         self._seconds = seconds

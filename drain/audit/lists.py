@@ -10,13 +10,13 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import chain
 
+from drain.audit.orphans import Stray, astray, stray_breaches
+from drain.audit.recheck import nobody_leads, slices
 from drain.audit.report import Breach, queue_names, samples
-from drain.audit.strays import Stray, astray, stray_breaches
-from drain.audit.watch import nobody_leads, slices
+from drain.database.postgres import Connection
 from drain.errors import OwnedByAnotherError, SchemaError, UnavailableError
-from drain.postgres import Connection
-from drain.transitions import id_array, state
-from drain.wire import Wire
+from drain.tables import id_array, leader_progress
+from drain.wire import Producer
 from drain.wire.owners import Owner
 
 _IDS_PER_STATEMENT = 10_000
@@ -45,12 +45,12 @@ class Lists:
         redis: Where the leader pushes.
     """
 
-    def __init__(self, connection: Connection, redis: Wire) -> None:
+    def __init__(self, connection: Connection, redis: Producer) -> None:
         self._connection = connection
         self._redis = redis
         # Whether the row is there is for another check to say.
         with suppress(SchemaError):
-            redis.identify(*state.signature(connection))
+            redis.identify(*leader_progress.signature(connection))
         self._others: dict[str, Owner] = {}
         # None before the first look at each.
         self._missing: Deliveries | None = None

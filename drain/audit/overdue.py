@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from drain import inspection
+from drain.audit.recheck import nobody_leads, slices
 from drain.audit.report import Breach, samples
-from drain.audit.watch import nobody_leads, slices
-from drain.postgres import Connection
-from drain.transitions import id_array
+from drain.database.postgres import Connection
+from drain.tables import id_array, queries
 
 # The most ids to keep an eye on, for each reason; those that have been due for longest.
 _LIMIT = 1_000_000
@@ -70,7 +69,7 @@ class Overdue:
 
     def look(self) -> None:
         """Find what looks overdue; from the second time on, keep what still does."""
-        failing = [queue.queue for queue in inspection.retrying_queues(self._connection) if queue.failing]
+        failing = [queue.queue for queue in queries.retrying_queues(self._connection) if queue.failing]
         if self._late is None:
             self._late = {reason: self._ids(_LATEST, reason, failing) for reason in REASONS}
         else:

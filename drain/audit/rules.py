@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from drain.inspection import TABLES
+from drain.tables.queries import TABLES
 
 # Each claim raises the token by one and the attempts by one at most. A person who retries a dead job sets the
 # attempts back, and leaves in the history how many there were; the token is never set back.

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from drain import postgres
 from drain.audit.report import SAMPLES, Breach
 from drain.audit.rules import RULES
-from drain.inspection import TABLES
-from drain.postgres import Connection
-from drain.transitions import state
+from drain.database import postgres
+from drain.database.postgres import Connection
+from drain.tables import leader_progress
+from drain.tables.queries import TABLES
 
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
 _STATE_ROWS = "SELECT count(*) FROM drain_state"
@@ -99,7 +99,7 @@ def _known(connection: Connection, breaches: list[Breach]) -> dict[str, int]:
     """What the rules may ask for; breaches of what it is read from are added to `breaches`."""
     (sequence,) = postgres.fetch_one(connection, "SELECT pg_get_serial_sequence('staged_jobs', 'id')")
     (last_id,) = postgres.fetch_one(connection, _LAST_ID.format(sequence))
-    last_delivery, pushed_up_to = state.progress(connection)
+    last_delivery, pushed_up_to = leader_progress.progress(connection)
     (rows,) = postgres.fetch_one(connection, _STATE_ROWS)
     if rows != 1:
         breaches.append(Breach("deliveries", "rows in drain_state, which has exactly one", rows))

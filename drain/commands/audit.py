@@ -8,11 +8,12 @@ from contextlib import closing, nullcontext
 
 import click
 
-from drain import display, display_audit, wire
+from drain import wire
 from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, UNATTENDED_SECONDS, audit
-from drain.commandline import as_json_option, settings_options
 from drain.commands.database import database
 from drain.config import Settings
+from drain.terminal import audit_report, display
+from drain.terminal.commandline import as_json_option, settings_options
 from pipeline.commands.audit import conserve
 from pipeline.commands.options import Runtime, spark_options
 
@@ -93,7 +94,7 @@ def audit_jobs(
     if queue or job:
         raise click.UsageError("--queue and --job go with --expected")
     with database(settings, _AUDIT_SECONDS) as connection, display.progress() as progress:
-        redis = wire.Wire(settings.redis_url, settings.namespace) if settings.redis_url else None
+        redis = wire.Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
         with closing(redis) if redis else nullcontext():
             report = audit(
                 connection,
@@ -106,5 +107,5 @@ def audit_jobs(
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:
-        display_audit.show_audit(report)
+        audit_report.show_audit(report)
     sys.exit(report.exit_code)

@@ -7,9 +7,10 @@ from contextlib import closing, contextmanager
 
 import click
 
-from drain import inspection, postgres, schema
 from drain.config import Settings
-from drain.postgres import Connection
+from drain.database import postgres, schema
+from drain.database.postgres import Connection
+from drain.tables import queries
 from drain.visible import visible
 
 # What a question may take; counting a few million rows takes a second.
@@ -36,7 +37,7 @@ def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[
     ):
         postgres.set_bounds(connection, statement_seconds=seconds, lock_seconds=_LOCK_SECONDS)
         schema.check(connection)
-        yield inspection.readable(connection)
+        yield queries.readable(connection)
 
 
 def hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:

@@ -7,15 +7,16 @@ from typing import Any
 
 import click
 
-from drain import inspection, wording
-from drain.commandline import JOB_ID, F, as_json_option, limit_option, settings_options
+from drain import wording
 from drain.commands.database import database, hint_at_unknown
 from drain.commands.jobs import print_job, print_jobs
 from drain.config import Settings
+from drain.database.postgres import Connection
 from drain.errors import DrainError
-from drain.postgres import Connection
-from drain.transitions import dead as dead_jobs
-from drain.transitions.dead import Selection
+from drain.tables import dead as dead_jobs
+from drain.tables import queries
+from drain.tables.dead import Selection
+from drain.terminal.commandline import JOB_ID, F, as_json_option, limit_option, settings_options
 
 
 @click.group()
@@ -49,10 +50,10 @@ def list_dead(
     `drain dead show ID` has all of the error, with its traceback; --json has it too.
     """
     with database(settings) as connection:
-        jobs = inspection.jobs(connection, "dead", limit=limit, queue=queue, job_name=job, tag=tag)
+        jobs = queries.jobs(connection, "dead", limit=limit, queue=queue, job_name=job, tag=tag)
         if queue and not jobs:
-            hint_at_unknown([queue], inspection.queues(connection))
-        now = inspection.now(connection)
+            hint_at_unknown([queue], queries.queues(connection))
+        now = queries.now(connection)
     print_jobs("dead", jobs, now, as_json=as_json)
 
 
@@ -63,8 +64,8 @@ def list_dead(
 def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
     """Show all that is known about one dead job: its arguments, its traceback, its former lives."""
     with database(settings) as connection:
-        job = inspection.job(connection, job_id)
-        now = inspection.now(connection)
+        job = queries.job(connection, job_id)
+        now = queries.now(connection)
     if job["state"] != "dead":
         raise DrainError(f"job {job_id} is not dead, it is {job['state']}; `drain show {job_id}` shows it")
     print_job(job, now, as_json=as_json)

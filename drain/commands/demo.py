@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from drain import schema
-from drain.commandline import as_json_option
+from drain.terminal.commandline import as_json_option
 
 
 @click.command(short_help="Run ten thousand real jobs, and prove that none is lost.")
@@ -63,5 +62,5 @@ def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
 def _find_examples() -> None:
     """Let the examples be imported, from beside the packages or from the wheel."""
     beside_the_packages = Path(__file__).parents[2] / "examples"
-    in_the_wheel = Path(schema.__file__).with_name("examples")
+    in_the_wheel = Path(__file__).parents[1] / "examples"
     sys.path.insert(0, str(in_the_wheel if in_the_wheel.exists() else beside_the_packages))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from drain.commandline import setting_option
+from drain.terminal.commandline import setting_option
 
 
 @click.command(short_help="Run servers for development, and with --jobs all that runs.")

@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from drain import display, inspection
-from drain.commandline import JOB_ID, as_json_option, limit_option, settings_options
 from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
+from drain.tables import queries
+from drain.terminal import display
+from drain.terminal.commandline import JOB_ID, as_json_option, limit_option, settings_options
 
 
 @click.command("list", short_help="List jobs by state: staged, inflight, finished, dead.")
-@click.argument("state", metavar="STATE", type=click.Choice(list(inspection.TABLES)))
+@click.argument("state", metavar="STATE", type=click.Choice(list(queries.TABLES)))
 @settings_options("database_url")
 @click.option("--queue", help="Only jobs of this queue.")
 @limit_option
@@ -33,10 +34,10 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
     drain list finished --limit 1000 --json | jq '.[].job_name'
     """  # noqa: D301
     with database(settings) as connection:
-        jobs = inspection.jobs(connection, state, queue=queue, limit=limit)
+        jobs = queries.jobs(connection, state, queue=queue, limit=limit)
         if queue and not jobs:
-            hint_at_unknown([queue], inspection.queues(connection))
-        now = inspection.now(connection)
+            hint_at_unknown([queue], queries.queues(connection))
+        now = queries.now(connection)
     print_jobs(state, jobs, now, as_json=as_json)
 
 
@@ -47,8 +48,8 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
 def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
     """Show all that is known about one job."""
     with database(settings) as connection:
-        job = inspection.job(connection, job_id)
-        now = inspection.now(connection)
+        job = queries.job(connection, job_id)
+        now = queries.now(connection)
     print_job(job, now, as_json=as_json)
 
 

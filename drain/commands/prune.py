@@ -9,13 +9,13 @@ from itertools import groupby
 
 import click
 
-from drain import retention
-from drain.commandline import as_json_option, settings_options
 from drain.commands.database import database
 from drain.config import Settings
+from drain.enqueuer import retention
 from drain.errors import DrainError
-from drain.transitions import finished
-from drain.transitions.finished import Dropped
+from drain.tables import finished
+from drain.tables.finished import Dropped
+from drain.terminal.commandline import as_json_option, settings_options
 from drain.wording import count
 
 _SECONDS = 600

@@ -7,8 +7,8 @@ from uuid import UUID
 import click
 
 from drain import log
-from drain.commandline import Port, settings_options, verbose_option
 from drain.config import Settings
+from drain.terminal.commandline import Port, settings_options, verbose_option
 from drain.wording import count
 
 
@@ -66,8 +66,8 @@ def run(
     drain run --once                      from cron, where a daemon is too much
     """  # noqa: D301
     # Imported here: the other commands start faster without the enqueuer.
-    from drain import http
-    from drain.daemon import Daemon
+    from drain.enqueuer.daemon import Daemon
+    from drain.service import http
 
     log.configure("DEBUG" if verbose else "INFO")
     daemon = Daemon(settings, take_over=str(take_over) if take_over else None, keep_days=keep_days)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from drain import roles, schema
-from drain.commandline import F, setting_option, settings_options
 from drain.commands.database import database
 from drain.config import Settings
-from drain.grants import DEFAULT_NAMES, TITLES
+from drain.database import roles, schema
+from drain.database.grants import DEFAULT_NAMES, TITLES
+from drain.terminal.commandline import F, setting_option, settings_options
 
 
 @click.command()

@@ -6,13 +6,15 @@ import json
 
 import click
 
-from drain import display_status, inspection, wire
-from drain.commandline import FiniteRange, as_json_option, settings_options
+from drain import wire
 from drain.commands.database import database
 from drain.commands.watching import watch_status
 from drain.config import Settings
 from drain.errors import UnavailableError
-from drain.inspection import Status
+from drain.tables import queries
+from drain.tables.queries import Status
+from drain.terminal import status_report
+from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 
 
 @click.command(short_help="Show how many jobs are where, and who works on them.")
@@ -51,16 +53,16 @@ def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) ->
     if as_json:
         click.echo(json.dumps(result.as_json()))
     else:
-        display_status.show_status(result)
+        status_report.show_status(result)
 
 
 def look_at_both(settings: Settings) -> tuple[Status, str | None]:
     """Status of the tables and of Redis, and the line that says why the latter is unknown; None if it is known."""
     with database(settings) as connection:
-        result = inspection.status(connection)
+        result = queries.status(connection)
     if not settings.redis_url:
         return result, None
-    redis = wire.Wire(settings.redis_url, settings.namespace)
+    redis = wire.Producer(settings.redis_url, settings.namespace)
     try:
         workers = redis.workers(list(result.queues))
         depths = {queue: redis.depth(queue) for queue in result.queues}

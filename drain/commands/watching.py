@@ -12,9 +12,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from drain.display_status import status_view
 from drain.errors import UnavailableError
-from drain.inspection import Status
+from drain.tables.queries import Status
+from drain.terminal.status_report import status_view
 from drain.visible import visible
 
 # A status, and why a part of it is unknown.

@@ -11,14 +11,15 @@ from typing import Any
 
 import click
 
-from drain import inspection, log, packages
-from drain.commandline import FiniteRange, settings_options, verbose_option
+from drain import log, packages
 from drain.commands.database import database, hint_at_unknown
 from drain.commands.rq_options import rq_options
 from drain.config import Settings
 from drain.errors import ConfigError, UnavailableError
-from drain.job import DEFAULT_QUEUE
-from drain.wire import Wire
+from drain.jobs.options import DEFAULT_QUEUE
+from drain.tables import queries
+from drain.terminal.commandline import FiniteRange, settings_options, verbose_option
+from drain.wire import Producer
 
 _log = logging.getLogger(__name__)
 
@@ -101,9 +102,9 @@ def work(
     drain work reports --prefetch 1 --max-memory 500
     """  # noqa: D301
     # Imported here: RQ takes a quarter of a second to import.
-    from workers import registry
+    from drain.jobs import registry
+    from workers.command import work as work_on
     from workers.options import Plain, PlainOptions, WorkOptions
-    from workers.work import work as work_on
 
     for queue in queues:
         # RQ takes any text; a tracked job's queue has a stricter name.
@@ -120,7 +121,7 @@ def work(
 
     def hint() -> None:
         with database(settings) as connection:
-            known = registry.queues() | inspection.queues(connection) | {DEFAULT_QUEUE}
+            known = registry.queues() | queries.queues(connection) | {DEFAULT_QUEUE}
         if unknown := [queue for queue in chosen if queue not in known]:
             hint_at_unknown(unknown, known | _known_to_rq(settings))
         if not queues:
@@ -163,6 +164,9 @@ def _queues_of(registered: set[str]) -> list[str]:
 
 def _known_to_rq(settings: Settings) -> set[str]:
     """Queues that RQ knows, idle ones among them; none while Redis is away, which is reported further on."""
-    with closing(Wire(settings.required_redis_url, settings.namespace)) as redis, suppress(UnavailableError):
+    with (
+        closing(Producer(settings.required_redis_url, settings.namespace)) as redis,
+        suppress(UnavailableError),
+    ):
         return redis.queues()
     return set()

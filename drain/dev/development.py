@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
-from drain import schema
 from drain.config import VARIABLES
+from drain.database import schema
 from drain.dev import ports
 from drain.dev.console import Console
 from drain.dev.hold import held
@@ -19,7 +19,7 @@ from drain.dev.program import Program
 from drain.dev.sources import Sources
 from drain.dev.worker import DOES_NOT_IMPORT, FIRST, GRACE_SECONDS
 from drain.embedded import Services, services
-from drain.embedded.guarded import GuardedServer
+from drain.embedded.guarded_server import GuardedServer
 
 _TICK_SECONDS = 0.1
 _HOST = "127.0.0.1"

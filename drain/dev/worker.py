@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drain import registry
 from drain.errors import JobModuleError
-from drain.registry import Job
+from drain.jobs import registry
+from drain.jobs.registry import Job
 from drain.wording import count
 
 # Exit code of a worker whose job modules do not import.

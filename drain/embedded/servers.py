@@ -23,7 +23,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from drain.embedded.binaries import find_postgres, find_redis, path_for, reachable, unprivileged_account
-from drain.embedded.guarded import START_SECONDS, Credentials, GuardedServer
+from drain.embedded.guarded_server import START_SECONDS, Credentials, GuardedServer
 from drain.errors import EmbeddedError
 
 CONNECT_SECONDS = 5

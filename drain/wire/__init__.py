@@ -30,15 +30,16 @@ arguments, pickled as RQ itself would, under `<namespace>-<id>-forward`.
     strangers  ids that are none of ours: judged by their bytes, and left alone, refused or dropped
 """
 
+from drain.wire.consumer import WAIT_SECONDS, Consumer, Taken
 from drain.wire.earlier import Fate, Gone, hold_dependents
-from drain.wire.push import (
+from drain.wire.producer import (
     BYTES,
     ENTRY_POINT,
     FAILED_TTL_SECONDS,
     JOBS_PER_CALL,
     NAMED,
     Delivery,
-    Wire,
+    Producer,
     connect,
     delivery_number,
     describe,
@@ -47,7 +48,6 @@ from drain.wire.push import (
     tracked_id,
 )
 from drain.wire.strangers import read_call
-from drain.wire.take import WAIT_SECONDS, Intake, Taken
 from drain.wire.workers import forget_worker
 
 __all__ = [
@@ -57,12 +57,12 @@ __all__ = [
     "JOBS_PER_CALL",
     "NAMED",
     "WAIT_SECONDS",
+    "Consumer",
     "Delivery",
     "Fate",
     "Gone",
-    "Intake",
+    "Producer",
     "Taken",
-    "Wire",
     "connect",
     "delivery_number",
     "describe",

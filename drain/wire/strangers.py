@@ -22,7 +22,7 @@ from uuid import UUID
 
 import redis
 
-from drain.wire.push import ENTRY_POINT, NAMED
+from drain.wire.producer import ENTRY_POINT, NAMED
 
 log = logging.getLogger(__name__)
 

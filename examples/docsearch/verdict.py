@@ -10,7 +10,7 @@ from statistics import quantiles
 from docsearch.corpus import Entry
 from docsearch.index import Index, Run
 from docsearch.journal import Transaction
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 
 _DOCUMENTS = "SELECT id, name, text FROM documents"
 _ENOUGH_TO_DIVIDE = 2

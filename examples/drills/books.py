@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 from drills.rows import first_row, value
 from drills.verdict import Evidence
 

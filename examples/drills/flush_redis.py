@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from redis import Redis
 
-from drain.postgres import Connection
-from drain.transitions import state
+from drain.database.postgres import Connection
+from drain.tables import leader_progress
 from drills import books
 from drills.jobs import QUEUE
 from drills.rows import value
@@ -53,7 +53,7 @@ def run(scene: Scene) -> Verdict:
 def judge(connection: Connection, flush: Flush, told: Sequence[int] = ()) -> Verdict:
     """What the tables say."""
     # Each push of a job takes a number of its own.
-    numbers = state.progress(connection).last_delivery
+    numbers = leader_progress.progress(connection).last_delivery
     again = numbers - value(connection, _JOBS)
     return Verdict(
         happened=f"{flush.queued:,} queued jobs were forgotten, {again:,} pushed again",

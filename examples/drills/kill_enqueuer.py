@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 from drills import books
 from drills.rows import first_row
 from drills.scene import Scene

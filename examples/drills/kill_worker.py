@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 from drills import books, sessions
 from drills.rows import first_row
 from drills.scene import Scene

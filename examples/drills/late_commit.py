@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 from drills import books, shop
 from drills.rows import value
 from drills.scene import Scene

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 from drills import books, sessions
 from drills.rows import first_row, value
 from drills.scene import Scene

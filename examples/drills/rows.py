@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 
 
 def first_row(connection: Connection, statement: str, *parameters: Any) -> tuple[Any, ...] | None:

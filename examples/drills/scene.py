@@ -9,12 +9,12 @@ from typing import Any, Protocol, TypeVar
 
 from redis import Redis
 
-from drain import postgres
+from drain.database import postgres
+from drain.database.postgres import Connection
 from drain.embedded import Services, signals
 from drain.embedded.child import Child
 from drain.embedded.processes import Processes
 from drain.errors import DrainError
-from drain.postgres import Connection
 from drills import books, rows, shop
 from drills.jobs import QUEUE
 from drills.shop import Order

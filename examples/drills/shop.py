@@ -8,9 +8,9 @@ from typing import NamedTuple, Self
 
 import psycopg
 
-from drain import postgres
+from drain.database import postgres
+from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.postgres import Connection
 from drills.jobs import settle
 
 _CREATE = """

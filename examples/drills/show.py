@@ -13,7 +13,7 @@ from drain.config import Settings
 from drain.embedded import Services
 from drain.embedded.processes import ended_by_sigterm
 from drain.errors import DrainError
-from drain.wire import Wire
+from drain.wire import Producer
 from drills import (
     flush_redis,
     kill_enqueuer,
@@ -96,7 +96,7 @@ def _run(servers: Services, name: str, report: Report) -> Result:
 
 def _audited(there: Scene) -> Evidence:
     settings = Settings.from_texts({"database_url": there.database_url})
-    with closing(Wire(there.servers.redis_url, settings.namespace)) as redis:
+    with closing(Producer(there.servers.redis_url, settings.namespace)) as redis:
         found = audit(there.connection, redis)
     breaches = "; ".join(f"{breach.count} {breach.explanation}" for breach in found.breaches)
     return Evidence("drain audit: everything that must hold does", breaches or "no breach", holds=found.ok)

@@ -10,7 +10,7 @@ from pathlib import Path
 from psycopg.sql import SQL, Identifier
 from redis import Redis
 
-from drain import postgres, schema
+from drain.database import postgres, schema
 from drain.embedded import Services, services
 from drain.embedded.processes import Processes
 from drills import shop

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import sleep
 
+from drain.database.postgres import Connection
 from drain.embedded.child import Child
-from drain.postgres import Connection
 from drills import books, sessions
 from drills.rows import first_row, value
 from drills.scene import DidNotHappenError, Scene

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drain import display
-from drain.commandline import as_json_option, settings_options
 from drain.errors import ConfigError
+from drain.terminal import display
+from drain.terminal.commandline import as_json_option, settings_options
 from drain.visible import visible
 from drain.wording import count, duration
 from pipeline import archive as work

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from drain import display
+from drain.terminal import display
 from pipeline import conservation
 from pipeline.commands.options import warn_if_absent
 from pipeline.sources import Source

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drain import display, wording
-from drain.commandline import FiniteRange, as_json_option, settings_options
+from drain import wording
+from drain.terminal import display
+from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 from drain.visible import visible
 from pipeline import backfill as work
 from pipeline import runs, sources

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drain.commandline import F
+from drain.terminal.commandline import F
 from pipeline import history
 from pipeline.interruption import interruptible
 from pipeline.session import session

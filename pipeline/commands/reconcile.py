@@ -10,8 +10,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from drain import display, wording
-from drain.commandline import as_json_option, settings_options
+from drain import wording
+from drain.terminal import display
+from drain.terminal.commandline import as_json_option, settings_options
 from pipeline import reconcile as work
 from pipeline import runs, sources
 from pipeline.commands.options import Runtime, pairs, spark_options

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drain import display
-from drain.commandline import as_json_option, settings_options
+from drain.terminal import display
+from drain.terminal.commandline import as_json_option, settings_options
 from drain.visible import visible
 from drain.wording import clock
 from pipeline.commands.options import Runtime, spark_options, warn_if_absent

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from drain import postgres
+from drain.database import postgres
 from drain.errors import DrainError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 
-from drain import postgres
+from drain.database import postgres
 from drain.errors import DrainError
-from drain.transitions import finished
+from drain.tables import finished
 from pipeline.datasources import adbc, columns, options
 
 _TABLE = "finished_jobs"

@@ -13,9 +13,9 @@ from typing import IO, TYPE_CHECKING, cast
 from psycopg import IsolationLevel
 from psycopg.sql import SQL, Identifier, Literal
 
-from drain import postgres
+from drain.database import postgres
+from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.postgres import Connection
 from pipeline.datasources import adbc
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def keep(database_url: str, table: str, unused_seconds: float) -> str:
         "spark": os.getppid(),
     }
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "pipeline.datasources.keeper"],
+        [sys.executable, "-m", "pipeline.datasources.snapshot_holder"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -15,16 +15,16 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from drain import postgres
+from drain.database import postgres
 from drain.errors import ConfigError, DrainError, StageError
-from drain.transitions import bulk
-from drain.transitions.bulk import Task
+from drain.tables import bulk
+from drain.tables.bulk import Task
 from pipeline.datasources import adbc, columns, options
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection as ArrowConnection
 
-    from drain.postgres import Connection
+    from drain.database.postgres import Connection
 
 _MAX_CONNECTIONS = 8
 # The commit of tens of millions of rows.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from drain import postgres
+from drain.database import postgres
 from pipeline.datasources import adbc, columns, conditions, snapshot
 from pipeline.datasources import options as given_options
 from pipeline.datasources.follow import FinishedJobsStream

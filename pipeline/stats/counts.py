@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 from pipeline.stats.question import Question
 
 # Queue, name and number of the period since 1970; None stands for all of them.

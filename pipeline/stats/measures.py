@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from math import log
 from typing import TYPE_CHECKING
 
-from drain.postgres import fetch_one
-from drain.transitions import finished
+from drain.database.postgres import fetch_one
+from drain.tables import finished
 from pipeline import history
 from pipeline.failures import explained
 from pipeline.stats import counts

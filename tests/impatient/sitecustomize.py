@@ -1,4 +1,4 @@
-"""On PYTHONPATH of a process whose waits are to be other than the real ones: see `tests.support.impatient`."""
+"""On PYTHONPATH of a process whose waits are to be other than the real ones: see `tests.helpers.impatient`."""
 
 import json
 import os

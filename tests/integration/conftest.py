@@ -8,16 +8,16 @@ from uuid import uuid4
 
 import pytest
 
-from drain import schema
 from drain.config import Settings
+from drain.database import schema
 from drain.embedded import Services
 from drain.embedded.servers import CARELESS, EmbeddedPostgres
+from drain.jobs import registry
 from tests import hostility, jobs_for_tests
-from tests.support import query
-from tests.workshop import Workshop
-from workers import registry
+from tests.helpers import query
+from tests.inprocess_worker import Workshop
+from workers.context.connection import close_all
 from workers.entry import Worker
-from workers.job_connection import close_all
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 

@@ -19,15 +19,16 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from drain import crashpoints, postgres, stage
+from drain import failpoints, stage
 from drain.audit import audit
-from drain.crashpoints import CrashPoint
-from drain.enqueuer import Enqueuer
-from drain.redelivery import Redelivery
-from drain.transitions import inflight
-from drain.transitions.inflight import Claim
-from drain.wire import Wire
-from tests.support import NAMESPACE, new_enqueuer, query, wait_until
+from drain.database import postgres
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.redelivery import Redelivery
+from drain.failpoints import FailurePoint
+from drain.tables import inflight
+from drain.tables.inflight import Claim
+from drain.wire import Producer
+from tests.helpers import NAMESPACE, new_enqueuer, query, wait_until
 
 QUEUES = ("a", "b")
 # Few, so that they meet often.
@@ -123,12 +124,12 @@ class AnyOrder(RuleBasedStateMachine):
         self.leader[1].run_once()
 
     @precondition(lambda self: self.leader)
-    @rule(point=st.sampled_from(CrashPoint))
-    def kill_the_leader_at(self, point: CrashPoint) -> None:
+    @rule(point=st.sampled_from(FailurePoint))
+    def kill_the_leader_at(self, point: FailurePoint) -> None:
         """In its next step, if it comes by that point; the next leader is another one in any case."""
 
-        def die(reached: CrashPoint) -> None:
-            if reached is point:
+        def die(failpoint: FailurePoint) -> None:
+            if failpoint is point:
                 raise Killed
 
         assert self.leader is not None
@@ -300,18 +301,18 @@ class AnyOrder(RuleBasedStateMachine):
         effects = [id_ for (id_,) in query(self.database_url, "SELECT id FROM effects")]
         assert sorted(finished + dead) == sorted(self.committed)
         assert sorted(effects) == sorted(finished)
-        with closing(Wire(self.redis_url, NAMESPACE)) as redis:
+        with closing(Producer(self.redis_url, NAMESPACE)) as redis:
             report = audit(self.database, redis, patience_seconds=0)
         assert report.ok, report
 
 
 @contextmanager
-def hooked(hook: Callable[[CrashPoint], None]) -> Iterator[None]:
-    crashpoints.set_hook(hook)
+def hooked(hook: Callable[[FailurePoint], None]) -> Iterator[None]:
+    failpoints.set_hook(hook)
     try:
         yield
     finally:
-        crashpoints.set_hook(None)
+        failpoints.set_hook(None)
 
 
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")

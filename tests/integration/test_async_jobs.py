@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 
 from tests import jobs_in_batches as jobs
+from tests.helpers import PATIENCE_SECONDS, end, leading, pushed_jobs, query, wait_until
 from tests.integration.test_batches import KILLED_SOON
-from tests.support import PATIENCE_SECONDS, end, leading, pushed_jobs, query, wait_until
-from tests.yard import Yard
+from tests.worker_processes import Yard
 
 
 @pytest.fixture

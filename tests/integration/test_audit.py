@@ -16,15 +16,18 @@ from click.testing import CliRunner, Result
 from redis import Redis
 from rq import SimpleWorker
 
-from drain import display, inspection, postgres, redelivery, stage
+from drain import stage
 from drain.__main__ import main
 from drain.audit import CHECKS, PATIENCE_SECONDS, Breach, Report, audit
 from drain.audit.report import OF_REDIS
-from drain.enqueuer import Enqueuer
-from drain.transitions import inflight
-from drain.wire import Wire, push
+from drain.database import postgres
+from drain.enqueuer import redelivery
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.tables import inflight, queries
+from drain.terminal import display
+from drain.wire import Producer, producer
 from tests import jobs_for_tests as jobs
-from tests.support import (
+from tests.helpers import (
     NAMESPACE,
     ROOT,
     drain_command,
@@ -70,10 +73,10 @@ class System:
         return query(self.database_url, statement, *parameters)
 
     @contextmanager
-    def connected(self) -> Iterator[tuple[postgres.Connection, Wire]]:
+    def connected(self) -> Iterator[tuple[postgres.Connection, Producer]]:
         with (
             closing(postgres.connect(self.database_url, "audit")) as connection,
-            closing(Wire(self.redis_url, NAMESPACE)) as redis,
+            closing(Producer(self.redis_url, NAMESPACE)) as redis,
         ):
             yield connection, redis
 
@@ -587,7 +590,7 @@ def test_a_dead_job_that_was_just_retried_is_not_overdue(system: System) -> None
 
 
 def test_retries_that_a_failing_queue_holds_back_are_not_overdue(system: System) -> None:
-    ids = [overdue_retry(system) for _ in range(inspection.FAILURES_IN_A_ROW)]
+    ids = [overdue_retry(system) for _ in range(queries.FAILURES_IN_A_ROW)]
     assert system.audit().ok
 
     system.finished()
@@ -596,7 +599,7 @@ def test_retries_that_a_failing_queue_holds_back_are_not_overdue(system: System)
 
 
 def test_leases_of_a_failing_queue_are_overdue_all_the_same(system: System) -> None:
-    for _ in range(inspection.FAILURES_IN_A_ROW):
+    for _ in range(queries.FAILURES_IN_A_ROW):
         system.waiting()
     job_id = overdue_lease(system)
 
@@ -712,7 +715,7 @@ def test_a_list_that_rq_does_not_know_of_is_read_all_the_same(system: System) ->
 
 
 def test_a_list_of_many_pages_is_read_to_its_end(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push, "_IDS_PER_PAGE", 3)
+    monkeypatch.setattr(producer, "_IDS_PER_PAGE", 3)
     ids = stage_jobs(system.database_url, 10)
     with system.enqueue() as enqueuer:
         enqueuer.drain()
@@ -726,10 +729,10 @@ def test_a_list_of_many_pages_is_read_to_its_end(system: System, monkeypatch: py
 def test_a_list_that_moves_while_it_is_read_is_not_misread(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push, "_IDS_PER_PAGE", 3)
+    monkeypatch.setattr(producer, "_IDS_PER_PAGE", 3)
     system.push(*(f"{NAMESPACE}-{number}-{number}" for number in range(20)), queue="moving")
     seen = set()
-    with closing(Wire(system.redis_url, NAMESPACE)) as redis, Redis.from_url(system.redis_url) as client:
+    with closing(Producer(system.redis_url, NAMESPACE)) as redis, Redis.from_url(system.redis_url) as client:
         for page in redis.listed("moving"):
             seen |= {job_id for job_id, _ in page}
             client.lpop("rq:queue:moving")
@@ -802,13 +805,13 @@ def test_an_id_that_is_popped_meanwhile_was_not_astray(system: System) -> None:
 def test_a_job_that_is_staged_and_pushed_after_the_first_look_is_known(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queues = Wire.queues
+    queues = Producer.queues
 
-    def stage_first(redis: Wire) -> set[str]:
+    def stage_first(redis: Producer) -> set[str]:
         system.drained()
         return queues(redis)
 
-    monkeypatch.setattr(Wire, "queues", stage_first)
+    monkeypatch.setattr(Producer, "queues", stage_first)
 
     assert system.audit().ok
 
@@ -844,8 +847,8 @@ def test_a_redis_that_answers_again_meanwhile_is_no_breach(
 ) -> None:
     with (
         closing(postgres.connect(system.database_url, "audit")) as connection,
-        closing(Wire("redis://127.0.0.1:1", NAMESPACE)) as redis,
-        closing(Wire(system.redis_url, NAMESPACE)) as living,
+        closing(Producer("redis://127.0.0.1:1", NAMESPACE)) as redis,
+        closing(Producer(system.redis_url, NAMESPACE)) as living,
     ):
 
         def come_back(step: str) -> None:

@@ -10,12 +10,11 @@ import pytest
 from redis import Redis
 
 from drain.embedded import EmbeddedRedis
-from drain.transitions import dead as dead_jobs
-from drain.transitions import inflight
-from drain.transitions.dead import Selection
+from drain.tables import dead as dead_jobs
+from drain.tables import inflight
+from drain.tables.dead import Selection
 from tests import jobs_in_batches as jobs
-from tests.integration.test_workers import RQ_WORKER, run
-from tests.support import (
+from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     end,
@@ -26,7 +25,8 @@ from tests.support import (
     query,
     wait_until,
 )
-from tests.yard import Yard, children, kill_worker, sleeps, threads
+from tests.integration.test_workers import RQ_WORKER, run
+from tests.worker_processes import Yard, children, kill_worker, sleeps, threads
 
 MANY = 300
 
@@ -223,7 +223,7 @@ def test_a_job_that_does_not_yield_is_killed_with_its_process_and_its_neighbours
     assert Counter(yard.effects()) == Counter(["stubborn", *map(str, range(5))])
 
 
-KILLED_SOON = impatient({"workers.journal.KILL_AFTER_SECONDS": 0.5})
+KILLED_SOON = impatient({"workers.exits.KILL_AFTER_SECONDS": 0.5})
 
 
 # --- stops

@@ -15,18 +15,21 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from drain import postgres, schema, stage
+from drain import stage
 from drain.config import Settings, process_name
+from drain.database import postgres, schema
+from drain.database.postgres import Connection
 from drain.embedded import CARELESS, EmbeddedPostgres
-from drain.job import Limits
-from drain.postgres import Connection
-from drain.transitions import dead, inflight, staged, state
-from drain.transitions.dead import Selection
-from drain.transitions.inflight import Claim
-from tests.support import ROOT
-from tests.workshop import Workshop
-from workers import job, recording, registry
+from drain.jobs import registry
+from drain.tables import dead, inflight, leader_progress, staged
+from drain.tables.dead import Selection
+from drain.tables.inflight import Claim
+from drain.tables.limits import Limits
+from tests.helpers import ROOT
+from tests.inprocess_worker import Workshop
+from workers import job
 from workers.entry import Worker
+from workers.execution import recorder
 
 NAME = "tests.act"
 NOTHING: Mapping[str, Limits] = {}
@@ -480,7 +483,7 @@ def test_a_context_that_python_cannot_read_does_not_spoil_the_claim(connection: 
 
 def test_a_claim_is_refused_for_another_queue_database_or_schema(connection: Connection) -> None:
     job_id = delivered(connection, queue="mail")
-    ours = str(state.installation(connection))
+    ours = str(leader_progress.installation(connection))
     for asked in (
         {"queue": "sms"},
         {"installation": str(UUID(int=0))},
@@ -710,7 +713,7 @@ def test_a_worker_of_rq_logs_the_first_finished_job_of_a_name_and_all_if_that_is
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(recording, "_logged", set())
+    monkeypatch.setattr(recorder, "_logged", set())
     job(name=NAME)(lambda: None)
     ids = [delivered(connection) for _ in range(3)]
     with caplog.at_level("INFO", "workers"):

@@ -11,11 +11,12 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
-from drain import schema, stage
+from drain import stage
 from drain.__main__ import main
-from drain.transitions import inflight
+from drain.database import schema
+from drain.tables import inflight
 from drain.wording import clock
-from tests.support import (
+from tests.helpers import (
     PATIENCE_SECONDS,
     drain_command,
     environment,
@@ -63,7 +64,7 @@ def one_line_of(result: Result) -> str:
 
 @pytest.fixture
 def env(database_url: str, redis_url: str) -> dict[str, str]:
-    return {"DRAIN_DATABASE_URL": database_url, "DRAIN_REDIS_URL": redis_url, "DRAIN_JOBS": "tests.support"}
+    return {"DRAIN_DATABASE_URL": database_url, "DRAIN_REDIS_URL": redis_url, "DRAIN_JOBS": "tests.helpers"}
 
 
 def drained(env: Mapping[str, str], **options: Any) -> int:

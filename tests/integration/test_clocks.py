@@ -13,7 +13,7 @@ import pytest
 
 from drain import stage, stage_many
 from tests import jobs_for_tests as jobs
-from tests.support import (
+from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,

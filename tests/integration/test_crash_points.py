@@ -13,14 +13,14 @@ from typing import cast
 import pytest
 from redis import Redis
 
-from drain import postgres
 from drain.audit import audit
 from drain.config import Settings
-from drain.crashpoints import CrashPoint
-from drain.redelivery import Redelivery
-from drain.wire import Wire
+from drain.database import postgres
+from drain.enqueuer.redelivery import Redelivery
+from drain.failpoints import FailurePoint
+from drain.wire import Producer
 from tests import jobs_for_tests, jobs_that_crash
-from tests.support import (
+from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,
     ROOT,
@@ -58,18 +58,18 @@ class System:
         query(self.database_url, "UPDATE staged_jobs SET job_args = jsonb_build_array(id::text)")
         return set(ids)
 
-    def crash(self, point: CrashPoint, words: tuple[str, ...]) -> None:
+    def crash(self, point: FailurePoint, words: tuple[str, ...]) -> None:
         """Run the command until it kills itself at the point; fails if it never gets there."""
         result = self.run(point, "", words)
         assert result.returncode == -signal.SIGKILL, result.stdout + result.stderr
 
-    def crash_once(self, point: CrashPoint, words: tuple[str, ...], marker: Path) -> None:
+    def crash_once(self, point: FailurePoint, words: tuple[str, ...], marker: Path) -> None:
         """Run the command to its end, while one of its processes kills itself at the point."""
         result = self.run(point, str(marker), words)
         assert result.returncode == 0, result.stdout + result.stderr
         assert marker.exists(), result.stdout + result.stderr
 
-    def run(self, point: CrashPoint, once: str, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    def run(self, point: FailurePoint, once: str, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         program = [sys.executable, "-m", "tests.crashing", point.name, once, *words]
         return subprocess.run(
             program,
@@ -135,7 +135,7 @@ class System:
     def assert_sound(self) -> None:
         with (
             postgres.connect(self.database_url, "tests") as connection,
-            closing(Wire(self.redis_url, NAMESPACE)) as redis,
+            closing(Producer(self.redis_url, NAMESPACE)) as redis,
         ):
             report = audit(connection, redis)
             assert report.ok, report
@@ -185,43 +185,43 @@ def some_that_redis_has_lost(system: System) -> set[int]:
 
 
 # How each comes about, and the ids that have to be finished in the end.
-ENQUEUERS: dict[CrashPoint, Callable[[System], set[int]]] = {
-    CrashPoint.LEADING: some_jobs,
-    CrashPoint.RECOVERED: some_jobs,
-    CrashPoint.MATURED: one_that_has_come_due,
-    CrashPoint.TAKEN: some_jobs,
-    CrashPoint.MOVED: some_jobs,
-    CrashPoint.COMMITTED: some_jobs,
-    CrashPoint.PUSHED_A_SLICE: some_jobs,
-    CrashPoint.PUSHED: some_jobs,
-    CrashPoint.WATERMARK_MOVED: some_jobs,
-    CrashPoint.BURIED: one_that_cannot_be_moved,
-    CrashPoint.FORWARDED: some_that_are_forwarded,
-    CrashPoint.PUSHED_FORWARD: some_that_are_forwarded,
-    CrashPoint.RENUMBERED: some_that_redis_has_lost,
-    CrashPoint.PUSHED_AGAIN: some_that_redis_has_lost,
-    CrashPoint.FORGOTTEN: some_that_redis_has_lost,
-    CrashPoint.ASLEEP: some_jobs,
+ENQUEUERS: dict[FailurePoint, Callable[[System], set[int]]] = {
+    FailurePoint.LEADING: some_jobs,
+    FailurePoint.RECOVERED: some_jobs,
+    FailurePoint.MATURED: one_that_has_come_due,
+    FailurePoint.TAKEN: some_jobs,
+    FailurePoint.MOVED: some_jobs,
+    FailurePoint.COMMITTED: some_jobs,
+    FailurePoint.PUSHED_A_SLICE: some_jobs,
+    FailurePoint.PUSHED: some_jobs,
+    FailurePoint.WATERMARK_MOVED: some_jobs,
+    FailurePoint.BURIED: one_that_cannot_be_moved,
+    FailurePoint.FORWARDED: some_that_are_forwarded,
+    FailurePoint.PUSHED_FORWARD: some_that_are_forwarded,
+    FailurePoint.RENUMBERED: some_that_redis_has_lost,
+    FailurePoint.PUSHED_AGAIN: some_that_redis_has_lost,
+    FailurePoint.FORGOTTEN: some_that_redis_has_lost,
+    FailurePoint.ASLEEP: some_jobs,
 }
 WORKERS = {
-    CrashPoint.POPPED: TRANSACTIONAL,
-    CrashPoint.CLAIMED: TRANSACTIONAL,
-    CrashPoint.EXTENDED: f"{jobs_that_crash.MODULE}.outlive_the_first_lease",
-    CrashPoint.WRITTEN: TRANSACTIONAL,
-    CrashPoint.SETTLED_AND_COMMITTED: TRANSACTIONAL,
-    CrashPoint.RAN: TRANSACTIONAL,
-    CrashPoint.RECORDED: TRANSACTIONAL,
-    CrashPoint.REFUSED: f"{jobs_that_crash.MODULE}.lose_the_first_lease",
+    FailurePoint.POPPED: TRANSACTIONAL,
+    FailurePoint.CLAIMED: TRANSACTIONAL,
+    FailurePoint.EXTENDED: f"{jobs_that_crash.MODULE}.outlive_the_first_lease",
+    FailurePoint.WRITTEN: TRANSACTIONAL,
+    FailurePoint.SETTLED_AND_COMMITTED: TRANSACTIONAL,
+    FailurePoint.RAN: TRANSACTIONAL,
+    FailurePoint.RECORDED: TRANSACTIONAL,
+    FailurePoint.REFUSED: f"{jobs_that_crash.MODULE}.lose_the_first_lease",
 }
 
 
 def test_every_crash_point_has_its_test() -> None:
-    assert {*ENQUEUERS, *WORKERS} == set(CrashPoint)
+    assert {*ENQUEUERS, *WORKERS} == set(FailurePoint)
 
 
 @pytest.mark.parametrize("point", ENQUEUERS, ids=lambda point: point.name)
 def test_an_enqueuer_that_is_killed_loses_nothing_and_delivers_nothing_that_runs_twice(
-    system: System, point: CrashPoint
+    system: System, point: FailurePoint
 ) -> None:
     ids = ENQUEUERS[point](system)
     staged = set(ids_in(system.database_url, "staged_jobs"))
@@ -231,7 +231,7 @@ def test_an_enqueuer_that_is_killed_loses_nothing_and_delivers_nothing_that_runs
 
     assert system.finished() == ids
     effects = system.effects()
-    if point in (CrashPoint.FORWARDED, CrashPoint.PUSHED_FORWARD):
+    if point in (FailurePoint.FORWARDED, FailurePoint.PUSHED_FORWARD):
         # At least once: what Redis may have taken is pushed again.
         assert set(effects) == staged
     else:
@@ -241,7 +241,7 @@ def test_an_enqueuer_that_is_killed_loses_nothing_and_delivers_nothing_that_runs
 
 @pytest.mark.parametrize("point", WORKERS, ids=lambda point: point.name)
 def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(
-    system: System, point: CrashPoint
+    system: System, point: FailurePoint
 ) -> None:
     ids = system.stage(job=WORKERS[point])
     system.drain_once()
@@ -260,7 +260,7 @@ def test_a_job_that_has_been_recorded_is_not_repeated_though_nothing_but_that_re
     ids = system.stage(1, job=f"{jobs_that_crash.MODULE}.act")
     system.drain_once()
 
-    system.crash(CrashPoint.RECORDED, WORK)
+    system.crash(FailurePoint.RECORDED, WORK)
     system.go_on()
 
     assert system.finished() == ids
@@ -270,10 +270,10 @@ def test_a_job_that_has_been_recorded_is_not_repeated_though_nothing_but_that_re
 
 @pytest.mark.parametrize("point", WORKERS, ids=lambda point: point.name)
 def test_a_worker_process_that_dies_alone_leaves_nothing_to_be_done_twice(
-    system: System, point: CrashPoint, tmp_path: Path
+    system: System, point: FailurePoint, tmp_path: Path
 ) -> None:
     """Who takes its place knows which jobs had ended: these are finished, though their effects are outside."""
-    job = f"{jobs_that_crash.MODULE}.act" if point is CrashPoint.RECORDED else WORKERS[point]
+    job = f"{jobs_that_crash.MODULE}.act" if point is FailurePoint.RECORDED else WORKERS[point]
     ids = system.stage(9, job=job)
     system.drain_once()
 
@@ -282,7 +282,7 @@ def test_a_worker_process_that_dies_alone_leaves_nothing_to_be_done_twice(
 
     assert system.finished() == ids
     # Another thread records what has ended, so a job may just have been running.
-    running = 1 if point is CrashPoint.RECORDED else 0
+    running = 1 if point is FailurePoint.RECORDED else 0
     assert set(system.effects()) == ids
     assert system.effects().total() <= len(ids) + running
     system.assert_sound()
@@ -295,7 +295,7 @@ def test_a_worker_that_is_killed_after_an_effect_outside_of_the_transaction_repe
     ids = system.stage(job=f"{jobs_that_crash.MODULE}.act")
     system.drain_once()
 
-    system.crash(CrashPoint.RAN, WORK)
+    system.crash(FailurePoint.RAN, WORK)
     system.go_on()
 
     assert system.finished() == ids

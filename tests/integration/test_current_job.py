@@ -10,12 +10,13 @@ from uuid import UUID, uuid5
 import psycopg
 import pytest
 
-from drain import schema, stage
+from drain import stage
 from drain.config import Settings
-from drain.transitions import dead, staged
-from drain.transitions.dead import Selection
-from tests.support import ids_in, query
-from tests.workshop import Workshop, leave
+from drain.database import schema
+from drain.tables import dead, staged
+from drain.tables.dead import Selection
+from tests.helpers import ids_in, query
+from tests.inprocess_worker import Workshop, leave
 from workers import NoCurrentJobError, current_job, transaction
 from workers.entry import Worker
 
@@ -80,7 +81,7 @@ def test_the_lease_is_not_taken_for_longer_than_it_is_when_the_answer_to_the_cla
         return claim
 
     clock: list[float] = []
-    monkeypatch.setattr("workers.lease.monotonic", lambda: 1000 + sum(clock))
+    monkeypatch.setattr("workers.lease.lease.monotonic", lambda: 1000 + sum(clock))
     monkeypatch.setattr("workers.entry.monotonic", lambda: 1000 + sum(clock))
     monkeypatch.setattr(Worker, "_claim", answer_late)
     assert shop.work(shop.delivered(lambda: told.append(current_job().lease_seconds_left))) == "finished"

@@ -14,14 +14,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from drain import daemon as daemon_module
-from drain import leader, postgres, stage
+from drain import stage
 from drain.config import Settings
-from drain.daemon import Daemon
+from drain.database import postgres
+from drain.enqueuer import daemon as daemon_module
+from drain.enqueuer import leader
+from drain.enqueuer.daemon import Daemon
 from drain.errors import UnavailableError
-from drain.transitions import staged
-from drain.wire import Wire
-from tests.support import (
+from drain.tables import staged
+from drain.wire import Producer
+from tests.helpers import (
     PATIENCE_SECONDS,
     ask,
     drain_command,
@@ -308,9 +310,9 @@ def test_the_waits_grow_until_a_batch_has_got_through(
 ) -> None:
     failures: list[int] = []
     refuses = iter([True, True, True, False, True])
-    push = Wire.push_together
+    push = Producer.push_together
 
-    def push_or_refuse(wire: Wire, deliveries: Any) -> list[str]:
+    def push_or_refuse(wire: Producer, deliveries: Any) -> list[str]:
         if next(refuses):
             raise UnavailableError("Redis does not take commands")
         refused = push(wire, deliveries)
@@ -325,7 +327,7 @@ def test_the_waits_grow_until_a_batch_has_got_through(
         wait_until(lambda: nobody_leads(database_url))
         return 0.0
 
-    monkeypatch.setattr(Wire, "push_together", push_or_refuse)
+    monkeypatch.setattr(Producer, "push_together", push_or_refuse)
     monkeypatch.setattr(daemon_module, "_backoff", count)
     stage_jobs(database_url, queue="mail")
     daemon = Daemon(

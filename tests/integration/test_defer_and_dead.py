@@ -8,12 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from drain import inspection
-from drain.redelivery import Redelivery
-from drain.transitions import dead, inflight, staged
-from drain.transitions.dead import Selection
-from tests.support import new_enqueuer, pushed_jobs, query, wait_until
-from tests.workshop import Workshop
+from drain.enqueuer.redelivery import Redelivery
+from drain.tables import dead, inflight, queries, staged
+from drain.tables.dead import Selection
+from tests.helpers import new_enqueuer, pushed_jobs, query, wait_until
+from tests.inprocess_worker import Workshop
 from workers import Dead, Defer, current_job
 
 DAY = timedelta(days=1)
@@ -99,7 +98,7 @@ def test_a_time_that_has_passed_is_now(shop: Workshop, when: Callable[[], Any]) 
     assert -60 < seconds_to_go(shop, job_id) <= 0
     assert shop.worker.execute(job_id) == "deferred"
     with psycopg.connect(shop.database_url) as connection:
-        assert inspection.job(connection, job_id)["next_run_at"] is not None
+        assert queries.job(connection, job_id)["next_run_at"] is not None
 
 
 class NoZone(tzinfo):

@@ -19,7 +19,7 @@ from drain.dev import sources, worker
 from drain.dev.console import Console
 from drain.dev.program import Program
 from drain.dev.sources import Sources
-from tests.support import PATIENCE_SECONDS, ROOT, Command, drain_command, environment, query, wait_until
+from tests.helpers import PATIENCE_SECONDS, ROOT, Command, drain_command, environment, query, wait_until
 
 SHOP = """
 import time

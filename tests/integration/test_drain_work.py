@@ -11,10 +11,9 @@ from redis import Redis
 
 from drain import stage
 from drain.embedded import EmbeddedRedis
-from drain.redelivery import Redelivery
+from drain.enqueuer.redelivery import Redelivery
 from tests import jobs_for_tests as jobs
-from tests.marked import on_linux
-from tests.support import (
+from tests.helpers import (
     DRAIN,
     PATIENCE_SECONDS,
     ROOT,
@@ -24,6 +23,7 @@ from tests.support import (
     new_enqueuer,
     wait_until,
 )
+from tests.marked import on_linux
 
 LIST = "rq:queue:default"
 # Redis is not asked before the worker processes ask it.

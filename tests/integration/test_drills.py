@@ -34,11 +34,11 @@ from drills.report import Report, Result  # noqa: E402
 from drills.shop import Order  # noqa: E402
 from drills.verdict import Evidence, Outcome, Verdict  # noqa: E402
 
-from drain import postgres  # noqa: E402
 from drain.__main__ import main  # noqa: E402
-from drain.postgres import Connection  # noqa: E402
+from drain.database import postgres  # noqa: E402
+from drain.database.postgres import Connection  # noqa: E402
+from tests.helpers import PATIENCE_SECONDS, drain_command, environment, wait_until  # noqa: E402
 from tests.marked import marked, on_linux  # noqa: E402
-from tests.support import PATIENCE_SECONDS, drain_command, environment, wait_until  # noqa: E402
 
 ALL_SECONDS = 120
 A, B = "here:1", "here:2"

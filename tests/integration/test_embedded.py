@@ -16,9 +16,9 @@ from redis import Redis
 
 from drain.embedded import CARELESS, EmbeddedPostgres, EmbeddedRedis, Services, services
 from drain.embedded.binaries import find_postgres
-from drain.embedded.guarded import START_SECONDS
+from drain.embedded.guarded_server import START_SECONDS
 from drain.errors import EmbeddedError
-from tests.support import ROOT, drain_command, environment, wait_until
+from tests.helpers import ROOT, drain_command, environment, wait_until
 
 INSTALLATIONS = [find_postgres(None), *Path("/usr/lib/postgresql").glob("*/bin")]
 STOPS = [EmbeddedPostgres.stop, EmbeddedPostgres.kill]

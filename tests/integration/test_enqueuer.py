@@ -5,12 +5,12 @@ import psycopg
 import pytest
 
 from drain import stage
-from drain.enqueuer import Enqueuer
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
-from drain.redelivery import Redelivery
-from drain.transitions import staged
-from drain.wire import Wire
-from tests.support import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
+from drain.tables import staged
+from drain.wire import Producer
+from tests.helpers import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
@@ -235,13 +235,13 @@ def test_a_tracked_job_is_committed_before_it_is_pushed(
 ) -> None:
     ids = stage_jobs(database_url, 3)
     seen_by_a_worker: list[int] = []
-    push = Wire.push
+    push = Producer.push
 
     def look_and_push(*given: Any) -> Any:
         seen_by_a_worker.extend(ids_in(database_url, "inflight_jobs"))
         return push(*given)
 
-    monkeypatch.setattr(Wire, "push", look_and_push)
+    monkeypatch.setattr(Producer, "push", look_and_push)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
 
@@ -257,7 +257,7 @@ def test_what_was_moved_and_not_pushed_is_pushed_by_the_next_leader(
 ) -> None:
     ids = stage_jobs(database_url, 5)
     with monkeypatch.context() as patch, new_enqueuer(database_url, redis_url, batch_size=2) as enqueuer:
-        patch.setattr(Wire, "push", refuse)
+        patch.setattr(Producer, "push", refuse)
         with pytest.raises(UnavailableError):
             enqueuer.drain()
     assert pushed(redis_url) == []
@@ -291,7 +291,7 @@ def test_a_batch_is_moved_while_the_one_before_is_being_pushed(
 
     stage_jobs(database_url, 2)
     second_batch_taken = Event()
-    push, take = Wire.push, staged.take
+    push, take = Producer.push, staged.take
 
     def push_last(*given: Any) -> Any:
         assert second_batch_taken.wait(10)
@@ -305,7 +305,7 @@ def test_a_batch_is_moved_while_the_one_before_is_being_pushed(
             second_batch_taken.set()
         return taken[-1]
 
-    monkeypatch.setattr(Wire, "push", push_last)
+    monkeypatch.setattr(Producer, "push", push_last)
     monkeypatch.setattr(staged, "take", take_and_tell)
     with new_enqueuer(database_url, redis_url, batch_size=1) as enqueuer:
         drained = enqueuer.drain()

@@ -10,14 +10,15 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
-from drain import inspection, metrics, postgres
+from drain import metrics
 from drain.__main__ import main
-from drain.enqueuer import Enqueuer
-from drain.redelivery import Redelivery
-from drain.transitions import inflight
-from drain.transitions.inflight import Claim
+from drain.database import postgres
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.redelivery import Redelivery
+from drain.tables import inflight, queries
+from drain.tables.inflight import Claim
 from tests import jobs_for_tests
-from tests.support import (
+from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,
@@ -374,5 +375,5 @@ def test_the_questions_see_a_queue_of_which_nothing_has_ever_finished(
 ) -> None:
     fail_all(mail, leader, 1)
     with closing(postgres.connect(mail.database_url, "test")) as connection:
-        (found,) = inspection.retrying_queues(connection)
+        (found,) = queries.retrying_queues(connection)
     assert (found.queue, found.due, found.last_finish, found.failing) == ("mail", True, None, False)

@@ -7,13 +7,14 @@ from redis import Redis
 from rq import SimpleWorker
 from rq.job import Job
 
-from drain import enqueuer as enqueuer_module
-from drain import forward, stage
+from drain import stage
 from drain.embedded import EmbeddedRedis
+from drain.enqueuer import enqueuer as enqueuer_module
+from drain.enqueuer import forwarding
 from drain.errors import UnavailableError
-from drain.transitions import staged
-from drain.wire import Delivery, Wire
-from tests.support import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
+from drain.tables import staged
+from drain.wire import Delivery, Producer
+from tests.helpers import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
 
 # What every Redis and Valkey says; each puts other words before it.
 NO_MEMORY = "used memory > 'maxmemory'"
@@ -112,7 +113,7 @@ def test_a_job_is_in_redis_before_its_row_is_gone(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = stage_jobs(database_url, 2, queue="mail")
-    push = Wire.push_together
+    push = Producer.push_together
     looked: list[list[int]] = []
 
     def push_and_look(*given: Any) -> list[str]:
@@ -120,7 +121,7 @@ def test_a_job_is_in_redis_before_its_row_is_gone(
         looked.append(ids_in(database_url, "staged_jobs"))
         return refused
 
-    monkeypatch.setattr(Wire, "push_together", push_and_look)
+    monkeypatch.setattr(Producer, "push_together", push_and_look)
     drain(database_url, redis_url)
 
     assert looked == [ids]
@@ -160,7 +161,7 @@ def test_a_crash_between_push_and_commit_pushes_again_and_loses_nothing(
 ) -> None:
     ids = stage_jobs(database_url, 2, queue="mail")
     with monkeypatch.context() as patch:
-        patch.setattr(Wire, "push_together", then(Wire.push_together, interrupt))
+        patch.setattr(Producer, "push_together", then(Producer.push_together, interrupt))
         with pytest.raises(KeyboardInterrupt):
             drain(database_url, redis_url)
     assert ids_in(database_url, "staged_jobs") == ids
@@ -219,7 +220,7 @@ def test_a_queue_that_was_refused_is_tried_again_after_a_while_and_not_before(
     now = [0.0]
     monkeypatch.setattr(enqueuer_module, "monotonic", lambda: now[0])
     calls: list[Any] = []
-    monkeypatch.setattr(Wire, "push_together", tell(calls, Wire.push_together))
+    monkeypatch.setattr(Producer, "push_together", tell(calls, Producer.push_together))
     no_list(redis_url, "mail")
     ids = stage_jobs(database_url, 3, queue="mail")
 
@@ -261,7 +262,7 @@ def test_a_call_carries_no_more_than_some_megabytes(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(Wire, "push_together", tell(calls, Wire.push_together))
+    monkeypatch.setattr(Producer, "push_together", tell(calls, Producer.push_together))
     few = stage_jobs(database_url, 3, queue="mail")
     large = "SELECT 'm.f', jsonb_build_array(repeat('x', 1048000)), 'mail' FROM generate_series(1, 20)"
     query(database_url, f"INSERT INTO staged_jobs (job_name, job_args, queue) {large}")
@@ -271,7 +272,7 @@ def test_a_call_carries_no_more_than_some_megabytes(
 
     sizes = [sum(len(delivery.data) for delivery in deliveries) for _, deliveries in calls]
     assert len(sizes) == 3
-    assert max(sizes) <= forward._MOST_BYTES
+    assert max(sizes) <= forwarding._MOST_BYTES
     assert pushed_jobs(redis_url, "mail") == ids
     assert ids[:3] == few
 
@@ -280,9 +281,9 @@ def test_rows_behind_those_that_fit_into_a_call_follow_in_the_next_ones_whatever
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(Wire, "push_together", tell(calls, Wire.push_together))
+    monkeypatch.setattr(Producer, "push_together", tell(calls, Producer.push_together))
     # Each row is too large to share a call, and goes alone.
-    monkeypatch.setattr(forward, "_MOST_BYTES", 1)
+    monkeypatch.setattr(forwarding, "_MOST_BYTES", 1)
     mail: list[int] = []
     tracked: list[int] = []
     for _ in range(3):
@@ -301,7 +302,7 @@ def test_more_jobs_than_one_call_carries_leave_in_order(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(Wire, "push_together", tell(calls, Wire.push_together))
+    monkeypatch.setattr(Producer, "push_together", tell(calls, Producer.push_together))
     ids = stage_jobs(database_url, 2100, queue="mail")
 
     with new_enqueuer(database_url, redis_url, forward_queues=FORWARD, batch_size=1500) as enqueuer:
@@ -312,7 +313,7 @@ def test_more_jobs_than_one_call_carries_leave_in_order(
 
 
 def tell(calls: list[Any], push: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    def tell_and_push(wire: Wire, deliveries: list[Delivery]) -> list[str]:
+    def tell_and_push(wire: Producer, deliveries: list[Delivery]) -> list[str]:
         calls.append((wire, deliveries))
         return push(wire, deliveries)
 

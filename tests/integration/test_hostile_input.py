@@ -20,17 +20,8 @@ from rq.registry import FailedJobRegistry
 
 from drain.__main__ import main
 from tests import jobs_in_batches as jobs
-from tests.support import (
-    DRAIN,
-    PATIENCE_SECONDS,
-    ROOT,
-    Command,
-    new_enqueuer,
-    query,
-    stage_jobs,
-    wait_until,
-)
-from tests.yard import Yard
+from tests.helpers import DRAIN, PATIENCE_SECONDS, ROOT, Command, new_enqueuer, query, stage_jobs, wait_until
+from tests.worker_processes import Yard
 
 COMMANDED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 ESCAPES = "\x1b]0;owned\x07 \x9b31m \x7f \u202egnp.exe \u2066x\u2069"

@@ -11,19 +11,20 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from drain import inspection, postgres, roles, schema, stage, stage_many
+from drain import stage, stage_many
 from drain.audit import audit
 from drain.config import Settings
-from drain.daemon import Daemon
+from drain.database import postgres, roles, schema
+from drain.database.grants import DEFAULT_NAMES
 from drain.embedded.servers import EmbeddedPostgres
+from drain.enqueuer.daemon import Daemon
 from drain.errors import SchemaError
-from drain.grants import DEFAULT_NAMES
-from drain.transitions import bulk, dead, finished, inflight, staged
-from drain.transitions.dead import Selection
-from drain.wire import Wire
+from drain.tables import bulk, dead, finished, inflight, queries, staged
+from drain.tables.dead import Selection
+from drain.wire import Producer
 from tests import hostility
+from tests.helpers import NAMESPACE, query
 from tests.hostility import MALLORY, OWNER, Place, runs
-from tests.support import NAMESPACE, query
 
 OTHERS = ("application", "enqueuer", "worker", "inspection", "owner")
 # What PostgreSQL's grammar spells itself (bigint, integer ...) nobody can take for anything else.
@@ -255,7 +256,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
     assert Daemon(settings).run_once() == 2
     with place.connected("enqueuer") as leader:
         assert staged.truncate_idle(leader, -1) in (0, 1)
-        assert inspection.seconds_to_next_scheduled(leader) is not None
+        assert queries.seconds_to_next_scheduled(leader) is not None
     assert day(2) in [each.partition for each in _days(place)]
     assert runs(place) == 0
 
@@ -307,9 +308,9 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         assert claims[1] is not None
         inflight.finish(worker, claims[0].id, claims[0].fencing_token)
         inflight.bury_claimed(worker, claims[1].id, claims[1].fencing_token, reason="failed", explanation="x")
-    with place.connected("inspection") as reader, closing(Wire(redis_url, NAMESPACE)) as redis:
-        assert inspection.status(reader).finished == 1
-        assert inspection.jobs(reader, "dead", limit=1, queue="default")
+    with place.connected("inspection") as reader, closing(Producer(redis_url, NAMESPACE)) as redis:
+        assert queries.status(reader).finished == 1
+        assert queries.jobs(reader, "dead", limit=1, queue="default")
         assert audit(reader, redis, patience_seconds=0).ok
     with place.connected("owner") as owner:
         assert dead.revive(owner, Selection()) == 1

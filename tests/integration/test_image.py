@@ -14,7 +14,7 @@ import pytest
 
 from drain.__main__ import main
 from tests.dockerfile import Image, context, instructions
-from tests.support import ROOT
+from tests.helpers import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 DOCUMENTED = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")

@@ -8,16 +8,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from drain.job import JobOptions
-from drain.transitions import inflight
-from drain.transitions.inflight import MOST_INTERRUPTIONS
+from drain.jobs.options import JobOptions
+from drain.tables import inflight
+from drain.tables.inflight import MOST_INTERRUPTIONS
 from tests import jobs_in_batches as jobs
-from tests.support import PATIENCE_SECONDS, impatient, leading, query, wait_until
-from tests.workshop import Workshop
-from tests.yard import Yard
-from workers import Dead, isolation
+from tests.helpers import PATIENCE_SECONDS, impatient, leading, query, wait_until
+from tests.inprocess_worker import Workshop
+from tests.worker_processes import Yard
+from workers import Dead
 from workers.errors import JobTimeoutError, WorkerStoppedError
-from workers.outcome import Interrupted, describe
+from workers.execution import isolation
+from workers.execution.outcome import Interrupted, describe
 
 STOPPED = {"type": "WorkerStoppedError", "message": "told to stop", "traceback": ""}
 
@@ -63,8 +64,8 @@ def test_a_job_of_a_batch_that_is_interrupted_has_no_attempt_taken_off(yard: Yar
 @pytest.mark.parametrize(
     ("job", "seconds"),
     [
-        (jobs.never_yield, {"workers.supervisor._KILL_SECONDS": 0.5}),
-        (jobs.isolated_never_yield, {"workers.isolation._STOP_SECONDS": 0.5}),
+        (jobs.never_yield, {"workers.supervisor.supervisor._KILL_SECONDS": 0.5}),
+        (jobs.isolated_never_yield, {"workers.execution.isolation._STOP_SECONDS": 0.5}),
     ],
 )
 def test_what_is_killed_because_it_does_not_yield_to_a_stop_does_not_count_either(

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from tests import jobs_in_batches as jobs
-from tests.support import PATIENCE_SECONDS, end, leading, query, wait_until
-from tests.yard import Yard, children
+from tests.helpers import PATIENCE_SECONDS, end, leading, query, wait_until
+from tests.worker_processes import Yard, children
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
 import drain
-from drain import crashpoints
+from drain import failpoints
 from drain.config import Settings
-from drain.crashpoints import CrashPoint
-from drain.redelivery import Redelivery
+from drain.enqueuer.redelivery import Redelivery
+from drain.failpoints import FailurePoint
 from tests import jobs_for_tests
+from tests.helpers import PATIENCE_SECONDS, ROOT, environment, ids_in, new_enqueuer, query, wait_until
+from tests.inprocess_worker import FOREVER_SECONDS, HEARTBEAT_SECONDS, Workshop, leave
 from tests.proxy import Proxy, proxied
-from tests.support import PATIENCE_SECONDS, ROOT, environment, ids_in, new_enqueuer, query, wait_until
-from tests.workshop import FOREVER_SECONDS, HEARTBEAT_SECONDS, Workshop, leave
 from workers import Dead, Defer, LeaseLostError, current_job, psycopg_transaction, transaction
 from workers.entry import Worker
 
@@ -745,25 +745,25 @@ def test_under_repeatable_read_a_block_that_outlasts_a_heartbeat_fails_and_says_
 
 
 @contextmanager
-def once_at(point: CrashPoint, act: Callable[[], object]) -> Iterator[None]:
+def once_at(point: FailurePoint, act: Callable[[], object]) -> Iterator[None]:
     """Let something happen the first time that this process reaches the point."""
     left = [act]
 
-    def hook(reached: CrashPoint) -> None:
-        if reached is point and left:
+    def hook(failpoint: FailurePoint) -> None:
+        if failpoint is point and left:
             left.pop()()
 
-    crashpoints.set_hook(hook)
+    failpoints.set_hook(hook)
     try:
         yield
     finally:
-        crashpoints.set_hook(None)
+        failpoints.set_hook(None)
         assert not left, "the point was not reached"
 
 
-@pytest.mark.parametrize("point", [None, CrashPoint.WRITTEN], ids=str)
+@pytest.mark.parametrize("point", [None, FailurePoint.WRITTEN], ids=str)
 def test_a_session_that_is_ended_leaves_nothing_and_the_next_attempt_all(
-    shop: Workshop, block: Block, point: CrashPoint | None
+    shop: Workshop, block: Block, point: FailurePoint | None
 ) -> None:
     def act() -> None:
         with block() as session:
@@ -797,7 +797,7 @@ def test_a_session_that_was_ended_between_two_jobs_is_replaced(shop: Workshop, b
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, Workshop]]:
     """A worker that reaches its PostgreSQL through a proxy."""
-    monkeypatch.setattr("workers.registry._jobs", {})
+    monkeypatch.setattr("drain.jobs.registry._jobs", {})
     with proxied() as (proxy, through, direct), closing(Worker(Settings(database_url=through))) as worker:
         jobs_for_tests.create_effects(direct)
         yield proxy, Workshop(direct, worker)

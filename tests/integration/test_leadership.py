@@ -6,11 +6,12 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from drain import leader, postgres, schema
-from drain.enqueuer import Enqueuer
-from drain.redelivery import Redelivery
-from drain.wire import Wire
-from tests.support import (
+from drain.database import postgres, schema
+from drain.enqueuer import leader
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.redelivery import Redelivery
+from drain.wire import Producer
+from tests.helpers import (
     NAMESPACE,
     drain_command,
     end,
@@ -73,7 +74,7 @@ def test_the_first_batch_of_a_standby_holds_no_row_that_was_drained_while_it_sto
             new = stage_jobs(database_url, 2)
         state = wait_until(lambda: leader.try_to_lead(standby))
         assert state is not None
-        with closing(Wire(redis_url, NAMESPACE)) as redis, Enqueuer(standby, redis, state) as successor:
+        with closing(Producer(redis_url, NAMESPACE)) as redis, Enqueuer(standby, redis, state) as successor:
             assert Redelivery(successor).recover() == 0
             assert successor.drain() == len(new)
 

@@ -17,13 +17,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from drain import metrics, postgres, schema
+from drain import metrics
 from drain.config import Settings
-from drain.daemon import Daemon
+from drain.database import postgres, schema
 from drain.embedded import CARELESS, EmbeddedPostgres
-from drain.transitions import inflight
-from tests.proxy import proxied
-from tests.support import (
+from drain.enqueuer.daemon import Daemon
+from drain.jobs import registry
+from drain.tables import inflight
+from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     ask,
@@ -33,11 +34,13 @@ from tests.support import (
     query,
     wait_until,
 )
-from tests.workshop import FOREVER_SECONDS, HEARTBEAT_SECONDS, NAME, SHORT_LEASE_SECONDS, Workshop
-from workers import LeaseLostError, current_job, job, lease, registry, transaction
+from tests.inprocess_worker import FOREVER_SECONDS, HEARTBEAT_SECONDS, NAME, SHORT_LEASE_SECONDS, Workshop
+from tests.proxy import proxied
+from workers import LeaseLostError, current_job, job, transaction
 from workers.entry import Worker
-from workers.keeper import Keeper
-from workers.lease import Lease
+from workers.lease import lease
+from workers.lease.heartbeat import Heartbeat
+from workers.lease.lease import Lease
 
 QUICK: dict[str, Any] = {
     "lease_seconds": 30,
@@ -112,7 +115,7 @@ def test_a_heartbeat_comes_three_times_in_a_lease_unless_the_registration_says_o
     def lease_of(**options: Any) -> None:
         job_id = shop.delivered(lambda: pauses.append(beating()), **options)
         assert shop.work(job_id) == "finished"
-        monkeypatch.setattr("workers.registry._jobs", {})
+        monkeypatch.setattr("drain.jobs.registry._jobs", {})
 
     def beating() -> float:
         watching = current_job()._lease
@@ -226,7 +229,7 @@ def test_the_heartbeat_survives_whatever_is_raised_in_it(
 def test_the_heartbeat_survives_a_restart_of_postgres_that_takes_longer_than_the_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workers.registry._jobs", {})
+    monkeypatch.setattr("drain.jobs.registry._jobs", {})
     with EmbeddedPostgres(settings=CARELESS) as server:
         schema.install(server.url)
 
@@ -247,7 +250,7 @@ def test_the_heartbeat_survives_a_restart_of_postgres_that_takes_longer_than_the
 def test_the_heartbeat_gives_up_a_postgres_that_stopped_answering_and_comes_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("workers.registry._jobs", {})
+    monkeypatch.setattr("drain.jobs.registry._jobs", {})
     with proxied() as (proxy, through, direct):
 
         def act() -> None:
@@ -544,8 +547,8 @@ def test_a_job_that_goes_on_after_its_transaction_is_neither_extended_nor_told_t
 ) -> None:
     beats: list[float] = []
     extensions: list[int] = []
-    beat, extend = Keeper._beat, inflight.extend_many
-    monkeypatch.setattr(Keeper, "_beat", lambda self, *held: beats.append(held[1]) or beat(self, *held))  # type: ignore[func-returns-value]
+    beat, extend = Heartbeat._beat, inflight.extend_many
+    monkeypatch.setattr(Heartbeat, "_beat", lambda self, *held: beats.append(held[1]) or beat(self, *held))  # type: ignore[func-returns-value]
     monkeypatch.setattr(inflight, "extend_many", lambda *claims: extensions.append(1) or extend(*claims))  # type: ignore[func-returns-value]
 
     def act() -> None:
@@ -600,13 +603,13 @@ def test_all_leases_that_are_held_are_extended_by_one_statement(
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
         claims = inflight.claim_many(connection, ids, worker="w", limits=registry.limits())
     held: list[Lease] = []
-    keeper = Keeper(shop.database_url, held.copy)
-    held += [Lease(claim, registered.job_options, time.monotonic(), keeper) for claim in claims]
+    heartbeat = Heartbeat(shop.database_url, held.copy)
+    held += [Lease(claim, registered.job_options, time.monotonic(), heartbeat) for claim in claims]
     began = [lease.expires_at for lease in held]
     try:
         for lease in held:
-            keeper.watch(lease)
+            heartbeat.watch(lease)
         wait_until(lambda: all(lease.expires_at > before for lease, before in zip(held, began, strict=True)))
     finally:
-        keeper.stop()
+        heartbeat.stop()
     assert all(each == set(ids) for each in asked)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from drain import schema
+from drain.database import schema
 from drain.embedded import Services, services
 from tests import jobs_in_batches as jobs
-from tests.support import PATIENCE_SECONDS, Command, ask, drain_command, end, free_port, wait_until
-from tests.yard import Yard, children
+from tests.helpers import PATIENCE_SECONDS, Command, ask, drain_command, end, free_port, wait_until
+from tests.worker_processes import Yard, children
 
 
 class Manager:

@@ -11,11 +11,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from drain import schema
+from drain.database import schema
 from drain.embedded import binaries
 from drain.errors import SchemaError, UnavailableError
 from tests.catalog import catalog, differences, seen_by
-from tests.support import ROOT, query, wait_until
+from tests.helpers import ROOT, query, wait_until
 
 MIGRATIONS = sorted((ROOT / "migrations").glob("*.sql"))
 FIRST = MIGRATIONS[0].read_text()

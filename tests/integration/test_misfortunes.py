@@ -12,9 +12,9 @@ from rq import Queue
 from rq.job import JobStatus
 
 from tests import jobs_in_batches as jobs
+from tests.helpers import PATIENCE_SECONDS, end, leading, pushed_jobs, query, wait_until
 from tests.integration.test_batches import is_alive
-from tests.support import PATIENCE_SECONDS, end, leading, pushed_jobs, query, wait_until
-from tests.yard import Yard, children, kill_worker
+from tests.worker_processes import Yard, children, kill_worker
 
 LOCK = "SELECT FROM inflight_jobs WHERE id = %s FOR UPDATE"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,17 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from drain import bound, postgres, schema, stage, stage_many
-from drain import enqueuer as enqueuer_module
+from drain import stage, stage_many
 from drain.config import Settings
+from drain.database import postgres, schema
 from drain.embedded import EmbeddedRedis, Services
+from drain.enqueuer import cursor
+from drain.enqueuer import enqueuer as enqueuer_module
+from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
-from drain.redelivery import Redelivery
-from drain.transitions import inflight, staged
-from tests.support import (
+from drain.jobs import registry, staging
+from drain.tables import inflight, staged
+from tests.helpers import (
     drain_command,
     environment,
     free_port,
@@ -33,7 +35,7 @@ from tests.support import (
     stage_jobs,
     wait_until,
 )
-from workers import job, registry
+from workers import job
 from workers.entry import Worker
 
 
@@ -81,7 +83,7 @@ def test_rows_that_are_written_again_and_again_do_not_stop_the_drain(
 
     def taken_late(*args: Any, **kwargs: Any) -> list[staged.Taken]:
         """Between the transaction's first look and the taking, and once more before the moving."""
-        if kwargs["up_to"] != bound.URGENT.up_to:
+        if kwargs["up_to"] != cursor.URGENT.up_to:
             return take(*args, **kwargs)
         query(database_url, "UPDATE staged_jobs SET tag = 'before' WHERE id = %s", ids[0])
         rows = take(*args, **kwargs)
@@ -173,7 +175,7 @@ def test_a_transaction_that_the_server_ended_is_a_lost_connection(database_url: 
 
 def test_a_leader_that_stands_still_is_replaced(database_url: str, redis_url: str) -> None:
     # 15 s in earnest.
-    soon = impatient({"drain.daemon._IDLE_SECONDS": 2})
+    soon = impatient({"drain.enqueuer.daemon._IDLE_SECONDS": 2})
     env = environment(database_url, redis_url)
     with leading(env | soon) as stalled, drain_command("run", "--metrics-port", "0", env=env):
         stalled.send_signal(signal.SIGSTOP)
@@ -241,18 +243,16 @@ def test_a_trigger_of_the_users_that_refuses_one_row_stops_only_that_one(
 def test_many_large_arguments_go_in_several_statements(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # `drain.stage` is the function; the module of that name is found among the modules.
-    module = sys.modules["drain.stage"]
     sent: list[int] = []
-    execute = module._execute
-    monkeypatch.setattr(module, "_CHARACTERS_PER_STATEMENT", 1000)
+    execute = staging._execute
+    monkeypatch.setattr(staging, "_CHARACTERS_PER_STATEMENT", 1000)
 
     def counted(*args: Any) -> list[int]:
         sent.append(1)
         ids: list[int] = execute(*args)
         return ids
 
-    monkeypatch.setattr(module, "_execute", counted)
+    monkeypatch.setattr(staging, "_execute", counted)
     with psycopg.connect(database_url) as connection:
         ids = stage_many(connection, "m.f", [("x" * 400, n) for n in range(9)])
         rows = connection.execute("SELECT id, (job_args ->> 1)::int FROM staged_jobs ORDER BY id").fetchall()

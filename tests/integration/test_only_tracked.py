@@ -17,12 +17,13 @@ from rq.registry import FailedJobRegistry
 
 from drain import stage
 from drain.config import Settings
+from drain.enqueuer.redelivery import Redelivery
 from drain.errors import ConfigError
-from drain.redelivery import Redelivery
-from drain.wire import Intake, take
+from drain.wire import Consumer
+from drain.wire import consumer as consumer_module
 from drain.wire.strangers import REFUSAL
 from tests import jobs_for_tests as jobs
-from tests.support import (
+from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,
     ROOT,
@@ -211,34 +212,36 @@ def test_an_intake_that_judges_leaves_jobs_of_another_database_in_their_list(
         stage_jobs(other_database_url, 2)
         enqueuer.drain()
     before = pushed(redis_url)
-    intake = Intake(
+    consumer = Consumer(
         redis_url, NAMESPACE, ["default"], installation=lambda: "another", only_tracked=["default"]
     )
-    with closing(intake):
-        assert intake.take(10) == []
-        assert intake.some_are_left_out
-        assert intake.wait(0.01) is None
+    with closing(consumer):
+        assert consumer.take(10) == []
+        assert consumer.some_are_left_out
+        assert consumer.wait(0.01) is None
     assert pushed(redis_url) == before
 
 
 def test_copies_of_one_id_are_dropped_together(redis_url: str, client: Redis) -> None:
     client.rpush("rq:queue:default", *[GARBAGE] * 5000, f"{NAMESPACE}-1-1")
-    intake = Intake(redis_url, NAMESPACE, ["default"], installation=lambda: "ours", only_tracked=["default"])
-    with closing(intake):
-        assert [taken.job_id for taken in intake.take(1) or []] == [1]
+    consumer = Consumer(
+        redis_url, NAMESPACE, ["default"], installation=lambda: "ours", only_tracked=["default"]
+    )
+    with closing(consumer):
+        assert [taken.job_id for taken in consumer.take(1) or []] == [1]
     assert pushed(redis_url) == []
 
 
 def test_a_list_that_takes_long_to_clear_keeps_a_worker_from_no_other_queue(
     redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(take, "_MOST_ROUNDS", 2)
+    monkeypatch.setattr(consumer_module, "_MOST_ROUNDS", 2)
     client.rpush("rq:queue:default", *[GARBAGE] * 5000)
     client.rpush("rq:queue:mail", f"{NAMESPACE}-1-1")
-    intake = Intake(
+    consumer = Consumer(
         redis_url, NAMESPACE, ["default", "mail"], installation=lambda: "ours", only_tracked=["default"]
     )
-    with closing(intake):
-        assert intake.take(1) == []
-        assert intake.more_to_judge
-        assert [taken.job_id for taken in intake.take(1) or []] == [1]
+    with closing(consumer):
+        assert consumer.take(1) == []
+        assert consumer.more_to_judge
+        assert [taken.job_id for taken in consumer.take(1) or []] == [1]

@@ -9,10 +9,10 @@ from contextlib import suppress
 
 import pytest
 
-from drain import schema
+from drain.database import schema
 from drain.embedded import Services, services
-from drain.redelivery import Redelivery
-from tests.support import (
+from drain.enqueuer.redelivery import Redelivery
+from tests.helpers import (
     Command,
     ask,
     drain_command,

@@ -17,8 +17,8 @@ from rq.job import Job
 
 from drain.embedded import Services
 from tests import plain_probes as probes
+from tests.helpers import DRAIN, PATIENCE_SECONDS, ROOT, environment
 from tests.plain_probes import OPTIONS, PROBES, PROBES_WITH_OPTIONS, Probe
-from tests.support import DRAIN, PATIENCE_SECONDS, ROOT, environment
 
 RQ = str(Path(sys.executable).with_name("rq"))
 COMMON = ("--burst", "--job-monitoring-interval", "1", "--maintenance-interval", "600")

@@ -17,11 +17,11 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 
 from tests import jobs_in_batches as jobs
 from tests import plain_probes as probes
-from tests.support import DRAIN, NAMESPACE, PATIENCE_SECONDS, drain_command, end, impatient, wait_until
-from tests.yard import Yard, children, kill_worker
+from tests.helpers import DRAIN, NAMESPACE, PATIENCE_SECONDS, drain_command, end, impatient, wait_until
+from tests.worker_processes import Yard, children, kill_worker
 
 MODES = pytest.mark.parametrize("mode", ["fork", "inline"])
-IN_A_HURRY = impatient({"workers.supervisor._KILL_SECONDS": 1.0})
+IN_A_HURRY = impatient({"workers.supervisor.supervisor._KILL_SECONDS": 1.0})
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ def test_a_job_with_which_rq_has_not_begun_as_its_process_dies_is_given_back(
     """A crash between the answer and RQ's first word about the job."""
     job = queue.enqueue(probes.note, "once")
     dies_once = (
-        "import os, signal; from workers.plain_worker import ToldWorker as W; found = W._found\n"
+        "import os, signal; from workers.plain.rq_process import ToldWorker as W; found = W._found\n"
         "def die(worker, queue, rq_id):\n"
         "    if worker.connection.incr('deaths') == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return found(worker, queue, rq_id)\n"

@@ -7,10 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from drain.enqueuer import Enqueuer
-from drain.limit import Limit
-from drain.transitions import staged
-from tests.support import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
+from drain.enqueuer.batch_size import AdaptiveBatchSize
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.tables import staged
+from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_a_batch_that_takes_longer_than_a_statement_may_is_tried_in_parts(
     heavy = stage_jobs(database_url, 20, job="heavy")
     light = stage_jobs(database_url, 20)
     make_slow(database_url, "inflight_jobs", job="heavy")
-    limit = Limit(2500)
+    limit = AdaptiveBatchSize(2500)
 
     with new_enqueuer(database_url, redis_url, limit=limit, alive=lambda: alive.append(None)) as enqueuer:
         enqueuer.connection.execute("SET statement_timeout = '400ms'")

@@ -11,15 +11,15 @@ import pytest
 import sqlalchemy
 from click.testing import CliRunner
 
-from drain import postgres, schema, session, stage, stage_many
+from drain import stage, stage_many
 from drain.__main__ import main
 from drain.config import Settings
+from drain.database import pooler as session
+from drain.database import postgres, schema
+from drain.database.postgres import Connection
 from drain.errors import ConfigError, UnavailableError
-from drain.postgres import Connection
 from tests import jobs_for_tests as jobs
-from tests.poolers import PGBOUNCER, Order, PgBouncer, SmallPooler
-from tests.proxy import proxied
-from tests.support import (
+from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,
@@ -32,6 +32,8 @@ from tests.support import (
     stage_jobs,
     wait_until,
 )
+from tests.poolers import PGBOUNCER, Order, PgBouncer, SmallPooler
+from tests.proxy import proxied
 from workers.entry import Worker
 
 NewPooler: TypeAlias = "type[PgBouncer] | type[SmallPooler]"

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from redis import Redis
 
 from drain.__main__ import main
-from tests.support import PATIENCE_SECONDS, drain_command, environment, new_enqueuer, query, stage_jobs
+from tests.helpers import PATIENCE_SECONDS, drain_command, environment, new_enqueuer, query, stage_jobs
 
 JOBS = """
 from drain import registry

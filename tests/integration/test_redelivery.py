@@ -7,14 +7,14 @@ import psycopg
 import pytest
 from redis import Redis
 
-from drain import redelivery as module
-from drain.enqueuer import Enqueuer
+from drain.enqueuer import redelivery as module
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
-from drain.redelivery import Redelivery
-from drain.transitions import inflight
-from drain.transitions.inflight import Claim
-from drain.wire import Wire
-from tests.support import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
+from drain.tables import inflight
+from drain.tables.inflight import Claim
+from drain.wire import Producer
+from tests.helpers import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
 
 AGO, AHEAD = timedelta(minutes=-1), timedelta(minutes=1)
 
@@ -341,7 +341,7 @@ def test_what_was_numbered_anew_and_not_pushed_is_pushed_by_the_next_leader(
     with new_leader(database_url, redis_url) as (_, redelivery), monkeypatch.context() as patch:
         client.delete("rq:queue:default")
         fail(database_url, claim(database_url, job_id), AGO)
-        patch.setattr(Wire, "push", refuse)
+        patch.setattr(Producer, "push", refuse)
         with pytest.raises(UnavailableError):
             redelivery.run_once()
     assert pushed(redis_url) == []
@@ -391,19 +391,19 @@ def test_a_leader_that_dies_in_the_middle_of_recovering_leaves_the_rest_to_the_n
         pass  # Redis now remembers, so that only what was never pushed is to be recovered.
     ids = stage_jobs(database_url, 5)
     monkeypatch.setattr(module, "_LIMIT", 2)
-    push = Wire.push
+    push = Producer.push
     for pushes in (0, 1):
         left = [push] * pushes
 
-        def refuse_after_that(wire: Wire, deliveries: Any, left: list[Any] = left) -> Any:
+        def refuse_after_that(wire: Producer, deliveries: Any, left: list[Any] = left) -> Any:
             if not left:
                 raise UnavailableError("Redis went away")
             return left.pop()(wire, deliveries)
 
-        monkeypatch.setattr(Wire, "push", refuse_after_that)
+        monkeypatch.setattr(Producer, "push", refuse_after_that)
         with pytest.raises(UnavailableError), new_leader(database_url, redis_url):
             pass
-    monkeypatch.setattr(Wire, "push", push)
+    monkeypatch.setattr(Producer, "push", push)
 
     with new_leader(database_url, redis_url):
         assert set(pushed_jobs(redis_url)) == set(ids)

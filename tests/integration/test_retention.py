@@ -12,19 +12,21 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
-from drain import metrics, postgres, retention
+from drain import metrics
 from drain.__main__ import main
 from drain.audit import audit
 from drain.config import Settings
-from drain.daemon import Daemon
+from drain.database import postgres
+from drain.database.postgres import Connection
+from drain.enqueuer import retention
+from drain.enqueuer.daemon import Daemon
+from drain.enqueuer.retention import Retention
 from drain.errors import DrainError
-from drain.postgres import Connection
-from drain.retention import Retention
-from drain.transitions import finished
-from drain.transitions.finished import Dropped
+from drain.tables import finished
+from drain.tables.finished import Dropped
+from tests.helpers import NAMESPACE, query
 from tests.hostility import OWNER, Place
 from tests.integration.test_days import A_MOMENT_SECONDS, INSERT, noon, partition_of, where
-from tests.support import NAMESPACE, query
 
 JOBS = 3
 

@@ -17,27 +17,28 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 import workers
-from drain import inspection, postgres, roles, schema, stage, stage_many
+from drain import stage, stage_many
 from drain.__main__ import main
 from drain.audit import audit
 from drain.config import Settings
-from drain.daemon import Daemon
+from drain.database import postgres, roles, schema
+from drain.database.grants import DEFAULT_NAMES
+from drain.database.roles import Installation
 from drain.embedded.servers import EmbeddedPostgres
+from drain.enqueuer.daemon import Daemon
+from drain.enqueuer.redelivery import Redelivery
+from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError
-from drain.grants import DEFAULT_NAMES
-from drain.redelivery import Redelivery
-from drain.roles import Installation
-from drain.transitions import bulk, dead, finished, inflight, staged
-from drain.transitions.dead import Selection
-from drain.waits import Waits
-from drain.wire import Wire
+from drain.jobs import registry
+from drain.tables import bulk, dead, finished, inflight, queries, staged
+from drain.tables.dead import Selection
+from drain.wire import Producer
+from tests.helpers import NAMESPACE, ids_in, new_enqueuer, pushed_jobs, query, wait_until
 from tests.hostility import NAMES, OWNER, Place
-from tests.support import NAMESPACE, ids_in, new_enqueuer, pushed_jobs, query, wait_until
-from tests.workshop import NAME, Workshop
-from workers import registry
+from tests.inprocess_worker import NAME, Workshop
+from workers.context.connection import close_all
 from workers.entry import Worker
 from workers.errors import Dead, Defer
-from workers.job_connection import close_all
 
 NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
@@ -311,7 +312,7 @@ def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Pla
     with place.connected("enqueuer") as leader:
         staged.move(leader, ids, 0)
     with place.connected("worker") as worker:
-        assert inspection.queues(worker) == {"default"}
+        assert queries.queues(worker) == {"default"}
         claims = inflight.claim_many(worker, ids, worker="w", limits={})
         assert len(inflight.extend_many(worker, claims)) == 3
         assert len(inflight.release(worker, [claims[0].id], [claims[0].fencing_token])) == 1
@@ -348,7 +349,7 @@ def test_inspection_sees_everything(place: Place, redis_url: str) -> None:
         assert drain(words, env).exit_code == 0, words
     for job_id in ids:
         assert drain(["show", str(job_id)], env).exit_code == 0
-    with place.connected("inspection") as reader, closing(Wire(redis_url, NAMESPACE)) as redis:
+    with place.connected("inspection") as reader, closing(Producer(redis_url, NAMESPACE)) as redis:
         query(place.url, "DELETE FROM inflight_jobs")
         assert audit(reader, redis, patience_seconds=0).ok
         assert len(finished.days(reader)) == 4
@@ -397,7 +398,7 @@ def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis
         assert claim is not None
         assert inflight.finish(worker, 1, claim.fencing_token)
     with postgres.connect(logins["inspection"], "tests") as reader:
-        assert inspection.status(reader).finished == 1
+        assert queries.status(reader).finished == 1
 
 
 def test_what_is_printed_does_through_psql_what_apply_does_and_again_changes_nothing(

@@ -17,12 +17,13 @@ from rq.job import Job, JobStatus
 from rq.registry import DeferredJobRegistry, FailedJobRegistry
 from rq.serializers import DefaultSerializer, JSONSerializer
 
-from drain import rq_verdicts, wire
-from drain.redelivery import Redelivery
-from drain.transitions import dead, inflight
-from drain.wire import FAILED_TTL_SECONDS, Intake
+from drain import wire
+from drain.enqueuer import rq_verdicts
+from drain.enqueuer.redelivery import Redelivery
+from drain.tables import dead, inflight
+from drain.wire import FAILED_TTL_SECONDS, Consumer
 from tests import jobs_in_batches as jobs
-from tests.support import (
+from tests.helpers import (
     DRAIN,
     NAMESPACE,
     PATIENCE_SECONDS,
@@ -32,10 +33,10 @@ from tests.support import (
     query,
     wait_until,
 )
-from tests.yard import Yard
+from tests.worker_processes import Yard
 from workers import entry
-from workers.death import Death
-from workers.rq_books import RQBooks
+from workers.execution.death import Death
+from workers.execution.rq_books import RQBooks
 
 RQ = str(Path(sys.executable).with_name("rq"))
 
@@ -229,8 +230,8 @@ def test_a_plain_job_that_depends_on_a_dead_one_waits_unless_it_allows_failures(
 def test_a_plain_job_that_comes_to_depend_on_a_finished_one_does_not_wait(yard: Yard, client: Redis) -> None:
     yard.pushed(jobs.note, "parent")
     (parent,) = pushed(yard.redis_url)
-    with closing(Intake(yard.redis_url, NAMESPACE, ["default"])) as intake:
-        assert intake.clear([parent]) == []
+    with closing(Consumer(yard.redis_url, NAMESPACE, ["default"])) as consumer:
+        assert consumer.clear([parent]) == []
     child = Queue("other", connection=client).enqueue(jobs.plain, "child", depends_on=parent)
     assert child.get_status() is JobStatus.QUEUED
 
@@ -381,7 +382,7 @@ def test_what_depends_on_a_dead_job_is_not_released_where_too_many_deaths_wait_t
     (job_id,) = yard.pushed(jobs.fail, "luck")
     (parent,) = pushed(yard.redis_url)
     child = Queue("other", connection=client).enqueue(jobs.plain, "child", depends_on=parent)
-    is_full = "from workers.rq_books import RQBooks; RQBooks.died = lambda *_: False\n"
+    is_full = "from workers.execution.rq_books import RQBooks; RQBooks.died = lambda *_: False\n"
     with drain_command("work", "--burst", env=yard.env(), program=is_full + DRAIN) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
     assert yard.place(job_id) == "dead_jobs"

@@ -9,9 +9,9 @@ from redis import Redis
 from rq import Queue
 
 from tests import jobs_of_rq_settings as jobs
+from tests.helpers import PATIENCE_SECONDS, ROOT, environment, pushed
 from tests.jobs_for_tests import create_effects
-from tests.support import PATIENCE_SECONDS, ROOT, environment, pushed
-from tests.yard import Yard
+from tests.worker_processes import Yard
 
 RQ = str(Path(sys.executable).with_name("rq"))
 

@@ -15,8 +15,8 @@ from rq.registry import FailedJobRegistry, FinishedJobRegistry
 from rq.suspension import resume, suspend
 
 from tests import jobs_in_batches as jobs
-from tests.support import PATIENCE_SECONDS, end, impatient, leading, pushed, pushed_jobs, wait_until
-from tests.yard import Yard, children
+from tests.helpers import PATIENCE_SECONDS, end, impatient, leading, pushed, pushed_jobs, wait_until
+from tests.worker_processes import Yard, children
 
 RQ = str(Path(sys.executable).with_name("rq"))
 
@@ -75,7 +75,7 @@ def test_rq_lists_each_process_with_its_queues_its_state_and_its_counts(yard: Ya
 
 
 def test_a_worker_is_listed_again_when_redis_has_lost_its_memory(yard: Yard, client: Redis) -> None:
-    with yard.working(**impatient({"workers.rq_side._HEARTBEAT_SECONDS": 0.5})) as command:
+    with yard.working(**impatient({"workers.process.rq_presence._HEARTBEAT_SECONDS": 0.5})) as command:
         only_worker(client)
         client.flushall()
         with leading(yard.env()):

@@ -7,11 +7,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from drain import postgres, schema, stage_many
+from drain import stage_many
+from drain.database import postgres, schema
 from drain.embedded import Services
 from drain.errors import SchemaError, UnavailableError
 from tests import jobs_in_batches
-from tests.support import (
+from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from drain import postgres
 from drain.audit import Breach, Report
+from drain.database import postgres
 from tests.soak import report, tables
 from tests.soak.plan import SESSIONS, Kind, plan
 from tests.soak.verdict import Verdict, judge, lines, read

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support import all_with, drain_command, environment, in_a_hurry, query, wait_until
+from tests.helpers import all_with, drain_command, environment, in_a_hurry, query, wait_until
 
 RUN = [
     *("backfill", "slow:", "--register", "tests.slow_source:Slow", "--job", "tests.act", "--args", "id"),

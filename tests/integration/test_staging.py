@@ -10,10 +10,12 @@ from psycopg.rows import dict_row
 from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from drain import leader, postgres, stage, stage_many
-from drain.stage import Connectable
-from drain.transitions import staged
-from tests.support import ids_in, new_enqueuer, query
+from drain import stage, stage_many
+from drain.database import postgres
+from drain.enqueuer import leader
+from drain.jobs.staging import Connectable
+from drain.tables import staged
+from tests.helpers import ids_in, new_enqueuer, query
 from workers import job
 
 Opened: TypeAlias = Iterator[tuple[Connectable, Callable[[], None], Callable[[], None]]]

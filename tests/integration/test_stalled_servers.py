@@ -12,19 +12,21 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
-from drain import daemon, postgres, stage
+from drain import stage
 from drain.__main__ import main
 from drain.config import Settings, process_name
-from drain.daemon import Daemon
+from drain.database import postgres
+from drain.database.postgres import Connection
 from drain.embedded import EmbeddedRedis
+from drain.enqueuer import daemon
+from drain.enqueuer.daemon import Daemon
 from drain.errors import UnavailableError
-from drain.postgres import Connection
-from drain.transitions import inflight
-from drain.transitions.inflight import Claim
-from drain.wire import Intake, take
+from drain.tables import inflight
+from drain.tables.inflight import Claim
+from drain.wire import Consumer
+from drain.wire import consumer as consumer_module
 from tests import jobs_for_tests as jobs
-from tests.proxy import Proxy, proxied
-from tests.support import (
+from tests.helpers import (
     NAMESPACE,
     environment,
     ids_in,
@@ -35,16 +37,17 @@ from tests.support import (
     stage_jobs,
     wait_until,
 )
-from workers import database
-from workers.database import Database
+from tests.proxy import Proxy, proxied
 from workers.entry import Worker
-from workers.hand import Hand
-from workers.journal import Journal
-from workers.keeper import Keeper
-from workers.loop import Loop
+from workers.execution.rq_books import RQBooks
+from workers.handover.journal import Journal
+from workers.lease import database
+from workers.lease.database import Database
+from workers.lease.heartbeat import Heartbeat
 from workers.options import WorkOptions
-from workers.rq_books import RQBooks
-from workers.taker import Taker
+from workers.process.async_loop import AsyncLoop
+from workers.process.fetcher import Fetcher
+from workers.process.inbox import Inbox
 
 
 @contextmanager
@@ -107,9 +110,9 @@ def test_a_worker_gives_up_a_postgres_that_stopped_answering() -> None:
 
 
 def test_a_worker_that_waits_for_its_next_job_gives_redis_40_seconds_to_answer(redis_url: str) -> None:
-    with closing(Intake(redis_url, NAMESPACE, ["default"])) as intake:
-        assert intake._patient.connection_pool.connection_kwargs["socket_timeout"] == 40
-        assert take.WAIT_SECONDS == 30
+    with closing(Consumer(redis_url, NAMESPACE, ["default"])) as consumer:
+        assert consumer._patient.connection_pool.connection_kwargs["socket_timeout"] == 40
+        assert consumer_module.WAIT_SECONDS == 30
 
 
 @pytest.mark.parametrize(
@@ -122,8 +125,8 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
     queues: list[str],
     waits: bytes,
 ) -> None:
-    monkeypatch.setattr(take, "WAIT_SECONDS", 1)
-    monkeypatch.setattr(take, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(consumer_module, "WAIT_SECONDS", 1)
+    monkeypatch.setattr(consumer_module, "_ANSWER_SECONDS", 0.5)
     caplog.set_level("INFO")
 
     def told() -> list[str]:
@@ -133,7 +136,7 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
         assert server.port is not None
         proxy = Proxy(server.port)
         proxy.stall_at = waits
-        with taking(database_url, f"redis://127.0.0.1:{proxy.port}", queues) as hand:
+        with taking(database_url, f"redis://127.0.0.1:{proxy.port}", queues) as inbox:
             wait_until(proxy.stalled.is_set)
             wait_until(lambda: told() == ["down"])
             proxy.stall_at = None
@@ -141,7 +144,7 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
             (job_id,) = stage_jobs(database_url)
             with new_enqueuer(database_url, server.url) as enqueuer:
                 enqueuer.drain()
-            wait_until(lambda: list(hand.held) == [job_id])
+            wait_until(lambda: list(inbox.held) == [job_id])
             wait_until(lambda: told() == ["down", "up"])
         assert pushed_jobs(server.url) == [job_id]
         proxy.listener.close()
@@ -150,22 +153,24 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
 @contextmanager
 def taking(
     database_url: str, redis_url: str, queues: list[str], prefetch: int | None = None
-) -> Iterator[Hand]:
+) -> Iterator[Inbox]:
     """A taker that fills a hand which nobody empties; at the end it gives back what it has taken."""
     options = WorkOptions(queues=queues, prefetch=prefetch)
-    hand = Hand(options, Journal())
-    database, keeper = Database(database_url), Keeper(database_url, hand.leases)
-    with closing(Intake(redis_url, NAMESPACE, queues)) as intake:
-        taker = Taker(hand, intake, database, keeper, Loop(hand, database_url, 1), RQBooks(), burst=False)
-        thread = threading.Thread(target=taker.run)
+    inbox = Inbox(options, Journal())
+    database, heartbeat = Database(database_url), Heartbeat(database_url, inbox.leases)
+    with closing(Consumer(redis_url, NAMESPACE, queues)) as consumer:
+        fetcher = Fetcher(
+            inbox, consumer, database, heartbeat, AsyncLoop(inbox, database_url, 1), RQBooks(), burst=False
+        )
+        thread = threading.Thread(target=fetcher.run)
         thread.start()
         try:
-            yield hand
+            yield inbox
         finally:
-            hand.stop()
-            intake.end_wait()
+            inbox.stop()
+            consumer.end_wait()
             thread.join(20)
-            keeper.stop()
+            heartbeat.stop()
     assert not thread.is_alive()
 
 
@@ -179,15 +184,15 @@ def test_what_has_been_claimed_is_run_though_redis_goes_away_before_the_rest_is_
         client.rpush("rq:queue:default", f"{NAMESPACE}-999-1")
     failures = []
 
-    def fail(_intake: Intake, refused: Any) -> Any:
+    def fail(_consumer: Consumer, refused: Any) -> Any:
         failures.append(refused)
         raise UnavailableError("Redis does not take commands")
 
-    monkeypatch.setattr(Intake, "sorted_out", fail)
-    with taking(database_url, redis_url, ["default"], prefetch=2) as hand:
+    monkeypatch.setattr(Consumer, "sorted_out", fail)
+    with taking(database_url, redis_url, ["default"], prefetch=2) as inbox:
         wait_until(lambda: failures)
-        wait_until(lambda: hand.waits == 1)
-        assert list(hand.held) == [job_id]
+        wait_until(lambda: inbox.waits == 1)
+        assert list(inbox.held) == [job_id]
 
 
 def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_lost(
@@ -215,18 +220,18 @@ def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_
     monkeypatch.setattr(inflight, "claim_many", lossy)
     with (
         psycopg.connect(database_url, autocommit=True) as connection,
-        taking(database_url, redis_url, ["default"], prefetch=10) as hand,
+        taking(database_url, redis_url, ["default"], prefetch=10) as inbox,
         Redis.from_url(redis_url) as client,
     ):
-        wait_until(lambda: hand.waiting)
-        hand.running = hand.waiting.popleft()
+        wait_until(lambda: inbox.waiting)
+        inbox.running = inbox.waiting.popleft()
         claim = inflight.claim(connection, job_id, worker=process_name(), limits={})
         assert claim is not None
         (other,) = stage_jobs(database_url)
         client.rpush("rq:queue:default", delivery)
         with new_enqueuer(database_url, redis_url) as enqueuer:
             enqueuer.drain()
-        wait_until(lambda: list(hand.held) == [other])
+        wait_until(lambda: list(inbox.held) == [other])
         assert asked >= 3
         assert inflight.finish(connection, job_id, claim.fencing_token)
 

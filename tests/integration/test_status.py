@@ -15,14 +15,14 @@ from click.testing import CliRunner
 from redis import Redis
 from rq import Queue, SimpleWorker, Worker
 
-from drain import inspection, postgres
 from drain.__main__ import main
 from drain.commands import watching
+from drain.database import postgres
 from drain.embedded import Services
 from drain.errors import UnavailableError
-from drain.transitions import inflight
-from drain.wire import Wire
-from tests.support import (
+from drain.tables import inflight, queries
+from drain.wire import Producer
+from tests.helpers import (
     DRAIN,
     NAMESPACE,
     PATIENCE_SECONDS,
@@ -170,7 +170,7 @@ def test_the_companion_that_takes_plain_jobs_only_is_not_counted(redis_url: str,
     for name in ("alone", "pair", "pair.tracked", "tracked-only.tracked"):
         SimpleWorker(["mail"], name=name, connection=client).register_birth()  # type: ignore[no-untyped-call]
 
-    with closing(Wire(redis_url, NAMESPACE)) as redis:
+    with closing(Producer(redis_url, NAMESPACE)) as redis:
         assert redis.workers(["mail", "other"]) == {"mail": 3, "other": 0}
 
 
@@ -182,7 +182,7 @@ def test_a_worker_that_died_or_left_is_not_counted(redis_url: str, client: Redis
     left.register_death()  # type: ignore[no-untyped-call]
     client.set("rq:workers:broken", "no set")
 
-    with closing(Wire(redis_url, NAMESPACE)) as redis:
+    with closing(Producer(redis_url, NAMESPACE)) as redis:
         assert redis.workers(["mail", "broken"]) == {"mail": 1, "broken": 0}
         assert redis.workers([]) == {}
 
@@ -283,11 +283,11 @@ def test_a_watched_status_survives_an_outage_with_one_line_when_it_begins_and_on
 ) -> None:
     looks: Iterator[Any] = iter(
         [
-            (inspection.Status(), None),
+            (queries.Status(), None),
             UnavailableError("PostgreSQL at x cannot be used: gone"),
             UnavailableError("PostgreSQL at x cannot be used: still gone"),
-            (inspection.Status(), "Redis at y does not take commands"),
-            (inspection.Status(), None),
+            (queries.Status(), "Redis at y does not take commands"),
+            (queries.Status(), None),
             KeyboardInterrupt(),
         ]
     )

@@ -29,7 +29,7 @@ from drain.embedded import EmbeddedPostgres, EmbeddedRedis
 from drain.embedded.binaries import POSTGRES
 from tests import jobs_for_tests
 from tests import jobs_of_all_kinds as jobs
-from tests.support import (
+from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,

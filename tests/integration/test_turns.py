@@ -8,15 +8,17 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from drain import bound, inspection, metrics, postgres, stage
-from drain import turns as turns_module
-from drain.bound import Bound
+from drain import metrics, stage
 from drain.config import Settings
-from drain.daemon import Daemon
-from drain.enqueuer import Enqueuer
-from drain.transitions import staged
-from drain.turns import Turns
-from tests.support import (
+from drain.database import postgres
+from drain.enqueuer import cursor
+from drain.enqueuer import truncation as turns_module
+from drain.enqueuer.cursor import ScanCursor
+from drain.enqueuer.daemon import Daemon
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.truncation import PartitionTruncator
+from drain.tables import queries, staged
+from tests.helpers import (
     ask,
     environment,
     free_port,
@@ -52,7 +54,7 @@ def small_partitions_too(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def without_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a sweep that was slow: none is due."""
-    monkeypatch.setattr(Bound, "sweep_is_due", lambda _: False)
+    monkeypatch.setattr(ScanCursor, "sweep_is_due", lambda _: False)
 
 
 def partition_of(database_url: str, job_id: int) -> str:
@@ -105,7 +107,7 @@ def test_the_space_of_drained_rows_is_given_back_though_a_snapshot_is_held(
         assert min(size(database_url, partition) for partition in READY) > 100_000
 
         def all_are_empty() -> bool:
-            Turns(enqueuer.connection).run_once()
+            PartitionTruncator(enqueuer.connection).run_once()
             return size(database_url) == 0
 
         wait_until(all_are_empty, A_ROUND_SECONDS)
@@ -127,7 +129,7 @@ def test_the_lag_does_not_step_over_it_either(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
     def pages(enqueuer: Enqueuer, after: staged.Key) -> int:
-        explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + inspection._OLDEST_DUE
+        explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queries._OLDEST_DUE
         behind = {"priority": after[0], "id": after[1], "up_to": staged.LAST_PRIORITY}
         row = enqueuer.connection.execute(explain.encode(), behind).fetchone()
         assert row is not None
@@ -238,7 +240,7 @@ def test_the_leader_truncates_whatever_isolation_the_database_prefers(
     with new_enqueuer(database_url, redis_url) as enqueuer:
         stage_at(database_url, 5, 10)
         enqueuer.drain()
-        wait_until(lambda: Turns(enqueuer.connection).run_once(), A_ROUND_SECONDS)
+        wait_until(lambda: PartitionTruncator(enqueuer.connection).run_once(), A_ROUND_SECONDS)
 
 
 def test_a_dump_that_has_locked_the_table_is_not_waited_for(
@@ -272,7 +274,7 @@ def test_a_truncation_that_is_refused_is_told_once_and_stops_nothing(
     for partition in READY:
         query(database_url, f"CREATE TRIGGER refuse BEFORE TRUNCATE ON {partition} EXECUTE FUNCTION refuse()")
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        turns = Turns(enqueuer.connection)
+        turns = PartitionTruncator(enqueuer.connection)
 
         def refused() -> bool:
             turns._pace._due_at = 0.0
@@ -326,12 +328,12 @@ def test_the_daemon_looks_for_the_lag_behind_the_bound(
         daemon.stop()
         return 0.0
 
-    monkeypatch.setattr(inspection, "oldest_due_seconds", ask_and_stop)
+    monkeypatch.setattr(queries, "oldest_due_seconds", ask_and_stop)
     (job_id,) = stage_jobs(database_url)
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
     daemon.run()
 
-    assert asked == [((0, job_id), 0), (bound.PATIENT.after, staged.LAST_PRIORITY)]
+    assert asked == [((0, job_id), 0), (cursor.PATIENT.after, staged.LAST_PRIORITY)]
 
 
 def test_rows_of_all_partitions_are_drained_in_the_order_of_priority_and_id(
@@ -419,9 +421,9 @@ def test_a_more_urgent_row_waits_for_a_sweep_and_no_longer(
         enqueuer.run_once()
         (urgent,) = stage_jobs(database_url, priority=-1)
         with monkeypatch.context() as patch:
-            patch.setattr(Bound, "sweep_is_due", lambda _: False)
+            patch.setattr(ScanCursor, "sweep_is_due", lambda _: False)
             enqueuer.run_once()
-        monkeypatch.setattr(Bound, "sweep_is_due", lambda _: True)
+        monkeypatch.setattr(ScanCursor, "sweep_is_due", lambda _: True)
         enqueuer.drain()
 
     assert pushed_jobs(redis_url) == [first, second, urgent, third]

@@ -13,12 +13,13 @@ from redis import Redis
 from rq import SimpleWorker
 from rq.job import Job
 
-from drain import audit, postgres, stage
+from drain import audit, stage
+from drain.database import postgres
+from drain.enqueuer.redelivery import Redelivery
 from drain.errors import OwnedByAnotherError
-from drain.redelivery import Redelivery
-from drain.wire import Intake, Wire
+from drain.wire import Consumer, Producer
 from tests import jobs_for_tests as jobs
-from tests.support import (
+from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,
     ROOT,
@@ -120,7 +121,7 @@ def test_a_leader_that_loses_its_namespace_to_another_database_ends(
 ) -> None:
     with leading(env_of(database_url, redis_url)) as command:
         client.delete(f"drain:{NAMESPACE}")
-        with closing(Wire(redis_url, NAMESPACE)) as wire:
+        with closing(Producer(redis_url, NAMESPACE)) as wire:
             wire.identify(installation(other_database_url), "another one")
             # The leader may put its own back in between.
             wait_until(lambda: _marked(wire, client), PATIENCE_SECONDS)
@@ -128,7 +129,7 @@ def test_a_leader_that_loses_its_namespace_to_another_database_ends(
         assert "is fed by another database, another one (installation" in command.output
 
 
-def _marked(wire: Wire, client: Redis) -> bool:
+def _marked(wire: Producer, client: Redis) -> bool:
     client.delete(f"drain:{NAMESPACE}")
     try:
         wire.mark()
@@ -183,7 +184,7 @@ def test_a_take_over_leaves_a_namespace_alone_that_a_third_database_feeds(
     client.hset(OWNERS, "mail", f"{UUID(int=1)} gone")
     third = f"{UUID(int=3)} remembers third"
     client.set(f"drain:{NAMESPACE}", third)
-    with closing(Wire(redis_url, NAMESPACE)) as wire:
+    with closing(Producer(redis_url, NAMESPACE)) as wire:
         wire.identify(str(UUID(int=2)), "ours")
         assert wire.take_over(str(UUID(int=1))) == 1
     assert client.get(f"drain:{NAMESPACE}") == third.encode()
@@ -306,7 +307,7 @@ def test_the_audit_names_the_database_that_feeds_a_queue(
     drain(database_url, redis_url)
     with (
         postgres.connect(database_url, "test") as connection,
-        closing(Wire(redis_url, NAMESPACE)) as wire,
+        closing(Producer(redis_url, NAMESPACE)) as wire,
     ):
         breaches = audit.audit(connection, wire, patience_seconds=0).breaches
     assert any(installation(other_database_url) in breach.explanation for breach in breaches)
@@ -380,14 +381,14 @@ def test_ids_of_another_database_keep_a_worker_from_no_other_queue_and_no_job_be
     client.rpush("rq:queue:mail", behind)
     before = sorted(pushed(redis_url, "mail"))
 
-    intake = Intake(
+    consumer = Consumer(
         redis_url, NAMESPACE, ["mail", "letters"], installation=lambda: installation(database_url)
     )
-    with closing(intake):
-        assert [taken.job_id for _ in range(2) for taken in intake.take(1) or []] == [ours, *letter]
-        assert intake.take(1) == []
-        assert not intake.more_to_judge
-        assert intake.some_are_left_out
+    with closing(consumer):
+        assert [taken.job_id for _ in range(2) for taken in consumer.take(1) or []] == [ours, *letter]
+        assert consumer.take(1) == []
+        assert not consumer.more_to_judge
+        assert consumer.some_are_left_out
     assert sorted([*pushed(redis_url, "mail"), behind]) == before
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from drain import schema
-from drain.transitions import dead
-from drain.transitions.dead import Selection
+from drain.database import schema
+from drain.tables import dead
+from drain.tables.dead import Selection
 from tests import jobs_in_batches as jobs
-from tests.support import (
+from tests.helpers import (
     DRAIN,
     PATIENCE_SECONDS,
     ROOT,
@@ -27,14 +27,14 @@ from tests.support import (
     query,
     wait_until,
 )
-from tests.yard import Yard, kill_worker
+from tests.worker_processes import Yard, kill_worker
 
 # The last commit whose schema is version 2.
 OLD = "aa180f6"
 RQ = "from rq.cli import main; main()"
 WHERE = """
-import cli, drain, drain.schema, workers
-print(drain.schema.VERSION, cli.__file__, drain.__file__, workers.__file__)
+import cli, drain, drain.database.schema, workers
+print(drain.database.schema.VERSION, cli.__file__, drain.__file__, workers.__file__)
 """
 # Stages until it is ended, and says which commits it knows of.
 PRODUCER = """

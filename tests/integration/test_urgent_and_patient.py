@@ -6,20 +6,21 @@ from typing import Any
 import psycopg
 import pytest
 
-from drain import bound, enqueuer, inspection, metrics
-from drain.bound import Bound
+from drain import metrics
 from drain.config import Settings
-from drain.daemon import Daemon
-from drain.transitions import staged
+from drain.enqueuer import cursor, enqueuer
+from drain.enqueuer.cursor import ScanCursor
+from drain.enqueuer.daemon import Daemon
+from drain.tables import queries, staged
+from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
 from tests.integration.test_turns import pages_read
-from tests.support import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
 
 BULK = "INSERT INTO staged_jobs (job_name, priority) SELECT 'm.f', 100 FROM generate_series(1, %s)"
 
 
 @pytest.fixture
 def every_sweep_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bound, "_LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(cursor, "_LOOK_SECONDS", -1.0)
 
 
 @pytest.fixture
@@ -44,15 +45,15 @@ def test_all_is_drained_in_the_order_of_priority_and_id(database_url: str, redis
 def test_an_urgent_row_is_in_the_next_batch_whatever_else_waits(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep_is_due = Bound.sweep_is_due
+    sweep_is_due = ScanCursor.sweep_is_due
 
-    def of_urgent_ones_only(self: Bound) -> bool:
-        return self.range == bound.URGENT and sweep_is_due(self)
+    def of_urgent_ones_only(self: ScanCursor) -> bool:
+        return self.range == cursor.URGENT and sweep_is_due(self)
 
     patient = stage_jobs(database_url, 6, priority=100)
     with new_enqueuer(database_url, redis_url, batch_size=2) as draining:
         draining.run_once()
-        monkeypatch.setattr(Bound, "sweep_is_due", of_urgent_ones_only)
+        monkeypatch.setattr(ScanCursor, "sweep_is_due", of_urgent_ones_only)
         draining.run_once()
         (urgent,) = stage_jobs(database_url)
         draining.run_once()
@@ -87,7 +88,7 @@ def test_looks_at_urgent_rows_do_not_step_over_patient_ones_that_nobody_can_see_
 ) -> None:
     with new_enqueuer(database_url, redis_url) as draining:
         assert pages_read(draining, staged.START) > 100
-        assert pages_read(draining, bound.URGENT.after, bound.URGENT.up_to) < 20
+        assert pages_read(draining, cursor.URGENT.after, cursor.URGENT.up_to) < 20
 
 
 def test_patient_rows_are_not_looked_for_while_millions_more_are_on_their_way(
@@ -144,8 +145,8 @@ def test_the_daemon_does_not_step_over_them_for_its_metrics_either(
         daemon.stop()
         return 1.0
 
-    monkeypatch.setattr(inspection, "oldest_due_seconds", ask)
-    monkeypatch.setattr(inspection, "count_staged", lambda *_: pytest.fail("staged rows were counted"))
+    monkeypatch.setattr(queries, "oldest_due_seconds", ask)
+    monkeypatch.setattr(queries, "count_staged", lambda *_: pytest.fail("staged rows were counted"))
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
     daemon.run()
 
@@ -164,11 +165,11 @@ def test_the_lag_is_that_of_the_range_where_a_row_has_waited_longest(database_ur
         )
     with psycopg.connect(database_url) as connection:
         lags = [
-            inspection.oldest_due_seconds(connection, range_.after, range_.up_to)
-            for range_ in (bound.URGENT, bound.PATIENT)
+            queries.oldest_due_seconds(connection, range_.after, range_.up_to)
+            for range_ in (cursor.URGENT, cursor.PATIENT)
         ]
         assert [round(lag, -1) for lag in lags] == [10, 300]
-        assert round(inspection.oldest_due_seconds(connection), -1) == 300
+        assert round(queries.oldest_due_seconds(connection), -1) == 300
 
 
 @pytest.mark.parametrize(("poisoned", "others"), [(100, 0), (0, 100)])

@@ -8,11 +8,11 @@ import pytest
 from redis import Redis
 from rq import SimpleWorker
 
-from drain import metrics, waits
-from drain.redelivery import Redelivery
-from drain.waits import Waits
-from tests.integration.test_query_plans import many_inflight_rows, many_staged_rows, many_waiting_rows, scans
-from tests.support import (
+from drain import metrics
+from drain.enqueuer import waits
+from drain.enqueuer.redelivery import Redelivery
+from drain.enqueuer.waits import Waits
+from tests.helpers import (
     ask,
     drain_command,
     environment,
@@ -22,6 +22,7 @@ from tests.support import (
     stage_jobs,
     wait_until,
 )
+from tests.integration.test_query_plans import many_inflight_rows, many_staged_rows, many_waiting_rows, scans
 
 __all__ = ["many_inflight_rows", "many_staged_rows", "many_waiting_rows"]
 

@@ -24,16 +24,17 @@ from psycopg.rows import dict_row
 from redis import Redis
 from rq.job import Job
 
-from drain import postgres, schema, stage
+from drain import stage
 from drain.__main__ import main
 from drain.config import Settings
+from drain.database import postgres, schema
 from drain.embedded import CARELESS, EmbeddedPostgres, EmbeddedRedis
-from drain.redelivery import Redelivery
-from drain.transitions import inflight
-from drain.wire import Wire, tracked
+from drain.enqueuer.redelivery import Redelivery
+from drain.jobs import registry
+from drain.tables import inflight
+from drain.wire import Producer, tracked
 from tests import jobs_for_tests as jobs
-from tests.poolers import SmallPooler
-from tests.support import (
+from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,
     ROOT,
@@ -43,7 +44,8 @@ from tests.support import (
     pushed,
     wait_until,
 )
-from workers import job, registry
+from tests.poolers import SmallPooler
+from workers import job
 from workers.entry import Worker
 
 TABLES = ("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs")
@@ -594,7 +596,7 @@ def test_a_claim_and_an_outcome_are_tried_again_until_postgres_is_back(
 def test_a_job_that_was_delivered_three_times_runs_once(system: System) -> None:
     job_id = system.staged_and_drained(jobs.record, "once")
     first = system.row("inflight_jobs", job_id)["delivery"]
-    with closing(Wire(system.redis_url, NAMESPACE)) as redis:
+    with closing(Producer(system.redis_url, NAMESPACE)) as redis:
         for delivery in (first, first + 1):
             redis.push([tracked(NAMESPACE, job_id, "default", "record", None, delivery)])
     assert redis_list(system) == 3
@@ -736,7 +738,7 @@ def test_a_job_outlives_rq_workers_that_were_told_the_wrong_thing(
 
 
 def redis_list(system: System) -> int:
-    with closing(Wire(system.redis_url, NAMESPACE)) as redis:
+    with closing(Producer(system.redis_url, NAMESPACE)) as redis:
         return redis.depth("default")
 
 

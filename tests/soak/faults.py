@@ -10,7 +10,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from drain import postgres
+from drain.database import postgres
 from drain.embedded import EmbeddedRedis, Services, signals
 from drain.embedded.child import Child
 from tests.soak.fleet import Fleet

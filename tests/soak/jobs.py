@@ -12,10 +12,11 @@ from typing import Any, ParamSpec
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from drain import postgres, stage
-from drain.postgres import Connection
+from drain import stage
+from drain.database import postgres
+from drain.database.postgres import Connection
+from drain.jobs.registry import Job
 from workers import Dead, Defer, current_job, job, transaction
-from workers.registry import Job
 
 LEASE_SECONDS = 2.0
 # The kinds that end in dead_jobs, on purpose.

@@ -19,9 +19,10 @@ from typing import TextIO
 
 import psycopg
 
-from drain import postgres, stage
+from drain import stage
+from drain.database import postgres
+from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.postgres import Connection
 from tests.soak import tables
 from tests.soak.jobs import KINDS, options
 

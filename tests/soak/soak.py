@@ -7,13 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from time import monotonic, sleep
 
-from drain import postgres, schema
 from drain.audit import Report, audit
 from drain.config import Settings
+from drain.database import postgres, schema
+from drain.database.postgres import Connection
 from drain.embedded import Services, services
 from drain.embedded.processes import Processes
-from drain.postgres import Connection
-from drain.wire import Wire
+from drain.wire import Producer
 from tests.soak import survived, tables, verdict
 from tests.soak.chaos import Chaos
 from tests.soak.faults import Faults
@@ -143,7 +143,7 @@ class _Run:
 
     def _audit(self, connection: Connection) -> Report:
         settings = Settings.from_texts({"database_url": self._servers.database_url})
-        with closing(Wire(self._servers.redis_url, settings.namespace)) as redis:
+        with closing(Producer(self._servers.redis_url, settings.namespace)) as redis:
             return audit(connection, redis)
 
     def _ended(self) -> dict[str, int]:

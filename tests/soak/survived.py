@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 from tests.soak.tables import value
 
 # The other kinds need several claims in any case.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 
 # `wanted` is written in the transaction that stages the job. Jobs write into `effects` in the transaction that
 # finishes them, and into `sent` in one of its own, as they would do something outside of PostgreSQL.

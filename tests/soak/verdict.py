@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drain.audit import Report
-from drain.postgres import Connection
+from drain.database.postgres import Connection
 from tests.soak.jobs import DOOMED
 from tests.soak.tables import ids
 

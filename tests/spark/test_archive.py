@@ -20,16 +20,16 @@ from click.testing import CliRunner, Result
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from drain import postgres
-from drain.commandline import Group
+from drain.database import postgres
 from drain.errors import DrainError
-from drain.transitions import finished
+from drain.tables import finished
+from drain.terminal.commandline import Group
 from pipeline import archive as work
 from pipeline import files, follow, history
 from pipeline.commands.archive import archive as command
 from pipeline.datasources.follow import FinishedJobsStream
 from pipeline.session import temporarily
-from tests.support import ROOT, in_a_hurry, query, wait_until
+from tests.helpers import ROOT, in_a_hurry, query, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,7 +125,7 @@ def killed(database_url: str, path: Path, patch: str, *options: str) -> None:
     """Run the command in a process of its own that kills itself where `patch` has it call die()."""
     program = f"""
 import os, signal
-from drain.transitions import finished
+from drain.tables import finished
 from pipeline import files
 from pipeline.commands.archive import archive
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)

@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drain.__main__ import main
-from drain.transitions import bulk
+from drain.tables import bulk
 from pipeline import progress
-from tests.support import all_with, in_a_hurry, query, wait_until
+from tests.helpers import all_with, in_a_hurry, query, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from drain.__main__ import main
 from pipeline import history
-from tests.support import query
+from tests.helpers import query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,17 +19,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from drain import stage
-from drain.commandline import Group
 from drain.errors import DrainError
+from drain.terminal.commandline import Group
 from pipeline.commands.reconcile import reconcile
-from tests.support import (
-    PATIENCE_SECONDS,
-    drain_command,
-    environment,
-    new_enqueuer,
-    query,
-    stage_jobs,
-)
+from tests.helpers import PATIENCE_SECONDS, drain_command, environment, new_enqueuer, query, stage_jobs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))

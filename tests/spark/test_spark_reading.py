@@ -12,11 +12,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import datasource
 
-from drain import postgres, stage
+from drain import stage
+from drain.database import postgres
 from pipeline import history
 from pipeline.datasources import columns, conditions, snapshot
 from pipeline.failures import explanation
-from tests.support import query, wait_until
+from tests.helpers import query, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from drain import display
 from drain.__main__ import main
 from drain.errors import DrainError
+from drain.terminal import display
 from pipeline import java
 from pipeline.failures import explanation
 from pipeline.session import session, temporarily
-from tests.support import ROOT
+from tests.helpers import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,11 +17,11 @@ from pyspark import InheritableThread, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from drain import postgres
+from drain.database import postgres
 from drain.errors import StageError
-from drain.transitions import bulk
+from drain.tables import bulk
 from pipeline.failures import explanation
-from tests.support import in_a_hurry, query, wait_until
+from tests.helpers import in_a_hurry, query, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

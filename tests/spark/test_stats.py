@@ -17,11 +17,11 @@ import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
-from drain.commandline import Group
+from drain.terminal.commandline import Group
 from pipeline import history
 from pipeline.commands.stats import stats
 from pipeline.datasources import columns
-from tests.support import BOUNDS, query, stage_jobs
+from tests.helpers import BOUNDS, query, stage_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,17 +14,19 @@ from uuid import UUID
 
 import pytest
 
-from drain.job import JobOptions
-from drain.transitions.inflight import Claim
-from tests.support import wait_until
-from workers import Defer, attempt, job, registry
-from workers import lease as leases
-from workers.attempt import interruptible
-from workers.current import CurrentJob
+from drain.jobs import registry
+from drain.jobs.options import JobOptions
+from drain.tables.inflight import Claim
+from tests.helpers import wait_until
+from workers import Defer, job
+from workers.context.current import CurrentJob
 from workers.errors import JobTimeoutError, LeaseLostError
-from workers.keeper import Keeper
-from workers.lease import Lease
-from workers.outcome import Failed, Finished, Outcome, Unreadable
+from workers.execution import attempt
+from workers.execution.attempt import interruptible
+from workers.execution.outcome import Failed, Finished, Outcome, Unreadable
+from workers.lease import lease as leases
+from workers.lease.heartbeat import Heartbeat
+from workers.lease.lease import Lease
 
 NAME = "tests.act"
 FOREVER_SECONDS = 60
@@ -68,12 +70,12 @@ def claim(args: str = "[]", kwargs: str = "{}", *, name: str = NAME, timeout_sec
 
 def run(claimed: Claim) -> Outcome:
     """The attempt of a claim whose lease is long enough to need no extension."""
-    keeper = Keeper("postgresql://nowhere", lambda: [lease])
-    lease = Lease(claimed, JobOptions(), time.monotonic(), keeper)
+    heartbeat = Heartbeat("postgresql://nowhere", lambda: [lease])
+    lease = Lease(claimed, JobOptions(), time.monotonic(), heartbeat)
     try:
         return attempt.run(CurrentJob(claimed, lease, "postgresql://nowhere"))
     finally:
-        keeper.stop()
+        heartbeat.stop()
 
 
 def raising(error: BaseException) -> Callable[[], None]:

@@ -2,8 +2,9 @@ import re
 
 import pytest
 
-from drain import postgres, wire
+from drain import wire
 from drain.config import VARIABLES, Settings
+from drain.database import postgres
 from drain.errors import ConfigError, DrainError
 
 URL = "postgresql://user:s3cret@localhost/shop"
@@ -119,7 +120,7 @@ def test_no_error_about_a_database_url_shows_a_part_of_its_password(password: st
 def test_no_error_about_a_redis_url_shows_a_part_of_its_password(password: str) -> None:
     def connect() -> None:
         settings = Settings(database_url=URL, redis_url=f"redis://:{password}@127.0.0.1:1/0")
-        wire.Wire(settings.redis_url, settings.namespace).ping()
+        wire.Producer(settings.redis_url, settings.namespace).ping()
 
     with pytest.raises(DrainError) as caught:
         connect()

@@ -10,23 +10,25 @@ from uuid import UUID
 
 import pytest
 
-from drain.transitions import inflight
-from drain.transitions.inflight import Claim
-from drain.wire import Intake
-from tests.support import wait_until
-from workers import finisher, recording, registry
-from workers.database import Database
-from workers.finisher import Finisher
-from workers.hand import Bell, Hand, Held
-from workers.journal import Journal
-from workers.keeper import Keeper
-from workers.lease import Lease
+from drain.jobs import registry
+from drain.tables import inflight
+from drain.tables.inflight import Claim
+from drain.wire import Consumer
+from tests.helpers import wait_until
+from workers.execution import recorder
+from workers.execution.outcome import FINISHED
+from workers.handover.journal import Journal
+from workers.lease.database import Database
+from workers.lease.heartbeat import Heartbeat
+from workers.lease.lease import Lease
 from workers.options import WorkOptions
-from workers.outcome import FINISHED
+from workers.process import finisher
+from workers.process.finisher import Finisher
+from workers.process.inbox import ClaimedJob, Inbox, Wakeup
 from workers.stores import Stores as StateOfStores
 
 
-class CountedBell(Bell):
+class CountedBell(Wakeup):
     """Tells how often it has been waited for."""
 
     def __init__(self) -> None:
@@ -69,67 +71,67 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Stores:
 
 
 @contextmanager
-def finishing(stores: Stores) -> Iterator[Hand]:
-    hand = Hand(WorkOptions(queues=["default"]), Journal())
-    hand.full = CountedBell()
-    ours = Finisher(hand, cast(Intake, stores), cast(Database, stores))
+def finishing(stores: Stores) -> Iterator[Inbox]:
+    inbox = Inbox(WorkOptions(queues=["default"]), Journal())
+    inbox.full = CountedBell()
+    ours = Finisher(inbox, cast(Consumer, stores), cast(Database, stores))
     thread = threading.Thread(target=ours.run, daemon=True)
     thread.start()
     try:
-        yield hand
+        yield inbox
     finally:
         ours.ended = True
-        hand.done.ring()
-        hand.full.ring()
+        inbox.done.ring()
+        inbox.full.ring()
         thread.join(10)
     assert not thread.is_alive()
 
 
-def taken(hand: Hand, *ids: int) -> list[Held]:
+def taken(inbox: Inbox, *ids: int) -> list[ClaimedJob]:
     now = datetime.now(UTC)
-    keeper = Keeper("", hand.leases)
+    heartbeat = Heartbeat("", inbox.leases)
     for job_id in ids:
         claim = Claim(
             *(job_id, "tests.act", "[]", "{}", "default", None, None, 1, 0, 60, 30.0, 1, now, False, False),
             *(None, UUID(int=0)),
         )
-        slot = hand.journal.take(job_id, 1, 0)
-        lease = Lease(claim, registry.options(claim.job_name), 0.0, keeper)
-        hand.held[job_id] = Held(claim, f"rq-{job_id}", lease, slot, None, 0.0)
-    hand.accept([hand.held[job_id] for job_id in ids], [])
-    return [hand.held[job_id] for job_id in ids]
+        slot = inbox.journal.take(job_id, 1, 0)
+        lease = Lease(claim, registry.options(claim.job_name), 0.0, heartbeat)
+        inbox.held[job_id] = ClaimedJob(claim, f"rq-{job_id}", lease, slot, None, 0.0)
+    inbox.accept([inbox.held[job_id] for job_id in ids], [])
+    return [inbox.held[job_id] for job_id in ids]
 
 
-def end_next(hand: Hand) -> None:
-    hand.end(cast(Held, hand.waiting.popleft()), FINISHED, 0.002)
+def end_next(inbox: Inbox) -> None:
+    inbox.end(cast(ClaimedJob, inbox.waiting.popleft()), FINISHED, 0.002)
 
 
 def test_what_ended_first_waits_for_its_like_while_more_is_waiting_to_run(stores: Stores) -> None:
-    with finishing(stores) as hand:
-        taken(hand, 1, 2, 3)
-        end_next(hand)
-        wait_until(lambda: cast(CountedBell, hand.full).waits)
+    with finishing(stores) as inbox:
+        taken(inbox, 1, 2, 3)
+        end_next(inbox)
+        wait_until(lambda: cast(CountedBell, inbox.full).waits)
         assert stores.finished == []
-        end_next(hand)
-        end_next(hand)
-        wait_until(lambda: not hand.held)
+        end_next(inbox)
+        end_next(inbox)
+        wait_until(lambda: not inbox.held)
     assert stores.finished == [[1, 2, 3]]
 
 
 def test_what_ended_last_waits_for_nothing(stores: Stores) -> None:
-    with finishing(stores) as hand:
-        taken(hand, 1)
-        end_next(hand)
-        wait_until(lambda: not hand.held)
-        assert cast(CountedBell, hand.full).waits == 0
+    with finishing(stores) as inbox:
+        taken(inbox, 1)
+        end_next(inbox)
+        wait_until(lambda: not inbox.held)
+        assert cast(CountedBell, inbox.full).waits == 0
     assert stores.finished == [[1]]
 
 
 def test_what_waits_for_its_like_is_written_down_when_the_worker_ends(stores: Stores) -> None:
-    with finishing(stores) as hand:
-        taken(hand, 1, 2)
-        end_next(hand)
-        wait_until(lambda: cast(CountedBell, hand.full).waits)
+    with finishing(stores) as inbox:
+        taken(inbox, 1, 2)
+        end_next(inbox)
+        wait_until(lambda: cast(CountedBell, inbox.full).waits)
     assert stores.finished == [[1]]
 
 
@@ -141,12 +143,12 @@ def test_the_first_job_of_a_name_is_logged_as_finished_and_all_of_them_if_that_i
     level: str,
     logged: list[int],
 ) -> None:
-    monkeypatch.setattr(recording, "_logged", set())
-    with caplog.at_level(level, "workers"), finishing(stores) as hand:
+    monkeypatch.setattr(recorder, "_logged", set())
+    with caplog.at_level(level, "workers"), finishing(stores) as inbox:
         for job_id in (1, 2, 3):
-            taken(hand, job_id)
-            end_next(hand)
-            wait_until(lambda: not hand.held)
+            taken(inbox, job_id)
+            end_next(inbox)
+            wait_until(lambda: not inbox.held)
     lines = [record for record in caplog.records if vars(record).get("event") == "job_finished"]
     assert [vars(line)["job_id"] for line in lines] == logged
     assert lines[0].getMessage().startswith("job 1 (tests.act) of queue default finished in 2ms")

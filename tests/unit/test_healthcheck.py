@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.support import ROOT
+from tests.helpers import ROOT
 
 
 @pytest.fixture(scope="module")

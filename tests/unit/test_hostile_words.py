@@ -5,16 +5,17 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from drain import postgres, wire
+from drain import wire
 from drain.__main__ import main
 from drain.config import VARIABLES, Settings
+from drain.database import postgres
 from drain.errors import ConfigError
 
 NOBODY_LISTENS = "postgresql://127.0.0.1:1/shop"
 ENV = {
     "DRAIN_DATABASE_URL": NOBODY_LISTENS,
     "DRAIN_REDIS_URL": "redis://127.0.0.1:1/0",
-    "DRAIN_JOBS": "tests.support",
+    "DRAIN_JOBS": "tests.helpers",
     **dict.fromkeys(("DRAIN_NAMESPACE", "DRAIN_METRICS_PORT", "DRAIN_BATCH_SIZE", "COLUMNS")),
 }
 WORDS = [

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from drain import http
 from drain.errors import ConfigError
-from tests.support import PATIENCE_SECONDS, ask, free_port, wait_until
+from drain.service import http
+from tests.helpers import PATIENCE_SECONDS, ask, free_port, wait_until
 
 ANSWERS = http.Answers(unhealthy=lambda: None, unready=lambda: None)
 

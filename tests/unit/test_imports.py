@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT
+from tests.helpers import ROOT
 
 # Beside psycopg and what psycopg imports.
 OF_THE_DRAIN = {"drain"}
@@ -47,21 +47,14 @@ def test_the_entry_point_imports_nothing_that_a_job_does_not_need() -> None:
 
 
 def test_a_job_finds_what_sqlalchemy_needs_already_there_if_its_module_imports_sqlalchemy() -> None:
-    load = "from workers.completion import load_sessions; load_sessions()"
+    load = "from workers.context.transaction import load_sessions; load_sessions()"
     assert (
-        imported_by(f"import sqlalchemy; {load}; import workers.session", base=f"import sqlalchemy; {load}")
+        imported_by(
+            f"import sqlalchemy; {load}; import workers.context.session", base=f"import sqlalchemy; {load}"
+        )
         == set()
     )
     assert "sqlalchemy" not in imported_by(load)
-
-
-def test_the_registry_is_one_under_both_of_its_names() -> None:
-    import drain.registry
-    import workers.registry
-    from workers import registry
-
-    assert workers.registry is registry
-    assert registry is drain.registry
 
 
 def test_the_names_of_the_workers_are_the_drains_too() -> None:

@@ -3,7 +3,7 @@
 import os
 import time
 
-from workers.journal import SLOTS, Entry, Journal, Progress
+from workers.handover.journal import SLOTS, Entry, Journal, Progress
 
 NEVER = float("inf")
 

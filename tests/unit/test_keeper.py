@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from drain import timelimit
-from tests.support import threads_that_fail, wait_until
-from workers.keeper import Keeper
-from workers.lease import NEVER
+from drain.database import deadline
+from tests.helpers import threads_that_fail, wait_until
+from workers.lease.heartbeat import Heartbeat
+from workers.lease.lease import NEVER
 
 
 class Lease:
@@ -26,21 +26,21 @@ class Lease:
         self.interrupted.set()
 
 
-def keeper_of(*leases: Lease) -> Keeper:
+def keeper_of(*leases: Lease) -> Heartbeat:
     held: Any = leases
-    return Keeper("postgresql://nowhere", lambda: held)
+    return Heartbeat("postgresql://nowhere", lambda: held)
 
 
 def test_a_lease_is_cared_for_once_the_keepers_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("workers.keeper._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("workers.lease.heartbeat._RETRY_SECONDS", 0.01)
     threads_that_fail(monkeypatch, "leases", 3)
     lease = Lease(0.01)
-    keeper = keeper_of(lease)
-    keeper.watch(lease)  # type: ignore[arg-type]
+    heartbeat = keeper_of(lease)
+    heartbeat.watch(lease)  # type: ignore[arg-type]
     assert lease.interrupted.wait(10)
-    keeper.stop()
+    heartbeat.stop()
     assert [record.message for record in caplog.records] == [
         "no lease is extended until a thread can be started: can't start new thread"
     ]
@@ -49,29 +49,29 @@ def test_a_lease_is_cared_for_once_the_keepers_thread_can_be_started(
 def test_a_keeper_whose_thread_was_never_started_ends_and_leaves_nothing_to_be_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = set(timelimit._watch.limits)
+    before = set(deadline._watch.limits)
     threads_that_fail(monkeypatch, "leases", 1_000_000)
     lease = Lease(0.01)
-    keeper = keeper_of(lease)
-    keeper.watch(lease)  # type: ignore[arg-type]
+    heartbeat = keeper_of(lease)
+    heartbeat.watch(lease)  # type: ignore[arg-type]
     wait_until(lambda: caplog.records)
-    keeper.stop()
-    keeper.stop()
-    assert set(timelimit._watch.limits) <= before
+    heartbeat.stop()
+    heartbeat.stop()
+    assert set(deadline._watch.limits) <= before
 
 
 def test_what_ends_soon_starts_no_thread_and_leaves_nothing_to_be_done() -> None:
-    before = set(timelimit._watch.limits)
+    before = set(deadline._watch.limits)
     leases = [Lease(seconds) for seconds in (50, 40, 30)]
-    keeper = keeper_of(*leases)
+    heartbeat = keeper_of(*leases)
     for lease in leases:
-        keeper.watch(lease)  # type: ignore[arg-type]
-    keeper.stop()
-    assert keeper._thread is None
-    assert set(timelimit._watch.limits) <= before
+        heartbeat.watch(lease)  # type: ignore[arg-type]
+    heartbeat.stop()
+    assert heartbeat._thread is None
+    assert set(deadline._watch.limits) <= before
 
 
-class Slow(Keeper):
+class Slow(Heartbeat):
     """One thread of it, while it watches, is overtaken by another."""
 
     def __init__(self, *leases: Lease) -> None:
@@ -88,12 +88,12 @@ class Slow(Keeper):
 
 def test_the_earlier_of_two_leases_that_two_threads_watch_at_once_is_cared_for_in_time() -> None:
     early, late = Lease(0.1), Lease(30)
-    keeper = Slow(early, late)
-    thread = threading.Thread(target=keeper.watch, args=(late,), name="overtaken")
+    heartbeat = Slow(early, late)
+    thread = threading.Thread(target=heartbeat.watch, args=(late,), name="overtaken")
     thread.start()
-    assert keeper.overtaken.wait(10)
-    keeper.watch(early)  # type: ignore[arg-type]
-    keeper.go_on.set()
+    assert heartbeat.overtaken.wait(10)
+    heartbeat.watch(early)  # type: ignore[arg-type]
+    heartbeat.go_on.set()
     thread.join(10)
     assert early.interrupted.wait(10)
-    keeper.stop()
+    heartbeat.stop()

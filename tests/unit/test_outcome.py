@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import pytest
 
-from drain.job import JobOptions
-from workers.outcome import (
+from drain.jobs.options import JobOptions
+from workers.execution.outcome import (
     Deferred,
     Failed,
     GaveUp,

@@ -15,12 +15,13 @@ from click.testing import CliRunner
 
 import drain
 import workers
-from drain import packages, registry
+from drain import packages
 from drain.__main__ import main
 from drain.embedded import binaries
 from drain.errors import JobModuleError, NameTakenError
+from drain.jobs import registry
 from pipeline import session
-from tests.support import ROOT
+from tests.helpers import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TEXTS = [ROOT / "README.md", ROOT / "Makefile", *(ROOT / "docs").glob("*.md")]
@@ -150,7 +151,7 @@ def test_a_job_module_that_imports_what_ours_hides_is_told_so(
 
 def test_a_clone_of_job_drain_and_a_directory_without_code_are_in_nobodys_way(tmp_path: Path) -> None:
     clone, data = tmp_path / "clone", tmp_path / "data"
-    (clone / "drain" / "transitions").mkdir(parents=True)
+    (clone / "drain" / "tables").mkdir(parents=True)
     (clone / "workers").mkdir()
     (clone / "workers" / "__init__.py").touch()
     (data / "pipeline").mkdir(parents=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers.prefetch import MOST, Prefetch
+from workers.process.prefetch import MOST, Prefetch
 
 
 def after(prefetch: Prefetch, seconds: float, jobs: int) -> int:

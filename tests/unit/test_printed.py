@@ -12,8 +12,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from drain import display
 from drain.__main__ import main
+from drain.terminal import display
 from tests.golden import WIDTHS, assert_printed
 
 NOW = datetime(2026, 11, 22, 1, 31, 7, tzinfo=UTC)

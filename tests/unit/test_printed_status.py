@@ -8,9 +8,9 @@ from rich.console import Console
 
 from drain.audit import CHECKS, Breach, Report
 from drain.audit.report import OF_REDIS
-from drain.display_audit import show_audit
-from drain.display_status import show_status, status_view
-from drain.inspection import QueueCounts, Status
+from drain.tables.queries import QueueCounts, Status
+from drain.terminal.audit_report import show_audit
+from drain.terminal.status_report import show_status, status_view
 from tests.golden import WIDTHS, assert_printed
 
 LEADER = {"name": "shop-1:4711:c0ffee", "since": "2026-11-22T01:31:07.123456+00:00"}

@@ -9,8 +9,9 @@ from typing import Any, assert_type
 import pytest
 
 from drain.errors import ConfigError, JobModuleError, StageError
-from drain.job import JobOptions, RegisteredJob
-from workers import job, registry
+from drain.jobs import registry
+from drain.jobs.options import JobOptions, RegisteredJob
+from workers import job
 
 
 @pytest.fixture(autouse=True)

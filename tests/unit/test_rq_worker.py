@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from workers import rq_commands, rq_worker
+from workers.plain import rq_commands
+from workers.process import rq_worker
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from drain import schema
-from tests.support import ROOT
+from drain.database import schema
+from tests.helpers import ROOT
 
 READY = {f"staged_jobs_ready_{turn}" for turn in range(3)}
 PARTITIONS = {"staged_jobs_scheduled", "staged_jobs_ready", *READY, "finished_jobs_other"}
@@ -20,7 +20,7 @@ TABLES = {
     "bulk_runs",
     "bulk_side_tables",
 } | PARTITIONS
-# Module below drain/transitions/ -> the tables that a statement in it may take rows out of.
+# Module below drain/tables/ -> the tables that a statement in it may take rows out of.
 LEAVES = {
     "staged": {"staged_jobs", "staged_jobs_ready"},
     "inflight": {"inflight_jobs"},
@@ -28,7 +28,7 @@ LEAVES = {
     "finished": {"finished_jobs", "finished_jobs_other"},
     "bulk": set(),
     "stale": set(),
-    "state": {"drain_state"},
+    "leader_progress": {"drain_state"},
 }
 # ... and the tables that rows which left by it may go to. `staged_jobs` is where applications write.
 ENTERS = {
@@ -38,7 +38,7 @@ ENTERS = {
     "finished": set(),
     "bulk": {"bulk_runs"},
     "stale": {"stale_finishes"},
-    "state": set(),
+    "leader_progress": set(),
 }
 
 KINDS = "TABLE|INDEX|TRIGGER|FUNCTION|TYPE|SCHEMA|VIEW|SEQUENCE|EXTENSION|DOMAIN|POLICY|ROLE"
@@ -76,7 +76,7 @@ def writes(path: Path) -> set[tuple[str, str]]:
 
 
 def module_of_transitions(path: Path) -> str | None:
-    return path.stem if path.parent == ROOT / "drain" / "transitions" else None
+    return path.stem if path.parent == ROOT / "drain" / "tables" else None
 
 
 def test_the_schema_is_the_only_ddl() -> None:
@@ -97,7 +97,7 @@ def test_every_table_of_the_schema_is_ours_to_know() -> None:
 
 @pytest.mark.parametrize("module", LEAVES)
 def test_rows_leave_and_change_in_the_module_of_their_table_alone(module: str) -> None:
-    found = writes(ROOT / "drain" / "transitions" / f"{module}.py")
+    found = writes(ROOT / "drain" / "tables" / f"{module}.py")
     changed = {table for verb, table in found if verb in ("UPDATE", "DELETE FROM")}
     entered = {table for verb, table in found if verb not in ("UPDATE", "DELETE FROM")}
 
@@ -113,7 +113,7 @@ def test_nothing_outside_of_the_transitions_writes_to_a_table() -> None:
 
 def test_a_job_brings_every_column_along_that_two_tables_share() -> None:
     """A column added to one table only would be lost on the way, silently."""
-    from drain.transitions import JOB_COLUMNS
+    from drain.tables import JOB_COLUMNS
 
     carried = set(JOB_COLUMNS.split(", "))
     for table in ("inflight_jobs", "dead_jobs"):

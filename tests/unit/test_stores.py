@@ -7,9 +7,9 @@ import psycopg
 import pytest
 import redis
 
-from drain import postgres
+from drain.database import postgres
 from drain.errors import UnavailableError
-from drain.wire.push import reachable
+from drain.wire.producer import reachable
 from workers import stores
 from workers.stores import POSTGRES, REDIS, QuietWhileAway, Stores, answering, is_outage
 

@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from drain.config import Settings
-from tests.support import wait_until
+from tests.helpers import wait_until
 from workers.options import WorkOptions
-from workers.supervisor import Supervisor
+from workers.supervisor.supervisor import Supervisor
 
 
 def wait_for_ever() -> int:
@@ -19,7 +19,7 @@ def wait_for_ever() -> int:
 def test_a_process_that_was_forked_while_a_signal_came_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that the job modules have started may take the signal, though the main thread holds it back."""
     supervisor = Supervisor(Settings(database_url="postgresql://nowhere"), WorkOptions(queues=["default"]))
-    (seat,) = supervisor._seats
+    (slot,) = supervisor._slots
     fork = os.fork
     forked: list[int] = []
 
@@ -31,7 +31,7 @@ def test_a_process_that_was_forked_while_a_signal_came_is_told(monkeypatch: pyte
         return pid
 
     monkeypatch.setattr(os, "fork", fork_as_a_signal_comes)
-    assert supervisor._fork(seat, wait_for_ever)
+    assert supervisor._fork(slot, wait_for_ever)
     (pid,) = forked
     statuses: list[int] = []
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from drain import timelimit
-from drain.timelimit import call_at, limited
-from tests.support import threads_that_fail, wait_until
+from drain.database import deadline
+from drain.database.deadline import call_at, limited
+from tests.helpers import threads_that_fail, wait_until
 
 NAME = "time limits"
 
@@ -18,7 +18,7 @@ NAME = "time limits"
 @pytest.fixture(autouse=True)
 def _watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has had no limit so far."""
-    monkeypatch.setattr(timelimit, "_watch", timelimit._Watch())
+    monkeypatch.setattr(deadline, "_watch", deadline._Watch())
 
 
 def soon(act: Callable[[], object]) -> None:
@@ -61,13 +61,13 @@ def test_a_forked_child_keeps_its_own_limits_and_none_of_its_parents() -> None:
     acted = threading.Event()
     forget = call_at(time.monotonic() + 0.5, acted.set)
     # The child is forked while another thread of the parent starts the one of the limits.
-    with timelimit._watch._starting:
+    with deadline._watch._starting:
         child = os.fork()
         if not child:
             with suppress(BaseException):
                 ours = threading.Event()
                 soon(ours.set)
-                os._exit(0 if ours.wait(10) and not timelimit._watch.limits else 1)
+                os._exit(0 if ours.wait(10) and not deadline._watch.limits else 1)
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert acted.wait(10)

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from drain.__main__ import main
-from workers import health, supervisor
+from workers.supervisor import health, supervisor
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 WORKERS = DEPLOY / "job-drain-worker.service"

@@ -16,17 +16,17 @@ from rq.utils import import_attribute
 import drain.rq
 from drain import wire
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
-from drain.wire import Delivery, Gone, Wire, push
+from drain.wire import Delivery, Gone, Producer, producer
 from drain.wire.strangers import Kind, judge
-from tests.support import pushed
+from tests.helpers import pushed
 from workers.entry import execute
 
 INSTALLATION = "0f3c1a2b-1111-2222-3333-444455556666"
 
 
 @pytest.fixture
-def redis(redis_url: str) -> Iterator[Wire]:
-    with closing(Wire(redis_url, "shop")) as connected:
+def redis(redis_url: str) -> Iterator[Producer]:
+    with closing(Producer(redis_url, "shop")) as connected:
         yield connected
 
 
@@ -37,17 +37,19 @@ def client(redis_url: str) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Wire:
+def fake(monkeypatch: pytest.MonkeyPatch) -> Producer:
     shared = fakeredis.FakeRedis()
-    monkeypatch.setattr(push, "connect", lambda _url: shared)
-    return Wire("redis://", "shop")
+    monkeypatch.setattr(producer, "connect", lambda _url: shared)
+    return Producer("redis://", "shop")
 
 
 def tracked(job_id: int, queue: str = "default") -> Delivery:
     return wire.tracked("shop", job_id, queue, "shop.jobs.send", None, delivery=100 + job_id)
 
 
-def test_rq_reads_a_tracked_job_as_a_call_of_the_entry_point_with_its_id(redis: Wire, client: Redis) -> None:
+def test_rq_reads_a_tracked_job_as_a_call_of_the_entry_point_with_its_id(
+    redis: Producer, client: Redis
+) -> None:
     redis.push([wire.tracked("shop", 7, "mail", "shop.jobs.send", 30, delivery=12)])
 
     job = Job.fetch("shop-7-12", connection=client)
@@ -61,7 +63,7 @@ def test_rq_reads_a_tracked_job_as_a_call_of_the_entry_point_with_its_id(redis: 
 
 @pytest.mark.parametrize("job_id", [7, 2**39 - 1, 10**15 - 1])
 def test_a_call_names_the_installation_and_is_short_enough_for_redis_to_pack_the_hash(
-    redis: Wire, client: Redis, job_id: int
+    redis: Producer, client: Redis, job_id: int
 ) -> None:
     redis.push([wire.tracked("shop", job_id, "mail", "shop.jobs.send", 30, 12, INSTALLATION)])
 
@@ -83,7 +85,7 @@ def test_a_call_names_the_installation_and_is_short_enough_for_redis_to_pack_the
     ],
 )
 def test_rqs_pages_show_a_tracked_job_by_its_own_name(
-    redis: Wire, client: Redis, name: str, shown: str
+    redis: Producer, client: Redis, name: str, shown: str
 ) -> None:
     redis.push([wire.tracked("shop", 7, "mail", name, 30, 12, INSTALLATION)])
 
@@ -112,7 +114,7 @@ def test_rqs_pages_show_a_tracked_job_by_its_own_name(
     ],
 )
 def test_a_name_that_is_no_dotted_one_is_left_to_the_description(
-    redis: Wire, client: Redis, name: str
+    redis: Producer, client: Redis, name: str
 ) -> None:
     redis.push([wire.tracked("shop", 7, "mail", name, 30, 12, INSTALLATION)])
 
@@ -148,7 +150,7 @@ def test_a_call_is_judged_by_its_bytes() -> None:
         assert judge(plain, INSTALLATION).kind is Kind.PLAIN
 
 
-def test_an_id_of_any_size_is_read_back_exactly(redis: Wire, client: Redis) -> None:
+def test_an_id_of_any_size_is_read_back_exactly(redis: Producer, client: Redis) -> None:
     redis.push([tracked(2**63 - 1)])
 
     (rq_id,) = Queue("default", connection=client).job_ids
@@ -156,7 +158,7 @@ def test_an_id_of_any_size_is_read_back_exactly(redis: Wire, client: Redis) -> N
 
 
 def test_rq_gives_a_tracked_job_up_only_after_its_own_time_limit_has_failed(
-    redis: Wire, client: Redis
+    redis: Producer, client: Redis
 ) -> None:
     redis.push([wire.tracked("shop", 1, "default", "a.b", 30, delivery=1)])
     redis.push([wire.tracked("shop", 2, "default", "a.b", None, delivery=2)])
@@ -167,14 +169,14 @@ def test_rq_gives_a_tracked_job_up_only_after_its_own_time_limit_has_failed(
     assert unlimited.timeout == -1
 
 
-def test_the_hash_of_a_tracked_job_leaves_redis_soon_after_it_has_run(redis: Wire, client: Redis) -> None:
+def test_the_hash_of_a_tracked_job_leaves_redis_soon_after_it_has_run(redis: Producer, client: Redis) -> None:
     redis.push([tracked(1)])
 
     # Not 0, for which RQ takes nine more round trips a job.
     assert 0 < (Job.fetch("shop-1-101", connection=client).result_ttl or 0) <= 3600
 
 
-def test_no_argument_and_no_function_of_a_tracked_job_reaches_redis(redis: Wire, client: Redis) -> None:
+def test_no_argument_and_no_function_of_a_tracked_job_reaches_redis(redis: Producer, client: Redis) -> None:
     redis.push([tracked(1)])
 
     fields: Any = client.hgetall("rq:job:shop-1-101")
@@ -183,7 +185,7 @@ def test_no_argument_and_no_function_of_a_tracked_job_reaches_redis(redis: Wire,
     assert b"shop.jobs" not in b"".join(fields.values())
 
 
-def test_a_forwarded_job_is_what_rq_itself_would_have_enqueued(redis: Wire, client: Redis) -> None:
+def test_a_forwarded_job_is_what_rq_itself_would_have_enqueued(redis: Producer, client: Redis) -> None:
     args, kwargs = [1, "two", [3.5, None]], {"four": {"five": True}}
     redis.push(
         [wire.forwarded("shop", 7, "mail", "shop.jobs.send", json.dumps(args), json.dumps(kwargs), None)]
@@ -197,7 +199,7 @@ def test_a_forwarded_job_is_what_rq_itself_would_have_enqueued(redis: Wire, clie
     assert ours.result_ttl is None
 
 
-def test_the_time_limit_of_a_forwarded_job_is_the_one_that_was_staged(redis: Wire, client: Redis) -> None:
+def test_the_time_limit_of_a_forwarded_job_is_the_one_that_was_staged(redis: Producer, client: Redis) -> None:
     redis.push([wire.forwarded("shop", 1, "default", "a.b", "[]", "{}", 5)])
 
     assert float(str(Job.fetch("shop-1-forward", connection=client).timeout)) == 5
@@ -213,7 +215,7 @@ def test_arguments_that_are_nested_too_deep_are_undeliverable() -> None:
         wire.forwarded("shop", 1, "default", "a.b", "[" * 200_000 + "]" * 200_000, "{}", None)
 
 
-def test_the_order_within_each_queue_is_kept(redis: Wire, redis_url: str) -> None:
+def test_the_order_within_each_queue_is_kept(redis: Producer, redis_url: str) -> None:
     redis.push([tracked(3, "a"), tracked(9, "b"), tracked(1, "a"), tracked(2, "b"), tracked(2, "a")])
     redis.push([tracked(0, "a")])
 
@@ -221,7 +223,9 @@ def test_the_order_within_each_queue_is_kept(redis: Wire, redis_url: str) -> Non
     assert pushed(redis_url, "b") == ["shop-9-109", "shop-2-102"]
 
 
-def test_a_push_of_thousands_arrives_whole_and_in_order(redis: Wire, redis_url: str, client: Redis) -> None:
+def test_a_push_of_thousands_arrives_whole_and_in_order(
+    redis: Producer, redis_url: str, client: Redis
+) -> None:
     ids = list(range(8_501, 0, -1))
     redis.push([tracked(id_) for id_ in ids])
 
@@ -229,20 +233,20 @@ def test_a_push_of_thousands_arrives_whole_and_in_order(redis: Wire, redis_url: 
     assert client.exists(*(f"rq:job:{rq_id}" for rq_id in pushed(redis_url))) == len(ids)
 
 
-def test_tracked_and_forwarded_jobs_may_share_a_push(redis: Wire, client: Redis) -> None:
+def test_tracked_and_forwarded_jobs_may_share_a_push(redis: Producer, client: Redis) -> None:
     redis.push([tracked(1), wire.forwarded("shop", 2, "default", "a.b", "[]", "{}", None), tracked(3)])
 
     assert Job.fetch("shop-1-101", connection=client).result_ttl is not None
     assert Job.fetch("shop-2-forward", connection=client).result_ttl is None
 
 
-def test_a_push_of_nothing_is_nothing(redis: Wire, client: Redis) -> None:
+def test_a_push_of_nothing_is_nothing(redis: Producer, client: Redis) -> None:
     redis.push([])
 
     assert client.dbsize() == 0
 
 
-def test_a_delivery_that_was_replaced_leaves_no_hash(redis: Wire, client: Redis) -> None:
+def test_a_delivery_that_was_replaced_leaves_no_hash(redis: Producer, client: Redis) -> None:
     redis.push([tracked(1), tracked(2)])
     redis.forget([Gone("shop-1-101", "default")])
     redis.forget([])
@@ -251,7 +255,7 @@ def test_a_delivery_that_was_replaced_leaves_no_hash(redis: Wire, client: Redis)
     assert client.exists("rq:job:shop-2-102")
 
 
-def test_ids_hold_only_what_rq_allows(redis: Wire, client: Redis) -> None:
+def test_ids_hold_only_what_rq_allows(redis: Producer, client: Redis) -> None:
     delivery = wire.tracked("a_b-C", 5, "default", "a.b", None, delivery=6)
 
     assert delivery.rq_id == wire.tracked_id("a_b-C", 5, 6) == "a_b-C-5-6"
@@ -297,7 +301,7 @@ def test_the_delivery_number_is_read_from_our_ids_alone(rq_id: str, number: int 
     ],
 )
 def test_the_lowest_delivery_is_the_first_one_in_the_list_that_is_ours(
-    fake: Wire, listed: list[str], lowest: int | None
+    fake: Producer, listed: list[str], lowest: int | None
 ) -> None:
     if listed:
         fake._redis.rpush("rq:queue:default", *listed)
@@ -310,7 +314,7 @@ def test_the_lowest_delivery_is_the_first_one_in_the_list_that_is_ours(
 
 
 def test_a_key_that_is_no_list_says_nothing_and_keeps_nothing_from_other_queues(
-    redis: Wire, redis_url: str, client: Redis
+    redis: Producer, redis_url: str, client: Redis
 ) -> None:
     client.set("rq:queue:default", "no list")
 
@@ -322,7 +326,7 @@ def test_a_key_that_is_no_list_says_nothing_and_keeps_nothing_from_other_queues(
 
 
 def test_jobs_that_are_pushed_together_are_all_refused_if_the_key_of_one_is_no_list(
-    redis: Wire, redis_url: str, client: Redis
+    redis: Producer, redis_url: str, client: Redis
 ) -> None:
     client.set("rq:queue:default", "no list")
 
@@ -338,7 +342,7 @@ def test_jobs_that_are_pushed_together_are_all_refused_if_the_key_of_one_is_no_l
 def test_what_a_url_says_of_text_is_ignored_for_all_we_read_are_bytes(
     redis_url: str, client: Redis, options: str
 ) -> None:
-    with closing(Wire(f"{redis_url}&{options}", "shop")) as odd:
+    with closing(Producer(f"{redis_url}&{options}", "shop")) as odd:
         odd.push([tracked(1)])
         assert odd.lowest_deliveries(["default"], up_to=200) == {"default": 101}
         assert odd.queues() == {"default"}
@@ -355,7 +359,7 @@ def test_an_option_that_has_no_such_value_is_a_wrong_setting(url: str) -> None:
         wire.connect(url)
 
 
-def test_the_mark_is_there_until_the_memory_is_lost(redis: Wire, client: Redis) -> None:
+def test_the_mark_is_there_until_the_memory_is_lost(redis: Producer, client: Redis) -> None:
     assert not redis.remembers()
     redis.mark()
     assert redis.remembers()
@@ -366,7 +370,7 @@ def test_the_mark_is_there_until_the_memory_is_lost(redis: Wire, client: Redis) 
 def test_a_redis_that_refuses_is_unavailable(client: Redis, redis_url: str) -> None:
     client.acl_setuser("nobody", enabled=True, nopass=True, categories=["-@all"])
     try:
-        with closing(Wire(f"{redis_url}&username=nobody&password=x", "shop")) as refused:
+        with closing(Producer(f"{redis_url}&username=nobody&password=x", "shop")) as refused:
             for ask in (refused.ping, refused.mark, lambda: refused.push([tracked(1)])):
                 with pytest.raises(UnavailableError, match="does not take commands"):
                     ask()
@@ -376,7 +380,7 @@ def test_a_redis_that_refuses_is_unavailable(client: Redis, redis_url: str) -> N
 
 def test_a_redis_that_nobody_serves_is_unavailable() -> None:
     with (
-        closing(Wire("redis://127.0.0.1:1/0", "shop")) as away,
+        closing(Producer("redis://127.0.0.1:1/0", "shop")) as away,
         pytest.raises(UnavailableError, match=":1/0"),
     ):
         away.ping()

@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 import workers
 from benchmarks.peers import work
-from drain import schema, stage_many
+from drain import stage_many
+from drain.database import schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

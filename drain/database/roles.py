@@ -1,0 +1,217 @@
+"""Roles with the rights that `grants` lists, and no others: what `drain roles` prints.
+
+All are roles that nobody logs in as: a login role is granted those that it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from psycopg.sql import Identifier
+
+from drain.database.grants import GRANTS, TITLES
+from drain.database.postgres import Connection
+from drain.errors import ConfigError, SchemaError
+
+# Without one that could end the text of a DO block.
+_NAME = re.compile(r"[^\W\d][\w.@-]*")
+_LONGEST_NAME_BYTES = 63
+
+
+class Statement(NamedTuple):
+    """One statement, without its semicolon, and why it is there."""
+
+    sql: str
+    reason: str
+
+
+class Owned(NamedTuple):
+    """A table, sequence or function of ours: `kind` as ALTER spells it, the name qualified and quoted."""
+
+    kind: str
+    name: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where our tables are, and whose.
+
+    Attributes:
+        schema: Name of the schema.
+        owner: Role that owns `staged_jobs`.
+        owner_is_superuser: Whether that role is a superuser, as whom `drain_make_days()` runs then.
+        objects: All tables, sequences and functions whose owner can be changed.
+    """
+
+    schema: str
+    owner: str
+    owner_is_superuser: bool
+    objects: Sequence[Owned]
+
+
+def statements(
+    installation: Installation, names: Mapping[str, str], owner: str | None = None
+) -> list[Statement]:
+    """The statements that make these roles and give them their rights; they may be executed again and again.
+
+    To be executed in one transaction, which begins with `SETTINGS`.
+
+    Args:
+        installation: What `installation_of` has found.
+        names: The name of each role that is wanted, by the keys of `DEFAULT_NAMES`.
+        owner: Role to which everything of ours is handed over; None leaves it where it is.
+
+    Raises:
+        ConfigError: A name is none that a role could have.
+    """
+    wanted = dict.fromkeys([*names.values(), *([owner] if owner else ())])
+    for name in wanted:
+        _require_name(name)
+    return [
+        *map(_create, wanted),
+        *_home(installation, owner),
+        *(grant for role, name in names.items() for grant in _grants(installation.schema, role, name)),
+    ]
+
+
+# Nothing that somebody has put into a schema is found in the place of PostgreSQL's own, and nobody who stages waits
+# for long behind a lock.
+SETTINGS = ("SET LOCAL search_path = pg_catalog, pg_temp", "SET LOCAL lock_timeout = '2s'")
+
+
+def script(installation: Installation, found: Iterable[Statement]) -> str:
+    """The statements as a script for psql: one transaction, each statement under the comment that explains it."""
+    lines = [f"-- Rights on job-drain's tables in the schema {quoted(installation.schema)}. Safe to repeat."]
+    lines += [*_advice(installation), "BEGIN;", *(f"{setting};" for setting in SETTINGS)]
+    for reason, group in groupby(found, attrgetter("reason")):
+        lines += ["", f"-- {reason}", *(f"{statement.sql};" for statement in group)]
+    return "\n".join([*lines, "", "COMMIT;"])
+
+
+def apply(connection: Connection, found: Iterable[Statement]) -> None:
+    """Execute the statements in one transaction.
+
+    Args:
+        connection: In autocommit mode, of a superuser, or of the owner of schema and tables who may create roles.
+        found: What `statements` has returned.
+
+    Raises:
+        psycopg.Error: Nothing has been changed.
+    """
+    with connection.transaction():
+        for sql in (*SETTINGS, *(statement.sql for statement in found)):
+            connection.execute(sql.encode())
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it."""
+    return Identifier(name).as_string()
+
+
+_HOME = """
+SELECT home.nspname, owner.rolname, owner.rolsuper
+FROM pg_catalog.pg_class AS job
+    JOIN pg_catalog.pg_namespace AS home ON home.oid = job.relnamespace
+    JOIN pg_catalog.pg_roles AS owner ON owner.oid = job.relowner
+WHERE job.oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid
+"""
+# Our tables, the partitions and the side tables of bulk runs among them, and our functions. A sequence that belongs to
+# a column goes with its table. What a role other than the owner, or a superuser, has made under a name of ours is not
+# ours: a SECURITY DEFINER function among it would get the rights of its new owner.
+_OBJECTS = """
+WITH staged AS (
+    SELECT relnamespace AS home, relowner AS owner FROM pg_catalog.pg_class
+    WHERE oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid
+), named AS (
+    SELECT pg_catalog.to_regclass(name)::pg_catalog.oid AS oid
+    FROM pg_catalog.unnest(ARRAY['inflight_jobs', 'dead_jobs', 'stale_finishes', 'bulk_runs', 'bulk_side_tables',
+        'drain_state', 'drain_schema', 'drain_last_delivery', 'drain_pushed_up_to']) AS ours (name)
+    UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree('staged_jobs')
+    UNION ALL SELECT relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree('finished_jobs')
+    UNION ALL SELECT pg_catalog.to_regclass(name)::pg_catalog.oid FROM bulk_side_tables
+), found AS (
+    SELECT 'TABLE' AS kind, job.relnamespace AS home, pg_catalog.quote_ident(job.relname::text) AS name,
+        job.relowner AS owner
+    FROM pg_catalog.pg_class AS job JOIN named USING (oid)
+    UNION ALL
+    SELECT 'FUNCTION', proc.pronamespace, pg_catalog.format('%I(%s)', proc.proname,
+        pg_catalog.pg_get_function_identity_arguments(proc.oid)), proc.proowner
+    FROM pg_catalog.pg_proc AS proc WHERE pg_catalog.starts_with(proc.proname::text, 'drain_')
+)
+SELECT found.kind, pg_catalog.format('%I.%s', space.nspname, found.name), role.rolname
+FROM staged JOIN found USING (home) JOIN pg_catalog.pg_namespace AS space ON space.oid = home
+    JOIN pg_catalog.pg_roles AS role ON role.oid = found.owner
+WHERE role.rolsuper OR role.oid = staged.owner
+ORDER BY 1, 2
+"""
+
+
+def installation_of(connection: Connection) -> Installation:
+    """Look where our tables are, by the search_path of the connection, and whose.
+
+    Raises:
+        SchemaError: There are none.
+    """
+    found = connection.execute(_HOME).fetchone()
+    if found is None:
+        raise SchemaError("the database has no job-drain schema; run `drain init` first")
+    schema, owner, is_superuser = found
+    objects = [Owned._make(row) for row in connection.execute(_OBJECTS.encode()).fetchall()]
+    return Installation(schema, owner, bool(is_superuser), objects)
+
+
+def _require_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or len(name.encode()) > _LONGEST_NAME_BYTES:
+        raise ConfigError(
+            f"{name!r} is no name for a role: a letter or _, then letters, digits, _ . @ -, at most "
+            f"{_LONGEST_NAME_BYTES} bytes in all"
+        )
+
+
+def _create(name: str) -> Statement:
+    return Statement(
+        f"DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}') THEN "
+        f"CREATE ROLE {quoted(name)} NOLOGIN; END IF; END $$",
+        "Roles that nobody logs in as: GRANT drain_worker TO the_role_that_your_workers_log_in_as.",
+    )
+
+
+def _home(installation: Installation, owner: str | None) -> Iterator[Statement]:
+    """What concerns the schema and its owner."""
+    schema, role = quoted(installation.schema), quoted(owner or installation.owner)
+    yield Statement(f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}", "The owner makes a partition a day.")
+    for kind, name, present in installation.objects if owner else ():
+        if present != owner:
+            yield Statement(f"ALTER {kind} {name} OWNER TO {role}", "Everything of ours belongs to one role.")
+    yield Statement(
+        f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC",
+        "Up to PostgreSQL 14 everybody may create in public, and who finds names there calls what others have made.",
+    )
+
+
+def _grants(schema: str, role: str, name: str) -> Iterator[Statement]:
+    yield Statement(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(name)}", f"For {TITLES[role]}")
+    for grant in GRANTS[role]:
+        # A comma parts the objects, but for the one within the parentheses of a function.
+        objects = [grant.objects] if grant.kind == "FUNCTION" else grant.objects.split(", ")
+        places = ", ".join(f"{quoted(schema)}.{each}" for each in objects)
+        yield Statement(f"GRANT {grant.privileges} ON {grant.kind} {places} TO {quoted(name)}", grant.reason)
+
+
+def _advice(installation: Installation) -> Iterator[str]:
+    if installation.schema != "public":
+        yield (
+            "-- The roles that log in find the tables by their search_path: "
+            f"ALTER ROLE ... SET search_path = {quoted(installation.schema)}, ..."
+        )
+    if installation.owner_is_superuser:
+        yield (
+            "-- The tables belong to a superuser, and drain_make_days() runs as their owner: "
+            "--owner NAME hands them over to a role of less power."
+        )

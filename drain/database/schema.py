@@ -1,0 +1,296 @@
+"""Applies `schema.sql` or the migrations, and tells a database that has the schema from one that has not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from psycopg import IsolationLevel, errors
+
+from drain.database import postgres
+from drain.database.postgres import Connection
+from drain.errors import SchemaError
+
+VERSION = 3
+
+_LONGEST_SECONDS = 300
+
+# Two who apply at the same time would collide on "IF NOT EXISTS", which looks before it locks. psql would print what a
+# SELECT returns.
+_LOCK = "DO $$ BEGIN PERFORM pg_advisory_xact_lock(1785684580, 3); END $$"
+# Who waits for a table's lock makes everybody else wait behind it.
+_PATIENCE = "SET LOCAL lock_timeout = '2s'"
+# The line of a migration behind which stands what may take long, and be repeated: it begins once the rest is committed.
+_AFTER = "-- After the commit:\n"
+
+_LOOK = """
+SELECT to_regclass('drain_schema') IS NOT NULL, (
+    SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass('drain_schema')::oid AND NOT attisdropped
+        AND (attname, atttypid) IN (
+            ('version'::name, 'integer'::regtype::oid), ('applied_at'::name, 'timestamptz'::regtype::oid)))
+"""
+_VERSION = "SELECT max(version) FROM drain_schema"
+_NAME = re.compile(
+    r"^CREATE (?:OR REPLACE )?(?:UNIQUE )?(?:TABLE|INDEX|SEQUENCE|FUNCTION|VIEW) (?:IF NOT EXISTS )?(\w+)",
+    re.MULTILINE,
+)
+_SCHEMA = "SELECT current_schema()"
+# A partition of a day has the name of a table that is made later.
+_TAKEN = r"""
+WITH ours AS (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence'
+    WHEN 'i' THEN 'index' WHEN 'I' THEN 'index' ELSE 'table' END AS kind, relname::text AS name
+FROM pg_class JOIN ours ON relnamespace = ours.oid
+WHERE relname = ANY (%(names)s::name[]) OR relname ~ '^finished_jobs_\d{8}$'::text
+UNION ALL SELECT 'function', proname::text FROM pg_proc JOIN ours ON pronamespace = ours.oid
+WHERE proname = ANY (%(names)s::name[])
+UNION ALL SELECT 'type', typname::text FROM pg_type JOIN ours ON typnamespace = ours.oid
+WHERE typname = ANY (%(names)s::name[]) AND typrelid = 0
+ORDER BY name LIMIT 1
+"""
+_UNVALIDATED = """
+SELECT EXISTS (SELECT FROM pg_constraint JOIN pg_catalog.unnest(%s::text[]) AS name
+        ON conrelid = to_regclass(name)::oid WHERE NOT convalidated)
+"""
+# Databases that had the right version when this program first looked.
+_checked: set[frozenset[tuple[str, str]]] = set()
+
+_GUARD = """
+DO $guard$
+DECLARE found integer := 0;
+BEGIN
+    IF to_regclass('drain_schema') IS NOT NULL THEN
+        SELECT max(version) INTO found FROM drain_schema;
+    END IF;
+    IF found IS DISTINCT FROM {since} THEN
+        RAISE EXCEPTION 'this is for a database with {has}, and this one has version %', found;
+    END IF;
+END
+$guard$;
+"""
+
+
+def text() -> str:
+    """The whole of the newest version, as it stands in `schema.sql`."""
+    return _source("schema.sql").read_text(encoding="utf-8")
+
+
+def script(version: int = VERSION, since: int = 0) -> str:
+    """SQL that does by itself what `drain init` does, for psql.
+
+    It changes nothing in a database that has another version than it begins with.
+
+    Args:
+        version: Which version the database has afterwards.
+        since: Which one it has before; 0 for none.
+
+    Raises:
+        SchemaError: There are no such versions, or the way would lead back.
+    """
+    if not 1 <= version <= VERSION or not 0 <= since <= VERSION:
+        wrong = version if not 1 <= version <= VERSION else since
+        raise SchemaError(f"there is no version {wrong} of the schema; this program knows 1 to {VERSION}")
+    if since >= version:
+        raise SchemaError(
+            f"the way leads from an older version to a newer one, not from {since} to {version}"
+        )
+    has = f"version {since} of the schema" if since else "no job-drain schema"
+    steps = _steps(since, version)
+    blocks = ["\n".join([_GUARD.format(since=since, has=has), *(step for step, _ in steps)])]
+    blocks += [after for _, after in steps if after]
+    return "\n".join(f"BEGIN;\n{_LOCK};\n{_PATIENCE};\n{block}\nCOMMIT;\n" for block in blocks)
+
+
+def install(database_url: str) -> int:
+    """Apply the schema in one transaction, or all that an older one lacks.
+
+    What may take long, and needs nobody to wait, follows in a second transaction; if that is interrupted, the next
+    call makes up for it.
+
+    Returns:
+        The version that the database has now. If it had that already, nothing was touched.
+
+    Raises:
+        UnavailableError: The database cannot be reached.
+        SchemaError: It has a newer schema, or somebody else's tables under our names, or an encoding that checks
+            nothing; it takes no writes; its tables are in use; or the role may not create or change them.
+    """
+    connection = postgres.connect(database_url, "drain init")
+    with (
+        connection,
+        postgres.reachable(database_url),
+        postgres.time_limit(connection, _LONGEST_SECONDS),
+    ):
+        with _applying(connection, "nothing was changed"):
+            found = _version_before(connection)
+            # Even "IF NOT EXISTS" locks out everybody who stages before it looks.
+            for step, _ in _steps(found, VERSION):
+                connection.execute(step.encode())
+        if _is_unfinished(connection):
+            with _applying(
+                connection, f"version {VERSION} is in place, but a check of rows from before is missing"
+            ):
+                for _, after in _steps(1, VERSION):
+                    connection.execute(after.encode())
+    return VERSION
+
+
+def version(connection: Connection) -> int | None:
+    """Version of the schema in this database; None if it has none.
+
+    Raises:
+        SchemaError: `drain_schema` is not ours, or empty.
+    """
+    exists, is_ours = postgres.fetch_one(connection, _LOOK)
+    if not exists:
+        return None
+    if not is_ours:
+        raise _not_ours("table drain_schema", "it has other columns")
+    (found,) = postgres.fetch_one(connection, _VERSION)
+    if found is None:
+        raise SchemaError("the table drain_schema is empty: insert the version that the other tables have")
+    return int(found)
+
+
+def check(connection: Connection) -> None:
+    """Raise unless the database has exactly the schema that this program knows.
+
+    Raises:
+        SchemaError: It has none, an older or a newer one, or an encoding that checks nothing.
+    """
+    _require_encoding(connection)
+    found = version(connection)
+    if found is None:
+        raise SchemaError("the database has no job-drain schema; run `drain init` first")
+    if found > VERSION:
+        raise _newer(found)
+    if found < VERSION:
+        raise SchemaError(
+            f"the database has version {found} of the schema and this program needs {VERSION}; "
+            "run `drain init` to bring it up to date"
+        )
+    _checked.add(_where(connection))
+
+
+def check_once(connection: Connection) -> None:
+    """As `check`, but only if neither this process nor one that it was forked from has done so already.
+
+    An upgrade takes place under programs that run, and each version works with the programs of the one before: what
+    they fork, and the connections that they open anew, are not to be refused before they have been replaced.
+
+    Raises:
+        SchemaError: As `check`.
+    """
+    if not was_checked(connection):
+        check(connection)
+
+
+def was_checked(connection: Connection) -> bool:
+    """Whether this process, or one that it was forked from, has found the right version in this database."""
+    return _where(connection) in _checked
+
+
+def _where(connection: Connection) -> frozenset[tuple[str, str]]:
+    """The database that a connection was told to lead to."""
+    told = connection.info.get_parameters()
+    # What a session is for differs, and so do its settings.
+    return frozenset(
+        (name, value) for name, value in told.items() if name not in ("application_name", "options")
+    )
+
+
+@contextmanager
+def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
+    """One transaction, for one caller at a time.
+
+    Raises:
+        SchemaError: It was refused; `otherwise` says what holds then.
+    """
+    # Behind the lock, statements have to see what the one before us has committed.
+    try:
+        with postgres.transaction(connection, IsolationLevel.READ_COMMITTED):
+            connection.execute(_LOCK)
+            connection.execute(_PATIENCE)
+            yield
+    except (errors.LockNotAvailable, errors.QueryCanceled):
+        raise SchemaError(
+            f"the tables are in use by a long transaction; {otherwise}, run `drain init` again"
+        ) from None
+    except errors.InsufficientPrivilege as error:
+        raise SchemaError(
+            f"the role may not create the tables, or change them: {error.diag.message_primary}; {otherwise}"
+        ) from None
+    except errors.ReadOnlySqlTransaction:
+        raise SchemaError(
+            f"the database takes no writes, as a standby or by its settings; {otherwise}"
+        ) from None
+
+
+def _version_before(connection: Connection) -> int:
+    """Version that the database has; 0 for none, in which case there is room for ours."""
+    _require_encoding(connection)
+    found = version(connection)
+    if found is None:
+        _require_free_names(connection)
+        return 0
+    if found > VERSION:
+        raise _newer(found)
+    return found
+
+
+def _require_free_names(connection: Connection) -> None:
+    (schema,) = postgres.fetch_one(connection, _SCHEMA)
+    if schema is None:
+        raise SchemaError(
+            "the search_path of the connection names no schema that exists and may be used: "
+            "make it first, or correct DRAIN_DATABASE_URL"
+        )
+    taken = connection.execute(_TAKEN, {"names": _NAME.findall(text())}).fetchone()
+    if taken is not None:
+        kind, name = taken
+        raise _not_ours(f"{kind} {name} in the schema {schema}", "there is no drain_schema beside it")
+
+
+def _is_unfinished(connection: Connection) -> bool:
+    (unvalidated,) = postgres.fetch_one(connection, _UNVALIDATED, (_NAME.findall(text()),))
+    return bool(unvalidated)
+
+
+def _steps(since: int, to: int) -> list[tuple[str, str]]:
+    """Texts that lead from one version to another, each with what follows after the commit."""
+    if since == 0 and to == VERSION:
+        return [(text(), "")]
+    files = [next(_source("migrations").glob(f"{number:04}_*.sql")) for number in range(since + 1, to + 1)]
+    parts = [file.read_text(encoding="utf-8").partition(_AFTER) for file in files]
+    return [(step, after) for step, _, after in parts]
+
+
+def _source(name: str) -> Path:
+    in_the_wheel = Path(__file__).parents[1] / name
+    in_the_checkout = Path(__file__).parents[2] / name
+    return in_the_wheel if in_the_wheel.exists() else in_the_checkout
+
+
+def _require_encoding(connection: Connection) -> None:
+    (encoding,) = postgres.fetch_one(connection, "SELECT current_setting('server_encoding')")
+    if encoding == "SQL_ASCII":
+        raise SchemaError(
+            "the database has the encoding SQL_ASCII, which takes bytes that no program can read as text; "
+            "create it with ENCODING 'UTF8'"
+        )
+
+
+def _newer(found: int) -> SchemaError:
+    return SchemaError(
+        f"the database has version {found} of the schema and this program knows only {VERSION}; "
+        "upgrade job-drain here"
+    )
+
+
+def _not_ours(what: str, why: str) -> SchemaError:
+    return SchemaError(
+        f"the {what} is not job-drain's ({why}), and was left alone: make a schema for job-drain alone, "
+        "such as jobs, and add ?options=-csearch_path%3Djobs to DRAIN_DATABASE_URL"
+    )

@@ -1,0 +1,106 @@
+"""What RQ's own workers have said of deliveries that did not come back: some of their jobs are dead.
+
+stopped      by RQ's stop-job command: a person wants it to end for good
+unreadable   the worker's serializer cannot read a call of ours, and no other will where all workers are like it
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import psycopg
+
+from drain import metrics
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.tables import inflight
+from drain.tables.inflight import Redelivered
+from drain.visible import visible
+from drain.wire import Fate, tracked_id
+
+log = logging.getLogger(__name__)
+
+# Deliveries of one job that RQ's workers may fail to read, one after the other: in a fleet with some that can read it,
+# one of those has very likely taken one of so many.
+MOST_UNREADABLE = 10
+# Jobs for which that is counted; beyond these the oldest count begins again.
+_MOST_COUNTED = 100_000
+
+STOPPED = "stopped by RQ's stop-job command"
+UNREADABLE = (
+    f"{MOST_UNREADABLE} deliveries failed unread: the serializer of an `rq worker` on this queue cannot read them; "
+    "start it without --serializer (RQ's default, pickle), or use `drain work`"
+)
+
+
+@dataclass(slots=True)
+class RQVerdicts:
+    """Looks at deliveries before their jobs are delivered again, and buries those that are not to be.
+
+    Attributes:
+        enqueuer: Whose database and Redis.
+    """
+
+    enqueuer: Enqueuer
+    # How many deliveries in turn were unreadable, by job id. The next leader counts from the beginning.
+    _unread: OrderedDict[int, int] = field(default_factory=OrderedDict)
+
+    def bury(self, jobs: Sequence[Redelivered]) -> Collection[int]:
+        """Bury what RQ has given up for good, in the open transaction, which has locked these jobs.
+
+        Returns:
+            The ids of the jobs that are dead.
+
+        Raises:
+            UnavailableError: Redis.
+        """
+        redis = self.enqueuer.redis
+        fates = redis.fates([tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs])
+        stopped = [job for job, fate in zip(jobs, fates, strict=True) if fate is Fate.STOPPED]
+        unreadable = [
+            job
+            for job, fate in zip(jobs, fates, strict=True)
+            if self._counted(job.id, fate) >= MOST_UNREADABLE
+        ]
+        return {*self._bury(stopped, "gave up", STOPPED), *self._bury(unreadable, "unreadable", UNREADABLE)}
+
+    def _counted(self, job_id: int, fate: Fate) -> int:
+        times = self._unread.pop(job_id, 0)
+        if fate is not Fate.UNREADABLE:
+            return 0
+        self._unread[job_id] = times + 1
+        if len(self._unread) > _MOST_COUNTED:
+            self._unread.popitem(last=False)
+        return times + 1
+
+    def _bury(self, jobs: Sequence[Redelivered], reason: str, explanation: str) -> Collection[int]:
+        ids = [job.id for job in jobs]
+        if not ids:
+            return ()
+        connection = self.enqueuer.connection
+        try:
+            with connection.transaction():
+                inflight.bury_redelivered(connection, ids, reason=reason, explanation=explanation)
+        except psycopg.errors.InsufficientPrivilege as error:
+            # Roles that an older version has made: the jobs are delivered again, as that version did.
+            log.error(
+                "%d jobs are not buried (%s): %s; run `drain roles` of this version again",
+                len(ids),
+                explanation,
+                error.diag.message_primary,
+                extra={"event": "not_buried"},
+            )
+            return ()
+        metrics.DEAD.labels(reason).inc(len(ids))
+        for job in jobs:
+            self._unread.pop(job.id, None)
+            log.error(
+                "job %d (%s) is dead: %s",
+                job.id,
+                visible(job.job_name),
+                explanation,
+                extra={"event": "job_dead", "job_id": job.id},
+            )
+        return ids

@@ -1,0 +1,140 @@
+"""How long the oldest job of each queue has waited for a worker; the leader looks every few seconds.
+
+A job waits in one of three places, and the look at each is bounded, however many rows there are:
+
+    staged     the first hundred due rows of each priority, behind what the enqueuer has taken
+    delivered  the lowest unclaimed delivery number of each queue: one index look-up, from where redelivery looks on
+    retrying   the earliest next_run_at of each queue, if its time has come
+
+A delivered row that has been claimed before does not say since when it waits: its time came when it was numbered anew.
+The leader remembers when it first saw that number.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from time import monotonic
+
+import psycopg
+
+from drain import metrics
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.redelivery import Redelivery
+from drain.tables.queries import WAITS_SINCE
+from drain.tables.staged import Key
+
+log = logging.getLogger(__name__)
+
+_STAGED = """
+WITH RECURSIVE heads AS (
+    (SELECT priority FROM staged_jobs_ready
+     WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
+         AND (priority, id) > (%(priority)s::integer, %(id)s::bigint) AND priority <= %(up_to)s
+     ORDER BY priority, id LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT priority FROM staged_jobs_ready
+        WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND priority > heads.priority
+            AND priority <= %(up_to)s
+        ORDER BY priority, id LIMIT 1) AS following
+)
+SELECT queue, date_part('epoch', clock_timestamp() - min(due_at))
+FROM (SELECT priority FROM heads LIMIT 100) AS first_heads, LATERAL (
+    SELECT queue, greatest(staged_at, matured_at) AS due_at FROM staged_jobs_ready AS job
+    WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND job.priority = first_heads.priority
+        AND (job.priority, job.id) > (%(priority)s::integer, %(id)s::bigint)
+    ORDER BY job.priority, job.id LIMIT 100) AS due
+GROUP BY queue
+"""
+_DELIVERED = f"""
+SELECT known.queue, oldest.delivery, oldest.claimed_before, date_part('epoch', clock_timestamp() - oldest.since)
+FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
+    SELECT delivery, claimed_at IS NOT NULL AS claimed_before, {WAITS_SINCE} AS since FROM inflight_jobs AS job
+    WHERE lease_expires_at IS NULL AND next_run_at IS NULL
+        AND job.queue = known.queue AND job.delivery >= known.delivery
+    ORDER BY job.delivery LIMIT 1) AS oldest
+"""
+_RETRYING = """
+WITH RECURSIVE heads AS (
+    (SELECT queue, next_run_at FROM inflight_jobs WHERE next_run_at IS NOT NULL
+     ORDER BY queue, next_run_at LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT queue, next_run_at FROM inflight_jobs
+        WHERE next_run_at IS NOT NULL AND queue > heads.queue
+        ORDER BY queue, next_run_at LIMIT 1) AS following
+)
+SELECT queue, date_part('epoch', clock_timestamp() - next_run_at) FROM heads WHERE next_run_at <= clock_timestamp()
+"""
+
+
+class Waits:
+    """Looks on the leader's connection, for as long as it leads.
+
+    Args:
+        enqueuer: Knows from which keys on rows are staged.
+        redelivery: Knows from which numbers on deliveries are unclaimed.
+
+    Attributes:
+        refused: The role may not read what this takes; nothing is looked at any more.
+    """
+
+    def __init__(self, enqueuer: Enqueuer, redelivery: Redelivery) -> None:
+        self.refused = False
+        self._enqueuer = enqueuer
+        self._redelivery = redelivery
+        # By queue: the number of an unclaimed delivery that was claimed before, and when it was first seen.
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def look(self) -> dict[str, float]:
+        """Seconds that the oldest job of each queue has waited, of those queues in which one waits.
+
+        Raises:
+            psycopg.OperationalError: The database.
+        """
+        if self.refused:
+            return {}
+        try:
+            return self._longest()
+        except psycopg.errors.InsufficientPrivilege as error:
+            self.refused = True
+            reason = error.diag.message_primary
+            log.warning("drain_wait_seconds is not measured (%s); run `drain roles --apply`", reason)
+            return {}
+
+    @staticmethod
+    def by_label(seconds: Mapping[str, float], queues: Collection[str]) -> dict[str, float]:
+        """The longest wait under each label, 0 for those of these queues in which no job waits."""
+        longest = dict.fromkeys(queues, 0.0)
+        for queue, waited in seconds.items():
+            label = metrics.queue_label(queue)
+            longest[label] = max(waited, longest.get(label, 0.0))
+        return longest
+
+    def _longest(self) -> dict[str, float]:
+        longest = self._delivered()
+        connection = self._enqueuer.connection
+        rows = connection.execute(_RETRYING).fetchall()
+        for bound in self._enqueuer.bounds:
+            rows += connection.execute(_STAGED, _range(bound.key, bound.range.up_to))
+        for queue, seconds in rows:
+            longest[queue] = max(seconds, longest.get(queue, 0.0))
+        return longest
+
+    def _delivered(self) -> dict[str, float]:
+        bounds = self._redelivery.bounds
+        rows = self._enqueuer.connection.execute(_DELIVERED, (list(bounds), list(bounds.values())))
+        now, seen, longest = monotonic(), self._seen, dict[str, float]()
+        self._seen = {}
+        for queue, delivery, claimed_before, seconds in rows:
+            longest[queue] = max(0.0, seconds)
+            if claimed_before:
+                known = seen.get(queue)
+                self._seen[queue] = first = known if known and known[0] == delivery else (delivery, now)
+                longest[queue] = min(longest[queue], now - first[1])
+        return longest
+
+
+def _range(after: Key, up_to: int) -> dict[str, int]:
+    return {"priority": after[0], "id": after[1], "up_to": up_to}

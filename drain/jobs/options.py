@@ -1,0 +1,158 @@
+"""The words that a job is described in: its name, and the options that a registration gives it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from drain.errors import StageError
+from drain.tables.limits import DEFAULT_LEASE_SECONDS, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS, Limits
+from drain.visible import visible
+
+DEFAULT_QUEUE = "default"
+# What the integer columns of the schema can hold.
+LARGEST_INTEGER = 2**31 - 1
+_LONGEST_WAIT_SECONDS = 365 * 24 * 3600
+# A shorter one would be over before its first heartbeat could reach the database.
+_SHORTEST_LEASE_SECONDS = 0.1
+_LONGEST_LEASE_SECONDS = 24 * 3600
+
+
+_KINDS: dict[str, Any] = {
+    "max_attempts": int,
+    "timeout_seconds": int,
+    "retry_base_seconds": int | float,
+    "retry_cap_seconds": int | float,
+    "lease_seconds": int | float,
+    "heartbeat_seconds": int | float | None,
+    "max_execute_seconds": int | float | None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What a registration says about every job of one name; a staged row may say otherwise.
+
+    Attributes:
+        queue: Queue that `.stage` puts the job into.
+        max_attempts: Claims that may fail before the job is dead; 0 for no limit.
+        timeout_seconds: How long one attempt may run.
+        retry_base_seconds: Wait after the first failure; doubles with each further one.
+        retry_cap_seconds: The longest wait between two attempts.
+        lease_seconds: For how long a claim holds unless its worker extends it; so long after a worker's
+            death its job runs elsewhere.
+        heartbeat_seconds: How often the worker extends the lease; None for a third of it.
+        max_execute_seconds: An attempt that runs for longer has its stack logged, once, and goes on;
+            None for half of its timeout.
+        isolated: Whether each runs in a process of its own.
+    """
+
+    queue: str = DEFAULT_QUEUE
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
+    retry_base_seconds: float = 2.0
+    retry_cap_seconds: float = 3600.0
+    lease_seconds: float = DEFAULT_LEASE_SECONDS
+    heartbeat_seconds: float | None = None
+    max_execute_seconds: float | None = None
+    isolated: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.queue, str) or not self.queue:
+            raise ValueError("queue must be a name, and not empty")
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not _is_a(kind, value):
+                whole = "whole " if kind is int else ""
+                raise ValueError(f"{name} must be a {whole}number, not {value!r}")
+        if self.isolated not in (True, False):
+            raise ValueError(f"isolated must be True or False, not {self.isolated!r}")
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
+        if not 0 <= self.max_attempts <= LARGEST_INTEGER:
+            raise ValueError("max_attempts must be a whole number, 0 for no limit")
+        if not 0 < self.timeout_seconds <= LARGEST_INTEGER:
+            raise ValueError("timeout_seconds must be a whole number above 0")
+        if not 0 < self.retry_base_seconds <= self.retry_cap_seconds <= _LONGEST_WAIT_SECONDS:
+            raise ValueError(
+                "retry_base_seconds must be above 0 and at most retry_cap_seconds, and that at most a year"
+            )
+        if not _SHORTEST_LEASE_SECONDS <= self.lease_seconds <= _LONGEST_LEASE_SECONDS:
+            raise ValueError("lease_seconds must be at least a tenth of a second and at most a day")
+        if not 0 < self.heartbeat <= self.lease_seconds / 2:
+            raise ValueError(
+                "heartbeat_seconds must be above 0, and lease_seconds at least twice that, "
+                "so that one heartbeat may be missed"
+            )
+        if self.max_execute_seconds is not None and not 0 < self.max_execute_seconds <= _LONGEST_WAIT_SECONDS:
+            raise ValueError("max_execute_seconds must be above 0 and at most a year")
+
+    @property
+    def heartbeat(self) -> float:
+        """Seconds between two heartbeats."""
+        return self.lease_seconds / 3 if self.heartbeat_seconds is None else self.heartbeat_seconds
+
+    @property
+    def limits(self) -> Limits:
+        """What a claim has to know."""
+        return Limits(self.max_attempts, self.timeout_seconds, self.lease_seconds)
+
+
+def _is_a(kind: Any, value: object) -> bool:
+    # True is an int to Python, and a slip to everybody else.
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+@runtime_checkable
+class RegisteredJob(Protocol):
+    """A function that `workers.job` has registered: it knows its name and its options."""
+
+    job_name: str
+    job_options: JobOptions
+
+
+def dotted_name(function: Callable[..., Any]) -> str:
+    """Name under which a worker can find `function`: its module and its qualified name.
+
+    Raises:
+        StageError: The function cannot be imported by that name: a lambda, a function inside of a
+            function, or one of the script that is being run.
+    """
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", None)
+    if not name or not module or "<" in name:
+        shown = visible(repr(function))[:200]
+        raise StageError(f"{shown} has no name that a worker could import; use a function of a module")
+    if module == "__main__":
+        # `python -m shop.jobs` runs shop.jobs under another name, but remembers the real one.
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        module = spec.name if spec is not None else None
+    if module is None:
+        raise StageError(
+            f"{name} is defined in the script that is being run; "
+            "move it into a module that workers can import, or give it a name: @job(name=...)"
+        )
+    return f"{module}.{name}"
+
+
+def name_and_options(
+    job: str | Callable[..., Any] | RegisteredJob,
+) -> tuple[str, JobOptions | None]:
+    """Name of a job that was given by name, as a registered function, or as a plain function.
+
+    Returns:
+        The name, and the options of the registration where there is one.
+
+    Raises:
+        StageError: `job` is none of the three, or a function without an importable name.
+    """
+    if isinstance(job, str):
+        return job, None
+    if isinstance(job, RegisteredJob):
+        return job.job_name, job.job_options
+    if callable(job):
+        return dotted_name(job), None
+    raise StageError(f"a job is given by its name or as a function, not as a {type(job).__name__}")

@@ -1,0 +1,231 @@
+"""Which function belongs to which name. In the tracked mode nothing else ever runs."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from drain import packages
+from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
+from drain.errors import ConfigError, JobModuleError
+from drain.jobs.options import (
+    DEFAULT_QUEUE,
+    JobOptions,
+    dotted_name,
+)
+from drain.jobs.staging import Connectable, stage, stage_many
+from drain.tables.limits import (
+    DEFAULT_LEASE_SECONDS,
+    DEFAULT_MAX_ATTEMPTS,
+    DEFAULT_TIMEOUT_SECONDS,
+    Limits,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OPTIONS = ("name", *(each.name for each in fields(JobOptions)))
+_OPTIONS_OF_STAGE = ("priority", "run_at", "expires_at", "tag", "context")
+
+
+class Job(Generic[P, R]):
+    """A registered function: still callable as before, and able to stage itself.
+
+    Attributes:
+        function: The function as it was written.
+        job_name: The name that it is registered under.
+        job_options: What the registration says about its jobs.
+        runs_in_loop: It is an `async def`, many of which run at once.
+    """
+
+    def __init__(self, function: Callable[P, R], name: str, options: JobOptions) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.job_name = name
+        self.job_options = options
+        self.runs_in_loop = inspect.iscoroutinefunction(function) and not options.isolated
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now."""
+        return self.function(*args, **kwargs)
+
+    def stage(self, connection: Connectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Stage one job in the transaction that is open on `connection`; returns its id.
+
+        For a priority, a time or another option: `drain.stage(connection, this, args, kwargs, …)`.
+
+        Raises:
+            StageError: As `drain.stage`.
+        """
+        return stage(connection, self, args, kwargs)
+
+    def stage_many(
+        self, connection: Connectable, arguments: Iterable[Sequence[Any] | Mapping[str, Any]], /
+    ) -> list[int]:
+        """Stage one job for each element of `arguments`; returns the ids. See `drain.stage_many`."""
+        return stage_many(connection, self, arguments)
+
+
+_jobs: dict[str, Job[..., Any]] = {}
+_DEFAULT_OPTIONS = JobOptions()
+
+
+@overload
+def job(function: Callable[P, R], /) -> Job[P, R]: ...
+@overload
+def job(
+    *,
+    name: str | None = None,
+    queue: str = DEFAULT_QUEUE,
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+    timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS,
+    retry_base_seconds: float = 2.0,
+    retry_cap_seconds: float = 3600.0,
+    lease_seconds: float = DEFAULT_LEASE_SECONDS,
+    heartbeat_seconds: float | None = None,
+    max_execute_seconds: float | None = None,
+    isolated: bool = False,
+) -> Callable[[Callable[P, R]], Job[P, R]]: ...
+def job(
+    function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
+) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
+    """Register a function as a job: `@job`, or `@job(queue="mail", max_attempts=5)`.
+
+    An `async def` runs in the event loop of its worker, many at once; in RQ's own worker one by one.
+
+    Args:
+        function: The function, where no option is given.
+        name: Name of the job; the function's dotted path by default.
+        queue: Queue that `.stage` puts the job into.
+        max_attempts: Claims that may fail before it is dead; 0 for no limit.
+        timeout_seconds: How long one attempt may run.
+        retry_base_seconds: Wait after the first failure; doubles with each further one, with jitter.
+        retry_cap_seconds: The longest wait between two attempts.
+        lease_seconds: So long after its worker's death the job runs elsewhere; extended while it runs.
+        heartbeat_seconds: How often it is extended; a third of the lease by default.
+        max_execute_seconds: An attempt that runs for longer has its stack logged, once, and goes on; half of
+            its timeout by default.
+        isolated: `drain work` runs each in a process of its own, as RQ's worker does anyway: for code that
+            leaks, crashes or cannot be interrupted.
+
+    Raises:
+        ValueError: An option makes no sense, another function has this name already, or this one yields.
+        TypeError: There is no such option.
+    """
+    if function is not None:
+        return _register(function, name, JobOptions())
+    checked = _checked(name, options)
+    return lambda function: _register(function, name, checked)
+
+
+def _checked(name: str | None, options: dict[str, Any]) -> JobOptions:
+    for option in options:
+        if option not in _OPTIONS:
+            raise TypeError(_no_such_option(option))
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ValueError(f"name must be a text, and not empty, not {name!r}")
+    checked = JobOptions(**options)
+    if not QUEUE_NAME.fullmatch(checked.queue):
+        raise ValueError(
+            f"{checked.queue!r} is no name of a queue: {QUEUE_CHARACTERS}, at most 100 of them, "
+            "and a letter, a digit or _ first"
+        )
+    return checked
+
+
+def _no_such_option(option: str) -> str:
+    if option in _OPTIONS_OF_STAGE:
+        return f"job() has no option {option!r}: it belongs to one job, drain.stage(..., {option}=...)"
+    from difflib import get_close_matches
+
+    similar = get_close_matches(option, _OPTIONS, n=1, cutoff=0.5)
+    hint = f"did you mean {similar[0]}? " if similar else ""
+    return f"job() has no option {option!r}; {hint}There are: {', '.join(_OPTIONS)}"
+
+
+def _register(function: Callable[P, R], name: str | None, options: JobOptions) -> Job[P, R]:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ValueError(
+            f"{_origin(function)} yields, so calling it would run none of it; use a plain function"
+        )
+    registered = Job(function, name or dotted_name(function), options)
+    known = _jobs.get(registered.job_name)
+    if known is not None and _origin(known.function) != _origin(function):
+        raise ValueError(
+            f"two functions are registered as {registered.job_name!r}: "
+            f"{_origin(known.function)} and {_origin(function)}; give one of them another name"
+        )
+    _jobs[registered.job_name] = registered
+    return registered
+
+
+def load(modules: Sequence[str]) -> None:
+    """Import the modules that define jobs, so that they register them.
+
+    Raises:
+        ConfigError: No module is named.
+        JobModuleError: One does not import; the text says which, and why.
+    """
+    if not modules:
+        raise ConfigError(
+            "no module with jobs is named: set DRAIN_JOBS (or pass --jobs), such as shop.jobs,shop.mail"
+        )
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        # Whatever the module's own code raises while it is imported, SystemExit included.
+        except (Exception, SystemExit) as error:
+            reason = " ".join(str(error).split())
+            place = _place_in(module, error.__traceback__)
+            hint = f"look at {place} (named in DRAIN_JOBS)" if place else "check DRAIN_JOBS and PYTHONPATH"
+            raise JobModuleError(
+                f"the job module {module!r} does not import: {type(error).__name__}: {reason}; "
+                f"{packages.hint(error) or hint}"
+            ) from error
+
+
+def _place_in(module: str, trace: TracebackType | None) -> str | None:
+    """The last line of the module's own package that was executed before an error; None if there is none."""
+    package = module.partition(".")[0]
+    place = None
+    for frame, line in traceback.walk_tb(trace):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+            place = f"{Path(frame.f_code.co_filename).name}, line {line}"
+    return place
+
+
+def find(name: str) -> Job[..., Any] | None:
+    """The job registered under this name."""
+    return _jobs.get(name)
+
+
+def options(name: str) -> JobOptions:
+    """What is registered about jobs of this name; the defaults if nothing is."""
+    registered = _jobs.get(name)
+    return registered.job_options if registered else _DEFAULT_OPTIONS
+
+
+def names() -> list[str]:
+    """All registered names, sorted."""
+    return sorted(_jobs)
+
+
+def queues() -> set[str]:
+    """All queues that registered jobs name."""
+    return {registered.job_options.queue for registered in _jobs.values()}
+
+
+def limits() -> dict[str, Limits]:
+    """What a claim has to know of each name."""
+    return {name: registered.job_options.limits for name, registered in _jobs.items()}
+
+
+def _origin(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"

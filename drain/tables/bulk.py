@@ -1,0 +1,179 @@
+"""Runs that stage jobs by the million: all of a run's rows appear in one commit, and only once.
+
+Each run that is under way has a side table, to which any number of tasks copy rows, some of them in vain. The
+commit takes over the rows of those tasks that count, notes the run, and drops its side tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from psycopg import errors
+from psycopg.sql import SQL, Identifier
+
+from drain.database.postgres import Connection, fetch_one
+from drain.errors import StageError
+from drain.tables import staged
+
+TASK = "task"
+
+_LOOKED_AT = 200
+_FIND_RUN = "SELECT rows FROM bulk_runs WHERE run_id = %s"
+_NOTE_RUN = "INSERT INTO bulk_runs (run_id, rows) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+_CREATE = "SELECT drain_create_side_table(%s::text)"
+_DROP = "SELECT drain_drop_side_table(%s::text)"
+_DROP_ALL = "SELECT drain_drop_side_table(name) FROM bulk_side_tables WHERE run_id = %s"
+_RUN_ALONE = "SELECT pg_try_advisory_lock(1785684586, hashtext(%s))"
+# Those who still write to what is left of a run, or are just committing it.
+_END_WRITERS = """
+SELECT pg_terminate_backend(pid) FROM bulk_side_tables AS side JOIN pg_locks ON relation = to_regclass(side.name)::oid
+WHERE run_id = %s AND locktype = 'relation' AND pid <> pg_backend_pid()
+"""
+# What is being copied, and what has been: the latter is known within a second of the task's commit.
+_COPIED = """
+SELECT coalesce(sum(pg_stat_get_tuples_inserted(to_regclass(name)) + coalesce((
+    SELECT sum(tuples_processed) FROM pg_stat_progress_copy WHERE relid = to_regclass(name)::oid)::bigint, 0)),
+    0)::bigint
+FROM bulk_side_tables WHERE run_id = %s
+"""
+_NO_JSON = """
+SELECT {column} FROM {table} WHERE task = ANY (%s) AND NOT pg_input_is_valid({column}, 'jsonb') LIMIT 1
+"""
+
+
+class Task(NamedTuple):
+    """One that has copied its rows and committed them."""
+
+    number: int
+    rows: int
+
+
+def rows_of(connection: Connection, run_id: str) -> int | None:
+    """How many jobs the run has staged; None if it has not."""
+    found = connection.execute(_FIND_RUN, (run_id,)).fetchone()
+    return None if found is None else int(found[0])
+
+
+def try_to_run(connection: Connection, run_id: str) -> bool:
+    """Take the lock of a run for as long as the session lives; False if another session has it."""
+    (taken,) = fetch_one(connection, _RUN_ALONE, (run_id,))
+    return bool(taken)
+
+
+def copied(connection: Connection, run_id: str) -> int:
+    """How many rows a run's tasks have copied so far, about."""
+    (rows,) = fetch_one(connection, _COPIED, (run_id,))
+    return int(rows)
+
+
+def create_side_table(connection: Connection, run_id: str) -> str:
+    """Make a side table for a run that begins; side tables that nobody has used for a day are dropped."""
+    (name,) = fetch_one(connection, _CREATE, (run_id,))
+    return str(name)
+
+
+def drop_side_table(connection: Connection, name: str) -> None:
+    """Drop a side table with all its rows, if it is still there."""
+    connection.execute(_DROP, (name,))
+
+
+def drop_side_tables(connection: Connection, run_id: str) -> None:
+    """Drop what is left of a run."""
+    connection.execute(_DROP_ALL, (run_id,))
+
+
+def abandon(connection: Connection, run_id: str) -> None:
+    """End whoever still writes for a run, and drop what is left of it. If it was staged, that stays.
+
+    Args:
+        connection: In autocommit mode.
+        run_id: The run; the caller holds its lock.
+    """
+    connection.execute(_END_WRITERS, (run_id,))
+    drop_side_tables(connection, run_id)
+
+
+def stage(
+    connection: Connection,
+    run_id: str,
+    side_table: str,
+    tasks: Sequence[Task],
+    *,
+    rows_per_second: float | None = None,
+) -> int:
+    """Stage what these tasks have copied, in one transaction of its own, unless the run has been staged.
+
+    Args:
+        connection: In autocommit mode.
+        run_id: The run. Of several that commit at the same time, one stages, and the others learn of it.
+        side_table: Where the rows are. It is dropped, and so are all others of this run.
+        tasks: Which rows count.
+        rows_per_second: So many of them come due in each second from now on; None: all at once.
+
+    Returns:
+        How many jobs the run has staged, now or before.
+
+    Raises:
+        StageError: A row breaks a rule of `staged_jobs`, or rows are missing; nothing is staged.
+    """
+    expected = sum(task.rows for task in tasks)
+    numbers = [task.number for task in tasks]
+    try:
+        with connection.transaction():
+            if connection.execute(_NOTE_RUN, (run_id, expected)).rowcount:
+                rows = staged.insert_from(connection, side_table, numbers, rows_per_second=rows_per_second)
+                if rows != expected:
+                    raise StageError(
+                        f"the tasks have copied {expected} rows and {rows} were found; nothing was staged"
+                    )
+            else:
+                (expected,) = fetch_one(connection, _FIND_RUN, (run_id,))
+            drop_side_table(connection, side_table)
+    except errors.UndefinedTable:
+        raise StageError(
+            f"the rows of run {run_id!r} are gone: another driver has staged it, or a day has passed"
+        ) from None
+    except errors.IntegrityError as error:
+        row = (error.diag.message_detail or "").strip()[:_LOOKED_AT]
+        raise StageError(
+            f"nothing was staged, for a row breaks the rule {broken_rule(error)!r}: {row}"
+        ) from None
+    except (errors.DatetimeFieldOverflow, errors.IntervalFieldOverflow):
+        raise StageError(
+            f"nothing was staged: at {rows_per_second} rows a second the last of {expected:,} would come due "
+            "later than any time that PostgreSQL has; name a higher rate"
+        ) from None
+    except errors.DataError as error:
+        text = _text_that_is_no_json(connection, side_table, numbers) or error.diag.message_primary
+        raise StageError(f"nothing was staged, for a row cannot be read as JSON: {text}") from None
+    _drop_unused(connection, run_id)
+    return expected
+
+
+def _drop_unused(connection: Connection, run_id: str) -> None:
+    """Drop what other drivers of the run have left; not what one is writing to, who will drop it by itself."""
+    with suppress(errors.LockNotAvailable), connection.transaction():
+        connection.execute("SET LOCAL lock_timeout = '100ms'")
+        drop_side_tables(connection, run_id)
+
+
+def broken_rule(error: errors.IntegrityError) -> str:
+    """The rule that a row breaks, in words: constraints of ours are named so."""
+    if error.diag.constraint_name:
+        return error.diag.constraint_name.replace("_", " ")
+    return f"{(error.diag.column_name or 'a column').replace('_', ' ')} must not be null"
+
+
+def _text_that_is_no_json(connection: Connection, side_table: str, numbers: Sequence[int]) -> str | None:
+    for column in ("job_args", "job_kwargs", "context"):
+        statement = SQL(_NO_JSON).format(column=Identifier(column), table=Identifier(side_table))
+        try:
+            found = connection.execute(statement, (list(numbers),)).fetchone()
+        except errors.UndefinedFunction:
+            # Before PostgreSQL 16.
+            return None
+        if found is not None:
+            return f"{column} = {str(found[0])[:_LOOKED_AT]}"
+    return None

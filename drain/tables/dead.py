@@ -1,0 +1,78 @@
+"""Out of `dead_jobs`: by the hand of a person, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from drain.database.postgres import Connection
+
+_SELECTED = """
+(%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
+    AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+    AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s)
+    AND (%(tag)s::text IS NULL OR tag = %(tag)s)
+"""
+# Fresh attempts, the same id, and a memory of what it died of. An expiry that has passed would only
+# kill it again, so it is dropped: a person has just said that the job is wanted. A token that staged_jobs refuses no
+# claim has ever held, so the job begins with a new one; a job whose id it refuses stays dead, and holds up no other.
+REVIVE = f"""
+WITH revived AS (
+    DELETE FROM dead_jobs WHERE {_SELECTED} AND id > 0 AND id < 1000000000000000000 RETURNING *
+)
+INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, tag,
+    max_attempts, timeout_seconds, context, staged_at, scheduled_at, matured_at, expires_at,
+    fencing_token, salt, history)
+OVERRIDING SYSTEM VALUE
+SELECT id, job_name, job_args, job_kwargs, queue, priority, tag,
+    max_attempts, timeout_seconds, context, staged_at, scheduled_at, now(),
+    CASE WHEN expires_at > now() THEN expires_at END,
+    CASE WHEN fencing_token >= 0 AND fencing_token <= 1000000000000000000 THEN fencing_token ELSE 0 END, salt,
+    coalesce(history, '[]') || pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object(
+        'died_at', died_at, 'reason', reason, 'explanation', explanation,
+        'attempts', attempts, 'last_error', last_error))
+FROM revived
+"""
+DISCARD = f"DELETE FROM dead_jobs WHERE {_SELECTED}"
+NOT_DEAD = """
+SELECT given.id FROM pg_catalog.unnest(%s::bigint[]) AS given (id)
+WHERE NOT EXISTS (SELECT FROM dead_jobs WHERE dead_jobs.id = given.id)
+"""
+COUNT_DEAD = f"SELECT count(*) FROM dead_jobs WHERE {_SELECTED}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead jobs; all of the given criteria have to hold, and none given means all."""
+
+    ids: tuple[int, ...] | None = None
+    queue: str | None = None
+    job_name: str | None = None
+    tag: str | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        """As parameters of the statements on `dead_jobs`."""
+        ids = None if self.ids is None else list(self.ids)
+        return {"ids": ids, "queue": self.queue, "job_name": self.job_name, "tag": self.tag}
+
+
+def count(connection: Connection, selection: Selection) -> int:
+    """How many dead jobs the selection names."""
+    cursor = connection.execute(COUNT_DEAD, selection.parameters())
+    return int(cursor.fetchall()[0][0])
+
+
+def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
+    """Those of these ids that are no dead job's."""
+    return [job_id for (job_id,) in connection.execute(NOT_DEAD, (list(ids),))]
+
+
+def revive(connection: Connection, selection: Selection) -> int:
+    """Stage dead jobs anew, due at once, under their old ids; returns how many. One whose id is out of bounds stays."""
+    return connection.execute(REVIVE, selection.parameters()).rowcount
+
+
+def discard(connection: Connection, selection: Selection) -> int:
+    """Delete dead jobs for good; returns how many."""
+    return connection.execute(DISCARD, selection.parameters()).rowcount

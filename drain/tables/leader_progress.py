@@ -1,0 +1,62 @@
+"""`drain_state` and its two sequences: what one leader leaves for the next."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from drain.database.postgres import Connection, fetch_one
+from drain.errors import SchemaError
+
+_LOST = SchemaError("drain_state has lost its only row; schema.sql says how to put it back")
+
+
+class State(NamedTuple):
+    """What a leader has to know of those before it."""
+
+    last_delivery: int
+    pushed_up_to: int
+
+
+def lead(connection: Connection, leader: str) -> State:
+    """Write down who leads from now on; returns where the last leader got to."""
+    statement = "UPDATE drain_state SET leader = %s, leader_since = clock_timestamp()"
+    if not connection.execute(statement, (leader,)).rowcount:
+        raise _LOST
+    return progress(connection)
+
+
+def installation(connection: Connection) -> UUID:
+    """What tells this database's jobs from those of any other."""
+    row: tuple[UUID] | None = connection.execute(
+        "SELECT installation FROM drain_state WHERE only_row"
+    ).fetchone()
+    if row is None:
+        raise _LOST
+    return row[0]
+
+
+def signature(connection: Connection) -> tuple[str, str]:
+    """What Redis is told of this database: its installation, and database and server for people to read."""
+    info = connection.info
+    return str(installation(connection)), f"{info.dbname} on {info.host or 'localhost'}:{info.port}"
+
+
+def progress(connection: Connection) -> State:
+    """How far the leaders have got."""
+    # In this order: both may move on in between, and the watermark never overtakes the number.
+    (pushed_up_to,) = fetch_one(connection, "SELECT last_value FROM drain_pushed_up_to")
+    (last_delivery,) = fetch_one(connection, "SELECT last_value FROM drain_last_delivery")
+    return State(last_delivery, pushed_up_to)
+
+
+def record_progress(connection: Connection, last_delivery: int, pushed_up_to: int) -> None:
+    """Write down the numbers handed out, and the number up to which all have been pushed.
+
+    Stands at once and for good, also when the transaction around it is rolled back.
+    """
+    connection.execute(
+        "SELECT setval('drain_last_delivery'::regclass, %s::bigint), "
+        "setval('drain_pushed_up_to'::regclass, %s::bigint)",
+        (last_delivery, pushed_up_to),
+    )

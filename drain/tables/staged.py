@@ -1,0 +1,274 @@
+"""Into `staged_jobs`, and out of it: what applications promise, and what the enqueuer does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from psycopg.sql import Identifier
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables import JOB_COLUMNS, id_array
+
+# Which rows a look reads: those behind this `(priority, id)`.
+Key: TypeAlias = tuple[int, int]
+START: Key = (-(2**31), -(2**63))
+LAST_PRIORITY = 2**31 - 1
+
+
+def insert_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
+    """INSERT of one row into `staged_jobs`; columns that are left out get the schema's defaults.
+
+    Args:
+        columns: Names of the columns that are given; never the caller's input.
+        placeholder: Spells the placeholder of a column in the parameter style of the driver.
+    """
+    values = ", ".join(_value(column, placeholder) for column in columns)
+    return f"INSERT INTO staged_jobs ({', '.join(columns)}) VALUES ({values}) RETURNING id"
+
+
+def insert_many_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
+    """INSERT of one row for each element of the JSON array `arguments`, as `[args, kwargs]`.
+
+    All rows share the given columns. The ids come back in the order of the elements.
+    """
+    shared = "".join(f", {column}" for column in columns)
+    values = "".join(f", {_value(column, placeholder)}" for column in columns)
+    elements = f"jsonb_array_elements(CAST({placeholder('arguments')} AS jsonb))"
+    return (
+        f"INSERT INTO staged_jobs (job_args, job_kwargs{shared}) "
+        f"SELECT item -> 0, item -> 1{values} "
+        f"FROM {elements} WITH ORDINALITY AS given (item, position) ORDER BY position RETURNING id"
+    )
+
+
+def _value(column: str, placeholder: Callable[[str], str]) -> str:
+    types = {
+        "job_args": "jsonb",
+        "job_kwargs": "jsonb",
+        "context": "jsonb",
+        "scheduled_at": "timestamptz",
+        "expires_at": "timestamptz",
+        "priority": "integer",
+        "max_attempts": "integer",
+        "timeout_seconds": "integer",
+    }
+    return f"CAST({placeholder(column)} AS {types.get(column, 'text')})"
+
+
+MATURE = """
+UPDATE staged_jobs SET matured_at = now()
+WHERE id = ANY (ARRAY (
+    SELECT id FROM staged_jobs_scheduled WHERE scheduled_at <= now()
+    ORDER BY scheduled_at LIMIT %s FOR UPDATE SKIP LOCKED))
+"""
+
+
+def mature(connection: Connection, limit: int) -> int:
+    """Let up to `limit` scheduled rows whose time has come take part in `take`; returns how many."""
+    return connection.execute(MATURE, (limit,)).rowcount
+
+
+class Taken(NamedTuple):
+    """What the enqueuer has to know of a row that is due, to move and push it."""
+
+    id: int
+    queue: str
+    job_name: str
+    timeout_seconds: int | None
+    expired: bool
+    priority: int
+
+    @property
+    def key(self) -> Key:
+        """Where it stands in the order in which rows are taken."""
+        return self.priority, self.id
+
+
+# A batch is a list of ids, and each statement after this one names exactly these. Never `id <= last`:
+# a lower id whose transaction commits later would be deleted without ever having been seen.
+_TAKE = """
+SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority
+FROM staged_jobs_ready
+WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
+    AND (priority, id) > (%s::integer, %s::bigint) AND priority <= %s AND id <> ALL (%s::bigint[])
+{of_queues}
+ORDER BY priority, id LIMIT %s
+"""
+TAKE = _TAKE.format(of_queues="")
+TAKE_OF_OTHER_QUEUES = _TAKE.format(of_queues="AND queue <> ALL (%s)")
+
+
+def take(
+    connection: Connection,
+    limit: int,
+    *,
+    after: Key = START,
+    up_to: int = LAST_PRIORITY,
+    leave: Sequence[int] = (),
+    leave_queues: Sequence[str] = (),
+    skip_locked: bool = False,
+) -> list[Taken]:
+    """Read up to `limit` due rows in the order of `priority, id`.
+
+    To be called in a repeatable-read transaction, so that the statements which follow see the same
+    rows, and fail rather than wait for news when one of them has been changed by somebody else.
+
+    Args:
+        connection: The leader's, with a transaction open.
+        limit: The most rows to take.
+        after: Where to begin. What is due and stands before it is not seen.
+        up_to: The last priority to look at.
+        leave: Ids to pass over.
+        leave_queues: Names of queues to pass over.
+        skip_locked: Lock the rows, passing over those that another session has locked. Costs a write
+            for each row, so it is for the case that a batch ran into such a lock.
+    """
+    lock = "FOR UPDATE SKIP LOCKED" if skip_locked else ""
+    statement, queues = (TAKE_OF_OTHER_QUEUES, (list(leave_queues),)) if leave_queues else (TAKE, ())
+    rows = connection.execute(statement + lock, (*after, up_to, id_array(leave), *queues, limit), binary=True)
+    return [Taken._make(row) for row in rows.fetchall()]
+
+
+MOVE = f"""
+WITH taken AS (
+    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
+), numbered AS (
+    SELECT * FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS batch (id, position)
+)
+INSERT INTO inflight_jobs ({JOB_COLUMNS}, delivery)
+SELECT {JOB_COLUMNS}, %(last_delivery)s + position FROM taken JOIN numbered USING (id)
+"""
+
+
+def move(connection: Connection, ids: Sequence[int], last_delivery: int) -> None:
+    """Move exactly these rows to `inflight_jobs`, numbered from `last_delivery + 1` in the given order."""
+    connection.execute(MOVE, {"ids": id_array(ids), "last_delivery": last_delivery})
+
+
+class Forwardable(NamedTuple):
+    """All of a row that is to leave for Redis in forward mode; the arguments as JSON texts."""
+
+    id: int
+    queue: str
+    job_name: str
+    job_args: str
+    job_kwargs: str
+    timeout_seconds: int | None
+
+
+READ_FORWARDABLE = """
+SELECT id, queue, job_name, job_args::text, job_kwargs::text, timeout_seconds
+FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])
+"""
+FORWARD = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"
+
+
+def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forwardable]:
+    """Read exactly these staged rows whole, in the given order."""
+    cursor = connection.execute(READ_FORWARDABLE, (id_array(ids),))
+    rows = {row[0]: Forwardable._make(row) for row in cursor.fetchall()}
+    return [rows[id_] for id_ in ids]
+
+
+def forward(connection: Connection, ids: Sequence[int]) -> None:
+    """Delete exactly these staged rows.
+
+    The caller pushes them before it commits: a crash in between leaves them where they were.
+    """
+    connection.execute(FORWARD, (id_array(ids),))
+
+
+BURY = f"""
+WITH given_up AS (
+    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
+)
+INSERT INTO dead_jobs ({JOB_COLUMNS}, reason, explanation)
+SELECT {JOB_COLUMNS}, %(reason)s, %(explanation)s FROM given_up
+"""
+
+
+def bury(connection: Connection, ids: Sequence[int], reason: str, explanation: str) -> int:
+    """Move exactly these staged rows to `dead_jobs`; returns how many there were."""
+    parameters = {"ids": id_array(ids), "reason": reason, "explanation": explanation}
+    return connection.execute(BURY, parameters).rowcount
+
+
+# Held by whoever stages by the million, until it has committed.
+_STAGING_IN_BULK = "SELECT pg_advisory_xact_lock_shared(1785684580, 7)"
+_NOBODY_STAGES_IN_BULK = "SELECT pg_try_advisory_xact_lock(1785684580, 7)"
+
+
+def announce_bulk(connection: Connection) -> None:
+    """Say that the open transaction stages so many rows that looks had better not step over them all the time."""
+    connection.execute(_STAGING_IN_BULK)
+
+
+def is_bulk_under_way(connection: Connection) -> bool:
+    """Whether a transaction that has announced itself is still open; to be asked in a transaction."""
+    (nobody,) = fetch_one(connection, _NOBODY_STAGES_IN_BULK)
+    return not nobody
+
+
+# Three partitions take turns of five seconds. The one whose turn is over is neither the one that applications
+# stage into now, nor the next one: who stages would have to wait for as long as it is locked.
+IDLE_PARTITION = (
+    "'staged_jobs_ready_' || ((date_part('second', {now} AT TIME ZONE 'UTC')::integer / 5 + 2) %% 3)::text"
+)
+TRUNCATE_IDLE = f"""
+SELECT drain_truncate_if_empty(name::regclass)
+FROM (SELECT {IDLE_PARTITION.format(now="clock_timestamp()")}) AS idle (name)
+WHERE pg_relation_size(name::regclass) > %s
+"""
+
+
+def truncate_idle(connection: Connection, larger_than: int) -> int:
+    """Truncate the ready partition whose turn is over, if it is empty, not in use, and has so many bytes.
+
+    To be called in autocommit mode, at read committed.
+
+    Returns:
+        How many partitions were truncated.
+    """
+    return connection.execute(TRUNCATE_IDLE, (larger_than,)).fetchall().count((True,))
+
+
+# The columns as a side table of `bulk` has them, and what a job has that was not told otherwise.
+_DEFAULTS = {
+    "job_name": "job_name",
+    "job_args": "coalesce(job_args, '[]')::jsonb",
+    "job_kwargs": "coalesce(job_kwargs, '{}')::jsonb",
+    "queue": "coalesce(queue, 'default')",
+    "priority": "coalesce(priority, 0)",
+    "scheduled_at": "coalesce(scheduled_at, now())",
+    "expires_at": "expires_at",
+    "tag": "tag",
+    "max_attempts": "max_attempts",
+    "timeout_seconds": "timeout_seconds",
+    "context": "context::jsonb",
+}
+_SPREAD = """
+greatest({scheduled_at}, now() + make_interval(secs => floor((row_number() OVER () - 1) / %(rate)s::float8)))
+"""
+
+
+def insert_from(
+    connection: Connection, side_table: str, tasks: Sequence[int], *, rows_per_second: float | None = None
+) -> int:
+    """Stage the rows that these tasks have put into a side table; returns how many.
+
+    Args:
+        connection: Any, with a transaction open.
+        side_table: A table with the columns of `bulk.COLUMNS`, and `task`.
+        tasks: Whose rows.
+        rows_per_second: So many of them come due in each second from now on; None: all at once.
+    """
+    values = dict(_DEFAULTS)
+    if rows_per_second is not None:
+        values["scheduled_at"] = _SPREAD.format_map(_DEFAULTS)
+    announce_bulk(connection)
+    statement = (
+        f"INSERT INTO staged_jobs ({', '.join(values)}) SELECT {', '.join(values.values())} "
+        f"FROM {Identifier(side_table).as_string()} WHERE task = ANY (%(tasks)s)"
+    )
+    return connection.execute(statement, {"tasks": list(tasks), "rate": rows_per_second}).rowcount

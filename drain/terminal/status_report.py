@@ -1,0 +1,102 @@
+"""The whole system at a glance, as `drain status` prints it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from drain.tables.queries import QueueCounts, Status
+from drain.visible import visible
+from drain.wording import clock, count, duration
+
+# Terminals with less room than this do without the columns that say more of staged jobs and of the list in Redis.
+_WIDE = 100
+# Upper bound of the lines that say what to do about a queue.
+_ADVICE_LINES = 10
+
+
+def show_status(result: Status) -> None:
+    """Print it to standard output."""
+    console = Console(highlight=False, markup=False)
+    console.print(status_view(result, console.width))
+
+
+def status_view(result: Status, width: int) -> RenderableType:
+    """Lines of totals, a table of the queues, and a line for each queue that needs somebody's attention."""
+    parts: list[RenderableType] = [*_totals(result)]
+    if result.queues:
+        parts += [Text(), _table(result, wide=width >= _WIDE)]
+    if advice := _advice(result):
+        parts += [Text(), *advice]
+    return Group(*parts)
+
+
+def _totals(result: Status) -> list[Text]:
+    in_flight = f"{result.queued:,} queued, {result.running:,} running, {result.retrying:,} retrying"
+    about = "about " if result.finished_is_estimate else ""
+    due = result.oldest_staged_age_seconds
+    return [
+        Text(f"leader    {_leader(result)}", style="" if result.leader else "red"),
+        Text.assemble(
+            f"staged    {result.staged:,}: {result.scheduled:,} scheduled for later, ",
+            (f"{result.overdue:,} overdue", "red" if result.overdue else ""),
+        ),
+        Text(f"in flight {result.inflight:,}: {in_flight}"),
+        Text(f"finished  {about}{result.finished:,}"),
+        Text(f"dead      {result.dead:,}", style="red" if result.dead else ""),
+        Text(f"oldest    {f'staged job due for {duration(due)}' if due else 'no staged job is due'}"),
+    ]
+
+
+def _leader(result: Status) -> str:
+    if result.leader is None:
+        return "nobody; start `drain run`"
+    return visible(f"{result.leader['name']} since {clock(datetime.fromisoformat(result.leader['since']))}")
+
+
+def _table(result: Status, *, wide: bool) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("queue", overflow="fold")
+    more = ("scheduled", "overdue") if wide else ()
+    for column in ("workers", "staged", *more, "queued", "running", "retrying", "dead"):
+        table.add_column(column, justify="right", overflow="fold")
+    if wide:
+        table.add_column("ids in Redis", justify="right", overflow="fold")
+    table.add_column("oldest unclaimed", overflow="fold")
+    for name, counts in sorted(result.queues.items()):
+        staged = (counts.staged, counts.scheduled, counts.overdue) if wide else (counts.staged,)
+        numbers = (*staged, counts.queued, counts.running, counts.retrying, counts.dead)
+        listed = [_number(counts.redis_depth)] if wide else []
+        shown = Text.assemble(visible(name), (" failing", "red") if counts.failing else "")
+        table.add_row(shown, _workers(counts), *map(_number, numbers), *listed, _oldest(counts))
+    return table
+
+
+def _workers(counts: QueueCounts) -> Text:
+    return Text("none", style="bold red") if counts.is_unattended else Text(_number(counts.workers))
+
+
+def _number(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"
+
+
+def _oldest(counts: QueueCounts) -> str:
+    if counts.oldest_unclaimed_seconds is None:
+        return ""
+    return f"{duration(counts.oldest_unclaimed_seconds)} #{counts.oldest_unclaimed_id}"
+
+
+def _advice(result: Status) -> list[Text]:
+    unattended = sorted(name for name, counts in result.queues.items() if counts.is_unattended)
+    lines = [_advice_on(name, result.queues[name]) for name in unattended[:_ADVICE_LINES]]
+    if len(unattended) > _ADVICE_LINES:
+        lines.append(f"{count(len(unattended) - _ADVICE_LINES, 'more queue')} without a worker")
+    return [Text(line, style="red") for line in lines]
+
+
+def _advice_on(name: str, counts: QueueCounts) -> str:
+    waiting = counts.staged - counts.scheduled + counts.queued + counts.retrying
+    return f"{visible(name)}: {count(waiting, 'job')} and no worker; start `drain work {visible(name)}`"

@@ -1,0 +1,242 @@
+"""What the tests share: waiting with a bound, real processes, and an enqueuer that leads."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import psycopg
+import pytest
+from redis import Redis
+
+from drain import stage_many
+from drain.database import postgres
+from drain.embedded import binaries, signals
+from drain.enqueuer import leader
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.wire import Producer
+
+ROOT = Path(__file__).parents[1]
+NAMESPACE = "test"
+# Far beyond what any of them takes: it only ends what would hang for ever.
+PATIENCE_SECONDS = 30
+BOUNDS = "-c lock_timeout=10s -c statement_timeout=30s"
+DRAIN = "from drain.__main__ import main; main()"
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], seconds: float = 10) -> T:
+    """Return the first true value of `condition()`; fail when none has come within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"still {value!r} after {seconds} s")
+        time.sleep(0.01)
+    return value
+
+
+def threads_that_fail(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> None:
+    """Let threads of this name fail to start, as when there are too many, for so many times."""
+    start = threading.Thread.start
+    left = iter(range(times))
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == name and next(left, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+
+
+def environment(database_url: str, redis_url: str, **more: str) -> dict[str, str]:
+    """Environment of a process of ours: these two servers, and no setting of whoever runs the tests."""
+    # What it starts servers from is not its setting but that of the whole run.
+    inherited = {
+        name: text
+        for name, text in os.environ.items()
+        if name in (binaries.POSTGRES, binaries.REDIS)
+        or (not name.startswith("DRAIN_") and name not in ("NOTIFY_SOCKET", "FORCE_COLOR", "COLUMNS"))
+    }
+    ours = {"DRAIN_DATABASE_URL": database_url, "DRAIN_REDIS_URL": redis_url, "DRAIN_NAMESPACE": NAMESPACE}
+    return inherited | ours | more
+
+
+def impatient(seconds: Mapping[str, float]) -> dict[str, str]:
+    """Environment of a process in which constants are other ones: seconds by `package.module.NAME`."""
+    return {"SITE_SECONDS": json.dumps(dict(seconds)), "PYTHONPATH": f"{ROOT / 'tests' / 'impatient'}:{ROOT}"}
+
+
+def in_a_hurry() -> dict[str, str]:
+    """Environment of a process whose Spark does not give way to all that the machine does besides, such as tests."""
+    return impatient({"pipeline.session._NICE": 0})
+
+
+class Command(subprocess.Popen[bytes]):
+    """A `drain` process, and what it has written so far on both of its streams."""
+
+    def __init__(
+        self, args: tuple[str, ...], env: Mapping[str, str], written: IO[bytes], program: str, cwd: Path
+    ) -> None:
+        super().__init__(
+            [sys.executable, "-c", program, *args],
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._written = Path(written.name)
+
+    def kill(self) -> None:
+        """SIGKILL it at once, and the processes that it has started, as when their machine dies."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to it and to the processes that it has started."""
+        os.killpg(self.pid, number)
+
+    def children(self) -> list[int]:
+        """Process ids of those that it has started and that run."""
+        return signals.children(self.pid)
+
+    @property
+    def output(self) -> str:
+        return self._written.read_text(errors="replace")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Its log lines of one event, so far."""
+        lines = [json.loads(line) for line in self.output.splitlines() if line.startswith("{")]
+        return [line for line in lines if line.get("event") == name]
+
+
+def all_with(name: str, text: str) -> dict[int, str]:
+    """What runs with this in its environment, wherever it was started from: command lines by process id."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        # One that has just ended, or a zombie, has none.
+        with suppress(OSError):
+            if f"{name}={text}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
+    return found
+
+
+@contextmanager
+def drain_command(
+    *args: str, env: Mapping[str, str], program: str = DRAIN, cwd: Path = ROOT
+) -> Iterator[Command]:
+    """Run `drain` with these words for as long as the block runs; a failure shows what it wrote."""
+    with tempfile.NamedTemporaryFile() as written:
+        command = Command(args, env, written, program, cwd)
+        try:
+            yield command
+        except BaseException as error:
+            error.add_note(f"output of `drain {' '.join(args)}`:\n{command.output}")
+            raise
+        finally:
+            command.kill()
+            command.wait(PATIENCE_SECONDS)
+
+
+@contextmanager
+def new_enqueuer(
+    database_url: str, redis_url: str, *, namespace: str = NAMESPACE, **options: Any
+) -> Iterator[Enqueuer]:
+    """An enqueuer that leads for as long as the block runs; the options are those of its class."""
+    with postgres.connect(database_url, leader.APPLICATION_NAME) as connection:
+        postgres.set_bounds(connection, statement_seconds=30, lock_seconds=1)
+        # The lock of an earlier one is gone a moment after its connection.
+        state = wait_until(lambda: leader.try_to_lead(connection))
+        assert state is not None
+        with (
+            closing(Producer(redis_url, namespace)) as redis,
+            Enqueuer(connection, redis, state, **options) as enqueuer,
+        ):
+            yield enqueuer
+
+
+def query(database_url: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    """Execute one statement in a transaction of its own; returns its rows, if it has any."""
+    with psycopg.connect(database_url, autocommit=True, options=BOUNDS) as connection:
+        cursor = connection.execute(statement.encode(), parameters or None)
+        return cursor.fetchall() if cursor.description is not None else []
+
+
+def stage_jobs(database_url: str, count: int = 1, *, job: str = "m.f", **options: Any) -> list[int]:
+    """Stage and commit so many jobs, whose only argument counts from 0; returns their ids."""
+    with psycopg.connect(database_url, options=BOUNDS) as connection:
+        return stage_many(connection, job, [(number,) for number in range(count)], **options)
+
+
+def ids_in(database_url: str, table: str) -> list[int]:
+    """Ids of all rows of one table, sorted."""
+    return [id_ for (id_,) in query(database_url, f"SELECT id FROM {table} ORDER BY id")]
+
+
+def pushed(redis_url: str, queue: str = "default") -> list[str]:
+    """RQ ids in the Redis list of a queue, the next one to be popped first."""
+    with Redis.from_url(redis_url) as client:
+        ids: Any = client.lrange(f"rq:queue:{queue}", 0, -1)
+    return [rq_id.decode() for rq_id in ids]
+
+
+def pushed_jobs(redis_url: str, queue: str = "default", *, namespace: str = NAMESPACE) -> list[int]:
+    """Ids of our jobs in the Redis list of a queue, in the same order."""
+    ours = (re.match(rf"{namespace}-(\d+)-", rq_id) for rq_id in pushed(redis_url, queue))
+    return [int(match[1]) for match in ours if match]
+
+
+@contextmanager
+def leading(env: Mapping[str, str], *options: str) -> Iterator[Command]:
+    """A `drain run` process that leads."""
+    with drain_command("run", "--metrics-port", "0", *options, env=env) as command:
+        wait_until(lambda: command.events("leading"))
+        yield command
+
+
+def end(command: Command, number: int = signal.SIGTERM) -> int:
+    """Send a signal, and return the exit code."""
+    command.send_signal(number)
+    return command.wait(PATIENCE_SECONDS)
+
+
+def is_asleep(database_url: str) -> bool:
+    """Whether the leader sleeps, which it lets those who stage know."""
+    return bool(
+        query(
+            database_url,
+            "SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted "
+            "AND objid = 2 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+            "AND pid IN (SELECT pid FROM pg_stat_activity WHERE application_name = 'drain run')",
+        )
+    )
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    """Status and text with which a process answers on its HTTP port."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()

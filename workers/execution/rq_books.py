@@ -1,0 +1,184 @@
+"""RQ's own books about tracked jobs: a dead one has failed there too, and what depends on a finished one is released.
+
+`drain work` deletes what RQ knows of a delivery as soon as its job has ended. What is left to be told is written here,
+by RQ's own code, in the thread that RQ's tools are served by: neither costs a job that simply finishes anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import traceback
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import redis
+from rq import Queue, SimpleWorker, Worker
+from rq.exceptions import NoSuchJobError
+from rq.job import Job, JobStatus
+from rq.worker import BaseWorker
+
+from drain import wire
+from drain.wire import FAILED_TTL_SECONDS, read_call
+from workers.execution.death import Death
+
+log = logging.getLogger(__name__)
+_nothing = logging.getLogger(f"{__name__}.nothing")
+_nothing.disabled = True
+
+# RQ is not told of more than these while it is slow, or Redis is away.
+_MOST_WAITING = 1000
+# Written in one go, a second's worth at most: the thread has a heartbeat to keep.
+_AT_ONCE = 100
+# How long a set of dependents outlives what they have depended on.
+_KEPT_SECONDS = 60
+
+
+class _Unread(bytes):
+    """What somebody has pickled, and nobody is to unpickle here."""
+
+
+class _Sealed:
+    """A serializer that unpickles nothing: a stranger may have written what RQ reads along the way."""
+
+    @staticmethod
+    def loads(data: bytes) -> object:
+        return read_call(data) or _Unread(data)
+
+    @staticmethod
+    def dumps(value: object) -> bytes:
+        return bytes(value) if isinstance(value, _Unread) else pickle.dumps(value)
+
+
+class RQBooks:
+    """What RQ is still to be told. Safe to be filled by other threads than that which writes.
+
+    Args:
+        ring: Wakes the thread that writes.
+    """
+
+    def __init__(self, ring: Callable[[], None] = lambda: None) -> None:
+        self._ring = ring
+        self._deaths: deque[tuple[str, Death]] = deque()
+        self._finished: deque[tuple[str, str]] = deque(maxlen=_MOST_WAITING)
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is left to be written."""
+        return bool(self._deaths or self._finished)
+
+    def died(self, rq_id: str, death: Death) -> bool:
+        """The job of a delivery is dead.
+
+        Returns:
+            Whether RQ will be told; if not, its hash is to be deleted.
+        """
+        if len(self._deaths) >= _MOST_WAITING:
+            return False
+        self._deaths.append((rq_id, death))
+        self._ring()
+        return True
+
+    def finished(self, rq_id: str, queue: str) -> None:
+        """The job of a delivery is finished, and plain RQ jobs depend on it."""
+        self._finished.append((rq_id, queue))
+        self._ring()
+
+    def write(self, worker: BaseWorker) -> None:
+        """Tell RQ of what has waited longest.
+
+        Args:
+            worker: What RQ's tools take this process for; its exception handlers are called.
+
+        Raises:
+            redis.RedisError: Redis is away; what could not be told waits for the next time.
+        """
+        for _ in range(_AT_ONCE):
+            if self._finished:
+                _write(_release, worker, *self._finished[0])
+                self._finished.popleft()
+            elif self._deaths:
+                _write(_fail, worker, *self._deaths[0])
+                self._deaths.popleft()
+            else:
+                return
+        self._ring()
+
+    def write_alone(self, redis_url: str) -> None:
+        """Tell RQ of all that waits, for want of a worker whose exception handlers could be called."""
+        with suppress(redis.RedisError), wire.connect(redis_url) as connection:
+            while self.waits:
+                self.write(SimpleWorker([], connection=connection))
+
+
+def _write(act: Callable[..., None], worker: BaseWorker, rq_id: str, about: object) -> None:
+    try:
+        act(worker, rq_id, about)
+    # Anybody may have written what RQ reads there.
+    except Exception as error:
+        if isinstance(error, redis.RedisError) and not isinstance(error, redis.ResponseError):
+            raise
+        log.warning("RQ could not be told what became of %s: %r", rq_id, error)
+
+
+def _release(worker: BaseWorker, rq_id: str, queue: str) -> None:
+    job = Job(rq_id, connection=worker.connection)
+    job.origin, job._status = queue, JobStatus.FINISHED
+    _enqueue_dependents(job)
+    # RQ leaves those in it that wait for others as well, and lets it expire with the parent.
+    worker.connection.expire(job.dependents_key, _KEPT_SECONDS)
+
+
+def _enqueue_dependents(job: Job) -> None:
+    queue = Queue(job.origin, connection=job.connection, serializer=_Sealed)
+    queue.enqueue_dependents(job, refresh_job_status=False)
+
+
+def _fail(worker: BaseWorker, rq_id: str, death: Death) -> None:
+    error, is_known = death.exception(), True
+    try:
+        job = Job.fetch(rq_id, connection=worker.connection, serializer=_Sealed)
+    except NoSuchJobError:
+        # Redis has lost it. Made anew it would have no call.
+        job, is_known = Job(rq_id, connection=worker.connection), False
+        job.func_name, job.args, job.kwargs, job.description = "", (), {}, f"#{death.job_id}"
+    job.origin, job._status = job.origin or death.queue, JobStatus.FAILED
+    job.failure_ttl, job.ended_at = FAILED_TTL_SECONDS, datetime.now(UTC)
+    if is_known:
+        with worker.connection.pipeline() as pipeline:
+            job.set_status(JobStatus.FAILED, pipeline=pipeline)
+            job._handle_failure(_text(error), pipeline, worker_name=worker.name)
+            pipeline.execute()
+    _enqueue_dependents(job)
+    _call_handlers(worker, job, error)
+
+
+def _call_handlers(worker: BaseWorker, job: Job, error: Exception) -> None:
+    unlogged: Any = _Unlogged(worker)
+    try:
+        # Sentry's integration puts a function of its own in the place of this class' method.
+        Worker.handle_exception(unlogged, job, type(error), error, error.__traceback__)
+    # A handler may be anything.
+    except BaseException as failed:  # noqa: BLE001
+        log.warning("an exception handler failed for RQ's job %s: %r", job.id, failed)
+
+
+class _Unlogged:
+    """A worker of RQ's that logs nothing: why a job is dead has been logged already."""
+
+    log = _nothing
+
+    def __init__(self, worker: BaseWorker) -> None:
+        self._worker = worker
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._worker, name)
+
+
+def _text(error: Exception) -> str:
+    with suppress(Exception):
+        return "".join(traceback.format_exception(error))
+    return type(error).__name__
