@@ -7,14 +7,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from redis import Redis
 
 from drain import schema
 from drain.config import Settings
 from drain.embedded import Services
 from drain.embedded.servers import CARELESS, EmbeddedPostgres
-from tests import hostility, jobs_for_tests
+from tests import hostility, jobs_for_tests, jobs_in_batches
 from tests.support import query
 from tests.workshop import Workshop
+from tests.yard import Yard
 from workers import registry
 from workers.entry import Worker
 from workers.job_connection import close_all
@@ -30,6 +32,19 @@ def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksho
     with closing(Worker(Settings(database_url=database_url))) as worker:
         yield Workshop(database_url, worker)
     close_all()
+
+
+@pytest.fixture
+def yard(database_url: str, redis_url: str) -> Yard:
+    """Processes of `drain work` in a database with a table for effects."""
+    jobs_in_batches.create_effects(database_url)
+    return Yard(database_url, redis_url)
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url) as client:
+        yield client
 
 
 @pytest.fixture

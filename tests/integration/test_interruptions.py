@@ -22,12 +22,6 @@ from workers.outcome import Interrupted, describe
 STOPPED = {"type": "WorkerStoppedError", "message": "told to stop", "traceback": ""}
 
 
-@pytest.fixture
-def yard(database_url: str, redis_url: str) -> Yard:
-    jobs.create_effects(database_url)
-    return Yard(database_url, redis_url)
-
-
 def stop(yard: Yard, *words: str, **more: str) -> None:
     """Let a worker begin with what is pushed, and stop it in the middle."""
     with yard.working("--grace-seconds", "0.1", *words, **more) as command:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import redis
 from redis import Redis
 from rq import Queue, SimpleWorker, Worker, requeue_job
 from rq.command import send_stop_job_command
@@ -295,8 +296,9 @@ def test_a_job_that_no_workers_serializer_can_read_ends_as_dead(
 def test_a_role_of_an_older_version_buries_nothing_and_goes_on(
     yard: Yard, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise psycopg.errors.InsufficientPrivilege("permission denied for table inflight_jobs")
+    def refuse(connection: psycopg.Connection, *_: object, **__: object) -> None:
+        # By the server, which takes nothing more in a transaction in which it has refused something.
+        connection.execute("DO $$ BEGIN RAISE insufficient_privilege; END $$")
 
     monkeypatch.setattr(inflight, "bury_redelivered", refuse)
     (job_id,) = yard.pushed(jobs.note, "stopped")
@@ -360,6 +362,35 @@ def test_a_serializer_of_the_workers_does_not_matter_to_what_rq_is_told(client: 
     books.write(SimpleWorker([], connection=client, serializer=JSONSerializer))
     job = Job.fetch("shop-7-8", connection=client, serializer=DefaultSerializer)
     assert (job.get_status(), job.func_name) == (JobStatus.FAILED, "drain.rq.a.b")
+
+
+def test_what_a_redis_that_is_away_could_not_be_told_is_told_later_and_holds_up_nothing_else(
+    client: Redis,
+) -> None:
+    """The first of each kind cannot be told at all: somebody has spoilt a key that RQ reads."""
+    for number in (2, 4):
+        call = wire.tracked("shop", number, "default", "a.b", None, 1).data
+        client.hset(
+            f"rq:job:shop-{number}-1", mapping={"data": call, "origin": "default", "status": "queued"}
+        )
+    child = Queue("other", connection=client).enqueue(jobs.plain, "x", depends_on="shop-2-1")
+    client.set("rq:job:shop-1-1:dependents", "no set")
+    client.set("rq:job:shop-3-1", "no hash")
+    books = RQBooks()
+    books.finished("shop-1-1", "default")
+    books.finished("shop-2-1", "default")
+    for number in (3, 4):
+        books.died(f"shop-{number}-1", Death(number, "default", "it was told so"))
+    worker, away = SimpleWorker([], connection=client), Redis(port=1)
+    worker.connection = away
+    for _ in range(2):
+        with pytest.raises(redis.ConnectionError):
+            books.write(worker)
+    worker.connection = client
+    books.write(worker)
+    assert not books.waits
+    assert client.lrange("rq:queue:other", 0, -1) == [child.id.encode()]
+    assert client.hget("rq:job:shop-4-1", "status") == b"failed"
 
 
 def test_a_dead_job_that_is_retried_runs_under_an_id_of_its_own(yard: Yard, client: Redis) -> None:
