@@ -52,6 +52,7 @@ def test_a_job_of_a_batch_that_is_interrupted_has_no_attempt_taken_off(yard: Yar
     (job_id, *_) = yard.pushed(jobs.only_once, "first", "second")
     stop(yard, "--prefetch", "2")
     assert counted(yard, job_id) == ("inflight_jobs", 0, 1, 1)
+    assert not yard.row(job_id)["batched"]
 
 
 @pytest.mark.parametrize(

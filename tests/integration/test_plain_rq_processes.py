@@ -24,6 +24,7 @@ from tests.support import (
     end,
     impatient,
     only_rq_worker,
+    rq_workers,
     wait_until,
 )
 from tests.yard import Yard, children, kill_worker
@@ -277,11 +278,12 @@ def test_an_abandoned_job_with_a_callback_is_cleaned_up_at_the_start(
     assert not client.keys("rq:clean_registries:*")
 
 
+@pytest.mark.parametrize("rq_id", ["any", probes.LOOKS_LIKE_OURS])
 def test_a_job_with_which_rq_has_not_begun_as_its_process_dies_is_given_back(
-    yard: Yard, client: Redis, queue: Queue
+    yard: Yard, client: Redis, queue: Queue, rq_id: str
 ) -> None:
     """A crash between the answer and RQ's first word about the job."""
-    job = queue.enqueue(probes.note, "once")
+    job = queue.enqueue(probes.note, "once", job_id=rq_id)
     dies_once = (
         "import os, signal; from workers.plain_worker import ToldWorker as W; found = W._found\n"
         "def die(worker, queue, rq_id):\n"
@@ -300,17 +302,56 @@ def test_a_job_is_not_forgotten_of_which_redis_could_not_be_asked_for_a_moment(
 ) -> None:
     job = queue.enqueue(probes.note, "once")
     fails_once = (
-        "import redis; from workers.plain_worker import ToldWorker as W; found = W._found\n"
-        "def fail(worker, queue, rq_id):\n"
-        "    if worker.connection.incr('failures') == 1: raise redis.ConnectionError('away for a moment')\n"
-        "    return found(worker, queue, rq_id)\n"
-        "W._found = fail\n"
+        "import redis; from rq.job import Job; refresh = Job.refresh\n"
+        "def fail(job):\n"
+        "    if job.connection.incr('failures') == 1: raise redis.ConnectionError('away for a moment')\n"
+        "    return refresh(job)\n"
+        "Job.refresh = fail\n"
     )
     with drain_command("work", "--burst", env=yard.env(), program=fails_once + DRAIN) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
         assert len(command.events("started")) == 1
     assert job.get_status() is JobStatus.FINISHED
     assert marks(client) == ["once"]
+
+
+def test_a_name_of_another_machine_is_left_to_it(yard: Yard, client: Redis) -> None:
+    # No process has this id here.
+    client.hset("rq:worker:Alice", mapping={"pid": 2**30, "hostname": "elsewhere"})
+    with yard.working("--name", "Alice") as command:
+        wait_until(lambda: any(w.name.startswith("Alice.") for w in rq_workers(client, tracked=False)))
+        assert end(command) == 0
+    assert client.hget("rq:worker:Alice", "hostname") == b"elsewhere"
+
+
+def test_a_tracked_job_behind_a_plain_one_is_not_waited_for_beyond_the_grace(
+    yard: Yard, client: Redis, queue: Queue
+) -> None:
+    plain = queue.enqueue(probes.note, "plain")
+    stubborn = yard.pushed(jobs.never_yield, "stubborn")
+    with yard.working("--grace-seconds", "0.1", **IN_A_HURRY) as command:
+        wait_until(lambda: yard.effects() == ["stubborn"], PATIENCE_SECONDS)
+        assert plain.get_status() is JobStatus.FINISHED
+        assert end(command) == 0
+        assert command.events("killed")
+    assert yard.place(stubborn[0]) == "inflight_jobs"
+
+
+def test_a_second_signal_ends_an_rq_process_that_is_deaf_to_it(
+    yard: Yard, client: Redis, queue: Queue
+) -> None:
+    queue.enqueue(probes.hear_no_signal)
+    with yard.working("--plain", "inline", **impatient({"workers.plain._KILL_SECONDS": 0.1})) as command:
+        wait_until(lambda: marks(client), PATIENCE_SECONDS)
+        (pid,) = map(int, marks(client))
+        command.terminate()
+        wait_until(lambda: command.events("stopping"), PATIENCE_SECONDS)
+        command.terminate()
+        assert command.wait(PATIENCE_SECONDS) == 0
+        assert not command.events("killed")
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert no_worker_is_left(client)
 
 
 def raise_after(command: Any, seconds: float) -> None:
