@@ -15,6 +15,8 @@ import psycopg
 import pytest
 import redis
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from rq import Queue, SimpleWorker, Worker, requeue_job
 from rq.command import send_stop_job_command
 from rq.job import Job, JobStatus
@@ -40,7 +42,7 @@ from tests.support import (
     wait_until,
 )
 from tests.yard import Yard
-from workers import entry
+from workers import entry, rq_books
 from workers.death import Death
 from workers.rq_books import RQBooks
 
@@ -401,7 +403,7 @@ def test_what_a_redis_that_is_away_could_not_be_told_is_told_later_and_holds_up_
     client.set("rq:job:shop-1-1:dependents", "no set")
     client.set("rq:job:shop-3-1", "no hash")
     books, worker = RQBooks(), SimpleWorker([], connection=client)
-    away = Redis(port=1)
+    away = Redis(port=1, retry=Retry(NoBackoff(), 0))
     for number in (1, 2):
         books.finished(f"shop-{number}-1", "default")
     write_after_an_outage(books, worker, away)
@@ -411,6 +413,12 @@ def test_what_a_redis_that_is_away_could_not_be_told_is_told_later_and_holds_up_
     assert not books.waits
     assert client.lrange("rq:queue:other", 0, -1) == [child.id.encode()]
     assert client.hget("rq:job:shop-4-1", "status") == b"failed"
+
+
+def test_no_more_than_so_many_deaths_wait_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rq_books, "_MOST_WAITING", 1)
+    books, death = RQBooks(), Death(3, "default", "it was told so")
+    assert [books.died("shop-3-1", death) for _ in range(2)] == [True, False]
 
 
 def write_after_an_outage(books: RQBooks, worker: SimpleWorker, away: Redis) -> None:
