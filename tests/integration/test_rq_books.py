@@ -30,6 +30,7 @@ from drain.transitions import dead, inflight
 from drain.transitions.inflight import Redelivered
 from drain.wire import FAILED_TTL_SECONDS, Fate, Intake
 from drain.wire.earlier import Earlier
+from drain.wire.workers import forget_worker
 from tests import jobs_in_batches as jobs
 from tests.support import (
     DRAIN,
@@ -413,6 +414,16 @@ def test_what_a_redis_that_is_away_could_not_be_told_is_told_later_and_holds_up_
     assert not books.waits
     assert client.lrange("rq:queue:other", 0, -1) == [child.id.encode()]
     assert client.hget("rq:job:shop-4-1", "status") == b"failed"
+
+
+def test_a_worker_is_forgotten_only_under_the_id_of_its_process_and_unless_it_took_leave(
+    client: Redis,
+) -> None:
+    for pid, field, is_left in ((1, "birth", True), (2, "death", True), (2, "birth", False)):
+        client.hset("rq:worker:Alice", mapping={"pid": 2, field: "some time"})
+        forget_worker(client, "Alice", pid, ["default"])
+        assert bool(client.exists("rq:worker:Alice")) is is_left
+        client.delete("rq:worker:Alice")
 
 
 def test_no_more_than_so_many_deaths_wait_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
