@@ -20,6 +20,7 @@ from typing import IO, Any, TypeVar
 import psycopg
 import pytest
 from redis import Redis
+from rq import Worker
 
 from drain import stage_many
 from drain.database import postgres
@@ -198,6 +199,18 @@ def pushed_jobs(redis_url: str, queue: str = "default", *, namespace: str = NAME
     """Ids of our jobs in the Redis list of a queue, in the same order."""
     ours = (re.match(rf"{namespace}-(\d+)-", rq_id) for rq_id in pushed(redis_url, queue))
     return [int(match[1]) for match in ours if match]
+
+
+def rq_workers(client: Redis, *, tracked: bool) -> list[Worker]:
+    """The workers that RQ lists: those of tracked jobs, or those of plain ones."""
+    listed: list[Any] = Worker.all(connection=client)
+    return [worker for worker in listed if worker.name.endswith(".tracked") is tracked]
+
+
+def only_rq_worker(client: Redis, *, tracked: bool) -> Worker:
+    """The one that RQ lists, once it does."""
+    (worker,) = wait_until(lambda: rq_workers(client, tracked=tracked), PATIENCE_SECONDS)
+    return worker
 
 
 @contextmanager

@@ -71,6 +71,13 @@ def be_deaf() -> None:
     ctypes.CDLL(None).sleep(FOREVER_SECONDS)
 
 
+def hear_no_signal() -> None:
+    """As code in C that holds the interpreter, in its process and all threads of it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    mark(_job().connection, os.getpid())
+    time.sleep(FOREVER_SECONDS)
+
+
 def sleep_for_ever(word: str = "asleep") -> None:
     mark(_job().connection, word)
     time.sleep(FOREVER_SECONDS)

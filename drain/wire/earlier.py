@@ -1,7 +1,7 @@
 """Earlier deliveries of jobs that are delivered again: what RQ says of them, and what depends on them.
 
 rq:job:<rq id>:dependents      set of RQ ids: plain RQ jobs that wait for this delivery to be finished
-rq:job:<rq id>:dependencies    set of RQ ids: what a plain RQ job waits for
+rq:job::<rq id>:dependencies   set of RQ ids: what a plain RQ job waits for (RQ spells it so)
 rq:results:<rq id>             stream: RQ's results of a job, the last of which says why it has failed
 rq:failed:<queue>              sorted set of RQ ids: RQ's registry of failed jobs
 drain:dependents:<rq id>       ours: dependents of a delivery that RQ takes for finished, though its job is not
@@ -55,11 +55,12 @@ local function carry(source, old, new)
   if redis.call('TYPE', source).ok ~= 'set' then return end
   for _, child in ipairs(redis.call('SMEMBERS', source)) do
     local key = 'rq:job:' .. child
-    if redis.call('SREM', key .. ':dependencies', old) == 1 then
-      redis.call('SADD', key .. ':dependencies', new)
+    local dependencies = 'rq:job::' .. child .. ':dependencies'
+    if redis.pcall('SREM', dependencies, old) == 1 then
+      redis.call('SADD', dependencies, new)
     end
-    local named = redis.call('HGET', key, 'dependency_ids')
-    if named then redis.call('HSET', key, 'dependency_ids', replaced(named, old, new)) end
+    local named = redis.pcall('HGET', key, 'dependency_ids')
+    if type(named) == 'string' then redis.call('HSET', key, 'dependency_ids', replaced(named, old, new)) end
     redis.call('SADD', 'rq:job:' .. new .. ':dependents', child)
     carried = carried + 1
   end

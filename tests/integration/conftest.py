@@ -7,15 +7,17 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from redis import Redis
 
 from drain.config import Settings
 from drain.database import schema
 from drain.embedded import Services
 from drain.embedded.servers import CARELESS, EmbeddedPostgres
 from drain.jobs import registry
-from tests import hostility, jobs_for_tests
+from tests import hostility, jobs_for_tests, jobs_in_batches
 from tests.helpers import query
 from tests.inprocess_worker import Workshop
+from tests.worker_processes import Yard
 from workers.context.connection import close_all
 from workers.entry import Worker
 
@@ -30,6 +32,19 @@ def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksho
     with closing(Worker(Settings(database_url=database_url))) as worker:
         yield Workshop(database_url, worker)
     close_all()
+
+
+@pytest.fixture
+def yard(database_url: str, redis_url: str) -> Yard:
+    """Processes of `drain work` in a database with a table for effects."""
+    jobs_in_batches.create_effects(database_url)
+    return Yard(database_url, redis_url)
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url) as client:
+        yield client
 
 
 @pytest.fixture

@@ -3,18 +3,10 @@
 import signal
 from collections import Counter
 
-import pytest
-
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, end, leading, pushed_jobs, query, wait_until
 from tests.integration.test_batches import KILLED_SOON
 from tests.worker_processes import Yard
-
-
-@pytest.fixture
-def yard(database_url: str, redis_url: str) -> Yard:
-    jobs.create_effects(database_url)
-    return Yard(database_url, redis_url)
 
 
 def test_as_many_run_at_once_as_were_asked_for_and_no_more(yard: Yard) -> None:

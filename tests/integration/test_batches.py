@@ -31,12 +31,6 @@ from tests.worker_processes import Yard, children, kill_worker, sleeps, threads
 MANY = 300
 
 
-@pytest.fixture
-def yard(database_url: str, redis_url: str) -> Yard:
-    jobs.create_effects(database_url)
-    return Yard(database_url, redis_url)
-
-
 def test_hundreds_of_jobs_are_finished_each_once_and_only_the_dead_stay_in_redis(yard: Yard) -> None:
     ids = yard.pushed(jobs.note_in_transaction, *map(str, range(10)))
     ids += yard.pushed("tests.unheard.of", *range(5), max_attempts=1)
@@ -184,6 +178,9 @@ def test_workers_whose_supervisor_is_killed_end_by_themselves_and_finish_what_th
         yard.say("go")
         yard.wait_for("finished_jobs", running)
         wait_until(lambda: not any(is_alive(pid) for pid in pids), PATIENCE_SECONDS)
+    # Once, and by the attempt that was under way.
+    assert yard.effects() == ["running", "go"]
+    assert (yard.row(running[0])["attempts"], yard.row(running[0])["fencing_token"]) == (1, 1)
 
 
 def is_alive(pid: int) -> bool:

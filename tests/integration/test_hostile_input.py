@@ -13,14 +13,24 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 from redis import Redis
-from rq import Queue, Worker
+from rq import Queue
 from rq.command import send_shutdown_command
 from rq.job import Job, JobStatus
 from rq.registry import FailedJobRegistry
 
 from drain.__main__ import main
 from tests import jobs_in_batches as jobs
-from tests.helpers import DRAIN, PATIENCE_SECONDS, ROOT, Command, new_enqueuer, query, stage_jobs, wait_until
+from tests.helpers import (
+    DRAIN,
+    PATIENCE_SECONDS,
+    ROOT,
+    Command,
+    new_enqueuer,
+    only_rq_worker,
+    query,
+    stage_jobs,
+    wait_until,
+)
 from tests.worker_processes import Yard
 
 COMMANDED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -41,18 +51,6 @@ PAYLOADS = [
 ]
 
 
-@pytest.fixture
-def yard(database_url: str, redis_url: str) -> Yard:
-    jobs.create_effects(database_url)
-    return Yard(database_url, redis_url)
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Redis]:
-    with Redis.from_url(redis_url) as client:
-        yield client
-
-
 def lines_with(command: Command, text: str) -> list[dict[str, Any]]:
     """Its log lines whose message holds this text; whatever is no log line fails the test."""
     lines = [json.loads(line) for line in command.output.splitlines()]
@@ -68,12 +66,8 @@ def lines_with(command: Command, text: str) -> list[dict[str, Any]]:
 def test_garbage_on_the_command_channel_is_a_line_each_and_the_next_command_is_heard(
     yard: Yard, client: Redis, *, is_tracked: bool
 ) -> None:
-    def named() -> list[str]:
-        names = [worker.name for worker in Worker.all(connection=client)]
-        return [name for name in names if name.endswith(".tracked") == is_tracked]
-
     with yard.working() as command:
-        (name,) = wait_until(named, PATIENCE_SECONDS)
+        name = only_rq_worker(client, tracked=is_tracked).name
         channel = f"rq:pubsub:{name}"
         wait_until(lambda: client.pubsub_numsub(channel)[0][1], PATIENCE_SECONDS)
         for payload in PAYLOADS:

@@ -23,12 +23,6 @@ from workers.execution.outcome import Interrupted, describe
 STOPPED = {"type": "WorkerStoppedError", "message": "told to stop", "traceback": ""}
 
 
-@pytest.fixture
-def yard(database_url: str, redis_url: str) -> Yard:
-    jobs.create_effects(database_url)
-    return Yard(database_url, redis_url)
-
-
 def stop(yard: Yard, *words: str, **more: str) -> None:
     """Let a worker begin with what is pushed, and stop it in the middle."""
     with yard.working("--grace-seconds", "0.1", *words, **more) as command:
@@ -59,6 +53,7 @@ def test_a_job_of_a_batch_that_is_interrupted_has_no_attempt_taken_off(yard: Yar
     (job_id, *_) = yard.pushed(jobs.only_once, "first", "second")
     stop(yard, "--prefetch", "2")
     assert counted(yard, job_id) == ("inflight_jobs", 0, 1, 1)
+    assert not yard.row(job_id)["batched"]
 
 
 @pytest.mark.parametrize(

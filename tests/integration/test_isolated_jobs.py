@@ -3,17 +3,9 @@
 import signal
 from collections import Counter
 
-import pytest
-
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, end, leading, query, wait_until
 from tests.worker_processes import Yard, children
-
-
-@pytest.fixture
-def yard(database_url: str, redis_url: str) -> Yard:
-    jobs.create_effects(database_url)
-    return Yard(database_url, redis_url)
 
 
 def test_it_runs_in_a_child_of_the_worker_beside_jobs_that_do_not(yard: Yard) -> None:

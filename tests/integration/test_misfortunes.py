@@ -19,12 +19,6 @@ from tests.worker_processes import Yard, children, kill_worker
 LOCK = "SELECT FROM inflight_jobs WHERE id = %s FOR UPDATE"
 
 
-@pytest.fixture
-def yard(database_url: str, redis_url: str) -> Yard:
-    jobs.create_effects(database_url)
-    return Yard(database_url, redis_url)
-
-
 def test_a_claim_that_took_long_is_run_all_the_same(yard: Yard) -> None:
     """It has not waited behind another job, though it was asked for long ago."""
     ids = yard.pushed(jobs.note, "a")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -17,23 +16,21 @@ from rq.registry import FailedJobRegistry, StartedJobRegistry
 
 from tests import jobs_in_batches as jobs
 from tests import plain_probes as probes
-from tests.helpers import DRAIN, NAMESPACE, PATIENCE_SECONDS, drain_command, end, impatient, wait_until
+from tests.helpers import (
+    DRAIN,
+    NAMESPACE,
+    PATIENCE_SECONDS,
+    drain_command,
+    end,
+    impatient,
+    only_rq_worker,
+    rq_workers,
+    wait_until,
+)
 from tests.worker_processes import Yard, children, kill_worker
 
 MODES = pytest.mark.parametrize("mode", ["fork", "inline"])
 IN_A_HURRY = impatient({"workers.supervisor.supervisor._KILL_SECONDS": 1.0})
-
-
-@pytest.fixture
-def yard(database_url: str, redis_url: str) -> Yard:
-    jobs.create_effects(database_url)
-    return Yard(database_url, redis_url)
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Redis]:
-    with Redis.from_url(redis_url) as client:
-        yield client
 
 
 @pytest.fixture
@@ -44,15 +41,6 @@ def queue(client: Redis) -> Queue:
 def marks(client: Redis) -> list[str]:
     found: Any = client.lrange(probes.MARKS, 0, -1)
     return [mark.decode() for mark in found]
-
-
-def plain_worker(client: Redis) -> Worker:
-    def listed() -> list[Any]:
-        return [w for w in Worker.all(connection=client) if not w.name.endswith(".tracked")]
-
-    (worker,) = wait_until(listed, PATIENCE_SECONDS)
-    assert isinstance(worker, Worker)
-    return worker
 
 
 def no_worker_is_left(client: Redis) -> bool:
@@ -100,8 +88,11 @@ def test_rqs_shutdown_command_ends_the_worker_process(yard: Yard, client: Redis,
     job = queue.enqueue(probes.wait_for, "go")
     with yard.working() as command:
         wait_until(lambda: marks(client), PATIENCE_SECONDS)
-        send_shutdown_command(client, plain_worker(client).name)
-        wait_until(lambda: client.hget(plain_worker(client).key, "shutdown_requested_date"), PATIENCE_SECONDS)
+        send_shutdown_command(client, only_rq_worker(client, tracked=False).name)
+        wait_until(
+            lambda: client.hget(only_rq_worker(client, tracked=False).key, "shutdown_requested_date"),
+            PATIENCE_SECONDS,
+        )
         client.set("go", 1)
         assert command.wait(PATIENCE_SECONDS) == 0
         assert len(command.events("started")) == 1
@@ -112,13 +103,13 @@ def test_an_rq_process_that_is_killed_is_replaced_and_is_no_ghost(
     yard: Yard, client: Redis, queue: Queue
 ) -> None:
     with yard.working() as command:
-        first = plain_worker(client)
+        first = only_rq_worker(client, tracked=False)
         assert first.pid is not None
         os.kill(first.pid, signal.SIGKILL)
         wait_until(lambda: command.events("rq_process_died"), PATIENCE_SECONDS)
         job = queue.enqueue(probes.note, "afterwards")
         wait_until(lambda: job.get_status() is JobStatus.FINISHED, PATIENCE_SECONDS)
-        assert plain_worker(client).pid != first.pid
+        assert only_rq_worker(client, tracked=False).pid != first.pid
         assert len(Worker.all(connection=client)) == 2
         assert end(command) == 0
     assert no_worker_is_left(client)
@@ -130,7 +121,7 @@ def test_a_worker_process_that_is_killed_leaves_its_plain_job_to_end_and_no_ghos
     job = queue.enqueue(probes.wait_for, "go")
     with yard.working() as command:
         wait_until(lambda: marks(client), PATIENCE_SECONDS)
-        killed = plain_worker(client)
+        killed = only_rq_worker(client, tracked=False)
         kill_worker(command)
         wait_until(lambda: len(command.events("started")) == 2, PATIENCE_SECONDS)
         client.set("go", 1)
@@ -287,11 +278,12 @@ def test_an_abandoned_job_with_a_callback_is_cleaned_up_at_the_start(
     assert not client.keys("rq:clean_registries:*")
 
 
+@pytest.mark.parametrize("rq_id", ["any", probes.LOOKS_LIKE_OURS])
 def test_a_job_with_which_rq_has_not_begun_as_its_process_dies_is_given_back(
-    yard: Yard, client: Redis, queue: Queue
+    yard: Yard, client: Redis, queue: Queue, rq_id: str
 ) -> None:
     """A crash between the answer and RQ's first word about the job."""
-    job = queue.enqueue(probes.note, "once")
+    job = queue.enqueue(probes.note, "once", job_id=rq_id)
     dies_once = (
         "import os, signal; from workers.plain.rq_process import ToldWorker as W; found = W._found\n"
         "def die(worker, queue, rq_id):\n"
@@ -303,6 +295,63 @@ def test_a_job_with_which_rq_has_not_begun_as_its_process_dies_is_given_back(
         assert command.wait(PATIENCE_SECONDS) == 0
     assert job.get_status() is JobStatus.FINISHED
     assert marks(client) == ["once"]
+
+
+def test_a_job_is_not_forgotten_of_which_redis_could_not_be_asked_for_a_moment(
+    yard: Yard, client: Redis, queue: Queue
+) -> None:
+    job = queue.enqueue(probes.note, "once")
+    fails_once = (
+        "import redis; from rq.job import Job; refresh = Job.refresh\n"
+        "def fail(job):\n"
+        "    if job.connection.incr('failures') == 1: raise redis.ConnectionError('away for a moment')\n"
+        "    return refresh(job)\n"
+        "Job.refresh = fail\n"
+    )
+    with drain_command("work", "--burst", env=yard.env(), program=fails_once + DRAIN) as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+        assert len(command.events("started")) == 1
+    assert job.get_status() is JobStatus.FINISHED
+    assert marks(client) == ["once"]
+
+
+def test_a_name_of_another_machine_is_left_to_it(yard: Yard, client: Redis) -> None:
+    # No process has this id here.
+    client.hset("rq:worker:Alice", mapping={"pid": 2**30, "hostname": "elsewhere"})
+    with yard.working("--name", "Alice") as command:
+        wait_until(lambda: any(w.name.startswith("Alice.") for w in rq_workers(client, tracked=False)))
+        assert end(command) == 0
+    assert client.hget("rq:worker:Alice", "hostname") == b"elsewhere"
+
+
+def test_a_tracked_job_behind_a_plain_one_is_not_waited_for_beyond_the_grace(
+    yard: Yard, client: Redis, queue: Queue
+) -> None:
+    plain = queue.enqueue(probes.note, "plain")
+    stubborn = yard.pushed(jobs.never_yield, "stubborn")
+    with yard.working("--grace-seconds", "0.1", **IN_A_HURRY) as command:
+        wait_until(lambda: yard.effects() == ["stubborn"], PATIENCE_SECONDS)
+        assert plain.get_status() is JobStatus.FINISHED
+        assert end(command) == 0
+        assert command.events("killed")
+    assert yard.place(stubborn[0]) == "inflight_jobs"
+
+
+def test_a_second_signal_ends_an_rq_process_that_is_deaf_to_it(
+    yard: Yard, client: Redis, queue: Queue
+) -> None:
+    queue.enqueue(probes.hear_no_signal)
+    with yard.working("--plain", "inline", **impatient({"workers.plain.jobs._KILL_SECONDS": 0.1})) as command:
+        wait_until(lambda: marks(client), PATIENCE_SECONDS)
+        (pid,) = map(int, marks(client))
+        command.terminate()
+        wait_until(lambda: command.events("stopping"), PATIENCE_SECONDS)
+        command.terminate()
+        assert command.wait(PATIENCE_SECONDS) == 0
+        assert not command.events("killed")
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert no_worker_is_left(client)
 
 
 def raise_after(command: Any, seconds: float) -> None:

@@ -1,16 +1,22 @@
 """What RQ's own workers and tools see of tracked jobs that die, wait, are stopped or cannot be read."""
 
+import base64
 import pickle
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
+import redis
 from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from rq import Queue, SimpleWorker, Worker, requeue_job
 from rq.command import send_stop_job_command
 from rq.job import Job, JobStatus
@@ -20,8 +26,12 @@ from rq.serializers import DefaultSerializer, JSONSerializer
 from drain import wire
 from drain.enqueuer import rq_verdicts
 from drain.enqueuer.redelivery import Redelivery
+from drain.enqueuer.rq_verdicts import RQVerdicts
 from drain.tables import dead, inflight
-from drain.wire import FAILED_TTL_SECONDS, Consumer
+from drain.tables.inflight import Redelivered
+from drain.wire import FAILED_TTL_SECONDS, Consumer, Fate
+from drain.wire.earlier import Earlier
+from drain.wire.workers import forget_worker
 from tests import jobs_in_batches as jobs
 from tests.helpers import (
     DRAIN,
@@ -35,10 +45,12 @@ from tests.helpers import (
 )
 from tests.worker_processes import Yard
 from workers import entry
+from workers.execution import rq_books
 from workers.execution.death import Death
 from workers.execution.rq_books import RQBooks
 
 RQ = str(Path(sys.executable).with_name("rq"))
+UNREADABLE = b"rq.exceptions.DeserializationError"
 
 
 @pytest.fixture
@@ -211,6 +223,23 @@ def test_a_plain_job_that_depends_on_a_tracked_one_is_released_when_that_is_fini
     assert all(client.ttl(key) > 0 for key in client.scan_iter("*:dependents*"))
 
 
+def test_a_plain_job_waits_for_a_job_that_is_delivered_again_whatever_else_it_waits_for(
+    yard: Yard, client: Redis
+) -> None:
+    """RQ takes a dependency that it knows nothing of, such as the earlier delivery, for met."""
+    yard.pushed(jobs.note, "tracked")
+    (earlier,) = pushed(yard.redis_url)
+    first, then = Queue("first", connection=client), Queue("then", connection=client)
+    plain = first.enqueue(jobs.plain, "plain")
+    both = then.enqueue(jobs.plain, "both", depends_on=[earlier, plain.id])
+    client.delete("rq:queue:default")
+    yard.redeliver()
+    SimpleWorker([first], connection=client).work(burst=True)
+    assert statuses(plain, both) == [JobStatus.FINISHED, JobStatus.DEFERRED]
+    run_under_drain(yard)
+    wait_until(lambda: both.get_status() is JobStatus.QUEUED, PATIENCE_SECONDS)
+
+
 @PROGRAMS
 def test_a_plain_job_that_depends_on_a_dead_one_waits_unless_it_allows_failures(
     yard: Yard, client: Redis, program: str
@@ -296,8 +325,9 @@ def test_a_job_that_no_workers_serializer_can_read_ends_as_dead(
 def test_a_role_of_an_older_version_buries_nothing_and_goes_on(
     yard: Yard, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise psycopg.errors.InsufficientPrivilege("permission denied for table inflight_jobs")
+    def refuse(connection: psycopg.Connection, *_: object, **__: object) -> None:
+        # By the server, which takes nothing more in a transaction in which it has refused something.
+        connection.execute("DO $$ BEGIN RAISE insufficient_privilege; END $$")
 
     monkeypatch.setattr(inflight, "bury_redelivered", refuse)
     (job_id,) = yard.pushed(jobs.note, "stopped")
@@ -336,7 +366,7 @@ def test_nothing_is_unpickled_to_tell_rq_of_an_end(client: Redis) -> None:
     waiting = Queue("other", connection=client).enqueue(jobs.plain, "x", depends_on=None, meta={"kept": 1})
     client.delete("rq:queue:other")
     client.hset(waiting.key, mapping={"status": "deferred", "result": bomb, "dependency_ids": '["shop-7-8"]'})
-    client.sadd(f"{waiting.key}:dependencies", "shop-7-8")
+    client.sadd(waiting.dependencies_key, "shop-7-8")
     for data in (call, bomb):
         client.hset(
             "rq:job:shop-7-8", mapping={"data": data, "origin": "default", "result": bomb, "meta": bomb}
@@ -361,6 +391,110 @@ def test_a_serializer_of_the_workers_does_not_matter_to_what_rq_is_told(client: 
     books.write(SimpleWorker([], connection=client, serializer=JSONSerializer))
     job = Job.fetch("shop-7-8", connection=client, serializer=DefaultSerializer)
     assert (job.get_status(), job.func_name) == (JobStatus.FAILED, "drain.rq.a.b")
+
+
+def test_what_a_redis_that_is_away_could_not_be_told_is_told_later_and_holds_up_nothing_else(
+    client: Redis,
+) -> None:
+    """The first of each kind cannot be told at all: somebody has spoilt a key that RQ reads."""
+    for number in (2, 4):
+        call = wire.tracked("shop", number, "default", "a.b", None, 1).data
+        client.hset(
+            f"rq:job:shop-{number}-1", mapping={"data": call, "origin": "default", "status": "queued"}
+        )
+    child = Queue("other", connection=client).enqueue(jobs.plain, "x", depends_on="shop-2-1")
+    client.set("rq:job:shop-1-1:dependents", "no set")
+    client.set("rq:job:shop-3-1", "no hash")
+    books, worker = RQBooks(), SimpleWorker([], connection=client)
+    away = Redis(port=1, retry=Retry(NoBackoff(), 0))
+    for number in (1, 2):
+        books.finished(f"shop-{number}-1", "default")
+    write_after_an_outage(books, worker, away)
+    for number in (3, 4):
+        books.died(f"shop-{number}-1", Death(number, "default", "it was told so"))
+    write_after_an_outage(books, worker, away)
+    assert not books.waits
+    assert client.lrange("rq:queue:other", 0, -1) == [child.id.encode()]
+    assert client.hget("rq:job:shop-4-1", "status") == b"failed"
+
+
+def test_a_worker_is_forgotten_only_under_the_id_of_its_process_and_unless_it_took_leave(
+    client: Redis,
+) -> None:
+    for pid, field, is_left in ((1, "birth", True), (2, "death", True), (2, "birth", False)):
+        client.hset("rq:worker:Alice", mapping={"pid": 2, field: "some time"})
+        forget_worker(client, "Alice", pid, ["default"])
+        assert bool(client.exists("rq:worker:Alice")) is is_left
+        client.delete("rq:worker:Alice")
+
+
+def test_no_more_than_so_many_deaths_wait_to_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rq_books, "_MOST_WAITING", 1)
+    books, death = RQBooks(), Death(3, "default", "it was told so")
+    assert [books.died("shop-3-1", death) for _ in range(2)] == [True, False]
+
+
+def write_after_an_outage(books: RQBooks, worker: SimpleWorker, away: Redis) -> None:
+    here, worker.connection = worker.connection, away
+    for _ in range(2):
+        with pytest.raises(redis.ConnectionError):
+            books.write(worker)
+    worker.connection = here
+    books.write(worker)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"no base64",
+        base64.b64encode(b"no zlib"),
+        base64.b64encode(zlib.compress(bytes(2_000_000) + UNREADABLE)),
+    ],
+    ids=["text", "bytes", "more than anybody reads"],
+)
+def test_what_somebody_has_spoilt_says_nothing_of_a_delivery_and_hides_no_other(
+    client: Redis, told: bytes
+) -> None:
+    client.set("rq:job:a", "no hash")
+    for rq_id in ("b", "c", "d"):
+        client.hset(f"rq:job:{rq_id}", "status", "failed")
+    client.set("rq:results:b", "no stream")
+    client.xadd("rq:results:c", {"exc_string": told})
+    client.xadd("rq:results:d", {"exc_string": base64.b64encode(zlib.compress(UNREADABLE))})
+    looked = Earlier(client).look(["a", "b", "c", "d"])
+    assert looked == [Fate.UNKNOWN, Fate.UNKNOWN, Fate.UNKNOWN, Fate.UNREADABLE]
+    client.sadd("rq:job:d:dependents", "a")
+    client.set("rq:job::a:dependencies", "no set")
+    assert Earlier(client).carry([("d", "e")]) == 1
+
+
+def test_only_deliveries_in_turn_count_as_unreadable_and_the_count_of_few_jobs_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rq_verdicts, "MOST_UNREADABLE", 3)
+    monkeypatch.setattr(rq_verdicts, "_MOST_COUNTED", 2)
+    buried: list[int] = []
+    monkeypatch.setattr(inflight, "bury_redelivered", lambda _, ids, **__: buried.extend(ids))
+    fates: list[Fate] = []
+    wire = SimpleNamespace(namespace="shop", fates=lambda _: fates)
+    connection = SimpleNamespace(transaction=nullcontext)
+    enqueuer: Any = SimpleNamespace(redis=wire, connection=connection)
+    verdicts = RQVerdicts(enqueuer)
+
+    def look(job_id: int, fate: Fate) -> None:
+        fates[:] = [fate]
+        verdicts.bury([Redelivered(job_id, "default", "a.b", None, 2, 1)])
+
+    bad = Fate.UNREADABLE
+    for fate in (bad, bad, Fate.UNKNOWN, bad, bad):
+        look(1, fate)
+    assert buried == []
+    look(1, bad)
+    assert buried == [1]
+    # The counts of 2 and 3 leave no room for that of 1.
+    for job_id in (1, 1, 2, 3, 1):
+        look(job_id, bad)
+    assert buried == [1]
 
 
 def test_a_dead_job_that_is_retried_runs_under_an_id_of_its_own(yard: Yard, client: Redis) -> None:

@@ -2,9 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis import Redis
@@ -15,33 +13,20 @@ from rq.registry import FailedJobRegistry, FinishedJobRegistry
 from rq.suspension import resume, suspend
 
 from tests import jobs_in_batches as jobs
-from tests.helpers import PATIENCE_SECONDS, end, impatient, leading, pushed, pushed_jobs, wait_until
+from tests.helpers import (
+    PATIENCE_SECONDS,
+    end,
+    impatient,
+    leading,
+    only_rq_worker,
+    pushed,
+    pushed_jobs,
+    rq_workers,
+    wait_until,
+)
 from tests.worker_processes import Yard, children
 
 RQ = str(Path(sys.executable).with_name("rq"))
-
-
-@pytest.fixture
-def yard(database_url: str, redis_url: str) -> Yard:
-    jobs.create_effects(database_url)
-    return Yard(database_url, redis_url)
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Redis]:
-    with Redis.from_url(redis_url) as client:
-        yield client
-
-
-def workers(client: Redis, *, tracked: bool) -> list[Worker]:
-    """The workers that RQ lists: of tracked jobs, or of plain ones."""
-    listed: list[Any] = Worker.all(connection=client)
-    return [worker for worker in listed if worker.name.endswith(".tracked") is tracked]
-
-
-def only_worker(client: Redis) -> Worker:
-    (worker,) = wait_until(lambda: workers(client, tracked=True), PATIENCE_SECONDS)
-    return worker
 
 
 def test_rq_lists_each_process_with_its_queues_its_state_and_its_counts(yard: Yard, client: Redis) -> None:
@@ -52,12 +37,12 @@ def test_rq_lists_each_process_with_its_queues_its_state_and_its_counts(yard: Ya
         yard.wait_for("dead_jobs", dead)
 
         def counts() -> tuple[int, int]:
-            listed = workers(client, tracked=True)
+            listed = rq_workers(client, tracked=True)
             return sum(w.successful_job_count for w in listed), sum(w.failed_job_count for w in listed)
 
         wait_until(lambda: counts() == (5, 2), PATIENCE_SECONDS)
-        assert {worker.pid for worker in workers(client, tracked=True)} == set(children(command))
-        wait_until(lambda: len(workers(client, tracked=False)) == 2, PATIENCE_SECONDS)
+        assert {worker.pid for worker in rq_workers(client, tracked=True)} == set(children(command))
+        wait_until(lambda: len(rq_workers(client, tracked=False)) == 2, PATIENCE_SECONDS)
         assert [w.queue_names() for w in Worker.all(connection=client)] == [["default", "mail"]] * 4
         wait_until(
             lambda: {w.get_state() for w in Worker.all(connection=client)} == {"idle"}, PATIENCE_SECONDS
@@ -76,19 +61,19 @@ def test_rq_lists_each_process_with_its_queues_its_state_and_its_counts(yard: Ya
 
 def test_a_worker_is_listed_again_when_redis_has_lost_its_memory(yard: Yard, client: Redis) -> None:
     with yard.working(**impatient({"workers.process.rq_presence._HEARTBEAT_SECONDS": 0.5})) as command:
-        only_worker(client)
+        only_rq_worker(client, tracked=True)
         client.flushall()
         with leading(yard.env()):
             ids = yard.stage(jobs.note, "afterwards")
             yard.wait_for("finished_jobs", ids)
-        worker = only_worker(client)
+        worker = only_rq_worker(client, tracked=True)
         assert [worker.pid] == children(command)
         assert end(command) == 0
 
 
 def test_rq_suspend_stops_the_taking_until_rq_resume(yard: Yard, client: Redis) -> None:
     with yard.working() as command:
-        worker = only_worker(client)
+        worker = only_rq_worker(client, tracked=True)
         first = yard.pushed(jobs.note, "first")
         yard.wait_for("finished_jobs", first)
         suspend(client)
@@ -112,7 +97,7 @@ def test_the_shutdown_command_ends_the_process_and_nobody_takes_its_place(yard: 
     (job_id,) = yard.pushed(jobs.wait_for_go, "running")
     with yard.working() as command:
         wait_until(yard.effects, PATIENCE_SECONDS)
-        send_shutdown_command(client, only_worker(client).name)
+        send_shutdown_command(client, only_rq_worker(client, tracked=True).name)
         yard.say("go")
         assert command.wait(PATIENCE_SECONDS) == 0
         assert len(command.events("started")) == 1
@@ -125,7 +110,7 @@ def test_the_stop_command_ends_a_job_for_good(yard: Yard, client: Redis) -> None
     with yard.working() as command:
         wait_until(yard.effects, PATIENCE_SECONDS)
         wait_until(lambda: Job.fetch(rq_id, connection=client).worker_name, PATIENCE_SECONDS)
-        assert client.hget(only_worker(client).key, "current_job") == rq_id.encode()
+        assert client.hget(only_rq_worker(client, tracked=True).key, "current_job") == rq_id.encode()
         send_stop_job_command(client, rq_id)
         yard.wait_for("dead_jobs", [job_id])
         others = yard.pushed(jobs.note, "next")
@@ -138,7 +123,7 @@ def test_the_kill_horse_command_ends_an_attempt(yard: Yard, client: Redis) -> No
     (job_id,) = yard.pushed(jobs.wait_for_go, "running")
     with yard.working() as command:
         wait_until(yard.effects, PATIENCE_SECONDS)
-        send_kill_horse_command(client, only_worker(client).name)
+        send_kill_horse_command(client, only_rq_worker(client, tracked=True).name)
         wait_until(lambda: yard.row(job_id)["last_error"], PATIENCE_SECONDS)
         assert yard.row(job_id)["last_error"]["type"] == "workers.errors.WorkerStoppedError"
         # A person has ended it, and no deploy: it counts.
@@ -187,7 +172,7 @@ def test_plain_rq_jobs_that_come_while_the_worker_waits_are_executed_too(yard: Y
 
 
 def two(client: Redis) -> list[Worker]:
-    listed = workers(client, tracked=False)
+    listed = rq_workers(client, tracked=False)
     return listed if len(listed) == 2 else []
 
 

@@ -119,6 +119,24 @@ def test_a_server_that_answers_and_refuses_a_statement_is_not_away() -> None:
     assert (is_outage(AWAY), is_outage(REFUSED), is_outage(ValueError())) == (True, False, False)
 
 
+def test_jobs_that_an_outage_has_left_are_counted_in_the_line_that_ends_it_and_in_no_other(
+    log: pytest.LogCaptureFixture, clock: list[float]
+) -> None:
+    state = Stores()
+    for count in (2, 0):
+        state.leave(count, AWAY)
+        clock[0] += 10
+        state.answered(REDIS, clock[0])
+        clock[0] += 10
+    state.end()
+    lines = [record.getMessage() for record in log.records]
+    assert [line.partition("; ")[2] for line in lines if "reachable again" in line] == [
+        "2 jobs left to redelivery",
+        "",
+    ]
+    assert len(lines) == 4
+
+
 def test_a_statement_that_was_refused_leaves_its_jobs_with_a_line_of_its_own(
     log: pytest.LogCaptureFixture,
 ) -> None:
