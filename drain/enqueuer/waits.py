@@ -21,7 +21,7 @@ import psycopg
 from drain import metrics
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables.queries import WAITS_SINCE
+from drain.tables.queries import NEXT_ATTEMPTS, WAITS_SINCE
 from drain.tables.staged import Key
 
 log = logging.getLogger(__name__)
@@ -55,16 +55,7 @@ FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
         AND job.queue = known.queue AND job.delivery >= known.delivery
     ORDER BY job.delivery LIMIT 1) AS oldest
 """
-_RETRYING = """
-WITH RECURSIVE heads AS (
-    (SELECT queue, next_run_at FROM inflight_jobs WHERE next_run_at IS NOT NULL
-     ORDER BY queue, next_run_at LIMIT 1)
-    UNION ALL
-    SELECT following.* FROM heads, LATERAL (
-        SELECT queue, next_run_at FROM inflight_jobs
-        WHERE next_run_at IS NOT NULL AND queue > heads.queue
-        ORDER BY queue, next_run_at LIMIT 1) AS following
-)
+_RETRYING = f"""{NEXT_ATTEMPTS}
 SELECT queue, date_part('epoch', clock_timestamp() - next_run_at) FROM heads WHERE next_run_at <= clock_timestamp()
 """
 

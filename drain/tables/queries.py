@@ -104,8 +104,8 @@ FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
         AND job.queue = known.queue AND job.delivery >= known.delivery
     ORDER BY job.delivery LIMIT 1) AS oldest
 """
-# A few index look-ups for each queue with jobs that wait for their next attempt.
-_RETRYING_QUEUES = """
+# The earliest next attempt of each queue: one index look-up for each queue that has one.
+NEXT_ATTEMPTS = """
 WITH RECURSIVE heads AS (
     (SELECT queue, next_run_at FROM inflight_jobs WHERE next_run_at IS NOT NULL
      ORDER BY queue, next_run_at LIMIT 1)
@@ -115,6 +115,9 @@ WITH RECURSIVE heads AS (
         WHERE next_run_at IS NOT NULL AND queue > heads.queue
         ORDER BY queue, next_run_at LIMIT 1) AS following
 )
+"""
+# A few index look-ups for each queue with jobs that wait for their next attempt.
+_RETRYING_QUEUES = f"""{NEXT_ATTEMPTS}
 SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failures)s = (
     SELECT count(*) FROM (
         SELECT FROM inflight_jobs AS failed

@@ -19,6 +19,8 @@ from rq import SimpleWorker
 from drain import stage
 from drain.__main__ import main
 from drain.audit import CHECKS, PATIENCE_SECONDS, Breach, Report, audit
+from drain.audit.attended import Attended
+from drain.audit.recheck import settle
 from drain.audit.report import OF_REDIS
 from drain.database import postgres
 from drain.enqueuer import redelivery
@@ -845,6 +847,8 @@ def test_a_breach_counts_for_more_than_a_redis_that_does_not_answer(system: Syst
 def test_a_redis_that_answers_again_meanwhile_is_no_breach(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    unattended(system)
+    register(system, "mail")
     with (
         closing(postgres.connect(system.database_url, "audit")) as connection,
         closing(Producer("redis://127.0.0.1:1", NAMESPACE)) as redis,
@@ -911,14 +915,32 @@ def test_a_worker_that_comes_meanwhile_is_found(system: System) -> None:
 
 
 def test_what_waits_for_the_enqueuer_or_for_its_time_is_not_unattended(system: System) -> None:
-    forwarded = stage_jobs(system.database_url, queue="forwarded")
-    for job_id in [*forwarded, system.waiting()]:
-        for table in ("staged_jobs", "inflight_jobs"):
-            system.execute(
-                f"UPDATE {table} SET staged_at = staged_at - interval '1 hour' WHERE id = %s", job_id
-            )
+    stage_jobs(system.database_url, queue="forwarded")
+    system.waiting()
+    system.execute("UPDATE staged_jobs SET staged_at = now() - interval '1 hour'")
+    system.execute(
+        "UPDATE inflight_jobs SET (staged_at, scheduled_at, moved_at, claimed_at, failed_at) = "
+        "(SELECT at, at, at, at, at FROM (SELECT now() - interval '1 hour' AS at) AS past) "
+        "WHERE next_run_at IS NOT NULL OR lease_expires_at IS NOT NULL"
+    )
 
     assert [each.check for each in system.audit().breaches if each.check == "attended"] == []
+
+
+def test_a_queue_that_seems_unattended_only_later_is_not_a_breach_yet(system: System) -> None:
+    unattended(system)
+
+    def wait_elsewhere(step: str) -> None:
+        if "again" in step:
+            system.execute("UPDATE inflight_jobs SET queue = 'other'")
+
+    with (
+        closing(postgres.connect(system.database_url, "audit")) as connection,
+        closing(Producer(system.redis_url, NAMESPACE)) as redis,
+    ):
+        watch = Attended(connection, redis, 300)
+        settle([watch], PATIENCE_SECONDS, wait_elsewhere)
+        assert watch.breaches() == []
 
 
 def test_many_queues_without_a_worker_are_few_lines(system: System) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from time import monotonic
 
@@ -24,7 +25,7 @@ from drain.enqueuer.retention import Retention
 from drain.errors import DrainError
 from drain.tables import finished
 from drain.tables.finished import Dropped
-from tests.helpers import NAMESPACE, query
+from tests.helpers import NAMESPACE, query, wait_until
 from tests.hostility import OWNER, Place
 from tests.integration.test_days import A_MOMENT_SECONDS, INSERT, noon, partition_of, where
 
@@ -42,12 +43,12 @@ def today(connection: Connection) -> date:
     return finished.today(connection)
 
 
-def make(database_url: str, day: date, bounds: tuple[date, date] | None = None) -> None:
+def make(database_url: str, day: date, more: str = "", *, bounds: tuple[date, date] | None = None) -> None:
     begin, end = bounds or (day, day + timedelta(days=1))
     query(
         database_url,
         f"CREATE TABLE {partition_of(day)} PARTITION OF finished_jobs "
-        f"FOR VALUES FROM ('{begin} 00:00+00') TO ('{end} 00:00+00')",
+        f"FOR VALUES FROM ('{begin} 00:00+00') TO ('{end} 00:00+00') {more}",
     )
 
 
@@ -143,6 +144,9 @@ def test_a_day_that_is_in_use_stays_for_now_and_nobody_waits_for_long(
         began = monotonic()
         assert chore.run_once() == 0
         assert monotonic() - began < A_MOMENT_SECONDS
+        connection.execute("SET statement_timeout = '20ms'")
+        assert chore.run_once() == 0
+        connection.execute("SET statement_timeout = 0")
         with pytest.raises(DrainError, match="in use by another transaction"):
             list(retention.prune(connection, 3, patience=0.0))
         # The lock that was asked for is in nobody's way.
@@ -172,10 +176,46 @@ def test_a_table_that_is_no_day_of_ours_is_left_alone(
     other = today - timedelta(days=20)
     make(database_url, other)
     query(database_url, f"ALTER TABLE {partition_of(other)} RENAME TO mine")
-    finish(database_url, year[0], 1)
-    finish(database_url, other, 100)
+    divided = today - timedelta(days=10)
+    make(database_url, divided, "PARTITION BY RANGE (id)")
+    query(database_url, f"CREATE TABLE part PARTITION OF {partition_of(divided)} DEFAULT")
+    for first, day in enumerate((year[0], other, divided)):
+        finish(database_url, day, 1 + 100 * first)
     assert finished.drop_old_day(connection, 1) is None
-    assert len(where(database_url)) == 2 * JOBS
+    assert len(where(database_url)) == 3 * JOBS
+
+
+def test_a_job_whose_transaction_is_open_is_counted_with_its_day(
+    database_url: str, connection: Connection, days: dict[int, date]
+) -> None:
+    query(
+        database_url,
+        "ALTER FUNCTION drain_drop_old_day_of(regclass, regclass, integer) SET lock_timeout = '60s'",
+    )
+    with psycopg.connect(database_url) as writer, ThreadPoolExecutor(1) as pool:
+        writer.execute(INSERT, (451, 451, noon(days[4])))
+        dropped = pool.submit(finished.drop_old_day, connection, 1)
+        wait_until(lambda: query(database_url, "SELECT FROM pg_locks WHERE NOT granted"))
+        writer.commit()
+        assert dropped.result() == Dropped(days[4], JOBS + 1)
+    assert finished.dropped(connection) == (days[3], 451)
+
+
+def test_a_drop_that_would_count_in_an_old_snapshot_is_refused(
+    database_url: str, connection: Connection, days: dict[int, date]
+) -> None:
+    with (
+        pytest.raises(psycopg.errors.RaiseException, match="read committed"),
+        postgres.transaction(connection, psycopg.IsolationLevel.REPEATABLE_READ),
+    ):
+        finished.drop_old_day(connection, 1)
+    assert kept(database_url, days) == list(days)
+
+
+def test_a_leader_whose_connection_is_lost_learns_it(database_url: str, connection: Connection) -> None:
+    query(database_url, "SELECT pg_terminate_backend(%s)", connection.info.backend_pid)
+    with pytest.raises(psycopg.OperationalError):
+        Retention(connection, 1).run_once()
 
 
 @pytest.mark.parametrize("keep", [0, -1, None])

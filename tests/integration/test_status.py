@@ -98,14 +98,32 @@ def test_what_is_in_flight_is_divided_into_queued_running_and_retrying(
 def test_a_queue_in_which_no_job_waits_has_no_oldest_one(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
-    (job_id,) = drained(database_url, redis_url, 1)
+    _, retrying = drained(database_url, redis_url, 2)
     stage_jobs(database_url, queue="mail")
-    with closing(postgres.connect(database_url, "worker")) as connection:
-        inflight.claim(connection, job_id, worker="w", limits={})
+    query(
+        database_url,
+        f"UPDATE inflight_jobs SET claimed_at = now(), next_run_at = CASE id WHEN {retrying} THEN now() END, "
+        f"lease_expires_at = CASE id WHEN {retrying} THEN NULL ELSE now() + interval '1 minute' END",
+    )
 
     for counts in status_of(env)["queues"].values():
         assert counts["oldest_unclaimed_id"] is None
         assert counts["oldest_unclaimed_seconds"] is None
+
+
+def test_a_job_whose_lease_ran_out_has_waited_since_then(
+    database_url: str, redis_url: str, env: dict[str, str]
+) -> None:
+    (job_id,) = drained(database_url, redis_url, 1)
+    query(
+        database_url,
+        "UPDATE inflight_jobs SET moved_at = now() - interval '1 day', claimed_at = now() - interval '1 day', "
+        "lease_expires_at = now() - interval '1 hour'",
+    )
+
+    counts = status_of(env)["queues"]["default"]
+    assert counts["oldest_unclaimed_id"] == job_id
+    assert 3600 <= counts["oldest_unclaimed_seconds"] < 3700
 
 
 def test_a_job_that_was_dead_has_waited_since_it_was_drained_again(
@@ -122,7 +140,7 @@ def test_a_job_that_was_dead_has_waited_since_it_was_drained_again(
 
 
 def test_scheduled_jobs_that_nobody_took_are_overdue(database_url: str, env: dict[str, str]) -> None:
-    late, later, _ = stage_jobs(database_url, 3)
+    late, later, fresh = stage_jobs(database_url, 3)
     for job_id, interval in ((late, "-1 minute"), (later, "1 hour")):
         query(
             database_url,
@@ -131,6 +149,12 @@ def test_scheduled_jobs_that_nobody_took_are_overdue(database_url: str, env: dic
             interval,
             job_id,
         )
+    # Its transaction committed just now.
+    query(
+        database_url,
+        "UPDATE staged_jobs SET staged_at = now(), scheduled_at = now() - interval '1 hour' WHERE id = %s",
+        fresh,
+    )
 
     status = status_of(env)
 
