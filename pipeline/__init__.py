@@ -1,4 +1,4 @@
-"""Bulk work on Spark: whatever touches millions of jobs at once.
+"""Bulk work on Spark: operations on millions of jobs at once.
 
     backfill    stage a job for each row of a source
     reconcile   compare a source of truth with a target, and stage a job for each difference

@@ -1,4 +1,4 @@
-"""Closed days of `finished_jobs` go to Parquet, and then their rows leave Postgres.
+"""Archive: closed days of `finished_jobs` go to Parquet, and then their rows leave Postgres.
 
 For each day, one after the other: rows that its files do not have are appended; every row that Postgres has is looked
 for in the files, where it has to be once and as it is; and the day's partition is dropped, if it still holds exactly
@@ -47,7 +47,7 @@ class NotArchivedError(DrainError):
 
 @dataclass(frozen=True)
 class Archived:
-    """What has become of a day.
+    """Result of archiving one day.
 
     Attributes:
         day: By UTC.
@@ -66,7 +66,7 @@ class Archived:
 
 @contextmanager
 def alone(database_url: str) -> Iterator[Connection]:
-    """A connection that holds the lock of whoever archives.
+    """Connect, and hold the archive's lock while the block runs.
 
     Raises:
         DrainError: Somebody else archives this database, or it has no schema of ours.
@@ -83,7 +83,7 @@ def alone(database_url: str) -> Iterator[Connection]:
 
 
 def waiting(database_url: str, keep: int = 0) -> dict[date, int]:
-    """How many rows each day has that would be archived, the oldest day first."""
+    """Count the rows of each day that would be archived, the oldest day first."""
     connection = postgres.connect(database_url, "drain archive")
     counts: dict[date, int] = {}
     with connection, postgres.reachable(database_url):
@@ -101,7 +101,7 @@ def run(
     keep: int = 0,
     report: Callable[[str], None] = lambda _step: None,
 ) -> Iterator[Archived]:
-    """Archive all closed days, the oldest first; yields what has become of each.
+    """Archive all closed days, the oldest first; yields the result of each.
 
     Args:
         database_url: Where they are.
@@ -125,7 +125,7 @@ def run(
 
 
 class Archive:
-    """Closes days.
+    """Archiver of closed days, one at a time.
 
     Args:
         connection: Holds the lock; see `alone`. What it drops, nobody else is archiving.
@@ -181,7 +181,7 @@ class Archive:
         raise NotArchivedError(f"{day.date}: rows are still being added; it was not dropped")
 
     def _keep(self, day: Day) -> Checksum:
-        """Bring all rows that Postgres has of the day into the files, and make sure that they are there."""
+        """Write all rows of the day into the files, and check that the files have them."""
         with history.instant(self._database_url) as instant:
             expected = finished.checksum(instant.connection, day)
             if expected.rows:

@@ -14,7 +14,7 @@ _BEFORE, _AFTER = len('{"v":'), len("}")
 
 
 def positional(columns: Sequence[Column]) -> Column:
-    """A JSON array of these values, each with its own type: numbers stay numbers, structs become objects."""
+    """Make a JSON array of these values, each with its own type: numbers stay numbers, structs become objects."""
     from pyspark.sql import functions as f
 
     # An array of Spark's has one type for all of its elements, so each value is written by itself.
@@ -24,7 +24,7 @@ def positional(columns: Sequence[Column]) -> Column:
 
 
 def keyword(columns: Mapping[str, Column]) -> Column:
-    """A JSON object of these values, by name."""
+    """Make a JSON object of these values, by name."""
     from pyspark.sql import functions as f
 
     if not columns:

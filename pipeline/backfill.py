@@ -1,4 +1,4 @@
-"""Staging a job for each row of a source, all of them in one commit.
+"""Backfill: a job is staged for each row of a source, all of them in one commit.
 
 Whatever dies on the way, nothing has been staged; the same run id again then stages everything, and once it has been
 staged, nothing more.
@@ -28,7 +28,7 @@ SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be staged.
+    """Jobs that a backfill stages, and from which rows.
 
     Attributes:
         source: One job for each of its rows.
@@ -59,7 +59,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has staged.
+    """Result of a backfill.
 
     Attributes:
         run_id: The run.
@@ -75,7 +75,7 @@ class Result:
 
 
 def preview(spark: SparkSession, plan: Plan) -> tuple[int, list[tuple[str, str]]]:
-    """How many jobs there would be, and arguments of the first ten, as JSON.
+    """Count the jobs that a run would stage, and show the arguments of the first ten, as JSON.
 
     Raises:
         DrainError: The source cannot be read, or has no such column.

@@ -1,4 +1,4 @@
-"""Two sides compared key by key, in one pass: what is missing, different or deleted, and how much is up to date.
+"""Comparison of two sides key by key, in one pass: missing, different, deleted and up-to-date rows.
 
 This is a full outer join on the key, made by grouping the rows of both sides: so a key that is there twice is seen
 as such, and does not multiply. Only the differences are kept, on disk, for whoever asks more than one question.
@@ -47,7 +47,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What tells rows, and versions of a row, from one another.
+    """Columns that identify a row, and a version of it.
 
     Attributes:
         key: Together they tell a row from others; none of them is ever null.
@@ -63,7 +63,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found.
+    """Result of a comparison.
 
     Attributes:
         counts: How many keys, by each of `REASONS`.
@@ -76,13 +76,13 @@ class Comparison:
 
 
 def key_names(columns: Columns) -> list[str]:
-    """The names of the key's columns in `Comparison.differences`."""
+    """List the names of the key's columns in `Comparison.differences`."""
     return [f"key_{number}" for number in range(len(columns.key))]
 
 
 @contextmanager
 def compared(source: DataFrame, target: DataFrame, columns: Columns) -> Iterator[Comparison]:
-    """Compare the two sides; what was found is kept on disk while the block runs.
+    """Compare the two sides; the result is on disk while the block runs.
 
     Raises:
         ConfigError: A column is missing, or of another type on the other side.
@@ -106,7 +106,7 @@ def compared(source: DataFrame, target: DataFrame, columns: Columns) -> Iterator
 
 
 def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
-    """The rows, on disk from when they are first asked for until the stack ends."""
+    """Keep the rows on disk, from their first use until the stack ends."""
     from pyspark import StorageLevel
 
     kept = rows.persist(StorageLevel.DISK_ONLY)
@@ -121,7 +121,7 @@ def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
 
 
 def _alike(source: DataFrame, target: DataFrame, columns: Columns) -> tuple[list[Column], list[Column]]:
-    """What is read of each side: the key and the version, by the same names and with the same types."""
+    """Select the key and the version of each side, with the same names and types."""
     keys = [_same_type(source, target, pair) for pair in columns.key]
     if columns.version is not None:
         versions = _same_type(source, target, columns.version)
@@ -149,7 +149,7 @@ def _hash(columns: Sequence[Column]) -> Column:
 
 
 def _comparable(source: DataFrame, both: _Both) -> _Both:
-    """Nested values as their text: a hash passes over the nulls within, and over where one list ends."""
+    """Turn nested values into text: a hash ignores the nulls within, and where one list ends."""
     from pyspark.sql import functions as f
 
     if not _type(source, both[0]).startswith(("struct", "array", "map")):
@@ -186,7 +186,7 @@ def _column(rows: DataFrame, name: str, side: str) -> Column:
 
 
 def _grouped(source: DataFrame, target: DataFrame, names: Sequence[str]) -> DataFrame:
-    """A row for each key: how many rows of each side have it, and their versions."""
+    """Group by key: how many rows of each side have it, and their versions."""
     from pyspark.sql import functions as f
 
     of_source = f.col("is_source")
@@ -222,7 +222,7 @@ def _classified(groups: DataFrame, names: Sequence[str]) -> DataFrame:
 
 
 def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
-    """All that is up to date as one row with its count, so that what is kept is as small as the differences."""
+    """Collapse up-to-date keys into one row with their count, so that no more is kept than the differences."""
     from pyspark.sql import functions as f
 
     is_different = f.col("reason") != SAME

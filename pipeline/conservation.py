@@ -1,4 +1,4 @@
-"""Is every job that an application says it has committed in exactly one place?
+"""Conservation: every job that an application says it has committed is in exactly one place.
 
 What the application knows, a list of job ids, is held against the four tables and the archive, all as of one instant.
 """
@@ -31,7 +31,7 @@ SAMPLES = 20
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong with some jobs.
+    """One kind of breach, and the jobs that it concerns.
 
     Attributes:
         reason: One of `REASONS`.
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found.
+    """Result of a comparison.
 
     Attributes:
         expected: How many different jobs the list has.
@@ -61,11 +61,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every job is in exactly one place."""
+        """True if every job is in exactly one place."""
         return not self.findings
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Convert to JSON's types, for programs."""
         return {
             "ok": self.ok,
             "expected": self.expected,
@@ -83,7 +83,7 @@ def check(
     archive: str | None = None,
     where: str | None = None,
 ) -> Report:
-    """Hold a list of job ids against the tables.
+    """Compare a list of job ids with the tables.
 
     Jobs with a higher id than any in the list were staged after it was written, and are left out. A query on the
     same database is asked about the same instant as the tables; any other list is read before that instant.

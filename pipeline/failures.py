@@ -1,4 +1,4 @@
-"""What goes wrong within Spark, as one line of ours."""
+"""Errors of Spark, each explained in one line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def explained() -> Iterator[None]:
 
 
 def explanation(text: str) -> str:
-    """The one line of Spark's many that says what went wrong."""
+    """Find the line of Spark's message that says what went wrong."""
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])

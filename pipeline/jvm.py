@@ -67,7 +67,7 @@ def started(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def running() -> Process | None:
-    """The JVM of this process, if there is one that `started` has started."""
+    """Return the JVM that `started` has started in this process, if any."""
     return _running[-1] if _running else None
 
 

@@ -1,4 +1,4 @@
-"""How far a run has come, as Postgres sees it: rows that tasks are copying, and those that they have copied."""
+"""Progress of a run, as Postgres sees it: rows that tasks are copying, and rows that they have copied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Step:
-    """How far it has come.
+    """Progress at one moment.
 
     Attributes:
         rows: Copied so far.
@@ -47,7 +47,7 @@ Reporter: TypeAlias = Callable[[str], None]
 
 @contextmanager
 def watched(database_url: str, run_id: str, rows: DataFrame, report: Reporter | None) -> Iterator[None]:
-    """Report how far the run has come, twice a second, while the block runs.
+    """Report the progress of the run, twice a second, while the block runs.
 
     The rows are counted first; without `report` they are not, and nothing is watched.
     """

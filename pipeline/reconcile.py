@@ -1,4 +1,4 @@
-"""Comparing a source of truth with a target, and staging a job for each difference, all of them in one commit.
+"""Reconcile: a source of truth is compared with a target, and a job staged for each difference, all in one commit.
 
 A corrective job gets the key alone. It has to bring the target to what the source holds when it *runs*, and the job
 for what was deleted has to look whether it still is: then it does no harm that both sides change while they are
@@ -53,7 +53,7 @@ _WAITING = {"staged_jobs": _WILL_RUN, "inflight_jobs": f"{_WILL_RUN} AND lease_e
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is compared, and what is staged.
+    """Sides that are compared, and jobs that are staged.
 
     Attributes:
         source: The truth.
@@ -83,14 +83,14 @@ class Plan:
 
     @property
     def corrects(self) -> dict[str, str]:
-        """The job for each reason that there is one for."""
+        """Map each kind of difference to its job, if it has one."""
         jobs = {MISSING: self.job_name, DIFFERENT: self.job_name}
         return jobs | ({DELETED: self.delete_job} if self.delete_job else {})
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was found and staged.
+    """Result of a reconciliation: differences, and jobs staged.
 
     Attributes:
         run_id: The run.
@@ -113,7 +113,7 @@ Session = Callable[[], "AbstractContextManager[SparkSession]"]
 def count(
     database_url: str, plan: Plan, session: Session, tell: Callable[[str], None] = lambda _step: None
 ) -> Result:
-    """Compare and count; nothing is staged.
+    """Compare and count; no job is staged.
 
     Args:
         database_url: Where the jobs would be staged.
@@ -176,7 +176,7 @@ def run(
 
 @contextmanager
 def _compared(spark: SparkSession, plan: Plan, tell: Callable[[str], None]) -> Iterator[Comparison]:
-    """What the two sides differ in, with the report written."""
+    """Compare the two sides, and write the report of the differences."""
     tell("comparing the two sides")
     # Refused now and not when all has been compared; what an attempt of this run has left is written over.
     if plan.report and history.exists(spark, plan.report) and not history.exists(spark, _mark(plan)):
@@ -188,7 +188,7 @@ def _compared(spark: SparkSession, plan: Plan, tell: Callable[[str], None]) -> I
 
 
 def _mark(plan: Plan) -> str:
-    """An empty file, which no reader of Parquet looks at, that says whose the report is."""
+    """Name the empty file that marks a directory as a report of ours; readers of Parquet ignore it."""
     return f"{plan.report}/_run_{sha256(plan.run_id.encode()).hexdigest()}"
 
 
@@ -219,7 +219,7 @@ def _jobs(differences: DataFrame, plan: Plan) -> DataFrame:
 
 
 def _without_waiting(jobs: DataFrame, now: Instant, plan: Plan, spark: SparkSession) -> DataFrame:
-    """Those for which no such job waits at this instant, wherever it does."""
+    """Leave out the differences for which such a job already waits, in whichever table."""
     from pyspark.sql import functions as f
 
     # Postgres writes JSON with other spaces, so it is compared by its elements.
@@ -248,7 +248,7 @@ def _stage(spark: SparkSession, found: Comparison, plan: Plan, database_url: str
 
 @contextmanager
 def _alone(database_url: str, plan: Plan) -> Iterator[Connection]:
-    """A connection that holds the locks of the run and of its jobs."""
+    """Connect, and hold the locks of the run and of its jobs."""
     with runs.alone(database_url, plan.run_id) as connection:
         for name in sorted(set(plan.corrects.values())):
             (taken,) = postgres.fetch_one(connection, _RECONCILE_ALONE, (name,))

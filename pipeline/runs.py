@@ -1,4 +1,4 @@
-"""A run that stages jobs: it has a name, and under that name nobody else is at work, and it stages once."""
+"""Runs that stage jobs: each has a name, is executed by one process at a time, and stages once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from drain.tables import bulk
 
 
 def new_run_id(command: str) -> str:
-    """A name for a run that is not to be repeated by accident."""
+    """Make a name for a run, different each time."""
     return f"{command}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 
 @contextmanager
 def alone(database_url: str, run_id: str) -> Iterator[Connection]:
-    """A connection that holds the lock of the run while the block runs.
+    """Connect, and hold the lock of the run while the block runs.
 
     Raises:
         DrainError: Another process holds it.
@@ -41,7 +41,7 @@ def alone(database_url: str, run_id: str) -> Iterator[Connection]:
 def try_one(
     connection: Connection, job_names: Iterable[str], *, queue: str, priority: int, tag: str | None
 ) -> None:
-    """Stage one job of each name and roll back: what no job could be staged with is refused before Spark starts.
+    """Stage one job of each name and roll back, so that options no job could have are refused before Spark starts.
 
     Raises:
         StageError: Such jobs break a rule.

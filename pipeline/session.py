@@ -1,4 +1,4 @@
-"""The Spark session: local unless told otherwise, quiet, and in UTC."""
+"""Spark session: local by default, quiet, and in UTC."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def session(
     gives_way: bool = False,
     report: Callable[[str], None] = lambda _step: None,
 ) -> Iterator[SparkSession]:
-    """A Spark session of our own, stopped at the end of the block; the caller's, if one is running.
+    """Start a Spark session, stopped at the end of the block; use the running one, if there is one.
 
     Args:
         master: Where to run, such as `local[4]` or `k8s://https://…`. Without one it is what
@@ -138,7 +138,7 @@ def require() -> None:
 
 @contextmanager
 def temporarily(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Have a session use these settings while the block runs."""
+    """Apply these settings to a session while the block runs."""
     before = {name: spark.conf.get(name, None) for name in settings}
     _apply(spark, settings)
     try:
@@ -174,7 +174,7 @@ def _settings(master: str | None, given: Mapping[str, str], *, verbose: bool) ->
 
 @contextmanager
 def _standard_error_to(file: int) -> Iterator[None]:
-    """Let processes that are started in the block, and all of theirs, write their standard error to a file."""
+    """Redirect the standard error of processes started in the block, and of their children, to a file."""
     sys.stderr.flush()
     ours = os.dup(2)
     os.dup2(file, 2)

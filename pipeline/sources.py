@@ -1,4 +1,4 @@
-"""What a command is told to read: files, a query on Postgres, or anything that Spark has a format for."""
+"""Sources that a command can read: files, a query on Postgres, or any format of Spark's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _OPTIONS = {"csv": {"header": "true", "inferSchema": "true"} | _STRICT, "json": 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What to read.
+    """One source: its format, options and path.
 
     Attributes:
         format: Of Spark's; `postgres_query` for a query.
@@ -56,7 +56,7 @@ class Source:
 
     @classmethod
     def of(cls, text: str, options: Mapping[str, str] | None = None, *, database_url: str = "") -> Source:
-        """Read what a person wrote; see `SPELLING`.
+        """Parse a source as a person writes it; see `SPELLING`.
 
         Args:
             text: Theirs.
@@ -77,7 +77,7 @@ class Source:
         return cls(format=format_, path=path, options=_OPTIONS.get(format_, {}) | given)
 
     def load(self, spark: SparkSession) -> DataFrame:
-        """The rows; read when they are needed, and only then.
+        """Return the rows, which are read when they are needed, and only then.
 
         Raises:
             DrainError: The source is not there, or cannot be read.
@@ -94,7 +94,7 @@ def _is_url(scheme: str, rest: str) -> bool:
 
 
 def _told(path: str) -> str:
-    """The format of what is at a path: what a directory of this machine holds, and else what its name ends in."""
+    """Guess the format at a path: from the files of a local directory, or else from the ending of its name."""
     by_name = _FORMATS.get(_ending(path.rstrip("/")))
     place = Path(path.removeprefix("file:"))
     if not place.is_dir():
@@ -122,7 +122,7 @@ def _ending(name: str) -> str:
 
 
 def _endings(place: Path) -> Iterator[str]:
-    """What the names of the files end in that Spark would read: there, and in the directories of partitions."""
+    """Collect the endings of the files that Spark would read: there, and in the directories of partitions."""
     for each in place.iterdir():
         if each.name.startswith((".", "_")):
             continue
@@ -140,7 +140,7 @@ def _counted(found: Counter[str]) -> str:
 
 
 def register_others(spark: SparkSession, names: Sequence[str]) -> None:
-    """Let the session read Python data sources of others, each named as `module:Class`.
+    """Register Python data sources from elsewhere, each named as `module:Class`.
 
     Modules in the current directory are found. Elsewhere than on this machine they have to be installed.
 

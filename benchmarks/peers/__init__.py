@@ -1,6 +1,6 @@
 """Beside the peers: the same work, by job-drain and by what else a Python programmer would take.
 
-    ticks         shared memory in which each process counts what it has done
+    job_counter   shared memory in which each process counts what it has done
     work          the work itself, the same code for all
     apps/         each peer's own way to define jobs, to fill its queue and to commit a single job
     fill          program in a peer's environment: jobs in bulk
@@ -17,5 +17,6 @@
     report, plots the figures for people
     quick         the short form, and whether it is what it was
 
-`ticks`, `work`, `apps`, `fill` and `produce` run in the environment of each peer: they import nothing else of ours.
+`job_counter`, `work`, `apps`, `fill` and `produce` run in the environment of each peer: they import nothing else of
+ours.
 """

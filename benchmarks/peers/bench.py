@@ -19,7 +19,7 @@ import redis
 
 from benchmarks.peers import processes, work
 from benchmarks.peers.environments import ROOT
-from benchmarks.peers.ticks import Ticks
+from benchmarks.peers.job_counter import JobCounter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ class Bench:
         self.services = services
         self.directory = directory
         self.database_url = services.postgres.url_of(DATABASE)
-        self.ticks = Ticks.create(directory / work.TICKS)
+        self.counter = JobCounter.create(directory / work.COUNTER)
 
     @cached_property
     def servers(self) -> list[int]:
@@ -98,7 +98,7 @@ class Bench:
 
     def forget(self) -> None:
         """Begin to count anew; no process of a peer may run."""
-        self.ticks = Ticks.create(self.directory / work.TICKS)
+        self.counter = JobCounter.create(self.directory / work.COUNTER)
         for name in (work.STARTS, work.COMMITS):
             (self.directory / name).unlink(missing_ok=True)
 
@@ -138,7 +138,7 @@ class Bench:
         """
         deadline = monotonic() + _FIRST_JOB_SECONDS
         seen = False
-        while (done := self.ticks.read()).jobs < jobs:
+        while (done := self.counter.read()).jobs < jobs:
             if done.jobs and not seen:
                 seen, deadline = True, monotonic() + seconds
             if monotonic() > deadline:

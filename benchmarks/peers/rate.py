@@ -69,9 +69,9 @@ def measure(
     with bench.running(programs) as running:
         # Processor time begins to count with the first job: importing modules is not what it costs.
         bench.wait_for_jobs(1, seconds)
-        first, used_first = bench.ticks.read().jobs, bench.cpu_seconds(running)
+        first, used_first = bench.counter.read().jobs, bench.cpu_seconds(running)
         bench.wait_for_jobs(jobs, _PATIENCE * seconds)
-        done = bench.ticks.read()
+        done = bench.counter.read()
         finished = _finished(bench, peer) if done.jobs >= jobs else done.last
         used = bench.cpu_seconds(running) - used_first
         workers, others = (processes.megabytes(pids) for pids in (running.workers, running.others))

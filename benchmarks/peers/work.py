@@ -12,7 +12,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from benchmarks.peers.ticks import Ticks
+from benchmarks.peers.job_counter import JobCounter
 
 WAIT_SECONDS = 0.01
 ACCOUNTS = 10_000
@@ -22,7 +22,7 @@ MAKE_ACCOUNTS = (
     f"INSERT INTO accounts (id) SELECT generate_series(0, {ACCOUNTS - 1})"
 )
 START = struct.Struct("=dd")
-TICKS, STARTS, COMMITS = "ticks", "starts", "commits"
+COUNTER, STARTS, COMMITS = "ticks", "starts", "commits"
 
 
 def directory() -> Path:
@@ -38,8 +38,8 @@ def redis_url() -> str:
 
 
 @cache
-def _ticks() -> Ticks:
-    return Ticks(directory() / TICKS)
+def _ticks() -> JobCounter:
+    return JobCounter(directory() / COUNTER)
 
 
 @cache

@@ -14,14 +14,14 @@ What they share:
 
     shop       the application: each order and its job in one transaction, some of them rolled back
     jobs       what a worker does for an order: one row, in the transaction that finishes the job
-    theatre    servers for all drills; a database and processes for each
-    scene      what a drill does there: starts and hurts processes, places orders, waits with a bound
+    environment  servers for all drills; a database and processes for each
+    scenario     what a drill does there: starts and hurts processes, places orders, waits with a bound
     sessions   what PostgreSQL says of other sessions, and of their transactions
-    books      what must be so at the end of every drill
+    invariants   what must be so at the end of every drill
     rows       short questions to the database
     verdict    evidence, of the race and of its survival
     report     what a reader sees
-    show       all drills by name, and how they are run
+    catalogue    all drills by name, and how they are run
 
 A drill whose race did not take place has failed, however well everything ended.
 """

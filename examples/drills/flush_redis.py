@@ -9,10 +9,10 @@ from redis import Redis
 
 from drain.database.postgres import Connection
 from drain.tables import leader_progress
-from drills import books
+from drills import invariants
 from drills.jobs import QUEUE
 from drills.rows import value
-from drills.scene import Scene
+from drills.scenario import Scenario
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
 
@@ -34,20 +34,20 @@ class Flush:
     keys_left: int
 
 
-def run(scene: Scene) -> Verdict:
+def run(scenario: Scenario) -> Verdict:
     """Let it happen, and judge."""
-    enqueuer = scene.leader("enqueuer")
-    scene.workers("worker 1", "worker 2")
-    with Shop(scene.database_url) as shop, Redis.from_url(scene.servers.redis_url) as redis:
-        scene.place(_AT_ONCE)
-        scene.wait("the workers are at work", lambda: scene.value(_FINISHED, _WORKED))
-        scene.wait("the list is long", lambda: redis.llen(_LIST) >= _LOST_AT_LEAST)
+    enqueuer = scenario.leader("enqueuer")
+    scenario.workers("worker 1", "worker 2")
+    with Shop(scenario.database_url) as shop, Redis.from_url(scenario.servers.redis_url) as redis:
+        scenario.place(_AT_ONCE)
+        scenario.wait("the workers are at work", lambda: scenario.value(_FINISHED, _WORKED))
+        scenario.wait("the list is long", lambda: redis.llen(_LIST) >= _LOST_AT_LEAST)
         flush = _flush(redis)
-        scene.tell("flushed", queued=flush.queued, keys_left=flush.keys_left)
-        scene.wait("the enqueuer notices", lambda: enqueuer.events("redis_lost"))
-        scene.tell("noticed", process=enqueuer.name)
-    scene.wait_until_all_is_settled()
-    return judge(scene.connection, flush, shop.committed)
+        scenario.tell("flushed", queued=flush.queued, keys_left=flush.keys_left)
+        scenario.wait("the enqueuer notices", lambda: enqueuer.events("redis_lost"))
+        scenario.tell("noticed", process=enqueuer.name)
+    scenario.wait_until_all_is_settled()
+    return judge(scenario.connection, flush, shop.committed)
 
 
 def judge(connection: Connection, flush: Flush, told: Sequence[int] = ()) -> Verdict:
@@ -69,7 +69,7 @@ def judge(connection: Connection, flush: Flush, told: Sequence[int] = ()) -> Ver
                 holds=again >= flush.queued,
             ),
         ],
-        survival=books.check(connection, told),
+        survival=invariants.check(connection, told),
     )
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from drain.database.postgres import Connection
-from drills import books
+from drills import invariants
 from drills.rows import first_row
-from drills.scene import Scene
+from drills.scenario import Scenario
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
 
@@ -42,21 +42,21 @@ class Death:
     at: datetime
 
 
-def run(scene: Scene) -> Verdict:
+def run(scenario: Scenario) -> Verdict:
     """Let it happen, and judge."""
-    first = scene.leader("enqueuer 1")
-    second = scene.standby("enqueuer 2")
-    scene.workers("worker")
-    with Shop(scene.database_url) as shop:
-        scene.place(_AT_ONCE)
-        scene.wait("the worker is at work", lambda: scene.value(_FINISHED, _WORKED))
-        leader, at = scene.wait("there is a leader", lambda: scene.row(_LEADER))
-        scene.kill(first)
-        scene.wait("the standby leads", lambda: second.events("leading"))
-        scene.tell("leads", process=second.name)
-        scene.place(_WORKED)
-    scene.wait_until_all_is_settled()
-    return judge(scene.connection, Death(leader, at), shop.committed)
+    first = scenario.leader("enqueuer 1")
+    second = scenario.standby("enqueuer 2")
+    scenario.workers("worker")
+    with Shop(scenario.database_url) as shop:
+        scenario.place(_AT_ONCE)
+        scenario.wait("the worker is at work", lambda: scenario.value(_FINISHED, _WORKED))
+        leader, at = scenario.wait("there is a leader", lambda: scenario.row(_LEADER))
+        scenario.kill(first)
+        scenario.wait("the standby leads", lambda: second.events("leading"))
+        scenario.tell("leads", process=second.name)
+        scenario.place(_WORKED)
+    scenario.wait_until_all_is_settled()
+    return judge(scenario.connection, Death(leader, at), shop.committed)
 
 
 def judge(connection: Connection, death: Death, told: Sequence[int] = ()) -> Verdict:
@@ -83,7 +83,7 @@ def judge(connection: Connection, death: Death, told: Sequence[int] = ()) -> Ver
                 holds=all(committed),
             ),
         ],
-        survival=books.check(connection, told),
+        survival=invariants.check(connection, told),
     )
 
 

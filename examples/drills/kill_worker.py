@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drain.database.postgres import Connection
-from drills import books, sessions
+from drills import invariants, sessions
 from drills.rows import first_row
-from drills.scene import Scene
+from drills.scenario import Scenario
 from drills.verdict import Evidence, Verdict
 
 SUMMARY = "a worker is killed in the middle of a job"
@@ -36,20 +36,22 @@ class Death:
     at: object
 
 
-def run(scene: Scene) -> Verdict:
+def run(scenario: Scenario) -> Verdict:
     """Let it happen, and judge."""
-    scene.enqueuer("enqueuer")
-    (victim,) = scene.workers("worker 1")
-    (order,) = scene.place(hold_seconds=_HOLD_SECONDS)
-    scene.place(_BEHIND)
-    session = scene.wait("the job writes", lambda: sessions.writing_job(scene.connection))
-    worker = scene.value(_CLAIMED_BY, order.job_id)
-    scene.tell("written_not_committed", job_id=order.job_id, worker=worker, transaction=session.transaction)
-    at = scene.value(_NOW)
-    scene.kill(victim)
-    scene.rq_worker("rq worker")
-    scene.wait_until_all_is_settled()
-    return judge(scene.connection, Death(order.job_id, worker, session.transaction, at))
+    scenario.enqueuer("enqueuer")
+    (victim,) = scenario.workers("worker 1")
+    (order,) = scenario.place(hold_seconds=_HOLD_SECONDS)
+    scenario.place(_BEHIND)
+    session = scenario.wait("the job writes", lambda: sessions.writing_job(scenario.connection))
+    worker = scenario.value(_CLAIMED_BY, order.job_id)
+    scenario.tell(
+        "written_not_committed", job_id=order.job_id, worker=worker, transaction=session.transaction
+    )
+    at = scenario.value(_NOW)
+    scenario.kill(victim)
+    scenario.rq_worker("rq worker")
+    scenario.wait_until_all_is_settled()
+    return judge(scenario.connection, Death(order.job_id, worker, session.transaction, at))
 
 
 def judge(connection: Connection, death: Death) -> Verdict:
@@ -78,6 +80,6 @@ def judge(connection: Connection, death: Death) -> Verdict:
                 f"by {worker}",
                 holds=worker not in {None, death.worker},
             ),
-            *books.check(connection),
+            *invariants.check(connection),
         ],
     )

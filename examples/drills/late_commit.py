@@ -10,9 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from drain.database.postgres import Connection
-from drills import books, shop
+from drills import invariants, shop
 from drills.rows import value
-from drills.scene import Scene
+from drills.scenario import Scenario
 from drills.verdict import Evidence, Verdict
 
 SUMMARY = "a job commits after one with a higher id has finished"
@@ -33,20 +33,20 @@ class Overtaking:
     overtaking_job: int
 
 
-def run(scene: Scene) -> Verdict:
+def run(scenario: Scenario) -> Verdict:
     """Let it happen, and judge."""
-    scene.leader("enqueuer")
-    scene.workers("worker")
-    with closing(scene.connect()) as late:
+    scenario.leader("enqueuer")
+    scenario.workers("worker")
+    with closing(scenario.connect()) as late:
         with late.transaction():
             (order,) = shop.place(late)
-            scene.tell("staged_not_committed", job_id=order.job_id)
-            (other,) = scene.place()
-            scene.wait("the other job finishes", lambda: scene.value(_FINISHED, other.job_id))
-            scene.tell("finished", job_id=other.job_id)
-        scene.tell("committed", job_id=order.job_id)
-    scene.wait_until_all_is_settled()
-    return judge(scene.connection, Overtaking(order.id, order.job_id, other.job_id))
+            scenario.tell("staged_not_committed", job_id=order.job_id)
+            (other,) = scenario.place()
+            scenario.wait("the other job finishes", lambda: scenario.value(_FINISHED, other.job_id))
+            scenario.tell("finished", job_id=other.job_id)
+        scenario.tell("committed", job_id=order.job_id)
+    scenario.wait_until_all_is_settled()
+    return judge(scenario.connection, Overtaking(order.id, order.job_id, other.job_id))
 
 
 def judge(connection: Connection, overtaking: Overtaking) -> Verdict:
@@ -66,6 +66,6 @@ def judge(connection: Connection, overtaking: Overtaking) -> Verdict:
         ],
         survival=[
             Evidence("finished_jobs: it was drained and has finished", f"{finished}".lower(), holds=finished),
-            *books.check(connection),
+            *invariants.check(connection),
         ],
     )

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from drain.database.postgres import Connection
-from drills import books, sessions
+from drills import invariants, sessions
 from drills.rows import first_row
-from drills.scene import Scene
+from drills.scenario import Scenario
 from drills.verdict import Evidence, Verdict
 
 SUMMARY = "a worker outlives its lease, and another one does the job"
@@ -41,29 +41,29 @@ class Race:
     transaction: str
 
 
-def run(scene: Scene) -> Verdict:
+def run(scenario: Scenario) -> Verdict:
     """Let it happen, and judge."""
-    scene.enqueuer("enqueuer")
-    (a,) = scene.workers("worker A")
-    (order,) = scene.place(hold_seconds=_HOLD_SECONDS)
-    session = scene.wait("worker A writes", lambda: sessions.writing_job(scene.connection))
-    token, worker = scene.wait("worker A has claimed", lambda: scene.row(_CLAIM, order.job_id))
-    scene.tell("lease_acquired", job_id=order.job_id, token=token, worker=worker)
-    scene.pause(a)
-    scene.tell("written_not_committed", token=token, transaction=session.transaction)
-    scene.rq_worker("worker B")
-    scene.wait("the lease runs out", lambda: scene.value(_LEASE_IS_OVER, order.job_id))
-    scene.tell("lease_ran_out", job_id=order.job_id, token=token)
-    new_token, other = scene.wait(
-        "worker B takes over", lambda: scene.row(_TAKEN_OVER, order.job_id, token, order.job_id)
+    scenario.enqueuer("enqueuer")
+    (a,) = scenario.workers("worker A")
+    (order,) = scenario.place(hold_seconds=_HOLD_SECONDS)
+    session = scenario.wait("worker A writes", lambda: sessions.writing_job(scenario.connection))
+    token, worker = scenario.wait("worker A has claimed", lambda: scenario.row(_CLAIM, order.job_id))
+    scenario.tell("lease_acquired", job_id=order.job_id, token=token, worker=worker)
+    scenario.pause(a)
+    scenario.tell("written_not_committed", token=token, transaction=session.transaction)
+    scenario.rq_worker("worker B")
+    scenario.wait("the lease runs out", lambda: scenario.value(_LEASE_IS_OVER, order.job_id))
+    scenario.tell("lease_ran_out", job_id=order.job_id, token=token)
+    new_token, other = scenario.wait(
+        "worker B takes over", lambda: scenario.row(_TAKEN_OVER, order.job_id, token, order.job_id)
     )
-    scene.tell("lease_acquired", job_id=order.job_id, token=new_token, worker=other)
-    scene.wait("worker B finishes the job", lambda: scene.row(_FINISH, order.job_id))
-    scene.tell("finished", job_id=order.job_id, token=new_token, worker=other)
-    scene.resume(a)
-    scene.wait("worker A is refused", lambda: scene.row(_REFUSED, order.job_id))
-    scene.tell("stale_finish_refused", job_id=order.job_id, stale_token=token, current_token=new_token)
-    return judge(scene.connection, Race(order.job_id, worker, session.transaction))
+    scenario.tell("lease_acquired", job_id=order.job_id, token=new_token, worker=other)
+    scenario.wait("worker B finishes the job", lambda: scenario.row(_FINISH, order.job_id))
+    scenario.tell("finished", job_id=order.job_id, token=new_token, worker=other)
+    scenario.resume(a)
+    scenario.wait("worker A is refused", lambda: scenario.row(_REFUSED, order.job_id))
+    scenario.tell("stale_finish_refused", job_id=order.job_id, stale_token=token, current_token=new_token)
+    return judge(scenario.connection, Race(order.job_id, worker, session.transaction))
 
 
 def judge(connection: Connection, race: Race) -> Verdict:
@@ -97,6 +97,6 @@ def judge(connection: Connection, race: Race) -> Verdict:
             Evidence(
                 "effects: one, under the token that finished", f"tokens {tokens}", holds=tokens == [token]
             ),
-            *books.check(connection),
+            *invariants.check(connection),
         ],
     )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from drain.database.postgres import Connection
-from drills import books, sessions
+from drills import invariants, sessions
 from drills.rows import first_row, value
-from drills.scene import Scene
+from drills.scenario import Scenario
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
 
@@ -42,25 +42,25 @@ class Crash:
     job_id: int
 
 
-def run(scene: Scene) -> Verdict:
+def run(scenario: Scenario) -> Verdict:
     """Let it happen, and judge."""
-    scene.enqueuer("enqueuer")
-    scene.workers("worker 1", "worker 2")
-    started_at = scene.value(_STARTED)
-    (order,) = scene.place(hold_seconds=_HOLD_SECONDS)
-    session = scene.wait("a job writes", lambda: sessions.writing_job(scene.connection))
-    scene.tell("written_not_committed", job_id=order.job_id, transaction=session.transaction)
-    with Shop(scene.database_url) as shop:
-        scene.place(_AT_ONCE)
-        scene.wait("the other worker is at work", lambda: scene.value(_FINISHED, _WORKED))
-        scene.servers.postgres.kill()
-        scene.tell("killed", process="PostgreSQL", signal="SIGKILL")
-        scene.servers.postgres.start()
-        scene.reconnect()
-        scene.tell("recovered", process="PostgreSQL")
-        scene.place(_AFTERWARDS)
-    scene.wait_until_all_is_settled()
-    return judge(scene.connection, Crash(started_at, order.job_id), shop.committed)
+    scenario.enqueuer("enqueuer")
+    scenario.workers("worker 1", "worker 2")
+    started_at = scenario.value(_STARTED)
+    (order,) = scenario.place(hold_seconds=_HOLD_SECONDS)
+    session = scenario.wait("a job writes", lambda: sessions.writing_job(scenario.connection))
+    scenario.tell("written_not_committed", job_id=order.job_id, transaction=session.transaction)
+    with Shop(scenario.database_url) as shop:
+        scenario.place(_AT_ONCE)
+        scenario.wait("the other worker is at work", lambda: scenario.value(_FINISHED, _WORKED))
+        scenario.servers.postgres.kill()
+        scenario.tell("killed", process="PostgreSQL", signal="SIGKILL")
+        scenario.servers.postgres.start()
+        scenario.reconnect()
+        scenario.tell("recovered", process="PostgreSQL")
+        scenario.place(_AFTERWARDS)
+    scenario.wait_until_all_is_settled()
+    return judge(scenario.connection, Crash(started_at, order.job_id), shop.committed)
 
 
 def judge(connection: Connection, crash: Crash, told: Sequence[int] = ()) -> Verdict:
@@ -87,5 +87,5 @@ def judge(connection: Connection, crash: Crash, told: Sequence[int] = ()) -> Ver
                 holds=token >= 2,
             ),
         ],
-        survival=books.check(connection, told),
+        survival=invariants.check(connection, told),
     )

@@ -12,9 +12,9 @@ from time import sleep
 
 from drain.database.postgres import Connection
 from drain.embedded.child import Child
-from drills import books, sessions
+from drills import invariants, sessions
 from drills.rows import first_row, value
-from drills.scene import DidNotHappenError, Scene
+from drills.scenario import DidNotHappenError, Scenario
 from drills.sessions import Session
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
@@ -42,25 +42,25 @@ class Office:
     transaction: str
 
 
-def run(scene: Scene) -> Verdict:
+def run(scenario: Scenario) -> Verdict:
     """Let it happen, and judge."""
-    zombie = scene.leader("enqueuer 1")
-    successor = scene.standby("enqueuer 2")
-    scene.workers("worker")
-    first, _ = scene.wait("there is a leader", lambda: scene.row(_LEADER))
-    with Shop(scene.database_url) as shop:
-        session = _stop_within_a_batch(scene, zombie)
-        sessions.end(scene.connection, session)
-        scene.tell("session_ended", process=zombie.name)
-        scene.wait("the standby leads", lambda: successor.events("leading"))
-        second, since = scene.wait("there is a leader", lambda: scene.row(_LEADER))
-        scene.tell("leads", process=successor.name)
-        scene.resume(zombie)
-        scene.wait("the first leader sees that its session is gone", lambda: zombie.events("down"))
-        scene.wait("it stands by", lambda: len(zombie.events("up")) > 1)
-        scene.tell("stands_by", process=zombie.name)
-    scene.wait_until_all_is_settled()
-    return judge(scene.connection, Office(first, second, since, session.transaction), shop.committed)
+    zombie = scenario.leader("enqueuer 1")
+    successor = scenario.standby("enqueuer 2")
+    scenario.workers("worker")
+    first, _ = scenario.wait("there is a leader", lambda: scenario.row(_LEADER))
+    with Shop(scenario.database_url) as shop:
+        session = _stop_within_a_batch(scenario, zombie)
+        sessions.end(scenario.connection, session)
+        scenario.tell("session_ended", process=zombie.name)
+        scenario.wait("the standby leads", lambda: successor.events("leading"))
+        second, since = scenario.wait("there is a leader", lambda: scenario.row(_LEADER))
+        scenario.tell("leads", process=successor.name)
+        scenario.resume(zombie)
+        scenario.wait("the first leader sees that its session is gone", lambda: zombie.events("down"))
+        scenario.wait("it stands by", lambda: len(zombie.events("up")) > 1)
+        scenario.tell("stands_by", process=zombie.name)
+    scenario.wait_until_all_is_settled()
+    return judge(scenario.connection, Office(first, second, since, session.transaction), shop.committed)
 
 
 def judge(connection: Connection, office: Office, told: Sequence[int] = ()) -> Verdict:
@@ -94,20 +94,20 @@ def judge(connection: Connection, office: Office, told: Sequence[int] = ()) -> V
                 f"{leader} since {since:%H:%M:%S}" if since else "nobody",
                 holds=(leader, since) == (office.second, office.second_since),
             ),
-            *books.check(connection, told),
+            *invariants.check(connection, told),
         ],
     )
 
 
-def _stop_within_a_batch(scene: Scene, leader: Child) -> Session:
+def _stop_within_a_batch(scenario: Scenario, leader: Child) -> Session:
     """Stop the leader when it has moved rows and not committed; returns its session."""
     for _ in range(_TRIALS):
-        scene.place(_AT_ONCE)
-        began = scene.wait("the leader drains", lambda: sessions.draining(scene.connection), pause=0)
-        scene.pause(leader)
+        scenario.place(_AT_ONCE)
+        began = scenario.wait("the leader drains", lambda: sessions.draining(scenario.connection), pause=0)
+        scenario.pause(leader)
         sleep(_SETTLE_SECONDS)
-        if sessions.draining(scene.connection) == began:
-            scene.tell("moved_not_committed", transaction=began.transaction)
+        if sessions.draining(scenario.connection) == began:
+            scenario.tell("moved_not_committed", transaction=began.transaction)
             return began
-        scene.resume(leader)
+        scenario.resume(leader)
     raise DidNotHappenError("the leader could not be stopped in the middle of a batch")

@@ -1,4 +1,11 @@
-"""The commands of `drain` that run on Spark; each reads its words, makes one call, shows the result.
+"""Commands of `drain` that run on Spark; each parses its arguments, makes one call, and shows the result.
+
+    options     options that all of them share: where Spark runs, and what it may read
+    backfill    `drain backfill`
+    reconcile   `drain reconcile`
+    archive     `drain archive`
+    stats       `drain stats`
+    audit       `drain audit --expected`
 
 None of these modules imports Spark before its command is called.
 """

@@ -30,7 +30,7 @@ def conserve(
     only: Mapping[str, str | None],
     as_json: bool,
 ) -> bool:
-    """Hold a list of jobs against the tables, and show the result; returns whether all is well.
+    """Compare a list of jobs with the tables, and show the result; returns whether each is in exactly one place.
 
     Args:
         settings: Where the database is.

@@ -1,4 +1,4 @@
-"""What the commands share: how Spark is to run, and what it reads."""
+"""Options that the Spark commands share: how Spark runs, and what it reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where and how Spark runs."""
+    """Settings of the Spark session of one command."""
 
     master: str | None
     settings: Mapping[str, str]
@@ -32,7 +32,7 @@ class Runtime:
     def session(
         self, report: Callable[[str], None], sources_of_others: Sequence[str] = ()
     ) -> Iterator[SparkSession]:
-        """A session as this says, which knows our data sources and these, each named `module:Class`.
+        """Start a session with these settings, our data sources, and those named here as `module:Class`.
 
         `report` is told that it starts.
         """
@@ -46,7 +46,7 @@ class Runtime:
 
 
 def warn_if_absent(spark: SparkSession, archive: str | None) -> None:
-    """Say so if there is nothing where the archive is said to be.
+    """Warn if there is no archive at the path.
 
     Raises:
         DrainError: Spark cannot look there.
@@ -56,7 +56,7 @@ def warn_if_absent(spark: SparkSession, archive: str | None) -> None:
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """The settings that were given as NAME=VALUE.
+    """Read settings that were given as NAME=VALUE.
 
     Raises:
         click.UsageError: One has no equals sign.
@@ -69,7 +69,7 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def spark_options(command: F) -> F:
-    """Let a command say where Spark runs; it gets one `Runtime`."""
+    """Add the options that say where Spark runs; the command receives one `Runtime`."""
 
     @wraps(command)
     def with_runtime(*, master: str | None, conf: tuple[str, ...], verbose: bool, **given: Any) -> Any:

@@ -141,7 +141,7 @@ def reconcile(
 
 
 def _columns(text: str, option: str, most: int | None = None) -> list[Pair]:
-    """Names with commas between them, each also as SOURCE=TARGET."""
+    """Column names with commas between them, each also as SOURCE=TARGET."""
     split = [name.partition("=") for name in text.split(",")]
     found = [Pair(ours.strip(), (theirs if equals else ours).strip()) for ours, equals, theirs in split]
     if not all(name for pair in found for name in pair) or len(found) > (most or len(found)):

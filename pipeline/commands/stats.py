@@ -103,7 +103,7 @@ def stats(
 
 
 def about(question: Question, report: Report) -> str:
-    """Which jobs these are, in a line."""
+    """Describe in one line which jobs a report covers."""
     where = [f"queue {question.queue}" if question.queue is not None else "all queues"]
     if question.job is not None:
         where.append(f"job {question.job}")
@@ -132,7 +132,7 @@ def _show(report: Report, which: str, top: int) -> None:
 
 
 def _table(shown: tables.Table, width: int) -> Table:
-    """A line for each row: a name for which there is no room loses its beginning."""
+    """Print a line for each row: a name that does not fit loses its beginning."""
     texts = shown.texts
     # Units right behind their digits: seven durations and a name are 80 characters.
     rows = [[*row[:texts], *(cell.replace(" ", "") for cell in row[texts:])] for row in shown.rows]

@@ -1,4 +1,4 @@
-"""Spark data sources for the job tables, usable from anybody's Spark program.
+"""Spark data sources for the job tables, usable from any Spark program.
 
     from pipeline import datasources
 
@@ -10,9 +10,18 @@
 The database is that of DRAIN_DATABASE_URL in the driver's environment, or of the option `database_url`. Whatever
 runs in executors needs this package installed there too.
 
-Modules, from the bottom: `adbc` reads and writes Arrow batches; `columns` says what the tables look like; `snapshot`
-and `keeper` let many connections see one instant; `conditions` turns Spark's filters into SQL; `tables`, `follow` and
-`staging` read a table, follow one, and stage.
+The modules, from the bottom:
+
+    adbc             Arrow batches out of PostgreSQL and into it
+    columns          the tables' columns, with their types in Spark, Arrow and SQL
+    conditions       Spark's filters as conditions in SQL
+    options          options of the data sources, checked
+    snapshot         one instant for many connections
+    snapshot_holder  the process that holds it open for a stream's readers
+    tables           reading: a job table in parallel, by ranges of its blocks
+    follow           reading: `finished_jobs` as a stream
+    query            reading: the rows of any SELECT
+    staging          writing: `staged_jobs`, in one commit
 """
 
 from __future__ import annotations
@@ -24,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Let this session read and write the job tables by their names; safe to repeat."""
+    """Register the job tables with this session under their names; safe to repeat."""
     from pipeline.datasources.query import PostgresQuery
     from pipeline.datasources.tables import DeadJobs, FinishedJobs, InflightJobs, StagedJobs
 

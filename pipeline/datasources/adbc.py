@@ -19,7 +19,7 @@ _BATCH_BYTES = 8 * 1024 * 1024
 
 @contextmanager
 def connect(database_url: str, application_name: str) -> Iterator[Connection]:
-    """A connection with a transaction open, rolled back at the end of the block unless it was committed.
+    """Connect and open a transaction, which is rolled back at the end of the block unless it was committed.
 
     Raises:
         UnavailableError: The server cannot be reached, or is lost; without the password.
@@ -38,13 +38,13 @@ def connect(database_url: str, application_name: str) -> Iterator[Connection]:
 
 
 def schema_of(connection: Connection, statement: str) -> pa.Schema:
-    """What the rows of a statement will look like."""
+    """Ask for the Arrow schema of a statement's rows."""
     with connection.cursor() as cursor:
         return cursor.adbc_execute_schema(statement)
 
 
 def batches(connection: Connection, statement: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a statement, as batches of exactly this schema."""
+    """Read the rows of a statement, as batches of exactly this schema."""
     with connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
         cursor.execute(statement)

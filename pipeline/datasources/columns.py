@@ -1,4 +1,4 @@
-"""What the job tables look like to Spark."""
+"""Columns of the job tables, with their types in Spark, Arrow and SQL."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ JSON = {
 
 
 def spark_schema(table: str, names: Sequence[str]) -> str:
-    """The columns as a schema of Spark's."""
+    """Describe the columns as a Spark schema."""
     kinds = TABLES[table]
     return ", ".join(f"{name} {'string' if kinds[name] == 'json' else kinds[name]}" for name in names)
 
 
 def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
-    """The same as a schema of Arrow's, as Spark wants it."""
+    """Describe the columns as the Arrow schema that Spark expects."""
     import pyarrow as pa
 
     types = {
@@ -112,13 +112,13 @@ def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
 
 
 def select_list(table: str, names: Sequence[str]) -> str:
-    """The columns in SQL; what ADBC knows no type of its own for is cast to one that it knows."""
+    """List the columns in SQL; types that ADBC does not know are cast to types that it does."""
     kinds = TABLES[table]
     return ", ".join(_selected(name, kinds[name]) for name in names)
 
 
 def chosen(table: str, text: str | None) -> list[str]:
-    """The columns that are asked for: all of them, or those of a list with commas.
+    """Choose columns: all of them, or those of a comma-separated list.
 
     Raises:
         ConfigError: One is no column of the table.

@@ -1,4 +1,4 @@
-"""Filters of Spark's as conditions in SQL."""
+"""Conditions in SQL made from Spark's filters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PUSHED = frozenset(
 
 
 def condition(given: Filter) -> str | None:
-    """The same in SQL; None if Postgres is not to be asked, and Spark has to filter by itself."""
+    """Translate a filter into SQL; None if Postgres cannot apply it as Spark does, and Spark filters by itself."""
     from pyspark.sql import datasource
 
     if isinstance(given, datasource.Not):

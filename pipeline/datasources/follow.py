@@ -1,4 +1,4 @@
-"""`finished_jobs` as a stream: every row once, in the order of transactions, so many at a time."""
+"""`finished_jobs` as a stream: every row once, in the order of transactions, in batches of a given size."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FROM too_far
 
 
 class FinishedJobsStream(DataSourceStreamReader):
-    """Reads the rows of transactions up to the oldest one that is still open, so none can turn up behind.
+    """Stream of the rows of all transactions before the oldest open one, so that no row can appear behind it.
 
     A transaction that stays open for an hour holds the stream up for as long, and loses it nothing.
 
@@ -55,15 +55,15 @@ class FinishedJobsStream(DataSourceStreamReader):
         self._max_rows = options.whole(given, "max_rows", _MAX_ROWS)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  (Spark's own)
-        """Before the first transaction."""
+        """Name the position before the first transaction."""
         return {"xid": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's own)
-        """So many rows a batch."""
+        """Limit the rows of a batch."""
         return ReadMaxRows(self._max_rows)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """The last transaction that belongs to the next batch; the start again if there is nothing new.
+        """Find the last transaction of the next batch; returns the start again if there is nothing new.
 
         Raises:
             DrainError: The rows, or the start, are of a server that had come further than this one.
@@ -82,11 +82,11 @@ class FinishedJobsStream(DataSourceStreamReader):
         return {"xid": int(found[0])} if found else start
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """One, for the rows of these transactions."""
+        """Make one partition, for the rows of these transactions."""
         return [InputPartition((start["xid"], end["xid"]))] if end["xid"] > start["xid"] else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of these transactions."""
+        """Read the rows of these transactions."""
         start, end = partition.value
         schema = columns.arrow_schema({name: columns.TABLES[_TABLE][name] for name in self._names})
         statement = (

@@ -1,4 +1,4 @@
-"""Options of the data sources, read with the same care as settings."""
+"""Options of the data sources, checked as strictly as settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from drain.errors import ConfigError
 
 
 def database_url(options: Mapping[str, str]) -> str:
-    """The option `database_url`, or what the environment says.
+    """Read the option `database_url`, or else the environment.
 
     Raises:
         ConfigError: Neither names a database, or it cannot be read.
@@ -20,7 +20,7 @@ def database_url(options: Mapping[str, str]) -> str:
 
 
 def whole(options: Mapping[str, str], name: str, default: int) -> int:
-    """An option that is a whole number above zero.
+    """Read an option that is a whole number above zero.
 
     Raises:
         ConfigError: It is none.
@@ -32,7 +32,7 @@ def whole(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def positive(options: Mapping[str, str], name: str, default: float) -> float:
-    """An option that is a number above zero.
+    """Read an option that is a number above zero.
 
     Raises:
         ConfigError: It is none.

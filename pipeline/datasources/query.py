@@ -26,7 +26,7 @@ _APPLICATION = "drain spark query"
 
 
 class PostgresQuery(DataSource):
-    """The rows of one SELECT, read on one connection.
+    """Data source: the rows of one SELECT, read on one connection.
 
     Options: `query`; `database_url` (DRAIN_DATABASE_URL by default); `snapshot`, the name of an exported one.
     """
@@ -40,11 +40,11 @@ class PostgresQuery(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """How Spark calls it."""
+        """Name the data source as Spark knows it."""
         return "postgres_query"
 
     def schema(self) -> StructType:
-        """What Postgres says that the query returns."""
+        """Ask Postgres for the columns that the query returns."""
         with adbc.connect(self.database_url, _APPLICATION) as connection:
             schema = adbc.schema_of(connection, _readable(connection, self.query))
         return StructType(list(from_arrow_schema(_as_spark_has_it(schema)).fields))
@@ -95,7 +95,7 @@ def _refuse_times_of_no_calendar(batch: pa.RecordBatch) -> None:
 
 
 def _readable(connection: Connection, query: str) -> str:
-    """The query with what ADBC has no type for, such as uuid, json and numeric, turned into text."""
+    """Wrap the query so that types unknown to ADBC, such as uuid, json and numeric, become text."""
     names = (
         f"{name}::text AS {name}" if isinstance(field.type, pa.BaseExtensionType) else name
         for field in adbc.schema_of(connection, query)

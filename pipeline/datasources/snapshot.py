@@ -1,4 +1,4 @@
-"""One instant of the database for many connections: an exported snapshot, and who holds it open."""
+"""One instant of the database for many connections: an exported snapshot, and the process that holds it open."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EXPORT = "SELECT pg_export_snapshot()"
 
 @contextmanager
 def exported(connection: Connection, tables: Sequence[str]) -> Iterator[str]:
-    """Hold one instant of these tables open while the block runs; yields the snapshot's name.
+    """Export a snapshot of these tables and hold it open while the block runs; yields the snapshot's name.
 
     A partition that is truncated or dropped as a whole is gone for every snapshot, older ones too, so the tables are
     locked before the snapshot is taken: until the block ends no partition of theirs is dropped. Nobody else waits.
@@ -47,7 +47,7 @@ def exported(connection: Connection, tables: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def joined(database_url: str, name: str) -> Iterator[ArrowConnection]:
-    """A connection that sees what a snapshot shows, for reading.
+    """Connect, for reading, to the instant that a snapshot shows.
 
     Raises:
         UnavailableError: The snapshot has ended, or the server is away.
@@ -70,7 +70,7 @@ def joined(database_url: str, name: str) -> Iterator[ArrowConnection]:
 
 
 def keep(database_url: str, table: str, unused_seconds: float) -> str:
-    """Have a process of its own hold an instant of a table open, for readers that are yet to come.
+    """Start a process that holds a snapshot of a table open, for readers that start later.
 
     Spark plans a read in one short-lived process and executes it in others, and tells nobody when it has ended. So
     the keeper looks for its readers' connections, and ends when it has seen none for a while, or when Spark is gone.

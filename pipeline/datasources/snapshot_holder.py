@@ -1,4 +1,4 @@
-"""A process that holds a snapshot open for Spark's readers; see `snapshot.keep`."""
+"""Process that holds a snapshot open for Spark's readers; see `snapshot.keep`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
 
 
 def main() -> None:
-    """Take the snapshot that standard input asks for, name it on standard output, and keep it while it is used."""
+    """Export the snapshot that standard input asks for, name it on standard output, and hold it while it is used."""
     order = json.loads(sys.stdin.readline())
     try:
         connection = postgres.connect(order["database_url"], "drain snapshot")

@@ -1,4 +1,4 @@
-"""Writing to `staged_jobs` from Spark: all rows in one commit, or none."""
+"""Writer of `staged_jobs` for Spark: all rows in one commit, or none."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _ACCEPTED = {
 
 @dataclass
 class Copied(WriterCommitMessage):
-    """What a task reports: the rows that it has copied to the side table, and committed there."""
+    """Report of one task: the rows that it has copied to the side table, and committed there."""
 
     task: int
     rows: int
 
 
 class Staging(DataSourceArrowWriter):
-    """Stages a job for each row, with the columns `job_name`, `job_args`, … of `staged_jobs`.
+    """Writer that stages a job for each row, with the columns `job_name`, `job_args`, … of `staged_jobs`.
 
     Spark may start a task twice, kill one that goes on to commit a part of its rows, or fail half-way. So tasks copy
     to a side table that belongs to this write alone, and say under which number; the driver's commit stages the rows
@@ -122,7 +122,7 @@ class Staging(DataSourceArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002  (Spark's own)
-        """Drop the side table; nothing has been staged."""
+        """Drop the side table; no job has been staged."""
         if self._side_table is None:
             return
         with self._control() as connection:
@@ -137,7 +137,7 @@ class Staging(DataSourceArrowWriter):
 
     @contextmanager
     def _place(self) -> Iterator[ArrowConnection]:
-        """A connection, when fewer than `max_connections` others copy to this side table."""
+        """Connect once fewer than `max_connections` other tasks copy to this side table."""
         while True:
             with adbc.connect(self._database_url, "drain spark copy") as connection:
                 if any(self._take(connection, place) for place in range(self._connections)):
@@ -147,7 +147,7 @@ class Staging(DataSourceArrowWriter):
             sleep(random.uniform(0.1, _LONGEST_WAIT_SECONDS))  # noqa: S311  (no secret)
 
     def _take(self, connection: ArrowConnection, place: int) -> bool:
-        """Take one of the places, if it is free, until the transaction ends."""
+        """Lock one of the places, if it is free, until the transaction ends."""
         with connection.cursor() as cursor:
             cursor.execute(_PLACE.format(name=f"{self._side_table}/{place}"))
             return cursor.fetchone() == (True,)
@@ -181,7 +181,7 @@ def _copied_schema(names: Sequence[str]) -> pa.Schema:
 
 
 def _numbered(batch: pa.RecordBatch, schema: pa.Schema, task: int) -> pa.RecordBatch:
-    """The batch as a side table wants it, with the number of the task."""
+    """Convert a batch to the side table's columns, with the number of the task."""
     number = pa.repeat(pa.scalar(task, pa.int64()), batch.num_rows)
     names = schema.names[1:]
     # A number that is too large for its column is refused here, and not cut off.

@@ -33,7 +33,7 @@ WHERE pg_relation_size(leaf) > 0 ORDER BY 1
 
 
 class JobTable(DataSource):
-    """A table of ours.
+    """Data source for one of the job tables.
 
     Options: `database_url` (DRAIN_DATABASE_URL by default), `columns` (all by default, separated by commas), `where` (a
     condition in Postgres' SQL), `max_connections` (8), `snapshot` (the name of an exported one; one is taken by
@@ -55,11 +55,11 @@ class JobTable(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """How Spark calls it."""
+        """Name the data source as Spark knows it."""
         return cls.table
 
     def schema(self) -> str:
-        """The columns that are asked for."""
+        """Describe the chosen columns."""
         return columns.spark_schema(self.table, columns.chosen(self.table, self.options.get("columns")))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -69,7 +69,7 @@ class JobTable(DataSource):
 
 
 class StagedJobs(JobTable):
-    """Also the one that is written to; see `Staging`."""
+    """Data source for `staged_jobs`, the only one that can be written to; see `Staging`."""
 
     table = "staged_jobs"
 
@@ -79,19 +79,19 @@ class StagedJobs(JobTable):
 
 
 class InflightJobs(JobTable):
-    """What has been drained and is not finished."""
+    """Data source for `inflight_jobs`: drained and not finished."""
 
     table = "inflight_jobs"
 
 
 class DeadJobs(JobTable):
-    """What was given up."""
+    """Data source for `dead_jobs`."""
 
     table = "dead_jobs"
 
 
 class FinishedJobs(JobTable):
-    """What is done; also as a stream, see `FinishedJobsStream`."""
+    """Data source for `finished_jobs`; also as a stream, see `FinishedJobsStream`."""
 
     table = "finished_jobs"
 
@@ -101,7 +101,7 @@ class FinishedJobs(JobTable):
 
 
 class Blocks(NamedTuple):
-    """Blocks of one leaf of the table: from the first, up to and without the last."""
+    """Range of blocks of one leaf partition: from the first, up to and without the last."""
 
     leaf: str
     first: int
@@ -109,7 +109,7 @@ class Blocks(NamedTuple):
 
 
 class Share(InputPartition):
-    """What one task reads."""
+    """Ranges of blocks that one task reads."""
 
     def __init__(self, snapshot_name: str, blocks: list[Blocks]) -> None:
         super().__init__(blocks)
@@ -119,7 +119,7 @@ class Share(InputPartition):
 
 
 class JobTableReader(DataSourceReader):
-    """Reads shares of the table's blocks, each with a connection of its own, all in one snapshot."""
+    """Reader of the table's blocks in shares, each on a connection of its own, all in one snapshot."""
 
     def __init__(self, source: JobTable, names: list[str]) -> None:
         self._database_url = source.database_url
@@ -140,7 +140,7 @@ class JobTableReader(DataSourceReader):
         return [Share(name, blocks) for blocks in _shares(leaves, self._connections)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of these blocks that fulfil the conditions, as of the snapshot."""
+        """Read the rows of these blocks that fulfil the conditions, as of the snapshot."""
         # A table without a block: Spark plans one task all the same.
         if not isinstance(partition, Share):
             return
@@ -158,10 +158,10 @@ class JobTableReader(DataSourceReader):
 
 
 class FilteringReader(JobTableReader):
-    """The same, which takes filters of Spark's: without Spark's setting, Spark refuses a reader that would."""
+    """Reader that also accepts Spark's filters; Spark refuses such a reader unless its setting allows it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's own)
-        """Take those that SQL can express; Spark applies the others."""
+        """Accept the filters that SQL can express; Spark applies the others."""
         for given in filters:
             found = conditions.condition(given)
             if found is None:

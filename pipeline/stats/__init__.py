@@ -1,13 +1,13 @@
-"""How it went: counts by outcome, retries, waiting and processing times, over archived and live jobs together.
+"""Statistics of jobs: counts by outcome, retries, waiting and processing times, archived and live together.
 
-    question   what is asked: since when, of which queue and job, per hour or day
+    question   the question: since when, of which queue and job, per hour or day
+    measures   computation: finished jobs in one pass of Spark's
+    counts     computation: all other jobs, in Postgres
     report     the answer, as plain values
-    as_json    the same for programs
-    measures   finds it: the finished jobs in one pass of Spark's
-    counts     and all others in Postgres
+    as_json    the answer for programs
     words      numbers for people
-    tables     it as tables of text, for a terminal and for a page
-    plots      it as plots
+    tables     tables of text, for a terminal and for a page
+    plots      plots, for a page
     page       a page of both that works without a network
 
 Waiting is from when a job was due (staged, or scheduled for later) until it was claimed. Only the latest claim of a

@@ -1,4 +1,4 @@
-"""The statistics for programs: a field may be added, and none is changed or taken away.
+"""Statistics as JSON, for programs: a field may be added, and none is changed or removed.
 
 `at`, `since`, `per`     when, since when, hour or day
 `dropped_before`         the day before which finished jobs were dropped unarchived, or null
@@ -23,7 +23,7 @@ from pipeline.stats.report import Ended, Finished, Group, Period, Report
 
 
 def as_json(report: Report, top: int) -> dict[str, Any]:
-    """A report as JSON's types; `slowest` and `most_failing` are no longer than `top`."""
+    """Convert a report to JSON's types; `slowest` and `most_failing` are no longer than `top`."""
     return {
         "at": report.at.isoformat(),
         "since": report.since.isoformat() if report.since else None,

@@ -1,4 +1,4 @@
-"""Counts of what is not finished: dead, staged and in flight, as Postgres finds them."""
+"""Counts of jobs that are not finished: dead, staged and in flight, as Postgres finds them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ORDER BY reason
 
 @dataclass(frozen=True)
 class Others:
-    """Jobs that are not finished.
+    """Counts of jobs that are not finished, of one name and queue.
 
     Attributes:
         dead: How many were given up, by reason.
@@ -45,7 +45,7 @@ class Others:
 
 
 def count(connection: Connection, question: Question, now: datetime) -> Others:
-    """Count them, in the transaction that is open on this connection."""
+    """Count unfinished jobs, in the transaction that is open on this connection."""
     given = {
         "queue": question.queue,
         "job": question.job,

@@ -1,4 +1,4 @@
-"""Finds the statistics: the finished jobs in one pass of Spark's, all others by counts in Postgres."""
+"""Computation of the statistics: finished jobs in one pass of Spark's, all others by counts in Postgres."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ GROUP BY queue, job_name, period
 def measure(
     spark: SparkSession, database_url: str, question: Question, *, archive: str | None = None
 ) -> Report:
-    """Find the statistics of all jobs, archived or not, as of one instant.
+    """Compute the statistics of all jobs, archived or not, as of one instant.
 
     Args:
         spark: With the data sources registered.
@@ -169,7 +169,7 @@ def _finished(row: Row) -> Finished:
 def _times(
     jobs: int | None, total: int, shortest: int, longest: int, percentiles: Sequence[float] | None
 ) -> Times | None:
-    """Times in seconds out of microseconds; None without percentiles, as for a name's single period."""
+    """Convert times from microseconds to seconds; None without percentiles, as for a name's single period."""
     if not jobs or percentiles is None:
         return None
     # The middle of a bucket may lie beyond the only time that is in it.

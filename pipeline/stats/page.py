@@ -1,4 +1,4 @@
-"""The statistics as one page of HTML, with all that it needs in itself."""
+"""Statistics as one self-contained page of HTML."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 def check(path: Path) -> None:
-    """Find out whether a page could be written here, before hours are spent on what is to be on it.
+    """Check that a page can be written here, before hours are spent on its contents.
 
     Raises:
         ConfigError: Its directory is not there or cannot be written to, or it is a directory itself.
@@ -79,7 +79,7 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, report: Report, about: str, *, top: int) -> None:
-    """Write the page; whoever has the old one open never sees half of the new one.
+    """Write the page; a reader of the old one never sees half of the new one.
 
     Args:
         path: Of the file.
@@ -97,7 +97,7 @@ def write(path: Path, report: Report, about: str, *, top: int) -> None:
 
 
 def html(report: Report, about: str, *, top: int) -> str:
-    """The page."""
+    """Render the page."""
     drawn = [_plot(plot, first=index == 0) for index, plot in enumerate(plots(report))]
     return _PAGE.format(
         title="How the jobs went",

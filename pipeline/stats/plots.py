@@ -1,4 +1,4 @@
-"""The statistics as plots, by Plotly."""
+"""Plots of the statistics, by Plotly."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TICKS = (
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of Plotly's, and what it is called."""
+    """Figure of Plotly's, with its title."""
 
     title: str
     about: str
@@ -52,7 +52,7 @@ class Plot:
 
 
 def plots(report: Report) -> list[Plot]:
-    """Throughput, waiting and processing times, dead jobs and retries over time; none if nothing has ended."""
+    """Plot throughput, waiting and processing times, dead jobs and retries over time; no plot if no job has ended."""
     if not report.periods:
         return []
     starts = _starts(report)
@@ -72,7 +72,7 @@ def plots(report: Report) -> list[Plot]:
 
 
 def _starts(report: Report) -> list[datetime]:
-    """Of all periods from the first to the last, those in which nothing ended too."""
+    """List the starts of all periods from the first to the last, including those in which no job ended."""
     found = [period.start for period in report.periods]
     length = PERIODS[report.per]
     number = (found[-1] - found[0]) // length + 1
@@ -170,7 +170,7 @@ def _lines(report: Report, starts: Sequence[datetime], times: Callable[[Period],
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
-    """Round durations that values lie between, few enough to be read."""
+    """Choose round durations around the values as ticks, few enough to be read."""
     if not values:
         return []
     inside = [tick for tick in _TICKS if min(values) / 2 <= tick <= max(values) * 2]
@@ -178,7 +178,7 @@ def _ticks(values: Sequence[float]) -> list[float]:
 
 
 def _middles(starts: Iterable[datetime], length: timedelta) -> list[datetime]:
-    """What is drawn stands over its period, and not around the beginning of it."""
+    """Shift times to the middle of their period, so that bars stand over it and not around its beginning."""
     return [start + length / 2 for start in starts]
 
 

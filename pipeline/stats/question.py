@@ -1,4 +1,4 @@
-"""What is asked of the statistics."""
+"""Question that a report of statistics answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN = re.compile(r"([^'\\]+)|['\\]")
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Which jobs, and how finely.
+    """Selection of jobs, and length of the periods.
 
     Attributes:
         since: Those that were finished or given up at this time or later; a duration means that long ago, by the
@@ -36,18 +36,18 @@ class Question:
 
     @property
     def period(self) -> timedelta:
-        """How long a period is."""
+        """Length of a period."""
         return PERIODS[self.per]
 
     def begin(self, now: datetime) -> datetime | None:
-        """Since when, in UTC."""
+        """Begin of the report's time, in UTC."""
         if not isinstance(self.since, timedelta):
             return self.since
         now = now.astimezone(UTC)
         return now - min(self.since, now - _FIRST)
 
     def condition(self, now: datetime) -> str | None:
-        """Which finished jobs, in words that Postgres and Spark understand alike; None for all of them."""
+        """Condition on finished jobs, in SQL that Postgres and Spark both understand; None for all of them."""
         begin = self.begin(now)
         conditions = [
             # A literal with its offset: neither of them asks for the session's time zone.
@@ -59,7 +59,7 @@ class Question:
 
 
 def moment(text: str) -> datetime | timedelta:
-    """A time as people write it: 2026-11-01, 2026-11-01T12:00+01:00, 7d, 24h; UTC unless it says otherwise.
+    """Parse a time as people write it: 2026-11-01, 2026-11-01T12:00+01:00, 7d, 24h; UTC unless it says otherwise.
 
     Raises:
         ConfigError: It is none of these.
@@ -75,6 +75,6 @@ def moment(text: str) -> datetime | timedelta:
 
 
 def literal(text: str) -> str:
-    """A text in SQL. Postgres and Spark disagree on backslashes, and on how a quote is written inside of quotes."""
+    """Quote a text for SQL. Postgres and Spark disagree on backslashes, and on how a quote is written within quotes."""
     parts = [f"'{found[1]}'" if found[1] else f"chr({ord(found[0])})" for found in _PLAIN.finditer(text)]
     return f"({' || '.join(parts)})" if parts else "''"

@@ -1,4 +1,4 @@
-"""The statistics as plain values. Times are in UTC, durations in seconds."""
+"""Report of statistics as plain values. Times are in UTC, durations in seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 @dataclass(frozen=True)
 class Times:
-    """How long something took, over so many jobs."""
+    """Distribution of a duration over a number of jobs."""
 
     jobs: int
     avg: float
@@ -25,7 +25,7 @@ class Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What finished jobs had in common.
+    """Figures of finished jobs.
 
     Attributes:
         finished: How many.
@@ -45,12 +45,12 @@ class Finished:
 
     @property
     def retried_share(self) -> float:
-        """From 0 to 1."""
+        """Share of finished jobs that needed more than one attempt, from 0 to 1."""
         return self.retried / self.finished if self.finished else 0.0
 
     @property
     def attempts_per_job(self) -> float:
-        """1.0 if nothing ever failed."""
+        """Mean attempts of a finished job; 1.0 if no attempt failed."""
         return self.attempts / self.finished if self.finished else 0.0
 
     @property
@@ -61,7 +61,7 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What came to an end: jobs of one name on one queue, or of all where these are None.
+    """Ended jobs: those of one name on one queue, or of all where these are None.
 
     Attributes:
         queue: Theirs.
@@ -79,24 +79,24 @@ class Ended:
 
     @property
     def died(self) -> int:
-        """How many were given up, whatever the reason."""
+        """Number of dead jobs, for any reason."""
         return sum(self.dead.values())
 
     @property
     def dead_share(self) -> float:
-        """Of those that came to an end, from 0 to 1."""
+        """Share of dead jobs among the ended ones, from 0 to 1."""
         ended = self.done.finished + self.died
         return self.died / ended if ended else 0.0
 
     @property
     def failed_attempts(self) -> int:
-        """All attempts that failed."""
+        """Number of failed attempts."""
         return self.done.failed_attempts + self.dead_attempts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group(Ended):
-    """What ended, and what is still under way: `staged` and `inflight` count it at the report's instant."""
+    """Ended and unfinished jobs of a group: `staged` and `inflight` are counts at the report's instant."""
 
     staged: int = 0
     inflight: int = 0
@@ -104,14 +104,14 @@ class Group(Ended):
 
 @dataclass(frozen=True, kw_only=True)
 class Period(Ended):
-    """What ended in the hour or the day that began at `start`."""
+    """Jobs that ended in the hour or the day that began at `start`."""
 
     start: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All of it.
+    """Report of statistics.
 
     Attributes:
         at: The instant that it describes, by the database's clock.
@@ -135,15 +135,15 @@ class Report:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has come to an end."""
+        """True if no job has ended."""
         return not self.total.done.finished and not self.total.died
 
     def slowest(self, top: int) -> list[Group]:
-        """Those that 95 of 100 times are done only after this long; the slowest first."""
+        """Rank groups by the 95th percentile of their processing time, the slowest first."""
         timed = [job for job in self.jobs if job.done.processing]
         return sorted(timed, key=lambda job: -job.done.processing.p95 if job.done.processing else 0.0)[:top]
 
     def most_failing(self, top: int) -> list[Group]:
-        """Those that fail at all: first whoever has the most dead jobs, then the most failed attempts."""
+        """Rank groups with failures: those with the most dead jobs first, then those with the most failed attempts."""
         failing = [job for job in self.jobs if job.died or job.failed_attempts]
         return sorted(failing, key=lambda job: (-job.died, -job.failed_attempts))[:top]

@@ -1,4 +1,4 @@
-"""The statistics as tables of text."""
+"""Tables of the statistics, as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMES = ("avg", "min", "p50", "p90", "p95", "p99", "max")
 
 @dataclass(frozen=True)
 class Table:
-    """One of them; the first `texts` columns are texts, and all others numbers."""
+    """Table of which the first `texts` columns are texts, and all others numbers."""
 
     title: str
     columns: Sequence[str]
@@ -23,7 +23,7 @@ class Table:
 
 
 def tables(report: Report, *, top: int, periods: int | None = None) -> list[Table]:
-    """Those that have a row: counts, waiting and processing times, periods, slowest and most failing jobs.
+    """Make the tables that have a row: counts, waiting and processing times, periods, slowest and most failing jobs.
 
     Args:
         report: What to show.

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers for people: counts, shares and durations."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ _NONE = "–"
 
 
 def count(number: int) -> str:
-    """1,234,567."""
+    """Format a count: 1,234,567."""
     return f"{number:,}"
 
 
 def some(number: int) -> str:
-    """The same; a dash for none, so that what there is stands out."""
+    """Format a count; a dash for zero, so that other counts stand out."""
     return count(number) if number else _NONE
 
 
 def share(fraction: float) -> str:
-    """A share of one in percent; a dash for none."""
+    """Format a share of one in percent; a dash for none."""
     if not fraction:
         return _NONE
     percent = fraction * 100
@@ -24,7 +24,7 @@ def share(fraction: float) -> str:
 
 
 def seconds(duration: float | None) -> str:
-    """A duration in seconds, with the unit that gives it two or three digits; a dash for none."""
+    """Format a duration in seconds, with the unit that gives it two or three digits; a dash for none."""
     if duration is None:
         return _NONE
     for limit, factor, unit in (

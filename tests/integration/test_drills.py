@@ -18,16 +18,16 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 from drills import (  # noqa: E402
-    books,
+    catalogue,
     flush_redis,
+    invariants,
     kill_enqueuer,
     kill_worker,
     late_commit,
     lease_race,
     restart_postgres,
-    scene,
+    scenario,
     shop,
-    show,
     zombie_leader,
 )
 from drills.report import Report, Result  # noqa: E402
@@ -101,7 +101,7 @@ def broken(evidence: list[Evidence]) -> list[str]:
     return [each.claim for each in evidence if not each.holds]
 
 
-@pytest.mark.parametrize("name", show.DRILLS)
+@pytest.mark.parametrize("name", catalogue.DRILLS)
 def test_each_drill_takes_place_and_is_survived(lines: Lines, name: str) -> None:
     (verdict,) = [line for line in lines if line["drill"] == name and "verdict" in line]
     assert verdict["verdict"] == "survived"
@@ -111,7 +111,7 @@ def test_each_drill_takes_place_and_is_survived(lines: Lines, name: str) -> None
     assert all(each["holds"] and each["found"] for each in verdict["race"] + verdict["survival"])
 
 
-@pytest.mark.parametrize("name", show.DRILLS)
+@pytest.mark.parametrize("name", catalogue.DRILLS)
 def test_each_drill_tells_what_happens_in_its_order_and_the_verdict_last(lines: Lines, name: str) -> None:
     *events, verdict = [line for line in lines if line["drill"] == name]
     times = [event["at"] for event in events]
@@ -132,12 +132,12 @@ def test_an_unknown_name_is_answered_with_those_that_there_are() -> None:
     for words in (["drill", "kill-everything"], ["drill"]):
         result = CliRunner().invoke(main, words)
         assert result.exit_code == 2
-        assert all(name in result.output for name in show.DRILLS)
+        assert all(name in result.output for name in catalogue.DRILLS)
 
 
 def test_the_help_has_a_line_for_each_drill() -> None:
     output = CliRunner().invoke(main, ["drill", "--help"]).output
-    for name, drill in show.DRILLS.items():
+    for name, drill in catalogue.DRILLS.items():
         assert f"  {name:18}{drill.SUMMARY}\n" in output
 
 
@@ -156,14 +156,14 @@ def test_ctrl_c_ends_every_process(temporary_directory: str) -> None:
 def test_an_effect_that_vanishes_makes_the_whole_drill_fail(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = books.check
+    check = invariants.check
 
     def check_after_sabotage(connection: Connection, told: list[int] | tuple[()] = ()) -> list[Evidence]:
         connection.execute("DELETE FROM effects WHERE order_id = 1")
         return check(connection, told)
 
     monkeypatch.setattr(books, "check", check_after_sabotage)
-    assert show.main(["late-commit"], as_json=False) == 1
+    assert catalogue.main(["late-commit"], as_json=False) == 1
     output = capsys.readouterr().out
     assert "NO   what each job wrote is there exactly once: 1 once, 0 twice, 1 never" in output
     assert "late-commit: not survived" in output
@@ -172,8 +172,8 @@ def test_an_effect_that_vanishes_makes_the_whole_drill_fail(
 def test_a_race_that_does_not_come_about_is_no_success_and_told_with_last_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scene, "_PATIENCE_SECONDS", 0.0)
-    assert show.main(["lease-race", "late-commit"], as_json=True) == 1
+    monkeypatch.setattr(scenario, "_PATIENCE_SECONDS", 0.0)
+    assert catalogue.main(["lease-race", "late-commit"], as_json=True) == 1
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     verdicts = [line for line in told if "verdict" in line]
     assert [line["verdict"] for line in verdicts] == ["not proven", "not proven"]
@@ -209,17 +209,17 @@ def test_without_evidence_nothing_is_proven_and_nothing_survived() -> None:
 def test_the_books_agree_when_each_order_is_settled_once(tables: Books) -> None:
     order = tables.place()
     tables.settle(order)
-    assert broken(books.check(tables.connection, [order.id])) == []
+    assert broken(invariants.check(tables.connection, [order.id])) == []
 
 
 def test_the_books_do_not_agree_on_nothing_at_all(tables: Books) -> None:
-    assert len(broken(books.check(tables.connection))) == 2
+    assert len(broken(invariants.check(tables.connection))) == 2
 
 
 @pytest.mark.parametrize("effects", [0, 2])
 def test_the_books_miss_an_effect_and_see_a_second_one(tables: Books, effects: int) -> None:
     tables.settle(tables.place(), effects=effects)
-    assert broken(books.check(tables.connection)) == ["what each job wrote is there exactly once"]
+    assert broken(invariants.check(tables.connection)) == ["what each job wrote is there exactly once"]
 
 
 def test_the_books_miss_a_job(tables: Books) -> None:
@@ -227,12 +227,14 @@ def test_the_books_miss_a_job(tables: Books) -> None:
     lost = tables.place()
     tables.connection.execute("DELETE FROM staged_jobs")
     tables.connection.execute(EFFECT, (lost.id, lost.job_id, 1))
-    assert broken(books.check(tables.connection)) == ["finished_jobs has the job of every committed order"]
+    assert broken(invariants.check(tables.connection)) == [
+        "finished_jobs has the job of every committed order"
+    ]
 
 
 def test_the_books_miss_a_commit_that_only_the_application_remembers(tables: Books) -> None:
     tables.settle(tables.place())
-    assert broken(books.check(tables.connection, [999])) == [
+    assert broken(invariants.check(tables.connection, [999])) == [
         "finished_jobs has the job of every committed order"
     ]
 
@@ -241,7 +243,7 @@ def test_the_books_see_what_ran_without_a_commit_and_what_ran_before_it(tables: 
     tables.settle(tables.place())
     tables.connection.execute(EFFECT, (999, 999, 1))
     tables.connection.execute("UPDATE finished_jobs SET claimed_at = %s", (LONG_AGO,))
-    (early,) = [each for each in books.check(tables.connection) if not each.holds]
+    (early,) = [each for each in invariants.check(tables.connection) if not each.holds]
     assert early.found == "1 without, 1 before"
 
 
@@ -279,4 +281,4 @@ def test_no_drill_passes_on_tables_in_which_nothing_has_happened(tables: Books, 
 
 
 def test_every_drill_is_put_to_that_proof() -> None:
-    assert set(CALM) == set(show.DRILLS.values())
+    assert set(CALM) == set(catalogue.DRILLS.values())

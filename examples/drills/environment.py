@@ -14,7 +14,7 @@ from drain.database import postgres, schema
 from drain.embedded import Services, services
 from drain.embedded.processes import Processes
 from drills import shop
-from drills.scene import DidNotHappenError, Scene, Tell
+from drills.scenario import DidNotHappenError, Scenario, Tell
 
 _MODULES = Path(__file__).parents[1]
 # The time of each commit is kept, so that it can be compared with that of the job's claim.
@@ -22,7 +22,7 @@ _POSTGRES = {"track_commit_timestamp": "on"}
 
 
 @contextmanager
-def theatre() -> Iterator[Services]:
+def environment() -> Iterator[Services]:
     """PostgreSQL and Redis, for as many scenes as you like, one after the other."""
     # A drill kills processes and not the machine, so PostgreSQL need not fsync.
     with services(durable=False, postgres_settings=_POSTGRES) as servers:
@@ -30,7 +30,7 @@ def theatre() -> Iterator[Services]:
 
 
 @contextmanager
-def scene(servers: Services, database: str, tell: Tell) -> Iterator[Scene]:
+def scenario(servers: Services, database: str, tell: Tell) -> Iterator[Scenario]:
     """A scene, for as long as the block runs.
 
     Args:
@@ -47,7 +47,7 @@ def scene(servers: Services, database: str, tell: Tell) -> Iterator[Scene]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drill-")))
         processes = stack.enter_context(Processes(directory, variables, [_MODULES]))
-        there = stack.enter_context(closing(Scene(servers, database_url, processes, tell)))
+        there = stack.enter_context(closing(Scenario(servers, database_url, processes, tell)))
         shop.create(there.connection)
         try:
             yield there

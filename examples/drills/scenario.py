@@ -15,7 +15,7 @@ from drain.embedded import Services, signals
 from drain.embedded.child import Child
 from drain.embedded.processes import Processes
 from drain.errors import DrainError
-from drills import books, rows, shop
+from drills import invariants, rows, shop
 from drills.jobs import QUEUE
 from drills.shop import Order
 
@@ -38,7 +38,7 @@ class Tell(Protocol):
         """Record that `event` has just happened."""
 
 
-class Scene:
+class Scenario:
     """A database, the two servers, and the processes that were started.
 
     Attributes:
@@ -151,7 +151,7 @@ class Scene:
         left, deadline = -1, monotonic() + _STANDSTILL_SECONDS
         while monotonic() < deadline:
             self._processes.check()
-            before, left = left, books.unfinished(self.connection)
+            before, left = left, invariants.unfinished(self.connection)
             if not left:
                 break
             if left != before:

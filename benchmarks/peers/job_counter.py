@@ -36,7 +36,7 @@ class Done(NamedTuple):
     last: float
 
 
-class Ticks:
+class JobCounter:
     """The file, mapped into this process.
 
     Args:
@@ -52,11 +52,11 @@ class Ticks:
         os.register_at_fork(after_in_child=self._forget)
 
     @staticmethod
-    def create(path: Path) -> Ticks:
+    def create(path: Path) -> JobCounter:
         """Make the file anew, all zero."""
         with path.open("wb") as file:
             file.truncate((_HEADER_WORDS + SLOTS * _WORDS) * 8)
-        return Ticks(path)
+        return JobCounter(path)
 
     def tick(self) -> None:
         """One job more is done."""

@@ -23,9 +23,9 @@ from drills import (
     restart_postgres,
     zombie_leader,
 )
+from drills.environment import environment, scenario
 from drills.report import Report, Result
-from drills.scene import DidNotHappenError, Scene
-from drills.theatre import scene, theatre
+from drills.scenario import DidNotHappenError, Scenario
 from drills.verdict import Evidence, Verdict
 
 _INTERRUPTED = 130
@@ -36,7 +36,7 @@ class Drill(Protocol):
 
     SUMMARY: str
 
-    def run(self, scene: Scene) -> Verdict:
+    def run(self, scenario: Scenario) -> Verdict:
         """Let it happen, and judge.
 
         Raises:
@@ -66,7 +66,7 @@ def main(names: Sequence[str], *, as_json: bool) -> int:
     # What it thinks of connections that are cut on purpose is no line of ours.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
     try:
-        with ended_by_sigterm(), theatre() as servers:
+        with ended_by_sigterm(), environment() as servers:
             results = [_run(servers, name, report) for name in names]
     except DrainError as error:
         report.error(str(error))
@@ -83,7 +83,7 @@ def _run(servers: Services, name: str, report: Report) -> Result:
     drill = DRILLS[name]
     report.begin(name, drill.SUMMARY)
     try:
-        with scene(servers, name, report.tell) as there:
+        with scenario(servers, name, report.tell) as there:
             verdict = drill.run(there)
             verdict = replace(verdict, survival=[*verdict.survival, _audited(there)])
     except DidNotHappenError as error:
@@ -94,7 +94,7 @@ def _run(servers: Services, name: str, report: Report) -> Result:
     return result
 
 
-def _audited(there: Scene) -> Evidence:
+def _audited(there: Scenario) -> Evidence:
     settings = Settings.from_texts({"database_url": there.database_url})
     with closing(Producer(there.servers.redis_url, settings.namespace)) as redis:
         found = audit(there.connection, redis)
