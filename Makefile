@@ -90,10 +90,10 @@ soak: install
 
 # Builds the documentation into site/; a link that leads nowhere is an error.
 docs: $(DOCS)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 docs-serve: $(DOCS)
-	$(BIN)/mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 format: install
 	$(BIN)/ruff check --fix .
