@@ -108,6 +108,4 @@ def links(page: Path) -> list[str]:
 def anchors(page: Path) -> set[str]:
     """Anchors of a page's headings, as GitHub and MkDocs name them."""
     headings = re.findall(r"^#+ +(.+?)(?: +\{.*\})?$", prose(page), re.MULTILINE)
-    return {
-        re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings
-    }
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}

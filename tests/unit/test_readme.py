@@ -68,7 +68,9 @@ def test_each_command_in_the_prose_of_a_page_has_these_options(page: Path) -> No
         if words[0] == "drain" and len(words) > 1:
             command, rest = find(words[1:])
             named = takewhile(lambda word: word not in ("|", "&"), rest)
-            assert {word.partition("=")[0] for word in named if word.startswith("--")} <= options_of(command), code
+            assert {word.partition("=")[0] for word in named if word.startswith("--")} <= options_of(
+                command
+            ), code
         elif words[0].startswith("--"):
             assert words[0].partition("=")[0] in every_option | OPTIONS_OF_OTHERS, code
 
