@@ -61,13 +61,12 @@ class Reader:
         self._patch = monkeypatch
         self._page = ModuleType("page")
         self._patch.setitem(sys.modules, "page", self._page)
-        helpers = {
+        self._helpers: dict[str, Callable[..., Any]] = {
             "outcome": self.outcome,
             "last_error": self.last_error,
             "rows": self.rows,
             "pytest": self.pytest,
         }
-        self._helpers: dict[str, Callable[..., Any]] = helpers
 
     def follow(self, page: Path, *, types_commands: bool = False) -> int:
         """Do all steps of the page; returns how many there were."""
