@@ -88,9 +88,9 @@ bench-check: install
 soak: install
 	$(BIN)/python -m tests.soak
 
-# Builds the documentation into site/; a link that leads nowhere is an error.
+# Builds the documentation into site/; a link that leads nowhere is an error. With --quiet it would not be one.
 docs: $(DOCS)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-serve: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve

@@ -1,13 +1,14 @@
 """Hook of MkDocs: a link from a page to a file of the repository outside of docs/ works on the site too.
 
 On GitHub `../../deploy/job-drain.service` is a link like any other. MkDocs knows only what is in docs/, so each such
-file is copied to repository/ on the site, and the link leads there. Markdown files become pages.
+file is copied to repository/ on the site, and the link leads there.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -15,44 +16,59 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-# Pages of the site that are Markdown files at the root of the repository.
+# Files outside of docs/ that are pages of the site; other Markdown files are copied as plain text.
 ROOT_PAGES = ("CONTRIBUTING.md", "SECURITY.md")
-_PREFIX = "repository"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the Markdown files of the repository's root that are pages."""
-    for name in ROOT_PAGES:
-        if (ROOT / name).exists():
-            files.append(_file(config, name))
+    """Add the files of the repository that pages link."""
+    waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages()] + list(ROOT_PAGES)
+    seen = set(waiting)
+    while waiting:
+        path = waiting.pop()
+        if not path.startswith("docs/"):
+            files.append(File.generated(config, _uri(path), abs_src_path=str(ROOT / path)))
+        if path in ROOT_PAGES or path.startswith("docs/"):
+            text = (ROOT / path).read_text(encoding="utf-8")
+            linked = {target for target in _targets(text, path) if not target.startswith("docs/")}
+            waiting += sorted(linked - seen)
+            seen |= linked
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Replace links to files outside of docs/ by links to their copies on the site."""
     uri = page.file.src_uri
-    is_root_page = uri.startswith(f"{_PREFIX}/")
-    # Directory of the page in the repository, and on the site.
-    home = "" if is_root_page else posixpath.dirname(f"docs/{uri}")
+    path = uri.removeprefix("repository/") if uri.startswith("repository/") else f"docs/{uri}"
 
     def replace(match: re.Match[str]) -> str:
-        target = match[2]
-        if "://" in target or target.startswith(("/", "mailto:")):
+        target = _resolve(match[2], path)
+        if target is None:
             return match[0]
-        path = posixpath.normpath(posixpath.join(home, target))
-        if path.startswith("docs/"):
-            copy = path.removeprefix("docs/")
-        elif (ROOT / path).is_file():
-            copy = f"{_PREFIX}/{path}"
-            if files.get_file_from_path(copy) is None:
-                files.append(_file(config, path))
-        else:
-            return match[0]
-        return match[1] + posixpath.relpath(copy, posixpath.dirname(uri)) + match[3]
+        return match[1] + posixpath.relpath(_uri(target), posixpath.dirname(uri)) + match[3]
 
     return _LINK.sub(replace, markdown)
 
 
-def _file(config: MkDocsConfig, path: str) -> File:
-    return File.generated(config, f"{_PREFIX}/{path}", abs_src_path=str(ROOT / path))
+def _targets(markdown: str, path: str) -> Iterator[str]:
+    for match in _LINK.finditer(markdown):
+        target = _resolve(match[2], path)
+        if target is not None:
+            yield target
+
+
+def _resolve(link: str, path: str) -> str | None:
+    """Path in the repository of what a link of this file leads to; None if that is no file of the repository."""
+    if ":" in link or link.startswith("/"):
+        return None
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+    return target if (ROOT / target).is_file() else None
+
+
+def _uri(path: str) -> str:
+    """Path of a file of the repository on the site."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    suffix = ".txt" if path.endswith(".md") and path not in ROOT_PAGES else ""
+    return f"repository/{path}{suffix}"
