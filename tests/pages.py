@@ -18,8 +18,8 @@ PAGES = [
 
 _FENCE = re.compile(r"^ *```+ *(\w*)(?: +title=\"([^\"]+)\")?.*$")
 _COMMENT = re.compile(r"^<!-- (not run|test): (.+) -->$")
-_INLINE = re.compile(r"`[^`\n]+`")
-# Not an image's text; a title after the target is not ours.
+# It may go on in the next line of its paragraph.
+_INLINE = re.compile(r"`(?:[^`\n]|\n(?!\n))+`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
