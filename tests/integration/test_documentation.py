@@ -1,4 +1,4 @@
-"""The code of the tutorial and of the how-to pages runs, page by page, on real servers.
+"""The code of the tutorial, of the how-to pages and of the README runs, page by page, on real servers.
 
 A page is followed as a reader would. A Python block with a title is a file, or is added to one; a Python block without
 a title goes on where the one before has ended. The tutorial's commands are typed. After each step the enqueuer and a
@@ -24,7 +24,7 @@ from click.testing import CliRunner
 
 from drain.__main__ import main
 from tests import pages
-from tests.pages import DOCS, ROOT, Block
+from tests.pages import DOCS, README, ROOT, Block
 from tests.support import PATIENCE_SECONDS, environment, ids_in, new_enqueuer, query
 from tests.workshop import Workshop
 from workers import registry
@@ -205,8 +205,8 @@ def test_the_tutorial_can_be_followed(reader: Reader, capsys: pytest.CaptureFixt
     assert reader.rows("SELECT history IS NOT NULL FROM finished_jobs WHERE id = 3") == [(True,)]
 
 
-@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
-def test_the_code_of_a_how_to_page_runs(reader: Reader, page: Path) -> None:
+@pytest.mark.parametrize("page", [README, *HOW_TO], ids=lambda page: page.stem)
+def test_the_code_of_the_readme_and_of_a_how_to_page_runs(reader: Reader, page: Path) -> None:
     code = [block for block in pages.blocks(page) if block.language == "python" and block.not_run is None]
     assert reader.follow(page) >= len(code)
 
