@@ -1,4 +1,4 @@
-# The image of `drain`: docs/docker.md says how to build it, and how to bring jobs of your own.
+# The image of `drain`: docs/howto/docker.md says how to build it, and how to bring jobs of your own.
 FROM python:3.13-slim
 
 # By number: Kubernetes' runAsNonRoot cannot tell what a name stands for.

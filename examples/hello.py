@@ -1,6 +1,6 @@
 """A first job: `python -m examples.hello World You` stages two greetings, and a worker says them.
 
-The README's tour runs it.
+The workers of docker-compose.yml run it by default.
 """
 
 import os

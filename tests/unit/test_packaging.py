@@ -24,7 +24,7 @@ from pipeline import session
 from tests.helpers import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-TEXTS = [ROOT / "README.md", ROOT / "Makefile", *(ROOT / "docs").glob("*.md")]
+TEXTS = [ROOT / "README.md", ROOT / "Makefile", *(ROOT / "docs").rglob("*.md")]
 SOURCES = [path for name in ("drain", "pipeline", "workers") for path in (ROOT / name).rglob("*.py")]
 TEXT = "stands before the package `{}` of job-drain on Python's import path: give it another name"
 

@@ -1,9 +1,11 @@
-"""What the README says is so today."""
+"""What the README and the pages of docs/ say is so today."""
 
 from __future__ import annotations
 
+import os
 import re
-import shlex
+from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -13,46 +15,125 @@ from prometheus_client import Counter, Gauge, Histogram
 from drain import metrics
 from drain.__main__ import main
 from drain.config import VARIABLES
+from tests import pages
+from tests.pages import DOCS, PAGES, README, ROOT
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SHELL = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
-COMMANDS = re.findall(r"^(?:\S*/)?drain ([^#&\n]+)", SHELL, re.MULTILINE)
+# Options of other programs that pages name: RQ's, Docker's, Spark's, PostgreSQL's.
+OPTIONS_OF_OTHERS = {
+    *("--dequeue-strategy", "--worker-class", "--config"),
+    *("--network", "--stop-timeout"),
+}
+# Variables that only make and the tests know.
+VARIABLES_OF_TESTS = {"DRAIN_TEST_POSTGRES", "DRAIN_TEST_REDIS", "DRAIN_WRITE_PRINTED"}
+# Names of sessions in PostgreSQL, which are spelled like commands.
+NAMES_OF_SESSIONS = {"drain job", "drain lease", "drain snapshot", "drain spark"}
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 
 
-@pytest.mark.parametrize("words", COMMANDS)
-def test_each_command_that_it_shows_is_understood(words: str) -> None:
+def all_commands(command: click.Command = main) -> Iterator[click.Command]:
+    yield command
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            yield from all_commands(each)
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+
+
+def find(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that these words name, and what is left of them."""
     command: click.Command = main
-    arguments = shlex.split(words)
-    while isinstance(command, click.Group):
-        command = command.commands[arguments.pop(0)]
-    parser = command.make_parser(click.Context(command))
-    parser.parse_args(arguments)
+    while isinstance(command, click.Group) and words and re.fullmatch("[a-z]+", words[0]):
+        assert words[0] in command.commands, f"there is no `drain {words[0]}`"
+        command, words = command.commands[words[0]], words[1:]
+    return command, words
 
 
-def test_it_shows_enough_commands_for_the_test_above_to_mean_something() -> None:
-    assert {words.split()[0] for words in COMMANDS} >= {"init", "run", "work", "dev", "list", "show", "dead"}
+@each_page
+def test_each_command_that_a_page_shows_is_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("DRAIN_")]:
+        monkeypatch.delenv(name)
+    for words in pages.commands(page):
+        command, arguments = find(words)
+        assert not isinstance(command, click.Group), words
+        # Reads values and their ranges too, and misses what is required.
+        command.make_context(command.name, arguments)
+
+
+@each_page
+def test_each_command_in_the_prose_of_a_page_has_these_options(page: Path) -> None:
+    every_option = set().union(*map(options_of, all_commands()))
+    for code in pages.inline_code(page):
+        words = code.split()
+        if words[0] == "drain" and len(words) > 1 and code not in NAMES_OF_SESSIONS:
+            command, rest = find(words[1:])
+            named = takewhile(lambda word: word not in ("|", "&"), rest)
+            assert {word.partition("=")[0] for word in named if word.startswith("--")} <= options_of(
+                command
+            ), code
+        elif words[0].startswith("--"):
+            assert words[0].partition("=")[0] in every_option | OPTIONS_OF_OTHERS, code
+
+
+def test_the_readme_shows_enough_commands_for_the_tests_above_to_mean_something() -> None:
+    assert {words[0] for words in pages.commands(README)} >= {"init", "run", "work", "dev", "show"}
+    everywhere = {words[0] for page in PAGES for words in pages.commands(page)}
+    assert everywhere >= set(main.commands) - {"demo"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
 
 
 @pytest.mark.parametrize("variable", [*VARIABLES.values(), "DRAIN_METRICS_PORT", "DRAIN_METRICS_HOST"])
-def test_it_names_each_setting_with_its_option(variable: str) -> None:
+def test_each_setting_is_named_with_its_option(variable: str) -> None:
     option = "--" + variable.removeprefix("DRAIN_").lower().replace("_", "-")
-    assert re.search(rf"\| `{variable}` +\| `{option}`", README)
+    text = (DOCS / "operations" / "deploy.md").read_text(encoding="utf-8")
+    assert re.search(rf"\| `{variable}` +\| `{option}`", text)
 
 
-def test_it_names_each_metric() -> None:
+@each_page
+def test_each_variable_that_a_page_names_is_a_setting(page: Path) -> None:
+    known = {
+        str(variable)
+        for command in all_commands()
+        for option in command.params
+        for variable in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])
+    }
+    assert "DRAIN_KEEP_DAYS" in known
+    named = set(re.findall(r"\bDRAIN_[A-Z_]+\b", page.read_text(encoding="utf-8")))
+    assert named <= known | VARIABLES_OF_TESTS
+
+
+def test_each_metric_is_named() -> None:
+    text = (DOCS / "operations" / "monitoring.md").read_text(encoding="utf-8")
     ours = [metric for metric in vars(metrics).values() if isinstance(metric, Counter | Gauge | Histogram)]
     assert len(ours) >= 10
     for metric in ours:
-        assert next(iter(metric.describe())).name in README
+        assert f"`{next(iter(metric.describe())).name}" in text
     of_workers = [
         metric for metric in vars(metrics).values() if isinstance(metric, tuple) and len(metric) == 2
     ]
     assert len(of_workers) == 4
     for name, _ in of_workers:
-        assert name in README
+        assert name in text
 
 
-def test_it_names_each_word_of_the_makefile_that_a_newcomer_needs() -> None:
-    makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"make (\w+)", README):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+@each_page
+def test_each_word_of_the_makefile_that_a_page_names_is_there(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"(?:^|`)make ([\w-]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@each_page
+def test_each_link_of_a_page_leads_somewhere(page: Path) -> None:
+    """As GitHub resolves it; `make docs` looks at those of the site."""
+    for link in pages.links(page):
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), link
+        if anchor:
+            assert anchor in pages.anchors(file), link

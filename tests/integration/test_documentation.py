@@ -1,0 +1,224 @@
+"""The code of the tutorial, of the how-to pages and of the README runs, page by page, on real servers.
+
+A page is followed as a reader would. A Python block with a title is a file, or is added to one; a Python block without
+a title goes on where the one before has ended. The tutorial's commands are typed. After each step the enqueuer and a
+worker do what `drain dev` would do meanwhile, so a job that fails is tried again at once.
+
+HTML comments in a page, which no reader sees: `<!-- test: EXPRESSION -->` must be true, and
+`<!-- not run: REASON -->` excuses the block below it. A block of the language `text` is what the commands above it
+print: lines in this order, beside others, where `…` is any text. Times and durations are not compared.
+"""
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from drain.__main__ import main
+from tests import pages
+from tests.pages import DOCS, README, ROOT, Block
+from tests.support import PATIENCE_SECONDS, environment, ids_in, new_enqueuer, query
+from tests.workshop import Workshop
+from workers import registry
+
+TUTORIAL = DOCS / "tutorial.md"
+HOW_TO = sorted((DOCS / "howto").glob("*.md"))
+# Runs of a job that is dead at last.
+MOST_ATTEMPTS = 20
+
+
+def comparable(line: str) -> str:
+    """A line of output without what differs between two runs: times, durations, the width of columns."""
+    line = re.sub(r"\b(now|[\d.]+m?s( ago)?)(?= |$)", "TIME", line)
+    return " ".join(line.split())
+
+
+class Reader:
+    """Somebody who does what a page says.
+
+    Args:
+        shop: The worker, and the tables.
+        redis_url: Where the enqueuer pushes.
+        directory: Empty; the current one.
+        monkeypatch: Undoes what the page has changed.
+    """
+
+    def __init__(
+        self, shop: Workshop, redis_url: str, directory: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.shop = shop
+        self.printed: list[str] = []
+        self._redis_url = redis_url
+        self._directory = directory
+        self._patch = monkeypatch
+        self._page = ModuleType("page")
+        self._patch.setitem(sys.modules, "page", self._page)
+        self._helpers: dict[str, Callable[..., Any]] = {
+            "outcome": self.outcome,
+            "last_error": self.last_error,
+            "rows": self.rows,
+            "pytest": self.pytest,
+        }
+
+    def follow(self, page: Path, *, types_commands: bool = False) -> int:
+        """Do all steps of the page; returns how many there were."""
+        steps = [block for block in pages.blocks(page) if block.not_run is None]
+        done = 0
+        for block in steps:
+            try:
+                done += self._step(block, page, types_commands=types_commands)
+            except BaseException as error:
+                error.add_note(f"in the block at {page.relative_to(ROOT)}:{block.line}")
+                raise
+        return done
+
+    def _step(self, block: Block, page: Path, *, types_commands: bool) -> bool:
+        if block.language == "python" and block.title:
+            self._write(block)
+        elif block.language == "python":
+            # As many newlines before it as in the page, so that a traceback names the page's own lines.
+            code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+            exec(code, vars(self._page))
+            self._drain()
+        elif block.language == "sql":
+            query(self.shop.database_url, block.text)
+        elif block.language == "test":
+            scope = vars(self._page) | self._helpers
+            assert eval(block.text, scope), block.text
+        elif block.language == "sh" and types_commands:
+            self.printed.clear()
+            for line in pages.shell_lines(block):
+                self._type(line)
+                self._work()
+        elif block.language == "text" and types_commands:
+            self._compare(block.text)
+        else:
+            return False
+        return True
+
+    def _write(self, block: Block) -> None:
+        name = block.title.removeprefix("added to ")
+        with (self._directory / name).open("a" if name != block.title else "w") as file:
+            file.write(block.text)
+        # What was imported is imported again, as by a worker that starts again.
+        sys.modules.pop(Path(name).stem, None)
+        self._patch.setattr(registry, "_jobs", {})
+
+    def _type(self, line: str) -> None:
+        program, *words = shlex.split(line)
+        if program == "drain":
+            result = CliRunner().invoke(main, words)
+            self.printed += map(comparable, result.output.splitlines())
+            assert result.exit_code == 0, result.output
+        elif program == "python":
+            self._patch.setattr(sys, "argv", words)
+            runpy.run_path(words[0], run_name="__main__")
+        else:
+            subprocess.run([program, *words], check=True)
+
+    def _compare(self, text: str) -> None:
+        printed = iter(self.printed)
+        for line in map(comparable, text.splitlines()):
+            pattern = re.escape(line).replace("…", ".*")
+            assert any(re.fullmatch(pattern, each) for each in printed), f"{line!r} is not in {self.printed}"
+
+    def _drain(self) -> None:
+        with new_enqueuer(self.shop.database_url, self._redis_url) as enqueuer:
+            enqueuer.drain()
+
+    def _work(self) -> None:
+        for _ in range(MOST_ATTEMPTS):
+            self._drain()
+            waiting = ids_in(self.shop.database_url, "inflight_jobs")
+            for job_id in waiting:
+                self.shop.work(job_id)
+            if not waiting:
+                return
+        raise AssertionError(f"jobs {waiting} never end")
+
+    def outcome(self, job: Any, *args: Any) -> str:
+        """Deliver one job, try it once; returns what the attempt came to."""
+        return self.shop.work(self.shop.deliver(job, *args))
+
+    def last_error(self, job: Any, *args: Any) -> str:
+        """Deliver one job, try it once; returns the type of the exception."""
+        job_id = self.shop.deliver(job, *args)
+        self.shop.work(job_id)
+        return str(self.shop.row(job_id)["last_error"]["type"])
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """What the database answers."""
+        return query(self.shop.database_url, statement)
+
+    def pytest(self, file: str) -> bool:
+        """Whether the tests of a file that the page has written pass."""
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
+            env=environment(self.shop.database_url, self._redis_url, PYTHONPATH=f"{self._directory}:{ROOT}"),
+            cwd=self._directory,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return True
+
+
+@pytest.fixture
+def reader(
+    shop: Workshop, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Reader]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in environment(shop.database_url, redis_url).items():
+        monkeypatch.setenv(name, text)
+    before = set(sys.modules)
+    yield Reader(shop, redis_url, tmp_path, monkeypatch)
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def test_the_tutorial_can_be_followed(reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reader.follow(TUTORIAL, types_commands=True) >= 10
+    printed = capsys.readouterr().out
+    assert "receipt for order 1" in printed
+    assert "invoice for order 1" in printed
+    # What it says of the ids, of the rollback, and of the history.
+    assert reader.rows("SELECT id, job_name FROM finished_jobs ORDER BY id") == [
+        (1, "shop.send_receipt"),
+        (3, "shop.send_invoice"),
+        (4, "shop.settle"),
+        (5, "shop.send_receipt"),
+    ]
+    assert reader.rows("SELECT customer, settled FROM orders") == [("Ada", True)]
+    assert reader.rows("SELECT history IS NOT NULL FROM finished_jobs WHERE id = 3") == [(True,)]
+
+
+@pytest.mark.parametrize("page", [README, *HOW_TO], ids=lambda page: page.stem)
+def test_the_code_of_the_readme_and_of_a_how_to_page_runs(reader: Reader, page: Path) -> None:
+    code = [block for block in pages.blocks(page) if block.language == "python" and block.not_run is None]
+    assert reader.follow(page) >= len(code)
+
+
+def test_enough_how_to_pages_have_code_for_the_test_above_to_mean_something() -> None:
+    with_code = {
+        page.stem for page in HOW_TO if any(block.language == "python" for block in pages.blocks(page))
+    }
+    assert with_code >= {
+        "staging",
+        "retries-and-dead-jobs",
+        "transactions-in-jobs",
+        "async",
+        "testing-your-jobs",
+    }
