@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -17,6 +18,8 @@ import drain
 from drain import metrics
 from drain.__main__ import main
 from drain.config import VARIABLES, Settings
+from tests.golden import PRINTED
+from tests.unit.test_printed import commands
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -198,3 +201,18 @@ def test_each_file_of_ours_that_a_page_names_is_there() -> None:
     for path in [*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
         named = re.findall(pattern, path.read_text(encoding="utf-8"))
         assert [each for each in named if not (ROOT / each).exists()] == [], path
+
+
+def test_the_reference_of_the_command_line_is_the_help_of_each_command() -> None:
+    """The texts of tests/printed, which are held to the commands; DRAIN_WRITE_PRINTED=1 writes the page."""
+    path = DOCS / "reference" / "cli.md"
+    introduction = path.read_text(encoding="utf-8").partition("\n## ")[0]
+    sections = []
+    for words in commands():
+        text = (PRINTED / f"{'-'.join(['help', *words.split()])}-80.txt").read_text(encoding="utf-8")
+        heading = f"drain {words}".strip()
+        sections.append(f"\n## `{heading}`\n\n```text\n{text}```\n")
+    expected = introduction + "".join(sections)
+    if os.environ.get("DRAIN_WRITE_PRINTED"):
+        path.write_text(expected, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == expected
