@@ -197,10 +197,13 @@ def test_the_glossary_has_each_word_once_in_alphabetical_order() -> None:
 
 @pytest.mark.skipif(not (ROOT / "drain" / "tables").is_dir(), reason="drain/tables is not there yet")
 def test_each_file_of_ours_that_a_page_names_is_there() -> None:
-    pattern = r"`((?:drain|workers|pipeline|tests|migrations)/[\w/]*(?:\.\w+)?)`"
-    for path in [*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
-        named = re.findall(pattern, path.read_text(encoding="utf-8"))
-        assert [each for each in named if not (ROOT / each).exists()] == [], path
+    pattern = r"`((?:drain|workers|pipeline|tests|migrations|examples)/[\w/]*(?:\.\w+)?)`"
+    named = {
+        (name, path.name)
+        for path in [*DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"]
+        for name in re.findall(pattern, path.read_text(encoding="utf-8"))
+    }
+    assert sorted(each for each in named if not (ROOT / each[0]).exists()) == []
 
 
 def test_the_reference_of_the_command_line_is_the_help_of_each_command() -> None:
