@@ -219,3 +219,17 @@ def test_the_reference_of_the_command_line_is_the_help_of_each_command() -> None
     if os.environ.get("DRAIN_WRITE_PRINTED"):
         path.write_text(expected, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == expected
+
+
+def test_each_figure_in_a_table_of_the_benchmarks_is_one_of_the_results() -> None:
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    figures = {
+        figure
+        for _, *cells in rows(page("benchmarks.md"))
+        for cell in cells
+        for figure in re.findall(r"\d[\d,]*(?:\.\d+)?", cell)
+    }
+    assert len(figures) > 30
+    assert {
+        figure for figure in figures if not re.search(rf"(?<![\d,.]){figure}(?![\d,.]\d)", results)
+    } == set()
