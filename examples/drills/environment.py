@@ -1,4 +1,4 @@
-"""Servers for all drills, and for each of them a scene of its own."""
+"""Servers for all drills, and a scenario for each of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POSTGRES = {"track_commit_timestamp": "on"}
 
 @contextmanager
 def environment() -> Iterator[Services]:
-    """PostgreSQL and Redis, for as many scenes as you like, one after the other."""
+    """PostgreSQL and Redis, for any number of scenarios, one after the other."""
     # A drill kills processes and not the machine, so PostgreSQL need not fsync.
     with services(durable=False, postgres_settings=_POSTGRES) as servers:
         yield servers
@@ -31,7 +31,7 @@ def environment() -> Iterator[Services]:
 
 @contextmanager
 def scenario(servers: Services, database: str, tell: Tell) -> Iterator[Scenario]:
-    """A scene, for as long as the block runs.
+    """Prepare a scenario, which ends with the block.
 
     Args:
         servers: What Redis holds is thrown away.

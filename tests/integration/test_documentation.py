@@ -23,11 +23,11 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
+from drain.jobs import registry
 from tests import pages
+from tests.helpers import PATIENCE_SECONDS, environment, ids_in, new_enqueuer, query
+from tests.inprocess_worker import Workshop
 from tests.pages import DOCS, README, ROOT, Block
-from tests.support import PATIENCE_SECONDS, environment, ids_in, new_enqueuer, query
-from tests.workshop import Workshop
-from workers import registry
 
 TUTORIAL = DOCS / "tutorial.md"
 HOW_TO = sorted((DOCS / "howto").glob("*.md"))

@@ -162,7 +162,7 @@ def test_an_effect_that_vanishes_makes_the_whole_drill_fail(
         connection.execute("DELETE FROM effects WHERE order_id = 1")
         return check(connection, told)
 
-    monkeypatch.setattr(books, "check", check_after_sabotage)
+    monkeypatch.setattr(invariants, "check", check_after_sabotage)
     assert catalogue.main(["late-commit"], as_json=False) == 1
     output = capsys.readouterr().out
     assert "NO   what each job wrote is there exactly once: 1 once, 0 twice, 1 never" in output

@@ -57,7 +57,7 @@ def module(*names: str) -> object:
 
 
 def failure_points() -> list[str]:
-    found = module("drain.failpoints", "drain.crashpoints")
+    found = module("drain.failpoints", "drain.failpoints")
     (points,) = [
         kind
         for kind in vars(found).values()
