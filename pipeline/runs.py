@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from psycopg import errors
 
-import drain
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import DrainError, StageError
+from drain.jobs.staging import stage
 from drain.tables import bulk
 
 
@@ -49,6 +49,6 @@ def try_one(
     try:
         with connection.transaction(force_rollback=True):
             for name in job_names:
-                drain.stage(connection, name, queue=queue, priority=priority, tag=tag)
+                stage(connection, name, queue=queue, priority=priority, tag=tag)
     except errors.IntegrityError as error:
         raise StageError(f"such jobs break the rule {bulk.broken_rule(error)!r}") from None
