@@ -28,9 +28,9 @@ from drain.enqueuer.oldest_deliveries import OldestDeliveries
 from drain.enqueuer.pacer import Pace
 from drain.enqueuer.rq_verdicts import RQVerdicts
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import inflight, leader_progress, queries
-from drain.tables.inflight import Redelivered
+from drain.tables import leader_progress, queries, redeliveries
 from drain.tables.queries import Retrying
+from drain.tables.redeliveries import Redelivered
 from drain.wire import Gone
 from drain.wording import count
 
@@ -144,8 +144,8 @@ class Redelivery:
         looks_at_all = self._all_leases.is_due()
 
         def renumber(last: int) -> list[Redelivered]:
-            within = inflight.EVER if looks_at_all else monotonic() - self._leases_seen_at + _LATE_SECONDS
-            jobs = inflight.redeliver_leases(self.enqueuer.connection, last, _LIMIT, within=within)
+            within = redeliveries.EVER if looks_at_all else monotonic() - self._leases_seen_at + _LATE_SECONDS
+            jobs = redeliveries.redeliver_leases(self.enqueuer.connection, last, _LIMIT, within=within)
             lost = {job.id for job in jobs}
             for trial in self._trials.values():
                 # It goes on trial no more: a job that takes its worker along each time must not block the rest.
@@ -204,7 +204,7 @@ class Redelivery:
         limit = _LIMIT if trial is None else 1
 
         def renumber(last: int) -> list[Redelivered]:
-            jobs = inflight.redeliver_retries(self.enqueuer.connection, last, limit, queue=queue)
+            jobs = redeliveries.redeliver_retries(self.enqueuer.connection, last, limit, queue=queue)
             if trial is not None and jobs:
                 trial.job_id = jobs[0].id
             return jobs
@@ -286,7 +286,7 @@ class Redelivery:
 
         def renumber(last: int) -> list[Redelivered]:
             nonlocal above
-            jobs = inflight.redeliver_unclaimed(
+            jobs = redeliveries.redeliver_unclaimed(
                 connection, last, _LIMIT, queue=queue, above=above, up_to=up_to
             )
             # The next slice need not step over what this one leaves behind.

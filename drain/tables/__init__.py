@@ -3,7 +3,10 @@
 Which table a row is in is its state, and a statement stands in the module of the table that the row leaves:
 
     staged     the application ──► staged_jobs; due, expired or unreadable rows leave it
-    inflight   claimed, extended, tried again, deferred, redelivered; finished or given up
+    claims     of jobs in flight, each by one worker
+    leases     of these claims: extended, or given back
+    outcomes   of these claims: finished, tried again, deferred, interrupted, given up
+    redeliveries  of jobs in flight, under a new number
     dead       retried or discarded by a person
     finished   by the day, archived
     bulk       runs that stage by the million, and their side tables

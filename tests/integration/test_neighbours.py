@@ -21,7 +21,7 @@ from drain.enqueuer import enqueuer as enqueuer_module
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
 from drain.jobs import registry, staging
-from drain.tables import inflight, staged
+from drain.tables import redeliveries, staged
 from tests.helpers import (
     drain_command,
     environment,
@@ -101,7 +101,7 @@ def test_jobs_that_workers_claim_meanwhile_do_not_stop_redelivery(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = stage_jobs(database_url, 3)
-    redeliver = inflight.redeliver_unclaimed
+    redeliver = redeliveries.redeliver_unclaimed
 
     def redelivered_late(connection: postgres.Connection, *args: Any, **kwargs: Any) -> Any:
         connection.execute("SELECT 1")
@@ -110,7 +110,7 @@ def test_jobs_that_workers_claim_meanwhile_do_not_stop_redelivery(
 
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
-        monkeypatch.setattr(inflight, "redeliver_unclaimed", redelivered_late)
+        monkeypatch.setattr(redeliveries, "redeliver_unclaimed", redelivered_late)
         # The mark is not there yet: a Redis that has forgotten everything.
         assert Redelivery(enqueuer).recover() == 2
 

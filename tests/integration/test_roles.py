@@ -30,7 +30,7 @@ from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError
 from drain.jobs import registry
-from drain.tables import bulk, dead, finished, inflight, queries, staged
+from drain.tables import bulk, claims, dead, finished, leases, outcomes, queries, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, ids_in, new_enqueuer, pushed_jobs, query, wait_until
@@ -313,13 +313,13 @@ def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Pla
         staged.move(leader, ids, 0)
     with place.connected("worker") as worker:
         assert queries.queues(worker) == {"default"}
-        claims = inflight.claim_many(worker, ids, worker="w", limits={})
-        assert len(inflight.extend_many(worker, claims)) == 3
-        assert len(inflight.release(worker, [claims[0].id], [claims[0].fencing_token])) == 1
-        assert inflight.left_to_claim(worker, ids) == {claims[0].id}
-        assert inflight.claimed(worker, claims[1].id, claims[1].fencing_token, {}) is not None
-        assert inflight.finish_many(worker, claims[1:]) == set(ids[1:])
-        assert inflight.is_finished(worker, claims[1].id, claims[1].fencing_token)
+        held = claims.claim_many(worker, ids, worker="w", limits={})
+        assert len(leases.extend_many(worker, held)) == 3
+        assert len(leases.release(worker, [held[0].id], [held[0].fencing_token])) == 1
+        assert claims.left_to_claim(worker, ids) == {held[0].id}
+        assert claims.claimed(worker, held[1].id, held[1].fencing_token, {}) is not None
+        assert outcomes.finish_many(worker, held[1:]) == set(ids[1:])
+        assert outcomes.is_finished(worker, held[1].id, held[1].fencing_token)
 
 
 def test_a_worker_stages_if_it_is_granted_the_role_of_an_application_too(place: Place) -> None:
@@ -394,9 +394,9 @@ def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis
     settings = Settings(database_url=logins["enqueuer"], redis_url=redis_url, namespace=NAMESPACE)
     assert Daemon(settings).run_once() == 2
     with postgres.connect(logins["worker"], "tests") as worker:
-        claim = inflight.claim(worker, 1, worker="w", limits={})
+        claim = claims.claim(worker, 1, worker="w", limits={})
         assert claim is not None
-        assert inflight.finish(worker, 1, claim.fencing_token)
+        assert outcomes.finish(worker, 1, claim.fencing_token)
     with postgres.connect(logins["inspection"], "tests") as reader:
         assert queries.status(reader).finished == 1
 

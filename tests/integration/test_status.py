@@ -20,7 +20,7 @@ from drain.commands import watching
 from drain.database import postgres
 from drain.embedded import Services
 from drain.errors import UnavailableError
-from drain.tables import inflight, queries
+from drain.tables import claims, outcomes, queries
 from drain.wire import Producer
 from tests.helpers import (
     DRAIN,
@@ -72,10 +72,10 @@ def test_what_is_in_flight_is_divided_into_queued_running_and_retrying(
     first, second, running, retrying, lapsed = drained(database_url, redis_url, 5)
     with closing(postgres.connect(database_url, "worker")) as connection:
         for job_id in (running, retrying, lapsed):
-            claim = inflight.claim(connection, job_id, worker="w", limits={})
+            claim = claims.claim(connection, job_id, worker="w", limits={})
             assert claim is not None
             if job_id == retrying:
-                assert inflight.retry_later(connection, job_id, claim.fencing_token, 60, {"message": ""})
+                assert outcomes.retry_later(connection, job_id, claim.fencing_token, 60, {"message": ""})
     query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() WHERE id = %s", lapsed)
     query(
         database_url,

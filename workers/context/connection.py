@@ -13,7 +13,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from drain.database import postgres
-from drain.tables import inflight
+from drain.tables import outcomes
 from workers.context.current import CurrentJob
 from workers.errors import JobTimeoutError, LeaseLostError, TransactionError, WorkerStoppedError
 
@@ -73,7 +73,7 @@ class JobConnection(psycopg.Connection[Any]):
         # The job has had its way with what these make of a row.
         self.row_factory, self.cursor_factory = tuple_row, psycopg.Cursor
         try:
-            job.finished = inflight.finish_and_commit(self, job.id, job.fencing_token)
+            job.finished = outcomes.finish_and_commit(self, job.id, job.fencing_token)
         except psycopg.errors.SerializationFailure as error:
             error.add_note(
                 "A heartbeat has extended the job's lease since the transaction took its snapshot."
@@ -81,7 +81,7 @@ class JobConnection(psycopg.Connection[Any]):
             raise
         if job.finished:
             return
-        if inflight.is_finished(self, job.id, job.fencing_token):
+        if outcomes.is_finished(self, job.id, job.fencing_token):
             job.finished = True
             raise TransactionError(
                 f"job {job.id} was finished by its first transaction(), whose commit was not answered; "

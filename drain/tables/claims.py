@@ -1,0 +1,281 @@
+"""Claims: an unclaimed job of `inflight_jobs` becomes one worker's, for as long as its lease holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from drain.database.postgres import Connection, look_for_pooler
+from drain.tables import id_array
+from drain.tables.limits import DEFAULT_LEASE_SECONDS, Limits
+
+_DEFAULT_LIMITS = Limits()
+
+
+class Claim(NamedTuple):
+    """A job that is ours for as long as the lease holds.
+
+    Attributes:
+        job_args, job_kwargs, context: JSON texts, as they were staged.
+        attempts: Claims of this job so far, this one included.
+        max_attempts: The row's own limit, or else the registration's; 0 for none.
+        timeout_seconds: The row's own, or else the registration's.
+        lease_seconds: For how long the claim holds, and by how much a heartbeat extends it.
+        fencing_token: Only this token can finish the job, until somebody claims it anew.
+        lease_expires_at: Until when it holds, by the database's clock.
+        expired: The job's `expires_at` has passed, and nobody has claimed it before: it is ours to bury, not to run.
+        failed_before: The attempt before this one failed, and its worker lived to say so.
+        salt: A random value that the row was staged with; None for rows from before version 2 of the schema.
+        installation: The database that the job belongs to.
+    """
+
+    id: int
+    job_name: str
+    job_args: str
+    job_kwargs: str
+    queue: str
+    tag: str | None
+    context: str | None
+    attempts: int
+    max_attempts: int
+    timeout_seconds: int
+    lease_seconds: float
+    fencing_token: int
+    lease_expires_at: datetime
+    expired: bool
+    failed_before: bool
+    salt: int | None
+    installation: UUID
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its last attempt ended with its worker: then it is ours to bury, not to run.
+
+        One that has failed was promised this attempt, though its limit may have been lowered since.
+        """
+        return 0 < self.max_attempts < self.attempts and not self.failed_before
+
+
+# One statement: a claim takes the lease, by the database's clock, and raises the token, or does nothing.
+# The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, because which of
+# them applies is known only once the row has been found; the names as the hex digits of their UTF-8, because
+# the database's encoding may lack characters of some.
+#
+# set_config() holds for this commit alone. A claim that a crash of the server takes back leaves a worker who goes
+# on under a token that somebody else will get as well.
+#
+# A worker that was forked for this one job asks nothing else before: the claim also looks at the version of the
+# schema and tells which session of the server it has come to.
+_INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
+CLAIM = f"""
+WITH found AS (
+    SELECT id,
+        coalesce(max_attempts, (limits ->> 0)::integer, %(max_attempts)s) AS max_attempts,
+        coalesce(timeout_seconds, (limits ->> 1)::integer, %(timeout_seconds)s) AS timeout_seconds,
+        coalesce((limits ->> 2)::float8, %(lease_seconds)s) AS lease_seconds,
+        coalesce(failed_at >= claimed_at, false) AS failed_before,
+        claimed_at IS NOT NULL AS claimed_before,
+        set_config('synchronous_commit',
+            replace(current_setting('synchronous_commit'), 'off', 'on'), true) AS durable
+    FROM inflight_jobs, LATERAL (
+        SELECT %(limits)s -> encode(convert_to(job_name, 'UTF8'::name), 'hex') AS limits) AS registered
+    WHERE id = %(id)s
+        AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+        AND (%(installation)s::text IS NULL OR %(installation)s = {_INSTALLATION}::text)
+        AND (%(version)s::integer IS NULL OR %(version)s = (SELECT max(version) FROM drain_schema))
+)
+UPDATE inflight_jobs AS job SET
+    fencing_token = job.fencing_token + 1,
+    attempts = job.attempts + CASE
+        WHEN %(again)s AND job.claimed_by = %(worker)s AND job.lease_expires_at >= clock_timestamp() THEN 0
+        ELSE 1 END,
+    claimed_at = clock_timestamp(),
+    claimed_by = %(worker)s,
+    batched = false,
+    lease_expires_at = clock_timestamp() + make_interval(secs => found.lease_seconds),
+    next_run_at = NULL
+FROM found
+WHERE job.id = found.id AND job.id = %(id)s
+    AND (job.lease_expires_at IS NULL OR job.lease_expires_at < clock_timestamp()
+        OR %(again)s AND job.claimed_by = %(worker)s)
+    AND (job.next_run_at IS NULL OR job.next_run_at <= clock_timestamp())
+RETURNING job.id, job.job_name, job.job_args::text, job.job_kwargs::text, job.queue, job.tag, job.context::text,
+    job.attempts, found.max_attempts, found.timeout_seconds, found.lease_seconds,
+    job.fencing_token, job.lease_expires_at,
+    coalesce(job.expires_at <= clock_timestamp() AND NOT found.claimed_before, false) AS expired,
+    found.failed_before, job.salt, {_INSTALLATION}, pg_backend_pid()
+"""
+
+
+def claim(
+    connection: Connection,
+    job_id: int,
+    *,
+    worker: str,
+    limits: Mapping[str, Limits],
+    queue: str | None = None,
+    installation: str | None = None,
+    version: int | None = None,
+    again: bool = False,
+) -> Claim | None:
+    """Claim one job, or be refused: it is claimed already, not due, finished, dead, unknown, or not the one meant.
+
+    Args:
+        connection: In autocommit mode: the claim must be durable before the job runs.
+        job_id: The job.
+        worker: Who claims, for people to read.
+        limits: Of each registered name; others get the defaults.
+        queue: Name of the queue that its delivery came from: only a job of this queue is claimed.
+        installation: UUID of the database that it was delivered from: only there it is claimed.
+        version: Only if the database has this version of the schema.
+        again: This worker has asked before and got no answer: a claim of its own is the one it asked for.
+
+    Raises:
+        psycopg.DataError: The row holds what cannot be counted on, such as the largest token there is.
+    """
+    parameters = {
+        "id": job_id,
+        "worker": worker,
+        "limits": Jsonb({_hex(name): numbers for name, numbers in limits.items()}),
+        "queue": queue,
+        "installation": installation,
+        "version": version,
+        "again": again,
+        **Limits()._asdict(),
+    }
+    # In binary: psycopg reads times as text in no DateStyle but ISO, and by then the claim has been committed.
+    row = connection.execute(CLAIM, parameters, binary=True).fetchone()
+    if row is None:
+        return None
+    look_for_pooler(connection, row[-1])
+    return Claim._make(row[:-1])
+
+
+# Takes the jobs that one worker may take together: unclaimed and due, not expired, and either new or failed by
+# themselves the last time. Those whose last worker died, or that asked to be run later, are claimed singly, where
+# it is decided whether they are to be buried; so the row of a batch needs no look at what it was before.
+#
+# An attempt that is one of many counts when it ends, for nobody would know which of them had begun: `batched`.
+#
+# Written so that no condition implies that of an index other than the primary key: a planner that believes the table to
+# be empty would read all of such an index, as it did through a pooler.
+_MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
+NOT_CLAIMED = "coalesce(lease_expires_at, '-infinity') = '-infinity'"
+_DUE = "coalesce(next_run_at, '-infinity') <= clock_timestamp()"
+CLAIM_MANY = f"""
+UPDATE inflight_jobs SET
+    fencing_token = fencing_token + 1,
+    attempts = attempts + CASE WHEN NOT %(alone)s OR {_MINE_ALREADY} THEN 0 ELSE 1 END,
+    batched = NOT %(alone)s,
+    claimed_at = clock_timestamp(),
+    claimed_by = %(worker)s,
+    lease_expires_at = clock_timestamp() + make_interval(secs => CASE WHEN %(same_lease)s THEN %(lease_seconds)s
+        ELSE coalesce((%(leases)s ->> encode(convert_to(job_name, 'UTF8'::name), 'hex'))::float8,
+            %(lease_seconds)s) END),
+    next_run_at = NULL
+WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+    AND ({NOT_CLAIMED} AND {_DUE} AND (
+            claimed_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())
+            OR failed_at >= claimed_at)
+        OR {_MINE_ALREADY})
+    AND (SELECT set_config('synchronous_commit',
+        replace(current_setting('synchronous_commit'), 'off', 'on'), true)) <> ''
+RETURNING id, job_name, job_args::text, job_kwargs::text, queue, tag, context::text,
+    attempts + batched::integer, max_attempts, timeout_seconds, fencing_token, lease_expires_at,
+    salt, {_INSTALLATION}
+"""
+LEFT_TO_CLAIM = f"""
+SELECT id FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+    AND coalesce(lease_expires_at, '-infinity') < clock_timestamp() AND {_DUE}
+"""
+
+
+def claim_many(
+    connection: Connection,
+    ids: Sequence[int],
+    *,
+    worker: str,
+    limits: Mapping[str, Limits],
+    queue: str | None = None,
+    alone: bool = False,
+    again: bool = False,
+) -> list[Claim]:
+    """Claim those of these jobs that may be claimed together, in one statement; the others stay as they are.
+
+    Args:
+        connection: In autocommit mode, as for `claim`.
+        ids: None of which this worker holds.
+        worker: Who claims, for people to read.
+        limits: Of each registered name; others get the defaults.
+        queue: As for `claim`.
+        alone: There is one id, and it is begun at once: its attempt counts from now on.
+        again: As for `claim`.
+
+    Returns:
+        The claims, in the order of `ids`. What is missing among them may still be to be claimed singly:
+        `left_to_claim` tells.
+
+    Raises:
+        psycopg.DataError: One of the rows holds what cannot be counted on; none has been claimed.
+    """
+    leases = {
+        _hex(name): each.lease_seconds
+        for name, each in limits.items()
+        if each.lease_seconds != DEFAULT_LEASE_SECONDS
+    }
+    parameters = {
+        "ids": id_array(ids),
+        "queue": queue,
+        "worker": worker,
+        "same_lease": not leases,
+        "leases": Jsonb(leases),
+        "lease_seconds": DEFAULT_LEASE_SECONDS,
+        "alone": alone,
+        "again": again,
+    }
+    rows = connection.execute(CLAIM_MANY, parameters, binary=True).fetchall()
+    claims = {row[0]: _claim_of(row, limits) for row in rows}
+    return [claims[job_id] for job_id in ids if job_id in claims]
+
+
+def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits]) -> Claim:
+    own = limits.get(row[1], _DEFAULT_LIMITS)
+    return Claim._make(
+        (
+            *row[:8],
+            own.max_attempts if row[8] is None else row[8],
+            own.timeout_seconds if row[9] is None else row[9],
+            own.lease_seconds,
+            *row[10:12],
+            # What has expired, or whose last attempt ended with its worker, is claimed singly.
+            *(False, False),
+            *row[12:],
+        )
+    )
+
+
+def left_to_claim(connection: Connection, ids: Sequence[int], *, queue: str | None = None) -> set[int]:
+    """Those of these jobs that nobody holds and that are due; with a queue, only jobs of that queue."""
+    parameters = {"ids": id_array(ids), "queue": queue}
+    return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, parameters)}
+
+
+CLAIMED = f"""
+SELECT id, job_name, job_args::text, job_kwargs::text, queue, tag, context::text, attempts + batched::integer,
+    max_attempts, timeout_seconds, fencing_token, lease_expires_at, salt, {_INSTALLATION}
+FROM inflight_jobs WHERE id = %s AND fencing_token = %s AND NOT {NOT_CLAIMED}
+"""
+
+
+def claimed(connection: Connection, job_id: int, token: int, limits: Mapping[str, Limits]) -> Claim | None:
+    """A claim that has been made, if it is still the current one and its outcome has not been recorded."""
+    row = connection.execute(CLAIMED, (job_id, token), binary=True).fetchone()
+    return None if row is None else _claim_of(row, limits)
+
+
+def _hex(name: str) -> str:
+    return name.encode(errors="surrogatepass").hex()
