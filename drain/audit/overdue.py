@@ -12,7 +12,8 @@ from typing import NamedTuple
 from drain.audit.recheck import nobody_leads, slices
 from drain.audit.report import Breach, samples
 from drain.database.postgres import Connection
-from drain.tables import id_array, queries
+from drain.tables import queries
+from drain.tables.columns import id_array
 
 # The most ids to keep an eye on, for each reason; those that have been due for longest.
 _LIMIT = 1_000_000

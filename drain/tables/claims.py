@@ -10,7 +10,14 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from drain.database.postgres import Connection, look_for_pooler
-from drain.tables import id_array
+from drain.tables.columns import (
+    ATTEMPT_IS_DUE,
+    ATTEMPTS,
+    CLAIMED,
+    LEASE_IS_OVER,
+    NOT_CLAIMED,
+    id_array,
+)
 from drain.tables.limits import DEFAULT_LEASE_SECONDS, Limits
 
 _DEFAULT_LIMITS = Limits()
@@ -103,8 +110,7 @@ WHERE job.id = found.id AND job.id = %(id)s
     AND (job.lease_expires_at IS NULL OR job.lease_expires_at < clock_timestamp()
         OR %(again)s AND job.claimed_by = %(worker)s)
     AND (job.next_run_at IS NULL OR job.next_run_at <= clock_timestamp())
-RETURNING job.id, job.job_name, job.job_args::text, job.job_kwargs::text, job.queue, job.tag, job.context::text,
-    job.attempts, found.max_attempts, found.timeout_seconds, found.lease_seconds,
+RETURNING job.id, {CLAIMED}, job.attempts, found.max_attempts, found.timeout_seconds, found.lease_seconds,
     job.fencing_token, job.lease_expires_at,
     coalesce(job.expires_at <= clock_timestamp() AND NOT found.claimed_before, false) AS expired,
     found.failed_before, job.salt, {_INSTALLATION}, pg_backend_pid()
@@ -160,12 +166,10 @@ def claim(
 # it is decided whether they are to be buried; so the row of a batch needs no look at what it was before.
 #
 # An attempt that is one of many counts when it ends, for nobody would know which of them had begun: `batched`.
-#
-# Written so that no condition implies that of an index other than the primary key: a planner that believes the table to
-# be empty would read all of such an index, as it did through a pooler.
 _MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
-NOT_CLAIMED = "coalesce(lease_expires_at, '-infinity') = '-infinity'"
-_DUE = "coalesce(next_run_at, '-infinity') <= clock_timestamp()"
+# As `_claim_of` reads them.
+_COLUMNS = f"""id, {CLAIMED}, {ATTEMPTS}, max_attempts, timeout_seconds,
+    fencing_token, lease_expires_at, salt, {_INSTALLATION}"""
 CLAIM_MANY = f"""
 UPDATE inflight_jobs SET
     fencing_token = fencing_token + 1,
@@ -178,19 +182,17 @@ UPDATE inflight_jobs SET
             %(lease_seconds)s) END),
     next_run_at = NULL
 WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
-    AND ({NOT_CLAIMED} AND {_DUE} AND (
+    AND ({NOT_CLAIMED} AND {ATTEMPT_IS_DUE} AND (
             claimed_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())
             OR failed_at >= claimed_at)
         OR {_MINE_ALREADY})
     AND (SELECT set_config('synchronous_commit',
         replace(current_setting('synchronous_commit'), 'off', 'on'), true)) <> ''
-RETURNING id, job_name, job_args::text, job_kwargs::text, queue, tag, context::text,
-    attempts + batched::integer, max_attempts, timeout_seconds, fencing_token, lease_expires_at,
-    salt, {_INSTALLATION}
+RETURNING {_COLUMNS}
 """
 LEFT_TO_CLAIM = f"""
 SELECT id FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
-    AND coalesce(lease_expires_at, '-infinity') < clock_timestamp() AND {_DUE}
+    AND {LEASE_IS_OVER} AND {ATTEMPT_IS_DUE}
 """
 
 
@@ -264,16 +266,15 @@ def left_to_claim(connection: Connection, ids: Sequence[int], *, queue: str | No
     return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, parameters)}
 
 
-CLAIMED = f"""
-SELECT id, job_name, job_args::text, job_kwargs::text, queue, tag, context::text, attempts + batched::integer,
-    max_attempts, timeout_seconds, fencing_token, lease_expires_at, salt, {_INSTALLATION}
+READ_CLAIM = f"""
+SELECT {_COLUMNS}
 FROM inflight_jobs WHERE id = %s AND fencing_token = %s AND NOT {NOT_CLAIMED}
 """
 
 
 def claimed(connection: Connection, job_id: int, token: int, limits: Mapping[str, Limits]) -> Claim | None:
     """A claim that has been made, if it is still the current one and its outcome has not been recorded."""
-    row = connection.execute(CLAIMED, (job_id, token), binary=True).fetchone()
+    row = connection.execute(READ_CLAIM, (job_id, token), binary=True).fetchone()
     return None if row is None else _claim_of(row, limits)
 
 

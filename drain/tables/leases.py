@@ -8,8 +8,8 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables import id_array
-from drain.tables.claims import NOT_CLAIMED, Claim
+from drain.tables.claims import Claim
+from drain.tables.columns import NOT_CLAIMED, id_array
 
 # Ids and tokens are compared by a hash of both lists, whatever the planner takes the table for: IS TRUE keeps it from
 # making a join of the two, and a join of what it believes to be empty compares each row with each. The ids are named

@@ -9,22 +9,16 @@ from psycopg.errors import DivisionByZero
 from psycopg.types.json import Jsonb
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables import JOB_COLUMNS, id_array
 from drain.tables.claims import Claim
+from drain.tables.columns import ATTEMPTS, DEAD, FINISHED, FINISHED_VALUES, JOB, LEASE_IS_OVER, id_array
 from drain.tables.leases import THESE_CLAIMS, ids_and_tokens, is_current
 
 FINISH_ONCE = "SELECT drain_finish(%(id)s::bigint, %(token)s::bigint)"
-# The columns are those of `drain_finish`.
 FINISH_MANY = f"""
 WITH done AS (
     DELETE FROM inflight_jobs WHERE {THESE_CLAIMS} RETURNING *
 ), recorded AS (
-    INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
-        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
-    SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
-        staged_at, moved_at, claimed_at, clock_timestamp(), claimed_by, attempts + batched::integer, fencing_token,
-        last_error, history
-    FROM done RETURNING id
+    INSERT INTO finished_jobs ({FINISHED}) SELECT {FINISHED_VALUES} FROM done RETURNING id
 )
 SELECT id FROM recorded
 """
@@ -111,10 +105,10 @@ def is_finished(connection: Connection, job_id: int, token: int) -> bool:
     return bool(finished)
 
 
-RETRY_LATER = """
+RETRY_LATER = f"""
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
-    attempts = attempts + batched::integer,
+    attempts = {ATTEMPTS},
     batched = false,
     next_run_at = clock_timestamp() + make_interval(secs => %(wait)s),
     failed_at = clock_timestamp(),
@@ -196,8 +190,8 @@ BURY_CLAIMED = f"""
 WITH given_up AS (
     DELETE FROM inflight_jobs WHERE id = %(id)s AND fencing_token = %(token)s RETURNING *
 ), buried AS (
-    INSERT INTO dead_jobs ({JOB_COLUMNS}, attempts, last_error, reason, explanation)
-    SELECT {JOB_COLUMNS}, attempts + batched::integer - CASE WHEN %(ran)s THEN 0 ELSE 1 END,
+    INSERT INTO dead_jobs ({DEAD})
+    SELECT {JOB}, {ATTEMPTS} - CASE WHEN %(ran)s THEN 0 ELSE 1 END,
         coalesce(%(error)s::jsonb || pg_catalog.jsonb_build_object('at', clock_timestamp()), last_error),
         %(reason)s, %(explanation)s
     FROM given_up RETURNING id
@@ -245,11 +239,11 @@ def bury_claimed(
 
 BURY_UNCLAIMABLE = f"""
 WITH given_up AS (
-    DELETE FROM inflight_jobs WHERE id = %(id)s AND coalesce(lease_expires_at, '-infinity') < clock_timestamp()
+    DELETE FROM inflight_jobs WHERE id = %(id)s AND {LEASE_IS_OVER}
     RETURNING *
 )
-INSERT INTO dead_jobs ({JOB_COLUMNS}, attempts, last_error, reason, explanation)
-SELECT {JOB_COLUMNS}, attempts, last_error, 'unreadable', %(explanation)s FROM given_up
+INSERT INTO dead_jobs ({DEAD})
+SELECT {JOB}, attempts, last_error, 'unreadable', %(explanation)s FROM given_up
 """
 
 

@@ -22,6 +22,7 @@ from psycopg.types.numeric import Int8BinaryLoader
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.errors import UnknownJobError
+from drain.tables.columns import DELIVERED, DUE
 from drain.tables.staged import LAST_PRIORITY, START, Key
 
 TABLES = {
@@ -67,40 +68,40 @@ SELECT CASE WHEN sum(reltuples) > %s::real THEN sum(reltuples)::bigint END
 FROM pg_partition_tree('finished_jobs'::regclass) JOIN pg_class ON oid = relid::oid WHERE isleaf AND reltuples > 0::real
 """
 # One index look-up for each priority that is in use, however many rows wait behind it.
-_OLDEST_DUE = """
+_OLDEST_DUE = f"""
 WITH RECURSIVE heads AS (
     (SELECT priority, greatest(staged_at, matured_at) AS due_at FROM staged_jobs_ready
-     WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
+     WHERE {DUE}
          AND (priority, id) > (%(priority)s::integer, %(id)s::bigint) AND priority <= %(up_to)s
      ORDER BY priority, id LIMIT 1)
     UNION ALL
     SELECT following.* FROM heads, LATERAL (
         SELECT priority, greatest(staged_at, matured_at) FROM staged_jobs_ready
-        WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND priority > heads.priority
+        WHERE {DUE} AND priority > heads.priority
             AND priority <= %(up_to)s
         ORDER BY priority, id LIMIT 1) AS following
 )
 SELECT greatest(0, extract(epoch FROM clock_timestamp() - min(due_at)))::float8 FROM heads
 """
 # One index look-up for each queue that has unclaimed jobs.
-_OLDEST_DELIVERIES = """
+_OLDEST_DELIVERIES = f"""
 WITH RECURSIVE heads AS (
     (SELECT queue, delivery FROM inflight_jobs
-     WHERE lease_expires_at IS NULL AND next_run_at IS NULL ORDER BY queue, delivery LIMIT 1)
+     WHERE {DELIVERED} ORDER BY queue, delivery LIMIT 1)
     UNION ALL
     SELECT following.* FROM heads, LATERAL (
         SELECT queue, delivery FROM inflight_jobs
-        WHERE lease_expires_at IS NULL AND next_run_at IS NULL AND queue > heads.queue
+        WHERE {DELIVERED} AND queue > heads.queue
         ORDER BY queue, delivery LIMIT 1) AS following
 )
 SELECT queue, delivery FROM heads
 """
 # The same of the queues that are given, each from a number on.
-_OLDEST_DELIVERIES_FROM = """
+_OLDEST_DELIVERIES_FROM = f"""
 SELECT known.queue, oldest.delivery
 FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
     SELECT delivery FROM inflight_jobs AS job
-    WHERE lease_expires_at IS NULL AND next_run_at IS NULL
+    WHERE {DELIVERED}
         AND job.queue = known.queue AND job.delivery >= known.delivery
     ORDER BY job.delivery LIMIT 1) AS oldest
 """

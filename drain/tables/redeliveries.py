@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection
-from drain.tables import JOB_COLUMNS, id_array
+from drain.tables.columns import DEAD, DELIVERED, JOB, id_array
 
 # Seconds; a hundred years.
 EVER = 3.2e9
-_DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
 
 
 class Redelivered(NamedTuple):
@@ -47,7 +46,7 @@ REDELIVER_LEASES = _REDELIVER.format(
     order="lease_expires_at",
 )
 REDELIVER_UNCLAIMED = _REDELIVER.format(
-    condition=f"{_DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",
+    condition=f"{DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",
     order="delivery",
 )
 
@@ -90,8 +89,8 @@ BURY_REDELIVERED = f"""
 WITH given_up AS (
     DELETE FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) RETURNING *
 )
-INSERT INTO dead_jobs ({JOB_COLUMNS}, attempts, last_error, reason, explanation)
-SELECT {JOB_COLUMNS}, attempts, last_error, %(reason)s, %(explanation)s FROM given_up
+INSERT INTO dead_jobs ({DEAD})
+SELECT {JOB}, attempts, last_error, %(reason)s, %(explanation)s FROM given_up
 """
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 from psycopg.sql import Identifier
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables import JOB_COLUMNS, id_array
+from drain.tables.columns import DUE, JOB, id_array
 
 # Which rows a look reads: those behind this `(priority, id)`.
 Key: TypeAlias = tuple[int, int]
@@ -87,12 +87,12 @@ class Taken(NamedTuple):
 
 # A batch is a list of ids, and each statement after this one names exactly these. Never `id <= last`:
 # a lower id whose transaction commits later would be deleted without ever having been seen.
-_TAKE = """
+_TAKE = f"""
 SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority
 FROM staged_jobs_ready
-WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
+WHERE {DUE}
     AND (priority, id) > (%s::integer, %s::bigint) AND priority <= %s AND id <> ALL (%s::bigint[])
-{of_queues}
+{{of_queues}}
 ORDER BY priority, id LIMIT %s
 """
 TAKE = _TAKE.format(of_queues="")
@@ -132,12 +132,12 @@ def take(
 
 MOVE = f"""
 WITH taken AS (
-    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
+    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB}
 ), numbered AS (
     SELECT * FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS batch (id, position)
 )
-INSERT INTO inflight_jobs ({JOB_COLUMNS}, delivery)
-SELECT {JOB_COLUMNS}, %(last_delivery)s + position FROM taken JOIN numbered USING (id)
+INSERT INTO inflight_jobs ({JOB}, delivery)
+SELECT {JOB}, %(last_delivery)s + position FROM taken JOIN numbered USING (id)
 """
 
 
@@ -181,10 +181,10 @@ def forward(connection: Connection, ids: Sequence[int]) -> None:
 
 BURY = f"""
 WITH given_up AS (
-    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
+    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB}
 )
-INSERT INTO dead_jobs ({JOB_COLUMNS}, reason, explanation)
-SELECT {JOB_COLUMNS}, %(reason)s, %(explanation)s FROM given_up
+INSERT INTO dead_jobs ({JOB}, reason, explanation)
+SELECT {JOB}, %(reason)s, %(explanation)s FROM given_up
 """
 
 
@@ -259,7 +259,7 @@ def insert_from(
 
     Args:
         connection: Any, with a transaction open.
-        side_table: A table with the columns of `bulk.COLUMNS`, and `task`.
+        side_table: A table with the columns of `columns.STAGEABLE`, and `task`.
         tasks: Whose rows.
         rows_per_second: So many of them come due in each second from now on; None: all at once.
     """

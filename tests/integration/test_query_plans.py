@@ -10,7 +10,8 @@ from psycopg.types.json import Jsonb
 
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
-from drain.tables import claims, id_array, leases, outcomes, queries, redeliveries, staged
+from drain.tables import claims, leases, outcomes, queries, redeliveries, staged
+from drain.tables.columns import id_array
 from drain.tables.limits import Limits
 from tests.helpers import PATIENCE_SECONDS, query, stage_jobs, wait_until
 from workers.context.connection import _connect
@@ -174,7 +175,7 @@ OF_MANY = {
 }
 OF_ONE = {
     "claim one": claims.CLAIM,
-    "claimed": claims.CLAIMED,
+    "claimed": claims.READ_CLAIM,
     "is current": leases.IS_CURRENT,
     "is finished": outcomes.IS_FINISHED,
     "retry": outcomes.RETRY_LATER,

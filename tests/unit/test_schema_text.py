@@ -126,22 +126,3 @@ def test_nothing_outside_of_the_tables_room_writes_to_a_table() -> None:
     outside = {path: writes(path) for path in sources() if module_of_the_tables(path) not in WRITES}
 
     assert {path.name: found for path, found in outside.items() if found} == {}
-
-
-def test_a_job_brings_every_column_along_that_two_tables_share() -> None:
-    """A column added to one table only would be lost on the way, silently."""
-    from drain.tables import JOB_COLUMNS
-
-    carried = set(JOB_COLUMNS.split(", "))
-    for table in ("inflight_jobs", "dead_jobs"):
-        assert carried <= columns_of(table), table
-    assert columns_of("staged_jobs") - carried == {"matured_at"}
-
-
-def columns_of(table: str) -> set[str]:
-    (body,) = re.findall(
-        rf"CREATE TABLE IF NOT EXISTS {table} \((.*?)^\)", schema.text(), re.DOTALL | re.MULTILINE
-    )
-    return set(
-        re.findall(r"^    ([a-z_]+) +(?:bigint|text|jsonb|integer|timestamptz|boolean)", body, re.MULTILINE)
-    )
