@@ -9,7 +9,7 @@ from pathlib import Path
 
 from psycopg import IsolationLevel, errors
 
-from drain.database import postgres
+from drain.database import locks, postgres
 from drain.database.postgres import Connection
 from drain.errors import SchemaError
 
@@ -19,7 +19,7 @@ _LONGEST_SECONDS = 300
 
 # Two who apply at the same time would collide on "IF NOT EXISTS", which looks before it locks. psql would print what a
 # SELECT returns.
-_LOCK = "DO $$ BEGIN PERFORM pg_advisory_xact_lock(1785684580, 3); END $$"
+_LOCK = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock({locks.SCHEMA}); END $$"
 # Who waits for a table's lock makes everybody else wait behind it.
 _PATIENCE = "SET LOCAL lock_timeout = '2s'"
 # The line of a migration behind which stands what may take long, and be repeated: it begins once the rest is committed.

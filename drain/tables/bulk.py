@@ -13,6 +13,7 @@ from typing import NamedTuple
 from psycopg import errors
 from psycopg.sql import SQL, Identifier
 
+from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 from drain.errors import StageError
 from drain.tables import staged
@@ -25,7 +26,6 @@ _NOTE_RUN = "INSERT INTO bulk_runs (run_id, rows) VALUES (%s, %s) ON CONFLICT DO
 _CREATE = "SELECT drain_create_side_table(%s::text)"
 _DROP = "SELECT drain_drop_side_table(%s::text)"
 _DROP_ALL = "SELECT drain_drop_side_table(name) FROM bulk_side_tables WHERE run_id = %s"
-_RUN_ALONE = "SELECT pg_try_advisory_lock(1785684586, hashtext(%s))"
 # Those who still write to what is left of a run, or are just committing it.
 _END_WRITERS = """
 SELECT pg_terminate_backend(pid) FROM bulk_side_tables AS side JOIN pg_locks ON relation = to_regclass(side.name)::oid
@@ -58,8 +58,7 @@ def rows_of(connection: Connection, run_id: str) -> int | None:
 
 def try_to_run(connection: Connection, run_id: str) -> bool:
     """Take the lock of a run for as long as the session lives; False if another session has it."""
-    (taken,) = fetch_one(connection, _RUN_ALONE, (run_id,))
-    return bool(taken)
+    return locks.try_lock(connection, locks.BULK_RUN, run_id)
 
 
 def copied(connection: Connection, run_id: str) -> int:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from psycopg import Rollback
 
+from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 
 # Where rows of a day without a partition are.
@@ -44,7 +45,6 @@ WITH job AS (
 )
 SELECT count(*), coalesce(sum(hashtextextended(job::text, 0::bigint)), 0) FROM job
 """
-_ARCHIVE_ALONE = "SELECT pg_try_advisory_lock(1785684580, 6)"
 _SEEN = """
 SELECT extract(epoch FROM now())::float8, pg_snapshot_xmax(seen)::text,
     array(SELECT xid::text::bigint FROM pg_snapshot_xip(seen) AS xid)
@@ -79,8 +79,7 @@ class Dropped(NamedTuple):
 
 def try_to_archive(connection: Connection) -> bool:
     """Take the lock of whoever archives for as long as the session lives; False if another session has it."""
-    (taken,) = fetch_one(connection, _ARCHIVE_ALONE)
-    return bool(taken)
+    return locks.try_lock(connection, locks.ARCHIVE)
 
 
 def make_days(connection: Connection, ahead: int) -> int:

@@ -19,7 +19,7 @@ from psycopg.sql import Composed
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8BinaryLoader
 
-from drain.database import postgres
+from drain.database import locks, postgres
 from drain.database.postgres import Connection
 from drain.errors import UnknownJobError
 from drain.tables.columns import DELIVERED, DUE
@@ -128,11 +128,11 @@ FROM heads, LATERAL (
     SELECT max(finished_at) AS at FROM finished_jobs WHERE queue = heads.queue) AS last_finish
 """
 # The lock is the truth about who leads; the row only adds the name.
-_LEADER = """
+_LEADER = f"""
 SELECT state.leader, state.leader_since FROM drain_state AS state
 WHERE EXISTS (
     SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted
-        AND classid = 1785684580 AND objid = 1 AND objsubid = 2
+        AND classid = {locks.LEADER.first} AND objid = {locks.LEADER.second} AND objsubid = 2
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
 _QUEUES = """

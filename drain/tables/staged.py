@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from psycopg.sql import Identifier
 
+from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DUE, JOB, id_array
 
@@ -194,9 +195,8 @@ def bury(connection: Connection, ids: Sequence[int], reason: str, explanation: s
     return connection.execute(BURY, parameters).rowcount
 
 
-# Held by whoever stages by the million, until it has committed.
-_STAGING_IN_BULK = "SELECT pg_advisory_xact_lock_shared(1785684580, 7)"
-_NOBODY_STAGES_IN_BULK = "SELECT pg_try_advisory_xact_lock(1785684580, 7)"
+_STAGING_IN_BULK = f"SELECT pg_advisory_xact_lock_shared({locks.BULK_STAGING})"
+_NOBODY_STAGES_IN_BULK = f"SELECT pg_try_advisory_xact_lock({locks.BULK_STAGING})"
 
 
 def announce_bulk(connection: Connection) -> None:
