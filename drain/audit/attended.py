@@ -14,7 +14,7 @@ from drain.audit.report import SAMPLES, Breach, queue_names
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
 from drain.tables.columns import DELIVERED
-from drain.tables.queries import WAITS_SINCE
+from drain.tables.waiting import WAITS_SINCE
 from drain.wire import Producer
 from drain.wording import clock
 

@@ -42,8 +42,7 @@ MAKE_DAYS = Lock(_FIRST, "4")
 ARCHIVE = Lock(_FIRST, "6")
 # Shared by the transactions that stage by the million.
 BULK_STAGING = Lock(_FIRST, "7")
-# Held by a task of a bulk run while it copies: one lock for each of a few places. Python's format() puts the name of the
-# place in.
+# Held by a task of a bulk run while it copies: one lock for each of a few places, whose name Python's format() puts in.
 BULK_PLACE = Lock(_FIRST + 5, "hashtext('{name}')")
 # Held by the session that drives a bulk run; the parameter is the id of the run.
 BULK_RUN = Lock(_FIRST + 6, "hashtext(%s)")

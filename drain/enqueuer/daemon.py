@@ -32,8 +32,8 @@ from drain.enqueuer.truncation import PartitionTruncator
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError, DrainError, UnavailableError
 from drain.service import http, systemd
+from drain.tables import counts, waiting
 from drain.tables import leader_progress as notes
-from drain.tables import queries
 from drain.tables.leader_progress import State
 from drain.wire import Producer
 
@@ -318,7 +318,7 @@ class Daemon:
         self._nap = min(2 * self._nap, _LONGEST_NAP_SECONDS)
 
     def _sleep_seconds(self, connection: Connection) -> float:
-        next_scheduled = queries.seconds_to_next_scheduled(connection)
+        next_scheduled = waiting.seconds_to_next_scheduled(connection)
         longest = min(self.settings.poll_seconds, self._seconds_to_redelivery())
         return longest if next_scheduled is None else max(0.0, min(longest, next_scheduled))
 
@@ -328,13 +328,13 @@ class Daemon:
     def _observe(self, enqueuer: Enqueuer, waits: Waits) -> None:
         connection = enqueuer.connection
         lags = [
-            queries.oldest_due_seconds(connection, bound.key, bound.range.up_to) for bound in enqueuer.bounds
+            waiting.oldest_due_seconds(connection, bound.key, bound.range.up_to) for bound in enqueuer.bounds
         ]
         metrics.LAG.set(max(lags))
         if not enqueuer.awaits_bulk:
-            metrics.STAGED.set(queries.count_staged(connection, _COUNT_UP_TO))
-        metrics.KEPT.set(queries.count_dead(connection, _COUNT_UP_TO))
-        self._count_stale(queries.count_stale(connection))
+            metrics.STAGED.set(counts.count_staged(connection, _COUNT_UP_TO))
+        metrics.KEPT.set(counts.count_dead(connection, _COUNT_UP_TO))
+        self._count_stale(counts.count_stale(connection))
         seconds = waits.look()
         self._queues |= {
             queue for queue in {*enqueuer.queues, *seconds} if metrics.queue_label(queue) == queue

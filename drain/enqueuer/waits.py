@@ -22,8 +22,8 @@ from drain import metrics
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
 from drain.tables.columns import DELIVERED, DUE
-from drain.tables.queries import NEXT_ATTEMPTS, WAITS_SINCE
 from drain.tables.staged import Key
+from drain.tables.waiting import NEXT_ATTEMPTS, WAITS_SINCE
 
 log = logging.getLogger(__name__)
 

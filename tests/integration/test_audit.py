@@ -25,7 +25,7 @@ from drain.audit.report import OF_REDIS
 from drain.database import postgres
 from drain.enqueuer import redelivery
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.tables import claims, outcomes, queries
+from drain.tables import claims, outcomes, waiting
 from drain.terminal import display
 from drain.wire import Producer, producer
 from tests import jobs_for_tests as jobs
@@ -592,7 +592,7 @@ def test_a_dead_job_that_was_just_retried_is_not_overdue(system: System) -> None
 
 
 def test_retries_that_a_failing_queue_holds_back_are_not_overdue(system: System) -> None:
-    ids = [overdue_retry(system) for _ in range(queries.FAILURES_IN_A_ROW)]
+    ids = [overdue_retry(system) for _ in range(waiting.FAILURES_IN_A_ROW)]
     assert system.audit().ok
 
     system.finished()
@@ -601,7 +601,7 @@ def test_retries_that_a_failing_queue_holds_back_are_not_overdue(system: System)
 
 
 def test_leases_of_a_failing_queue_are_overdue_all_the_same(system: System) -> None:
-    for _ in range(queries.FAILURES_IN_A_ROW):
+    for _ in range(waiting.FAILURES_IN_A_ROW):
         system.waiting()
     job_id = overdue_lease(system)
 

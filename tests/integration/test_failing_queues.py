@@ -15,7 +15,7 @@ from drain.__main__ import main
 from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables import claims, outcomes, queries
+from drain.tables import claims, outcomes, waiting
 from drain.tables.claims import Claim
 from tests import jobs_for_tests
 from tests.helpers import (
@@ -375,5 +375,5 @@ def test_the_questions_see_a_queue_of_which_nothing_has_ever_finished(
 ) -> None:
     fail_all(mail, leader, 1)
     with closing(postgres.connect(mail.database_url, "test")) as connection:
-        (found,) = queries.retrying_queues(connection)
+        (found,) = waiting.retrying_queues(connection)
     assert (found.queue, found.due, found.last_finish, found.failing) == ("mail", True, None, False)

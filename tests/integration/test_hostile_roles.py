@@ -19,7 +19,7 @@ from drain.database.grants import DEFAULT_NAMES
 from drain.embedded.servers import EmbeddedPostgres
 from drain.enqueuer.daemon import Daemon
 from drain.errors import SchemaError
-from drain.tables import bulk, claims, dead, finished, leases, outcomes, queries, staged
+from drain.tables import bulk, claims, counts, dead, finished, leases, outcomes, queries, staged, waiting
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests import hostility
@@ -256,7 +256,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
     assert Daemon(settings).run_once() == 2
     with place.connected("enqueuer") as leader:
         assert staged.truncate_idle(leader, -1) in (0, 1)
-        assert queries.seconds_to_next_scheduled(leader) is not None
+        assert waiting.seconds_to_next_scheduled(leader) is not None
     assert day(2) in [each.partition for each in _days(place)]
     assert runs(place) == 0
 
@@ -309,7 +309,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         outcomes.finish(worker, held[0].id, held[0].fencing_token)
         outcomes.bury_claimed(worker, held[1].id, held[1].fencing_token, reason="failed", explanation="x")
     with place.connected("inspection") as reader, closing(Producer(redis_url, NAMESPACE)) as redis:
-        assert queries.status(reader).finished == 1
+        assert counts.status(reader).finished == 1
         assert queries.jobs(reader, "dead", limit=1, queue="default")
         assert audit(reader, redis, patience_seconds=0).ok
     with place.connected("owner") as owner:

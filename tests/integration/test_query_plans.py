@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
-from drain.tables import claims, leases, outcomes, queries, redeliveries, staged
+from drain.tables import claims, leases, outcomes, redeliveries, staged, waiting
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
 from tests.helpers import PATIENCE_SECONDS, query, stage_jobs, wait_until
@@ -293,10 +293,10 @@ def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of
 
 def test_which_queues_fail_is_a_few_looks_for_each_queue(many_waiting_rows: str) -> None:
     with psycopg.connect(many_waiting_rows) as connection:
-        failing = [(found.queue, found.due, found.failing) for found in queries.retrying_queues(connection)]
+        failing = [(found.queue, found.due, found.failing) for found in waiting.retrying_queues(connection)]
     assert failing == [("a", True, True), ("b", True, False)]
 
-    found = scans(many_waiting_rows, queries._RETRYING_QUEUES, {"failures": queries.FAILURES_IN_A_ROW})
+    found = scans(many_waiting_rows, waiting._RETRYING_QUEUES, {"failures": waiting.FAILURES_IN_A_ROW})
 
     assert set(found) <= {"inflight_jobs_waiting", "inflight_jobs_failed", "finished_jobs_latest"}
     assert sum(found.values()) <= 20
@@ -356,20 +356,20 @@ def test_a_plan_that_was_made_while_a_partition_was_empty_serves_when_it_is_full
 
 
 def test_the_next_scheduled_row_is_the_first_of_its_index(many_staged_rows: str) -> None:
-    assert scans(many_staged_rows, queries._NEXT_SCHEDULED) == {"staged_jobs_coming_due": 1}
+    assert scans(many_staged_rows, waiting._NEXT_SCHEDULED) == {"staged_jobs_coming_due": 1}
 
 
 def test_the_lag_looks_at_one_row_for_each_priority(many_staged_rows: str) -> None:
     priority, id_ = staged.START
     everything = {"priority": priority, "id": id_, "up_to": staged.LAST_PRIORITY}
-    found = scans(many_staged_rows, queries._OLDEST_DUE, everything)
+    found = scans(many_staged_rows, waiting._OLDEST_DUE, everything)
 
     assert set(found) == {"staged_jobs_due"}
     assert sum(found.values()) <= 10
 
 
 def test_the_oldest_deliveries_are_one_look_for_each_queue(many_inflight_rows: str) -> None:
-    found = scans(many_inflight_rows, queries._OLDEST_DELIVERIES)
+    found = scans(many_inflight_rows, waiting._OLDEST_DELIVERIES)
 
     assert found["inflight_jobs_delivered"] <= 2
     assert set(found) == {"inflight_jobs_delivered"}
@@ -392,7 +392,7 @@ def test_leases_that_ran_out_long_ago_are_not_looked_at_each_time(many_inflight_
 
 def test_the_oldest_deliveries_are_looked_for_from_a_number_on(many_inflight_rows: str) -> None:
     bounds = (["a", "b"], [1000, 2001])
-    found = scans(many_inflight_rows, queries._OLDEST_DELIVERIES_FROM, bounds)
+    found = scans(many_inflight_rows, waiting._OLDEST_DELIVERIES_FROM, bounds)
 
     assert found == {"inflight_jobs_delivered": 2}
 

@@ -30,7 +30,7 @@ from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError
 from drain.jobs import registry
-from drain.tables import bulk, claims, dead, finished, leases, outcomes, queries, staged
+from drain.tables import bulk, claims, counts, dead, finished, leases, outcomes, queries, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, ids_in, new_enqueuer, pushed_jobs, query, wait_until
@@ -398,7 +398,7 @@ def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis
         assert claim is not None
         assert outcomes.finish(worker, 1, claim.fencing_token)
     with postgres.connect(logins["inspection"], "tests") as reader:
-        assert queries.status(reader).finished == 1
+        assert counts.status(reader).finished == 1
 
 
 def test_what_is_printed_does_through_psql_what_apply_does_and_again_changes_nothing(

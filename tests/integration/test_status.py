@@ -20,7 +20,7 @@ from drain.commands import watching
 from drain.database import postgres
 from drain.embedded import Services
 from drain.errors import UnavailableError
-from drain.tables import claims, outcomes, queries
+from drain.tables import claims, counts, outcomes
 from drain.wire import Producer
 from tests.helpers import (
     DRAIN,
@@ -106,9 +106,9 @@ def test_a_queue_in_which_no_job_waits_has_no_oldest_one(
         f"lease_expires_at = CASE id WHEN {retrying} THEN NULL ELSE now() + interval '1 minute' END",
     )
 
-    for counts in status_of(env)["queues"].values():
-        assert counts["oldest_unclaimed_id"] is None
-        assert counts["oldest_unclaimed_seconds"] is None
+    for queue in status_of(env)["queues"].values():
+        assert queue["oldest_unclaimed_id"] is None
+        assert queue["oldest_unclaimed_seconds"] is None
 
 
 def test_a_job_whose_lease_ran_out_has_waited_since_then(
@@ -307,11 +307,11 @@ def test_a_watched_status_survives_an_outage_with_one_line_when_it_begins_and_on
 ) -> None:
     looks: Iterator[Any] = iter(
         [
-            (queries.Status(), None),
+            (counts.Status(), None),
             UnavailableError("PostgreSQL at x cannot be used: gone"),
             UnavailableError("PostgreSQL at x cannot be used: still gone"),
-            (queries.Status(), "Redis at y does not take commands"),
-            (queries.Status(), None),
+            (counts.Status(), "Redis at y does not take commands"),
+            (counts.Status(), None),
             KeyboardInterrupt(),
         ]
     )

@@ -17,7 +17,7 @@ from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.truncation import PartitionTruncator
-from drain.tables import queries, staged
+from drain.tables import staged, waiting
 from tests.helpers import (
     ask,
     environment,
@@ -129,7 +129,7 @@ def test_the_lag_does_not_step_over_it_either(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
     def pages(enqueuer: Enqueuer, after: staged.Key) -> int:
-        explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queries._OLDEST_DUE
+        explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + waiting._OLDEST_DUE
         behind = {"priority": after[0], "id": after[1], "up_to": staged.LAST_PRIORITY}
         row = enqueuer.connection.execute(explain.encode(), behind).fetchone()
         assert row is not None
@@ -328,7 +328,7 @@ def test_the_daemon_looks_for_the_lag_behind_the_bound(
         daemon.stop()
         return 0.0
 
-    monkeypatch.setattr(queries, "oldest_due_seconds", ask_and_stop)
+    monkeypatch.setattr(waiting, "oldest_due_seconds", ask_and_stop)
     (job_id,) = stage_jobs(database_url)
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
     daemon.run()
