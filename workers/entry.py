@@ -198,7 +198,7 @@ class Worker:
         """Find out whether statements can be prepared, and whether the schema is why a first claim was refused."""
         if not has_claimed:
             schema.check_once(connection)
-            postgres.look_for_pooler(connection, postgres.backend(connection))
+            postgres.detect_pooler(connection, postgres.backend_pid(connection))
         if not postgres.is_pooled(connection):
             connection.prepare_threshold = _PREPARE_AFTER
         self._known = connection

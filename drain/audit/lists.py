@@ -50,7 +50,7 @@ class Lists:
         self._redis = redis
         # Whether the row is there is for another check to say.
         with suppress(SchemaError):
-            redis.identify(*leader_progress.signature(connection))
+            redis.identify(*leader_progress.identity(connection))
         self._others: dict[str, Owner] = {}
         # None before the first look at each.
         self._missing: Deliveries | None = None

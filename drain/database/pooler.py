@@ -14,7 +14,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing
 
-from drain.database import postgres
+from drain.database import postgres, url
 from drain.database.postgres import Connection
 from drain.errors import ConfigError
 
@@ -23,7 +23,7 @@ _WITNESSES = 8
 _WAIT_SECONDS = 1.0
 
 
-def require_own(connection: Connection, database_url: str) -> None:
+def require_own_session(connection: Connection, database_url: str) -> None:
     """Return if the connection keeps its session for as long as it lives.
 
     Asks nothing where no pooler stands between.
@@ -40,30 +40,30 @@ def require_own(connection: Connection, database_url: str) -> None:
         return
     if not _is_own(connection, database_url):
         raise ConfigError(
-            f"{postgres.describe(database_url)} is a pooler that shares sessions between its clients (transaction "
+            f"{url.describe(database_url)} is a pooler that shares sessions between its clients (transaction "
             "or statement mode), and the lock of `drain run` belongs to a session: give it a DRAIN_DATABASE_URL "
             "that leads to PostgreSQL itself, or to a pool in session mode"
         )
-    postgres.keeps_its_session(connection)
+    postgres.mark_session_as_own(connection)
 
 
 def _is_own(connection: Connection, database_url: str) -> bool:
-    pids = {connection: postgres.backend(connection)}
+    pids = {connection: postgres.backend_pid(connection)}
     with ExitStack() as witnesses, ThreadPoolExecutor(1) as thread, ExitStack() as questions:
         for _ in range(_WITNESSES):
             witness = witnesses.enter_context(closing(postgres.dial(database_url, "drain run")))
-            answer = thread.submit(postgres.backend, witness)
+            answer = thread.submit(postgres.backend_pid, witness)
             questions.callback(_take_back, witness, answer)
             if not _comes(answer):
                 # The pool has no session left. If sessions are shared we are now behind the witness in the
                 # queue for one, so that its answer is there before ours.
-                unchanged = postgres.backend(connection) == pids[connection]
+                unchanged = postgres.backend_pid(connection) == pids[connection]
                 if not _comes(answer):
                     return unchanged
             pids[witness] = answer.result()
             if len(set(pids.values())) < len(pids):
                 return False
-            if any(postgres.backend(each) != pid for each, pid in pids.items()):
+            if any(postgres.backend_pid(each) != pid for each, pid in pids.items()):
                 return False
     return True
 

@@ -6,33 +6,21 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from typing import Any, LiteralString
 from weakref import WeakSet
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from drain.database.deadline import limited
+from drain.database.url import conninfo, describe, without_password
 from drain.errors import ConfigError, UnavailableError
 
 Connection = psycopg.Connection[Any]
 
-# Whatever the database's own encoding is, we speak UTF-8.
-_SESSION = {"client_encoding": "utf8"}
 # No statement of ours runs for long enough to be worth compiling, and where statistics are missing or old a server
 # with JIT, which is how it is packaged, compiles what it takes for long: measured, 0.4 to 1.4 s for each statement.
 _NEVER_COMPILE = {"jit": "off"}
-# libpq's own bounds. A server that accepts and then says nothing is given up by tcp_user_timeout for
-# what we send, and by the keepalives for what we wait for: after 10 + 3 x 5 seconds.
-_BOUNDS: dict[str, Any] = {
-    "connect_timeout": 5,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,
-}
-
 # What the server says as it ends a session or a transaction of ours, or as it takes no writes for now. For
 # psycopg these are no OperationalErrors.
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
@@ -40,7 +28,7 @@ _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 # The longest wait for the first answer on a new connection: a pooler may have no session for us.
 _FIRST_ANSWER_SECONDS = 15.0
 
-BACKEND: LiteralString = "SELECT pg_backend_pid()"
+BACKEND_PID: LiteralString = "SELECT pg_backend_pid()"
 
 # Connections that reach their session through a pooler, which may give it to somebody else as soon as the
 # transaction ends.
@@ -74,7 +62,7 @@ def connect(
     connection = dial(database_url, application_name, settings=settings, kind=kind)
     try:
         with reachable(database_url), time_limit(connection, _FIRST_ANSWER_SECONDS):
-            look_for_pooler(connection, backend(connection))
+            detect_pooler(connection, backend_pid(connection))
     except BaseException:
         connection.close()
         raise
@@ -122,39 +110,13 @@ def _connect(text: str, kind: type[Connection]) -> Connection:
         raise ConfigError("DRAIN_DATABASE_URL cannot be read: its host is no name of a host") from None
 
 
-def conninfo(database_url: str, application_name: str, settings: Mapping[str, str] | None = None) -> str:
-    """The connection string for libpq: the URL, a bound for each of libpq's waits, and settings of the session.
-
-    Raises:
-        ConfigError: The URL cannot be read.
-    """
-    return _conninfo(database_url, application_name, tuple((settings or {}).items()))
-
-
-# What a parent has put together, its forked children need not: 0.45 ms of a child that runs one job.
-@cache
-def _conninfo(database_url: str, application_name: str, settings: tuple[tuple[str, str], ...]) -> str:
-    try:
-        given = conninfo_to_dict(database_url)
-    except psycopg.ProgrammingError as error:
-        raise ConfigError(f"DRAIN_DATABASE_URL cannot be read: {_safe(error, database_url)}") from None
-    except UnicodeError:
-        raise ConfigError("DRAIN_DATABASE_URL cannot be read: a part of it is no UTF-8") from None
-    added = {name: value for name, value in _BOUNDS.items() if name not in given}
-    if settings:
-        # The last one of a name counts, so these come after those of the URL.
-        words = [given.get("options", ""), *(f"-c {name}={value}" for name, value in settings)]
-        added["options"] = " ".join(filter(None, map(str, words)))
-    return make_conninfo(database_url, **_SESSION, **added, application_name=application_name)
-
-
-def backend(connection: Connection) -> int:
+def backend_pid(connection: Connection) -> int:
     """Process id of the session that the server has just given us."""
-    (pid,) = fetch_one(connection, BACKEND)
+    (pid,) = fetch_one(connection, BACKEND_PID)
     return int(pid)
 
 
-def look_for_pooler(connection: Connection, pid: int) -> None:
+def detect_pooler(connection: Connection, pid: int) -> None:
     """Find out whether a pooler stands between, and remember it.
 
     Args:
@@ -171,7 +133,7 @@ def is_pooled(connection: Connection) -> bool:
     return connection in _pooled
 
 
-def keeps_its_session(connection: Connection) -> None:
+def mark_session_as_own(connection: Connection) -> None:
     """Take note that a pooler stands between, and leaves this connection its session nevertheless."""
     _pooled.discard(connection)
 
@@ -195,7 +157,7 @@ def reachable(database_url: str) -> Iterator[None]:
 def unavailable(error: BaseException, database_url: str) -> UnavailableError:
     """What a driver says of a server that is away, as one line of ours without the password."""
     return UnavailableError(
-        f"PostgreSQL at {describe(database_url)} cannot be used: {_safe(error, database_url)}"
+        f"PostgreSQL at {describe(database_url)} cannot be used: {without_password(error, database_url)}"
     )
 
 
@@ -227,7 +189,7 @@ def break_off(connection: Connection) -> None:
         copy.shutdown(socket.SHUT_RDWR)
 
 
-def set_bounds(
+def limit_session(
     connection: Connection, *, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0
 ) -> None:
     """Bound every statement of the session, every wait for a lock, and the session's life without us; compile nothing.
@@ -245,15 +207,15 @@ def set_bounds(
     """
     if is_pooled(connection):
         return
-    settings = bounds(
+    settings = session_settings(
         statement_seconds=statement_seconds, lock_seconds=lock_seconds, idle_seconds=idle_seconds
     )
     calls = ", ".join(["set_config(%s, %s, false)"] * len(settings))
     connection.execute(f"SELECT {calls}", [text for setting in settings.items() for text in setting])
 
 
-def bounds(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) -> dict[str, str]:
-    """Settings of a session of ours: the bounds of `set_bounds`, and that nothing is compiled."""
+def session_settings(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) -> dict[str, str]:
+    """Settings of a session of ours: the bounds of `limit_session`, and that nothing is compiled."""
     return _NEVER_COMPILE | {
         "statement_timeout": f"{statement_seconds}s",
         "lock_timeout": f"{lock_seconds}s",
@@ -266,22 +228,12 @@ def bounds(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) 
     }
 
 
-def is_no_fault_of_a_row(error: psycopg.Error) -> bool:
+def fails_for_any_row(error: psycopg.Error) -> bool:
     """Whether the same statement would fail for any row: a lost connection, a missing table, no rights."""
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return True
     state = error.sqlstate or ""
     return state in _ENDED_BY_THE_SERVER or state.startswith("42")
-
-
-def describe(database_url: str) -> str:
-    """Host, port and database of the URL, for people to read."""
-    try:
-        parts = conninfo_to_dict(database_url)
-    except psycopg.ProgrammingError:
-        return "the given URL"
-    host, port = parts.get("host") or "localhost", parts.get("port") or 5432
-    return f"{host}:{port}/{parts.get('dbname') or parts.get('user') or ''}"
 
 
 def fetch_one(
@@ -292,14 +244,3 @@ def fetch_one(
     if row is None:
         raise psycopg.DataError("a row was expected and none came")
     return row
-
-
-def _safe(error: BaseException, database_url: str) -> str:
-    """The error's text on one line, without the password of the URL."""
-    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    try:
-        password = conninfo_to_dict(database_url).get("password")
-    except psycopg.ProgrammingError:
-        # libpq quotes the part that it cannot read, and that part may be the password.
-        return "it is no valid PostgreSQL URL (is a character of the password not percent-encoded?)"
-    return text.replace(str(password), "***") if password else text

@@ -34,7 +34,7 @@ from drain.errors import ConfigError, DrainError, UnavailableError
 from drain.service import http, systemd
 from drain.tables import counts, waiting
 from drain.tables import leader_progress as notes
-from drain.tables.leader_progress import State
+from drain.tables.leader_progress import Progress
 from drain.wire import Producer
 
 log = logging.getLogger(__name__)
@@ -168,8 +168,8 @@ class Daemon:
     def _connect(self) -> Connection:
         connection = postgres.connect(self.settings.database_url, leader.APPLICATION_NAME)
         with postgres.time_limit(connection, _STALLED_SECONDS):
-            pooler.require_own(connection, self.settings.database_url)
-            postgres.set_bounds(
+            pooler.require_own_session(connection, self.settings.database_url)
+            postgres.limit_session(
                 connection,
                 statement_seconds=_STATEMENT_SECONDS,
                 lock_seconds=_LOCK_SECONDS,
@@ -178,7 +178,7 @@ class Daemon:
             schema.check_once(connection)
         return connection
 
-    def _enqueuer(self, connection: Connection, state: State) -> Enqueuer:
+    def _enqueuer(self, connection: Connection, state: Progress) -> Enqueuer:
         return Enqueuer(
             connection,
             self.redis,
@@ -207,7 +207,7 @@ class Daemon:
 
     def _claim_namespace(self, connection: Connection) -> None:
         """Refuse a namespace that another database feeds, before anything is moved."""
-        self.redis.identify(*notes.signature(connection))
+        self.redis.identify(*notes.identity(connection))
         if self._take_over is not None:
             self._take_over_from(connection, self._take_over)
             self._take_over = None
@@ -256,7 +256,7 @@ class Daemon:
         finally:
             ended.set()
 
-    def _lead(self, connection: Connection, state: State) -> None:
+    def _lead(self, connection: Connection, state: Progress) -> None:
         metrics.LEADER.set(1)
         try:
             with self._enqueuer(connection, state) as enqueuer:

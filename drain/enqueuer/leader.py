@@ -16,13 +16,13 @@ from drain.database import locks
 from drain.database.postgres import Connection
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import leader_progress
-from drain.tables.leader_progress import State
+from drain.tables.leader_progress import Progress
 
 APPLICATION_NAME = "drain run"
 CHANNEL = "staged_jobs"
 
 
-def try_to_lead(connection: Connection) -> State | None:
+def try_to_lead(connection: Connection) -> Progress | None:
     """Become the leader for as long as this connection lives, or return None: there is one.
 
     Returns:
@@ -31,7 +31,7 @@ def try_to_lead(connection: Connection) -> State | None:
     if not locks.try_lock(connection, locks.LEADER):
         return None
     connection.execute(f"LISTEN {CHANNEL}")
-    found = leader_progress.lead(connection, process_name())
+    found = leader_progress.record_leader(connection, process_name())
     failpoint(FailurePoint.LEADING)
     return found
 

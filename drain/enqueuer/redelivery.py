@@ -144,7 +144,8 @@ class Redelivery:
         looks_at_all = self._all_leases.is_due()
 
         def renumber(last: int) -> list[Redelivered]:
-            within = redeliveries.EVER if looks_at_all else monotonic() - self._leases_seen_at + _LATE_SECONDS
+            newly_over = monotonic() - self._leases_seen_at + _LATE_SECONDS
+            within = redeliveries.CENTURY_SECONDS if looks_at_all else newly_over
             jobs = redeliveries.redeliver_leases(self.enqueuer.connection, last, _LIMIT, within=within)
             lost = {job.id for job in jobs}
             for trial in self._trials.values():

@@ -61,7 +61,7 @@ def try_to_run(connection: Connection, run_id: str) -> bool:
     return locks.try_lock(connection, locks.BULK_RUN, run_id)
 
 
-def copied(connection: Connection, run_id: str) -> int:
+def copied_rows(connection: Connection, run_id: str) -> int:
     """How many rows a run's tasks have copied so far, about."""
     (rows,) = fetch_one(connection, _COPIED, (run_id,))
     return int(rows)

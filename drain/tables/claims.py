@@ -9,7 +9,7 @@ from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
-from drain.database.postgres import Connection, look_for_pooler
+from drain.database.postgres import Connection, detect_pooler
 from drain.tables.columns import (
     ATTEMPT_IS_DUE,
     ATTEMPTS,
@@ -157,7 +157,7 @@ def claim(
     row = connection.execute(CLAIM, parameters, binary=True).fetchone()
     if row is None:
         return None
-    look_for_pooler(connection, row[-1])
+    detect_pooler(connection, row[-1])
     return Claim._make(row[:-1])
 
 

@@ -112,13 +112,13 @@ def closed_days(connection: Connection, keep: int = 0) -> list[Day]:
 
 
 def checksum(connection: Connection, day: Day) -> Checksum:
-    """Count and checksum of a day, as `remove` wants them; in the snapshot of the open transaction."""
+    """Count and checksum of a day, as `remove_day` wants them; in the snapshot of the open transaction."""
     if day.partition == OTHER:
         return Checksum._make(fetch_one(connection, _CHECKSUM_OF_LATE, (day.date,)))
     return Checksum._make(fetch_one(connection, _CHECKSUM, (day.partition,)))
 
 
-def remove(connection: Connection, day: Day, expected: Checksum) -> bool:
+def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
     """Drop the day's partition, or delete its rows from `OTHER`, if they are still those; returns whether it did.
 
     Args:
@@ -152,7 +152,7 @@ def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
     return None if day is None else Dropped(day, int(jobs))
 
 
-def jobs_of(connection: Connection, day: Day) -> int:
+def count_jobs(connection: Connection, day: Day) -> int:
     """Number of jobs of a day: exact, or PostgreSQL's estimate for a partition of 64 MB or more."""
     begin = datetime(day.date.year, day.date.month, day.date.day, tzinfo=UTC)
     # All rows of days without a partition are in one table, whose size says nothing about a day.
@@ -162,7 +162,7 @@ def jobs_of(connection: Connection, day: Day) -> int:
     return int(jobs)
 
 
-def dropped(connection: Connection) -> tuple[date | None, int]:
+def dropped_up_to(connection: Connection) -> tuple[date | None, int]:
     """Day before which days have been dropped unarchived, and the highest id of a job that went with them."""
     before, up_to = fetch_one(connection, _DROPPED)
     return before, int(up_to or 0)
@@ -177,7 +177,7 @@ def next_transaction(connection: Connection) -> int:
     return int(number)
 
 
-def seen(connection: Connection) -> tuple[datetime, int, list[int]]:
+def visible_transactions(connection: Connection) -> tuple[datetime, int, list[int]]:
     """What the open transaction sees: as of which time, rows of transactions below which number, but for these.
 
     Args:

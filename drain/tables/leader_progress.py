@@ -11,14 +11,14 @@ from drain.errors import SchemaError
 _LOST = SchemaError("drain_state has lost its only row; schema.sql says how to put it back")
 
 
-class State(NamedTuple):
+class Progress(NamedTuple):
     """What a leader has to know of those before it."""
 
     last_delivery: int
     pushed_up_to: int
 
 
-def lead(connection: Connection, leader: str) -> State:
+def record_leader(connection: Connection, leader: str) -> Progress:
     """Write down who leads from now on; returns where the last leader got to."""
     statement = "UPDATE drain_state SET leader = %s, leader_since = clock_timestamp()"
     if not connection.execute(statement, (leader,)).rowcount:
@@ -36,18 +36,18 @@ def installation(connection: Connection) -> UUID:
     return row[0]
 
 
-def signature(connection: Connection) -> tuple[str, str]:
+def identity(connection: Connection) -> tuple[str, str]:
     """What Redis is told of this database: its installation, and database and server for people to read."""
     info = connection.info
     return str(installation(connection)), f"{info.dbname} on {info.host or 'localhost'}:{info.port}"
 
 
-def progress(connection: Connection) -> State:
+def progress(connection: Connection) -> Progress:
     """How far the leaders have got."""
     # In this order: both may move on in between, and the watermark never overtakes the number.
     (pushed_up_to,) = fetch_one(connection, "SELECT last_value FROM drain_pushed_up_to")
     (last_delivery,) = fetch_one(connection, "SELECT last_value FROM drain_last_delivery")
-    return State(last_delivery, pushed_up_to)
+    return Progress(last_delivery, pushed_up_to)
 
 
 def record_progress(connection: Connection, last_delivery: int, pushed_up_to: int) -> None:

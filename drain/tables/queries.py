@@ -124,7 +124,7 @@ def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
     return "running" if job["lease_expires_at"] > now else "stalled"
 
 
-def readable(connection: Connection) -> Connection:
+def with_lenient_json(connection: Connection) -> Connection:
     """Make the connection give JSON that Python cannot read as the text that it is."""
     set_json_loads(_json_or_text, connection)
     return connection

@@ -9,7 +9,7 @@ from drain.database.postgres import Connection
 from drain.tables.columns import DEAD, DELIVERED, JOB, id_array
 
 # Seconds; a hundred years.
-EVER = 3.2e9
+CENTURY_SECONDS = 3.2e9
 
 
 class Redelivered(NamedTuple):
@@ -59,7 +59,7 @@ def redeliver_retries(
 
 
 def redeliver_leases(
-    connection: Connection, last_delivery: int, limit: int, *, within: float = EVER
+    connection: Connection, last_delivery: int, limit: int, *, within: float = CENTURY_SECONDS
 ) -> list[Redelivered]:
     """Number anew up to `limit` jobs whose lease ran out, from `last_delivery + 1`.
 

@@ -66,11 +66,11 @@ WHERE id = ANY (ARRAY (
 
 
 def mature(connection: Connection, limit: int) -> int:
-    """Let up to `limit` scheduled rows whose time has come take part in `take`; returns how many."""
+    """Let up to `limit` scheduled rows whose time has come take part in `read_due`; returns how many."""
     return connection.execute(MATURE, (limit,)).rowcount
 
 
-class Taken(NamedTuple):
+class DueJob(NamedTuple):
     """What the enqueuer has to know of a row that is due, to move and push it."""
 
     id: int
@@ -88,7 +88,7 @@ class Taken(NamedTuple):
 
 # A batch is a list of ids, and each statement after this one names exactly these. Never `id <= last`:
 # a lower id whose transaction commits later would be deleted without ever having been seen.
-_TAKE = f"""
+_READ_DUE = f"""
 SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority
 FROM staged_jobs_ready
 WHERE {DUE}
@@ -96,11 +96,11 @@ WHERE {DUE}
 {{of_queues}}
 ORDER BY priority, id LIMIT %s
 """
-TAKE = _TAKE.format(of_queues="")
-TAKE_OF_OTHER_QUEUES = _TAKE.format(of_queues="AND queue <> ALL (%s)")
+READ_DUE = _READ_DUE.format(of_queues="")
+READ_DUE_OF_OTHER_QUEUES = _READ_DUE.format(of_queues="AND queue <> ALL (%s)")
 
 
-def take(
+def read_due(
     connection: Connection,
     limit: int,
     *,
@@ -109,7 +109,7 @@ def take(
     leave: Sequence[int] = (),
     leave_queues: Sequence[str] = (),
     skip_locked: bool = False,
-) -> list[Taken]:
+) -> list[DueJob]:
     """Read up to `limit` due rows in the order of `priority, id`.
 
     To be called in a repeatable-read transaction, so that the statements which follow see the same
@@ -126,9 +126,9 @@ def take(
             for each row, so it is for the case that a batch ran into such a lock.
     """
     lock = "FOR UPDATE SKIP LOCKED" if skip_locked else ""
-    statement, queues = (TAKE_OF_OTHER_QUEUES, (list(leave_queues),)) if leave_queues else (TAKE, ())
+    statement, queues = (READ_DUE_OF_OTHER_QUEUES, (list(leave_queues),)) if leave_queues else (READ_DUE, ())
     rows = connection.execute(statement + lock, (*after, up_to, id_array(leave), *queues, limit), binary=True)
-    return [Taken._make(row) for row in rows.fetchall()]
+    return [DueJob._make(row) for row in rows.fetchall()]
 
 
 MOVE = f"""

@@ -132,7 +132,7 @@ class Staging(DataSourceArrowWriter):
     def _control(self) -> Iterator[Connection]:
         connection = postgres.connect(self._database_url, "drain spark commit")
         with connection, postgres.reachable(self._database_url):
-            postgres.set_bounds(connection, statement_seconds=_COMMIT_SECONDS, lock_seconds=_LOCK_SECONDS)
+            postgres.limit_session(connection, statement_seconds=_COMMIT_SECONDS, lock_seconds=_LOCK_SECONDS)
             yield connection
 
     @contextmanager

@@ -268,7 +268,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_worker(hostile_place:
     with place.connected("enqueuer") as leader:
         staged.move(leader, ids, 0)
     with place.connected("worker") as worker:
-        postgres.set_bounds(worker, statement_seconds=10, lock_seconds=10)
+        postgres.limit_session(worker, statement_seconds=10, lock_seconds=10)
         single = [claims.claim(worker, id_, worker="w", limits={}) for id_ in ids[:4]]
         held = [claim for claim in single if claim is not None]
         assert len(held) == 4
@@ -316,14 +316,14 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         assert dead.revive(owner, Selection()) == 1
         today = next(each for each in finished.days(owner) if each.date == TODAY)
         assert finished.closed_days(owner) == []
-        assert finished.remove(owner, today, finished.checksum(owner, today))
+        assert finished.remove_day(owner, today, finished.checksum(owner, today))
         other = finished.Day(finished.OTHER, TODAY)
-        assert finished.remove(owner, other, finished.checksum(owner, other))
+        assert finished.remove_day(owner, other, finished.checksum(owner, other))
         with owner.transaction():
-            finished.seen(owner)
+            finished.visible_transactions(owner)
         assert finished.next_transaction(owner)
         table = bulk.create_side_table(owner, "run")
-        assert bulk.copied(owner, "run") == 0
+        assert bulk.copied_rows(owner, "run") == 0
         assert bulk.try_to_run(owner, "run")
         assert bulk.stage(owner, "run", table, []) == 0
         bulk.abandon(owner, "run")

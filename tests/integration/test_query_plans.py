@@ -311,7 +311,7 @@ def test_the_retry_of_a_failing_queue_is_the_first_of_its_index(many_waiting_row
 
 
 def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged_rows: str) -> None:
-    found = scans(many_staged_rows, staged.TAKE, (*staged.START, staged.LAST_PRIORITY, "{}", 100))
+    found = scans(many_staged_rows, staged.READ_DUE, (*staged.START, staged.LAST_PRIORITY, "{}", 100))
 
     # One more of each partition, to know which of them comes first.
     assert set(found) == {"staged_jobs_due"}
@@ -320,7 +320,7 @@ def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged
 
 def test_a_batch_begins_behind_the_last_row_that_was_taken(many_staged_rows: str) -> None:
     (id_,) = query(many_staged_rows, "SELECT id FROM staged_jobs_ready ORDER BY id OFFSET 299 LIMIT 1")[0]
-    found = scans(many_staged_rows, staged.TAKE, (0, id_, 0, "{}", 1000))
+    found = scans(many_staged_rows, staged.READ_DUE, (0, id_, 0, "{}", 1000))
 
     assert found == {"staged_jobs_due": 300}
 
@@ -377,7 +377,9 @@ def test_the_oldest_deliveries_are_one_look_for_each_queue(many_inflight_rows: s
 
 def test_leases_that_ran_out_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
     found = scans(
-        many_inflight_rows, redeliveries.REDELIVER_LEASES, REDELIVER | {"within": redeliveries.EVER}
+        many_inflight_rows,
+        redeliveries.REDELIVER_LEASES,
+        REDELIVER | {"within": redeliveries.CENTURY_SECONDS},
     )
 
     assert found["inflight_jobs_claimed"] <= 10

@@ -237,7 +237,7 @@ def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the
     with place.connected("application") as application:
         ids = stage_many(application, "m.f", [(1,), (2,)])
     with place.connected("enqueuer") as leader:
-        assert [row.id for row in staged.take(leader, 10, skip_locked=True)] == ids
+        assert [row.id for row in staged.read_due(leader, 10, skip_locked=True)] == ids
         assert [row.job_args for row in staged.read_forwardable(leader, ids)] == ["[1]", "[2]"]
         assert staged.bury(leader, ids[:1], "unreadable", "x") == 1
         staged.forward(leader, ids[1:])
@@ -365,7 +365,7 @@ def test_the_owner_has_everything_and_does_what_nobody_else_may(place: Place) ->
     with place.connected("owner") as owner:
         assert dead.revive(owner, Selection()) == 1
         today = next(day for day in finished.days(owner) if day.date == NOW.date())
-        assert finished.remove(owner, today, finished.checksum(owner, today))
+        assert finished.remove_day(owner, today, finished.checksum(owner, today))
         assert bulk.stage(owner, "run", bulk.create_side_table(owner, "run"), []) == 0
     assert query(
         place.url,

@@ -89,7 +89,7 @@ def size(database_url: str, *partitions: str) -> int:
 
 def pages_read(enqueuer: Enqueuer, after: staged.Key, up_to: int = staged.LAST_PRIORITY) -> int:
     """How many pages a look goes through that finds nothing."""
-    explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + staged.TAKE
+    explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + staged.READ_DUE
     row = enqueuer.connection.execute(explain.encode(), (*after, up_to, "{}", 100)).fetchone()
     assert row is not None
     return int(row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"])
@@ -380,15 +380,15 @@ def test_a_ready_row_that_somebody_puts_off_while_its_batch_is_open_is_drained_l
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_off, due = stage_jobs(database_url, 2)
-    take = staged.take
+    take = staged.read_due
 
     def put_off_after(*args: Any, **kwargs: Any) -> Any:
         rows = take(*args, **kwargs)
-        monkeypatch.setattr(staged, "take", take)
+        monkeypatch.setattr(staged, "read_due", take)
         query(database_url, "UPDATE staged_jobs SET scheduled_at = %s WHERE id = %s", FUTURE, put_off)
         return rows
 
-    monkeypatch.setattr(staged, "take", put_off_after)
+    monkeypatch.setattr(staged, "read_due", put_off_after)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         assert enqueuer.drain() == 1
 

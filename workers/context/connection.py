@@ -220,7 +220,7 @@ def _replace_what_is_not_fit(connection: JobConnection, _record: object, _proxy:
 
 def _connect(database_url: str) -> JobConnection:
     # The job's statements may take as long as the job; but the locks of a machine that is gone are let go of.
-    settings = postgres.bounds(statement_seconds=0, lock_seconds=0)
+    settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
     connection = cast(
         JobConnection, postgres.connect(database_url, "drain job", settings=settings, kind=JobConnection)
     )
