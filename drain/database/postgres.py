@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL in which every wait has a bound, and errors that never show a password."""
+"""Connections to PostgreSQL in which every wait has an upper bound, and errors that never show a password."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from drain.errors import ConfigError, UnavailableError
 
 Connection = psycopg.Connection[Any]
 
-# No statement of ours runs for long enough to be worth compiling, and where statistics are missing or old a server
-# with JIT, which is how it is packaged, compiles what it takes for long: measured, 0.4 to 1.4 s for each statement.
+# Setting of all sessions. Our statements find few rows each, and none is worth compiling; but where statistics are
+# missing or old, a server with JIT, as packages have it, compiles them: measured, 0.4 to 1.4 s for each statement.
 _NEVER_COMPILE = {"jit": "off"}
-# What the server says as it ends a session or a transaction of ours, or as it takes no writes for now. For
-# psycopg these are no OperationalErrors.
+# SQLSTATEs of a server that ends a session or a transaction by a timeout, or takes no writes for now. For psycopg
+# these are no OperationalErrors.
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 
-# The longest wait for the first answer on a new connection: a pooler may have no session for us.
+# Timeout for the first answer on a new connection: a pooler may have no session left.
 _FIRST_ANSWER_SECONDS = 15.0
 
 BACKEND_PID: LiteralString = "SELECT pg_backend_pid()"
 
-# Connections that reach their session through a pooler, which may give it to somebody else as soon as the
-# transaction ends.
+# Connections that reach their session through a pooler, which may give it to another client as soon as the transaction
+# ends.
 _pooled: WeakSet[Connection] = WeakSet()
 
-# URLs of poolers that take no settings as a client connects. A forked child knows what its parent has learnt.
+# URLs of poolers that refuse settings as a client connects. Forked children inherit the set.
 _take_no_settings: set[str] = set()
 
 
@@ -45,15 +45,15 @@ def connect(
     settings: Mapping[str, str] = _NEVER_COMPILE,
     kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
-    """Open a connection in autocommit mode: transactions are begun where they are needed, in sight.
+    """Open a connection in autocommit mode: transactions begin where the code says so.
 
-    Through a pooler it leaves nothing behind in the session: no statement is prepared.
+    Through a pooler no statement is prepared, so that nothing stays behind in the session.
 
     Args:
-        database_url: Where.
-        application_name: As the server shows it.
+        database_url: URL of the database.
+        application_name: Name that the server shows for the session.
         settings: As for `dial`.
-        kind: The class of the connection.
+        kind: Class of the connection.
 
     Raises:
         ConfigError: The URL cannot be read.
@@ -78,14 +78,14 @@ def dial(
     settings: Mapping[str, str] = _NEVER_COMPILE,
     kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
-    """Open a connection in autocommit mode, and ask nothing on it.
+    """Open a connection in autocommit mode, and send no statement on it.
 
     Args:
-        database_url: Where.
-        application_name: As the server shows it.
+        database_url: URL of the database.
+        application_name: Name that the server shows for the session.
         settings: Settings of the session. They travel with the first message, so they cost no exchange. A pooler that
-            takes none of them gets none: others would inherit them.
-        kind: The class of the connection.
+            refuses them gets none, since its other clients would inherit them.
+        kind: Class of the connection.
 
     Raises:
         ConfigError: The URL cannot be read.
@@ -111,39 +111,40 @@ def _connect(text: str, kind: type[Connection]) -> Connection:
 
 
 def backend_pid(connection: Connection) -> int:
-    """Process id of the session that the server has just given us."""
+    """Ask for the process id of the server's session that this connection has now."""
     (pid,) = fetch_one(connection, BACKEND_PID)
     return int(pid)
 
 
 def detect_pooler(connection: Connection, pid: int) -> None:
-    """Find out whether a pooler stands between, and remember it.
+    """Find out whether a pooler stands between program and server, and remember it for this connection.
 
     Args:
-        connection: Any, somebody else's too.
-        pid: What the server has just called its process.
+        connection: Any, also one of the application.
+        pid: Process id that a statement on it has just returned.
     """
-    # PostgreSQL names the same process as it greets. A pooler greets by itself, and makes a number up.
+    # PostgreSQL names the same process id in its first message. A pooler sends that message itself, with a number of
+    # its own.
     if pid != connection.info.backend_pid:
         _pooled.add(connection)
 
 
 def is_pooled(connection: Connection) -> bool:
-    """Whether its session may be somebody else's between two transactions, as far as is known."""
+    """Return True if another client may have its session between two transactions, as far as is known."""
     return connection in _pooled
 
 
 def mark_session_as_own(connection: Connection) -> None:
-    """Take note that a pooler stands between, and leaves this connection its session nevertheless."""
+    """Remember that this connection keeps its session, although a pooler stands between program and server."""
     _pooled.discard(connection)
 
 
 @contextmanager
 def reachable(database_url: str) -> Iterator[None]:
-    """Turn what psycopg says of a lost, refused or timed-out connection into one line of ours.
+    """Turn psycopg's errors of a lost, refused or timed-out connection into an error of one line.
 
     Raises:
-        UnavailableError: In place of psycopg's own; also for a server that takes no writes for now.
+        UnavailableError: In place of psycopg's own error; also for a server that takes no writes for now.
     """
     try:
         yield
@@ -155,7 +156,7 @@ def reachable(database_url: str) -> Iterator[None]:
 
 
 def unavailable(error: BaseException, database_url: str) -> UnavailableError:
-    """What a driver says of a server that is away, as one line of ours without the password."""
+    """Turn a driver's error about an unavailable server into one of ours: one line, without the password."""
     return UnavailableError(
         f"PostgreSQL at {describe(database_url)} cannot be used: {without_password(error, database_url)}"
     )
@@ -163,7 +164,7 @@ def unavailable(error: BaseException, database_url: str) -> UnavailableError:
 
 @contextmanager
 def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> Iterator[None]:
-    """One transaction at this isolation level, committed at the end of the block, rolled back if it raises."""
+    """Open a transaction at this isolation level: committed at the end of the block, rolled back if it raises."""
     connection.isolation_level = isolation
     with connection.transaction():
         yield
@@ -183,8 +184,8 @@ def time_limit(connection: Connection, seconds: float) -> Iterator[None]:
 
 
 def break_off(connection: Connection) -> None:
-    """End a connection from another thread: whoever waits on it gets an OperationalError."""
-    # The descriptor is libpq's: a copy of it is shut down, and libpq closes its own.
+    """End a connection from another thread: a thread that waits on it gets an OperationalError."""
+    # The descriptor belongs to libpq, which closes it: a copy is shut down.
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
         copy.shutdown(socket.SHUT_RDWR)
 
@@ -192,17 +193,17 @@ def break_off(connection: Connection) -> None:
 def limit_session(
     connection: Connection, *, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0
 ) -> None:
-    """Bound every statement of the session, every wait for a lock, and the session's life without us; compile nothing.
+    """Limit the session: its statements, its waits for locks, and its pauses; and turn JIT off.
 
-    The server notices within some ten seconds that our machine is gone, and lets go of our locks.
+    The server notices within some ten seconds that our machine is gone, and releases the session's locks.
 
-    Sets nothing through a pooler, where others would inherit it; there `time_limit` is all there is.
+    Sets nothing through a pooler, where other clients would inherit it; there only `time_limit` limits a wait.
 
     Args:
         connection: In autocommit mode.
-        statement_seconds: The longest statement.
-        lock_seconds: The longest wait for a lock.
-        idle_seconds: The longest pause between two statements; 0 for no bound outside of a transaction, and that of a
+        statement_seconds: Timeout for a statement.
+        lock_seconds: Timeout for a wait for a lock.
+        idle_seconds: Timeout for a pause between two statements; 0 for none outside of a transaction, and that of a
             statement within one.
     """
     if is_pooled(connection):
@@ -215,7 +216,7 @@ def limit_session(
 
 
 def session_settings(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) -> dict[str, str]:
-    """Settings of a session of ours: the bounds of `limit_session`, and that nothing is compiled."""
+    """Return the settings of a session: the timeouts of `limit_session`, and no JIT."""
     return _NEVER_COMPILE | {
         "statement_timeout": f"{statement_seconds}s",
         "lock_timeout": f"{lock_seconds}s",
@@ -224,12 +225,11 @@ def session_settings(*, statement_seconds: int, lock_seconds: int, idle_seconds:
         "tcp_keepalives_idle": "5",
         "tcp_keepalives_interval": "2",
         "tcp_keepalives_count": "3",
-        # Whatever a plan seems to cost: compiling takes up to a second, and our statements find few rows each.
     }
 
 
 def fails_for_any_row(error: psycopg.Error) -> bool:
-    """Whether the same statement would fail for any row: a lost connection, a missing table, no rights."""
+    """Return True if the same statement would fail for any row: a lost connection, a missing table, no rights."""
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return True
     state = error.sqlstate or ""
@@ -239,7 +239,7 @@ def fails_for_any_row(error: psycopg.Error) -> bool:
 def fetch_one(
     connection: Connection, statement: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] = ()
 ) -> tuple[Any, ...]:
-    """The only row of a statement that always has one."""
+    """Return the only row of a statement that always has one."""
     row: tuple[Any, ...] | None = connection.execute(statement, parameters).fetchone()
     if row is None:
         raise psycopg.DataError("a row was expected and none came")

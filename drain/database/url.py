@@ -11,10 +11,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from drain.errors import ConfigError
 
-# Whatever the database's own encoding is, we speak UTF-8.
+# Encoding of our texts, whatever the database's own encoding is.
 _SESSION = {"client_encoding": "utf8"}
-# libpq's own bounds. A server that accepts and then says nothing is given up by tcp_user_timeout for
-# what we send, and by the keepalives for what we wait for: after 10 + 3 x 5 seconds.
+# Upper bounds of libpq's waits. For a server that accepts and then is silent, tcp_user_timeout ends the wait for what
+# was sent, and the keepalives end the wait for an answer: after 10 + 3 x 5 seconds.
 _BOUNDS: dict[str, Any] = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -25,7 +25,7 @@ _BOUNDS: dict[str, Any] = {
 
 
 def conninfo(database_url: str, application_name: str, settings: Mapping[str, str] | None = None) -> str:
-    """The connection string for libpq: the URL, a bound for each of libpq's waits, and settings of the session.
+    """Build the connection string for libpq: the URL, upper bounds for libpq's waits, and settings of the session.
 
     Raises:
         ConfigError: The URL cannot be read.
@@ -33,7 +33,7 @@ def conninfo(database_url: str, application_name: str, settings: Mapping[str, st
     return _conninfo(database_url, application_name, tuple((settings or {}).items()))
 
 
-# What a parent has put together, its forked children need not: 0.45 ms of a child that runs one job.
+# Cached for forked children, each of which runs one job: building the string takes 0.45 ms.
 @cache
 def _conninfo(database_url: str, application_name: str, settings: tuple[tuple[str, str], ...]) -> str:
     try:
@@ -53,7 +53,7 @@ def _conninfo(database_url: str, application_name: str, settings: tuple[tuple[st
 
 
 def describe(database_url: str) -> str:
-    """Host, port and database of the URL, for people to read."""
+    """Name host, port and database of the URL, for people to read."""
     try:
         parts = conninfo_to_dict(database_url)
     except psycopg.ProgrammingError:
@@ -63,7 +63,7 @@ def describe(database_url: str) -> str:
 
 
 def without_password(error: BaseException, database_url: str) -> str:
-    """The error's text on one line, without the password of the URL."""
+    """Return the error's text on one line, without the password of the URL."""
     text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
     try:
         password = conninfo_to_dict(database_url).get("password")

@@ -1,4 +1,8 @@
-"""Claims: an unclaimed job of `inflight_jobs` becomes one worker's, for as long as its lease holds."""
+"""Claims: an unclaimed job of `inflight_jobs` becomes one worker's, for as long as its lease holds.
+
+`claim` asks for one job, and decides each case. `claim_many` asks for a batch, and leaves to `claim` those that need a
+look at their history.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +28,20 @@ _DEFAULT_LIMITS = Limits()
 
 
 class Claim(NamedTuple):
-    """A job that is ours for as long as the lease holds.
+    """Job that belongs to one worker for as long as the lease holds.
 
     Attributes:
         job_args, job_kwargs, context: JSON texts, as they were staged.
-        attempts: Claims of this job so far, this one included.
-        max_attempts: The row's own limit, or else the registration's; 0 for none.
-        timeout_seconds: The row's own, or else the registration's.
-        lease_seconds: For how long the claim holds, and by how much a heartbeat extends it.
-        fencing_token: Only this token can finish the job, until somebody claims it anew.
-        lease_expires_at: Until when it holds, by the database's clock.
-        expired: The job's `expires_at` has passed, and nobody has claimed it before: it is ours to bury, not to run.
-        failed_before: The attempt before this one failed, and its worker lived to say so.
-        salt: A random value that the row was staged with; None for rows from before version 2 of the schema.
-        installation: The database that the job belongs to.
+        attempts: Number of claims of this job that count, this one included.
+        max_attempts: Upper bound of the attempts: the row's own, or else the registration's; 0 for none.
+        timeout_seconds: Time limit of an attempt: the row's own, or else the registration's.
+        lease_seconds: Length of the lease, from the claim or from a heartbeat on.
+        fencing_token: Token of this claim, the only one that can finish the job until another claim is made.
+        lease_expires_at: End of the lease, by the database's clock.
+        expired: The job's `expires_at` has passed before its first claim: the job is buried, and not run.
+        failed_before: The attempt before this one failed, and its worker recorded the failure.
+        salt: Random value that the row was staged with; None for rows from before version 2 of the schema.
+        installation: Id of the database that the job belongs to.
     """
 
     id: int
@@ -60,23 +64,23 @@ class Claim(NamedTuple):
 
     @property
     def is_spent(self) -> bool:
-        """Whether its last attempt ended with its worker: then it is ours to bury, not to run.
+        """True if the last attempt that the job may have ended with its worker: it is buried, and not run.
 
-        One that has failed was promised this attempt, though its limit may have been lowered since.
+        A job that has failed was promised this attempt, though its limit may have been lowered since.
         """
         return 0 < self.max_attempts < self.attempts and not self.failed_before
 
 
-# One statement: a claim takes the lease, by the database's clock, and raises the token, or does nothing.
-# The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, because which of
-# them applies is known only once the row has been found; the names as the hex digits of their UTF-8, because
-# the database's encoding may lack characters of some.
+# Statement of one claim: it starts the lease, by the database's clock, and raises the token, or does nothing.
+# The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, because it is known only
+# once the row has been found which of them applies; the names as the hex digits of their UTF-8, because the database's
+# encoding may lack characters of some.
 #
-# set_config() holds for this commit alone. A claim that a crash of the server takes back leaves a worker who goes
-# on under a token that somebody else will get as well.
+# set_config() makes this commit durable, and no other. If a crash of the server undid a claim, its worker would go on
+# under a token that the next claim gets as well.
 #
-# A worker that was forked for this one job asks nothing else before: the claim also looks at the version of the
-# schema and tells which session of the server it has come to.
+# A worker that was forked for this one job sends no statement before this one: so it also compares the version of the
+# schema, and returns the process id of the server's session.
 _INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
 CLAIM = f"""
 WITH found AS (
@@ -128,20 +132,20 @@ def claim(
     version: int | None = None,
     again: bool = False,
 ) -> Claim | None:
-    """Claim one job, or be refused: it is claimed already, not due, finished, dead, unknown, or not the one meant.
+    """Claim one job. Returns None if it is claimed already, not due, finished, dead, unknown, or another one.
 
     Args:
         connection: In autocommit mode: the claim must be durable before the job runs.
         job_id: The job.
-        worker: Who claims, for people to read.
-        limits: Of each registered name; others get the defaults.
-        queue: Name of the queue that its delivery came from: only a job of this queue is claimed.
-        installation: UUID of the database that it was delivered from: only there it is claimed.
-        version: Only if the database has this version of the schema.
-        again: This worker has asked before and got no answer: a claim of its own is the one it asked for.
+        worker: Name of the claiming worker, for people to read.
+        limits: Limits of each registered name; other names get the defaults.
+        queue: Name of the queue that the delivery came from: only a job of this queue is claimed.
+        installation: UUID of the database that the delivery came from: only a job of that database is claimed.
+        version: Version of the schema: with any other one in the database, nothing is claimed.
+        again: This worker has asked before and got no answer: a claim of its own is the one that it asked for.
 
     Raises:
-        psycopg.DataError: The row holds what cannot be counted on, such as the largest token there is.
+        psycopg.DataError: The row holds a number that cannot be raised, such as the largest token there is.
     """
     parameters = {
         "id": job_id,
@@ -161,11 +165,11 @@ def claim(
     return Claim._make(row[:-1])
 
 
-# Takes the jobs that one worker may take together: unclaimed and due, not expired, and either new or failed by
-# themselves the last time. Those whose last worker died, or that asked to be run later, are claimed singly, where
-# it is decided whether they are to be buried; so the row of a batch needs no look at what it was before.
+# Statement of a batch: it claims the jobs that one worker may hold together, which are unclaimed, due, not expired, and
+# either new or failed by themselves the last time. Jobs whose last worker died, or that asked to be run later, are
+# claimed one by one, where it is decided whether they are buried; so a batch needs no look at a row's history.
 #
-# An attempt that is one of many counts when it ends, for nobody would know which of them had begun: `batched`.
+# An attempt in a batch counts when it ends (`batched`): if the worker died, it would be unknown which jobs had begun.
 _MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
 # As `_claim_of` reads them.
 _COLUMNS = f"""id, {CLAIMED}, {ATTEMPTS}, max_attempts, timeout_seconds,
@@ -206,23 +210,22 @@ def claim_many(
     alone: bool = False,
     again: bool = False,
 ) -> list[Claim]:
-    """Claim those of these jobs that may be claimed together, in one statement; the others stay as they are.
+    """Claim the jobs among these that may be claimed together, in one statement; the others stay as they are.
 
     Args:
         connection: In autocommit mode, as for `claim`.
-        ids: None of which this worker holds.
-        worker: Who claims, for people to read.
-        limits: Of each registered name; others get the defaults.
+        ids: Ids of jobs, none of which this worker holds.
+        worker: Name of the claiming worker, for people to read.
+        limits: Limits of each registered name; other names get the defaults.
         queue: As for `claim`.
-        alone: There is one id, and it is begun at once: its attempt counts from now on.
+        alone: There is one id, and its job begins at once: its attempt counts from now on.
         again: As for `claim`.
 
     Returns:
-        The claims, in the order of `ids`. What is missing among them may still be to be claimed singly:
-        `left_to_claim` tells.
+        The claims, in the order of `ids`. `left_to_claim` finds those of the others that `claim` may get.
 
     Raises:
-        psycopg.DataError: One of the rows holds what cannot be counted on; none has been claimed.
+        psycopg.DataError: A row holds a number that cannot be raised; no job has been claimed.
     """
     leases = {
         _hex(name): each.lease_seconds
@@ -253,7 +256,7 @@ def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits]) -> Claim:
             own.timeout_seconds if row[9] is None else row[9],
             own.lease_seconds,
             *row[10:12],
-            # What has expired, or whose last attempt ended with its worker, is claimed singly.
+            # A job that has expired, or whose last attempt ended with its worker, is not claimed in a batch.
             *(False, False),
             *row[12:],
         )
@@ -261,7 +264,7 @@ def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits]) -> Claim:
 
 
 def left_to_claim(connection: Connection, ids: Sequence[int], *, queue: str | None = None) -> set[int]:
-    """Those of these jobs that nobody holds and that are due; with a queue, only jobs of that queue."""
+    """Find the jobs among these that no worker holds and that are due; with a queue, only jobs of that queue."""
     parameters = {"ids": id_array(ids), "queue": queue}
     return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, parameters)}
 
@@ -273,7 +276,7 @@ FROM inflight_jobs WHERE id = %s AND fencing_token = %s AND NOT {NOT_CLAIMED}
 
 
 def claimed(connection: Connection, job_id: int, token: int, limits: Mapping[str, Limits]) -> Claim | None:
-    """A claim that has been made, if it is still the current one and its outcome has not been recorded."""
+    """Read a claim that was made before; None unless it is still the current one and has no recorded outcome."""
     row = connection.execute(READ_CLAIM, (job_id, token), binary=True).fetchone()
     return None if row is None else _claim_of(row, limits)
 

@@ -1,4 +1,4 @@
-"""Columns of a job and conditions of the indexes, as constants of SQL: no other module spells them.
+"""Columns of a job and conditions of indexes, as constants of SQL: no other module spells them.
 
 A job keeps its columns from table to table; each table adds some of its own. tests/unit/test_columns.py compares all
 of this with `schema.sql`.
@@ -37,7 +37,7 @@ DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
 
 # Conditions on rows of `inflight_jobs` that are looked up by id. Each is written so that it implies the condition of no
 # index other than the primary key: a planner that believes the table to be empty would read all of such an index, as
-# it did through a pooler.
+# happened through a pooler.
 NOT_CLAIMED = "coalesce(lease_expires_at, '-infinity') = '-infinity'"
 LEASE_IS_OVER = "coalesce(lease_expires_at, '-infinity') < clock_timestamp()"
 ATTEMPT_IS_DUE = "coalesce(next_run_at, '-infinity') <= clock_timestamp()"

@@ -13,10 +13,10 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.queries import leader
 from drain.tables.waiting import WAITS_SINCE, oldest_due_seconds, retrying_queues
 
-# Tables with more rows than this are counted by the planner's estimate: an exact count of a hundred
-# million finished jobs would take a minute.
+# Upper bound of the finished jobs that are counted exactly. Beyond it the planner's estimate serves, since an exact
+# count of a hundred million takes a minute.
 EXACT_UP_TO = 1_000_000
-# A due row that the enqueuer has not taken for longer than this is overdue; a leader takes it within a second.
+# Age from which a due row is overdue; a leader moves it within a second.
 OVERDUE_SECONDS = 5
 _COUNT_STAGED = f"""
 SELECT queue, count(*), count(*) FILTER (WHERE scheduled_at > now()), count(*) FILTER (
@@ -41,22 +41,23 @@ FROM pg_partition_tree('finished_jobs'::regclass) JOIN pg_class ON oid = relid::
 
 @dataclass(slots=True)
 class QueueCounts:
-    """What one queue holds. `inflight` is the sum of `queued`, `running` and `retrying`.
+    """Counts of one queue. `inflight` is the sum of `queued`, `running` and `retrying`.
 
     Attributes:
         staged: Rows in `staged_jobs`.
-        scheduled: Those of them whose time has not come.
-        overdue: Those of them that have been due for more than five seconds, and that nobody has taken.
-        inflight: Drained, and not finished.
-        queued: Wait for a worker, or are about to be delivered again since their worker died.
-        running: Claimed, and the lease holds.
-        retrying: Wait for the time of their next attempt, after a failure or a deferral.
-        oldest_unclaimed_id: Job that has waited for a worker for longest; None if none is queued.
-        oldest_unclaimed_seconds: For how long. A later attempt waits from the beginning or failure of the last one.
-        dead: Given up.
+        scheduled: Staged jobs whose time has not come.
+        overdue: Staged jobs that have been due for more than five seconds.
+        inflight: Jobs that were drained, and are not finished.
+        queued: Jobs in flight that wait for a worker, or are about to be delivered again since their worker died.
+        running: Claimed jobs whose lease holds.
+        retrying: Jobs that wait for the time of their next attempt, after a failure or a deferral.
+        oldest_unclaimed_id: Id of the queued job that has waited for longest; None if none is queued.
+        oldest_unclaimed_seconds: Age of that wait. A later attempt waits since the last one began or failed.
+        dead: Jobs that were given up.
         failing: Five of its jobs have failed since its last finish, and some of them wait to be tried again.
-        workers: Live workers that take its jobs; None while Redis has not been asked.
-        redis_depth: Ids in its Redis list, those of plain RQ jobs and of other databases among them; None likewise.
+        workers: Number of live workers that take its jobs; None while Redis has not been asked.
+        redis_depth: Number of ids in its Redis list, with those of plain RQ jobs and of other databases; None while
+            Redis has not been asked.
     """
 
     staged: int = 0
@@ -75,7 +76,7 @@ class QueueCounts:
 
     @property
     def is_unattended(self) -> bool:
-        """Whether jobs wait, or will be tried again, and no worker takes them."""
+        """True if jobs wait, or will be tried again, and no worker takes them."""
         return self.workers == 0 and self.staged - self.scheduled + self.queued + self.retrying > 0
 
 
@@ -85,16 +86,16 @@ class Status:
 
     Attributes:
         staged: Rows in `staged_jobs`, the scheduled ones among them.
-        scheduled: Those whose time has not come.
-        overdue: Those that have been due for more than five seconds.
-        inflight: Drained, and not finished: the sum of `queued`, `running` and `retrying`; see `QueueCounts`.
-        queued: Wait for a worker.
-        running: Are being worked on.
-        retrying: Wait for the time of their next attempt.
-        finished: Done; an estimate beyond a million, and then `finished_is_estimate`.
-        dead: Given up.
-        oldest_staged_age_seconds: How long the longest-waiting due row has been due; 0 if none waits.
-        leader: Who drains, and since when; None if nobody does.
+        scheduled: Staged jobs whose time has not come.
+        overdue: Staged jobs that have been due for more than five seconds.
+        inflight: Jobs that were drained, and are not finished: `queued`, `running` and `retrying`; see `QueueCounts`.
+        queued: Jobs that wait for a worker.
+        running: Jobs that a worker has claimed.
+        retrying: Jobs that wait for the time of their next attempt.
+        finished: Finished jobs; an estimate beyond a million, and then `finished_is_estimate`.
+        dead: Jobs that were given up.
+        oldest_staged_age_seconds: Time for which the oldest due row has been due; 0 if none waits.
+        leader: Name of the leader, and since when it leads; None if there is none.
         queues: Counts by queue.
     """
 
@@ -164,20 +165,20 @@ def _count_finished(connection: Connection) -> tuple[int, bool]:
 
 
 def count_staged(connection: Connection, up_to: int) -> int:
-    """Rows in `staged_jobs`; no more than `up_to` of them are looked at."""
+    """Count the rows of `staged_jobs`, up to `up_to`, so that no more of them are read."""
     statement = "SELECT count(*) FROM (SELECT FROM staged_jobs LIMIT %s) AS rows"
     (count,) = fetch_one(connection, statement, (up_to,))
     return int(count)
 
 
 def count_dead(connection: Connection, up_to: int) -> int:
-    """Rows in `dead_jobs`; no more than `up_to` of them are looked at."""
+    """Count the rows of `dead_jobs`, up to `up_to`, so that no more of them are read."""
     statement = "SELECT count(*) FROM (SELECT FROM dead_jobs LIMIT %s) AS rows"
     (count,) = fetch_one(connection, statement, (up_to,))
     return int(count)
 
 
 def count_stale(connection: Connection) -> int:
-    """How many outcomes have been refused so far because their token was stale."""
+    """Return the number of outcomes that have been refused so far because their token was stale."""
     (count,) = fetch_one(connection, "SELECT coalesce(max(number), 0) FROM stale_finishes")
     return int(count)

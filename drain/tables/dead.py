@@ -1,4 +1,4 @@
-"""Out of `dead_jobs`: by the hand of a person, and no other."""
+"""Dead jobs, revived or discarded; only people do either."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COUNT_DEAD = f"SELECT count(*) FROM dead_jobs WHERE {_SELECTED}"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead jobs; all of the given criteria have to hold, and none given means all."""
+    """Selection of dead jobs: all given criteria have to hold; without any, all jobs are selected."""
 
     ids: tuple[int, ...] | None = None
     queue: str | None = None
@@ -56,27 +56,27 @@ class Selection:
     tag: str | None = None
 
     def parameters(self) -> dict[str, Any]:
-        """As parameters of the statements on `dead_jobs`."""
+        """Return the criteria as parameters of the statements on `dead_jobs`."""
         ids = None if self.ids is None else list(self.ids)
         return {"ids": ids, "queue": self.queue, "job_name": self.job_name, "tag": self.tag}
 
 
 def count(connection: Connection, selection: Selection) -> int:
-    """How many dead jobs the selection names."""
+    """Count the dead jobs of a selection."""
     cursor = connection.execute(COUNT_DEAD, selection.parameters())
     return int(cursor.fetchall()[0][0])
 
 
 def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
-    """Those of these ids that are no dead job's."""
+    """Find the ids among these that no dead job has."""
     return [job_id for (job_id,) in connection.execute(NOT_DEAD, (list(ids),))]
 
 
 def revive(connection: Connection, selection: Selection) -> int:
-    """Stage dead jobs anew, due at once, under their old ids; returns how many. One whose id is out of bounds stays."""
+    """Stage dead jobs again, due at once, under their old ids; returns their number. Ids out of range stay dead."""
     return connection.execute(REVIVE, selection.parameters()).rowcount
 
 
 def discard(connection: Connection, selection: Selection) -> int:
-    """Delete dead jobs for good; returns how many."""
+    """Delete dead jobs for good; returns their number."""
     return connection.execute(DISCARD, selection.parameters()).rowcount

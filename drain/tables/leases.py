@@ -11,9 +11,9 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.claims import Claim
 from drain.tables.columns import NOT_CLAIMED, id_array
 
-# Ids and tokens are compared by a hash of both lists, whatever the planner takes the table for: IS TRUE keeps it from
-# making a join of the two, and a join of what it believes to be empty compares each row with each. The ids are named
-# once more, so that the rows are looked up by them.
+# Condition for the rows of these claims. Ids and tokens are compared by a hash of both lists, whatever the planner
+# believes of the table: IS TRUE keeps it from making a join of the two, and a join of tables that it believes to be
+# empty compares each row with each. The ids are named once more, so that the rows are looked up by them.
 THESE_CLAIMS = """id = ANY (%(ids)s::bigint[])
     AND ((id, fencing_token) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]))) IS TRUE"""
 EXTEND_MANY = f"""
@@ -24,12 +24,12 @@ RETURNING id, lease_expires_at
 
 
 def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, datetime]:
-    """Let the leases begin anew, also those that ran out, if nobody has claimed the job since.
+    """Restart the leases, also those that have run out, unless another claim of the job was made since.
 
-    One statement for all leases of one length, most often for all.
+    One statement for all leases of one length, and most often all have one.
 
     Returns:
-        Until when each lease holds. Missing are those whose token is stale, or whose job waits for its next attempt.
+        End of each lease, by id. Claims are missing whose token is stale, or whose job waits for its next attempt.
     """
     extended: dict[int, datetime] = {}
     for lease_seconds in {claim.lease_seconds for claim in claims}:
@@ -39,8 +39,8 @@ def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, da
     return extended
 
 
-# What was claimed by a batch was new, or had failed: both stand as before the claim. The last condition is that the
-# lease has not been given back.
+# A job that was claimed in a batch was new, or had failed; in both cases the row gets the state from before the claim.
+# The last condition: the lease has not been given back already.
 RELEASE = f"""
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
@@ -53,7 +53,7 @@ RETURNING id, queue, delivery
 
 
 class Released(NamedTuple):
-    """A job that was claimed, and is as before: it waits for a worker under its delivery number."""
+    """Job whose claim was undone: it waits for a worker, under the delivery number that it had."""
 
     id: int
     queue: str
@@ -61,10 +61,10 @@ class Released(NamedTuple):
 
 
 def release(connection: Connection, ids: Sequence[int], tokens: Sequence[int]) -> list[Released]:
-    """Give back claims of `claim_many` whose jobs have not begun, as if they had not been made.
+    """Undo claims of `claim_many` whose jobs have not begun.
 
     Returns:
-        Those that were still ours, in the order of `ids`.
+        Jobs of the claims that were current, in the order of `ids`.
     """
     parameters = {"ids": id_array(ids), "tokens": id_array(tokens)}
     released = {row[0]: Released._make(row) for row in connection.execute(RELEASE, parameters)}
@@ -75,14 +75,14 @@ IS_CURRENT = "SELECT EXISTS (SELECT FROM inflight_jobs WHERE id = %s AND fencing
 
 
 def is_current(connection: Connection, job_id: int, token: int) -> bool:
-    """Whether the job is in flight, and nobody has claimed it since the claim of this token."""
+    """Return True if the job is in flight, and this token is that of its latest claim."""
     (current,) = fetch_one(connection, IS_CURRENT, (job_id, token))
     return bool(current)
 
 
 def ids_and_tokens(claims: Iterable[Claim]) -> dict[str, str]:
     """Parameters of `THESE_CLAIMS`."""
-    # In one order everywhere, so that two who lock the same rows do not wait for each other.
+    # In the order of the ids everywhere, so that two statements which lock the same rows do not wait for each other.
     ids, tokens = [], []
     for claim in sorted(claims, key=_id_of):
         ids.append(claim.id)

@@ -1,4 +1,8 @@
-"""Outcomes of claims: the job leaves `inflight_jobs` finished or dead, or waits there for its next attempt."""
+"""Outcomes of claims: the job leaves `inflight_jobs` finished or dead, or waits there for its next attempt.
+
+Each is recorded under the token of the claim, and under a stale token nothing is changed. Most may be sent again when
+the answer was lost: the docstrings say which.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +43,11 @@ def finish(connection: Connection, job_id: int, token: int) -> bool:
     """Record the job as finished, if `token` is still the current one.
 
     Returns:
-        Whether the job is finished under this token. So it may be asked again when the connection broke
-        before the answer came.
+        True if the job is finished under this token. So the call may be repeated when the connection broke before
+        the answer came.
     """
-    # Two statements: the first one touches one partition of finished_jobs, however many there are, and is enough
-    # but for the rarest case.
+    # Two statements: the first one touches one partition of finished_jobs, of however many there are, and the second
+    # one is needed in the rarest case only.
     return finish_once(connection, job_id, token) or is_finished(connection, job_id, token)
 
 
@@ -51,31 +55,31 @@ def finish_once(connection: Connection, job_id: int, token: int) -> bool:
     """Record the job as finished.
 
     Returns:
-        Whether this very call has finished it. Asked again, it says no.
+        True if this very call has finished the job; a repeated call returns False.
     """
     (finished,) = fetch_one(connection, FINISH_ONCE, {"id": job_id, "token": token})
     return bool(finished)
 
 
 def finish_and_commit(connection: Connection, job_id: int, token: int) -> bool:
-    """Record the job as finished together with whatever the open transaction has written: both, or neither.
+    """Record the job as finished together with the writes of the open transaction: both are committed, or neither.
 
     Returns:
-        Whether both are committed. If not, the token is stale, or has been used already: all is rolled back.
+        True if both are committed. Otherwise the token is stale, or has been used already, and all is rolled back.
 
     Raises:
-        psycopg.Error: All is rolled back, but for an OperationalError: then nobody knows.
+        psycopg.Error: All is rolled back. After an OperationalError it is unknown whether all is committed.
     """
     try:
-        # One message, for it has no parameters, of which the server executes nothing after what fails: a job of one
-        # statement has three exchanges with the server instead of four, and takes 8 % less time.
+        # One message, as there are no parameters, and the server executes nothing behind a statement that fails: a job
+        # of one statement has three exchanges with the server instead of four, and takes 8 % less time.
         connection.execute(
             f"SELECT 1 / drain_finish({job_id:d}::bigint, {token:d}::bigint)::integer; COMMIT".encode(),
             prepare=False,
         )
     except DivisionByZero:
         connection.rollback()
-        # Otherwise it was somebody's trigger that has divided.
+        # Under a current token the division by zero is that of a trigger.
         if is_current(connection, job_id, token):
             raise
         return False
@@ -86,21 +90,21 @@ def finish_many(connection: Connection, claims: Sequence[Claim]) -> set[int]:
     """Record many jobs as finished, each only if its token is still the current one, in one statement.
 
     Returns:
-        Ids of those that this very call has finished. What became of the others, `finish` tells of each.
+        Ids of the jobs that this very call has finished; `finish` finds out about each of the others.
 
     Raises:
-        psycopg.IntegrityError: The id of one is finished already; none has been recorded.
+        psycopg.IntegrityError: A job with the id of one of them is finished already; none has been recorded.
     """
     return {job_id for (job_id,) in connection.execute(FINISH_MANY, ids_and_tokens(claims), binary=True)}
 
 
 def are_finished(connection: Connection, ids: Sequence[int]) -> dict[int, bool]:
-    """Whether each of these jobs has been finished within the last day, by whomever, or is in flight."""
+    """Tell finished jobs from those in flight: True if finished within the last day, under any token; by id."""
     return dict(connection.execute(ARE_FINISHED, {"ids": id_array(ids)}).fetchall())
 
 
 def is_finished(connection: Connection, job_id: int, token: int) -> bool:
-    """Whether the job has been finished under this very token, within the last day."""
+    """Return True if the job has been finished under this very token, within the last day."""
     (finished,) = fetch_one(connection, IS_FINISHED, (job_id, token))
     return bool(finished)
 
@@ -125,8 +129,8 @@ def retry_later(
     return connection.execute(RETRY_LATER, parameters).rowcount == 1
 
 
-# The token stays as it is: it only ever grows. A claim that has given its lease back has had its attempt taken
-# off: the statement may be sent again when its answer was lost.
+# The token stays as it is: it only ever grows. After the lease has been given back, no attempt is taken off again: so
+# the statement may be sent again when its answer was lost.
 DEFER = """
 UPDATE inflight_jobs SET
     lease_expires_at = NULL,
@@ -139,16 +143,16 @@ WHERE id = %(id)s AND fencing_token = %(token)s
 
 
 def defer(connection: Connection, job_id: int, token: int, when: float | datetime) -> bool:
-    """Give the claim back as if it had not been, until a time or for so many seconds; False if it is stale.
+    """Undo the claim, and let the job wait until a time, or for a number of seconds; False if the token is stale.
 
-    A time that has passed is now. A claim whose lease has run out counts as an attempt all the same.
+    A time that has passed means now. The attempt counts only if the job was redelivered since its lease ran out.
     """
     until, wait = (when, 0.0) if isinstance(when, datetime) else (None, when)
     parameters = {"id": job_id, "token": token, "until": until, "wait": wait}
     return connection.execute(DEFER, parameters).rowcount == 1
 
 
-# As DEFER: a claim that has given its lease back has been counted already, so the statement may be sent again when its
+# As DEFER: after the lease has been given back, nothing is counted again, so the statement may be sent again when its
 # answer was lost. `failed_at` stays: a deploy is no sign that the target of a queue is down.
 INTERRUPT = """
 UPDATE inflight_jobs SET
@@ -162,18 +166,18 @@ WHERE id = %(id)s AND fencing_token = %(token)s
     AND interruptions < %(most)s + CASE WHEN lease_expires_at IS NULL THEN 1 ELSE 0 END
 RETURNING interruptions
 """
-# Upper bound of the attempts of one job that do not count because their worker was told to stop.
+# Upper bound of the attempts of one job that do not count because their worker was stopping.
 MOST_INTERRUPTIONS = 20
 
 
 def interrupt(
     connection: Connection, job_id: int, token: int, wait_seconds: float, error: Mapping[str, str]
 ) -> int | None:
-    """Give the claim of an attempt back that its worker has interrupted, as if the attempt had not been.
+    """Give the claim back after its worker has interrupted the attempt, which does not count.
 
     Returns:
-        How often that has been done with this job, or None: the token is stale, or it was `MOST_INTERRUPTIONS` times
-        before. Nothing has been changed then.
+        Number of interruptions of this job, or None: the token is stale, or there were `MOST_INTERRUPTIONS` before;
+        then nothing has been changed.
     """
     parameters = {
         "id": job_id,
@@ -211,19 +215,19 @@ def bury_claimed(
     error: Mapping[str, str] | None = None,
     ran: bool = True,
 ) -> bool:
-    """Give a claimed job up.
+    """Give up a claimed job: it moves to `dead_jobs`.
 
     Args:
         connection: Any.
-        job_id: The job.
-        token: Of the claim.
-        reason: One of those that `schema.sql` names.
-        explanation: A sentence for people.
-        error: What it failed of; None leaves the error of the attempt before.
-        ran: This claim was an attempt, and did not only serve to bury it.
+        job_id: Id of the job.
+        token: Token of the claim.
+        reason: One of the reasons that `schema.sql` names.
+        explanation: Sentence for people.
+        error: Error of this attempt; None leaves the error of the attempt before.
+        ran: This claim was an attempt, and was not made only to bury the job.
 
     Returns:
-        Whether the job is dead under this token; so it may be asked again, as `finish`.
+        True if the job is dead under this token; so the call may be repeated, as that of `finish`.
     """
     parameters = {
         "id": job_id,
@@ -248,6 +252,6 @@ SELECT {JOB}, attempts, last_error, 'unreadable', %(explanation)s FROM given_up
 
 
 def bury_unclaimable(connection: Connection, job_id: int, explanation: str) -> bool:
-    """Give up a job whose row makes each claim fail; False if it is gone, or somebody has claimed it after all."""
+    """Give up a job whose row makes each claim fail; False if the row is gone, or claimed after all."""
     parameters = {"id": job_id, "explanation": explanation}
     return connection.execute(BURY_UNCLAIMABLE, parameters).rowcount == 1

@@ -70,14 +70,14 @@ def jobs(
     job_name: str | None = None,
     tag: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Up to `limit` jobs of one table, the latest first: by the time of what happened to them last.
+    """List up to `limit` jobs of one table, the latest first, by the time of their latest change.
 
     Of staged jobs, of which many millions may wait, the one with the highest id is the latest.
 
     Args:
         connection: Any.
         state: One of `TABLES`.
-        limit: The most jobs to return.
+        limit: Upper bound of the jobs.
         queue: Only of this queue.
         job_name: Only of this name.
         tag: Only with this tag.
@@ -90,7 +90,7 @@ def jobs(
 
 
 def job(connection: Connection, job_id: int) -> dict[str, Any]:
-    """One job whole, with the name of its state as `state`.
+    """Read one job whole, with the name of its state as `state`.
 
     Raises:
         UnknownJobError: No table has this id.
@@ -106,15 +106,15 @@ def job(connection: Connection, job_id: int) -> dict[str, Any]:
 
 
 def now(connection: Connection) -> datetime:
-    """The time by the database's clock."""
+    """Read the database's clock."""
     (moment,) = connection.execute("SELECT clock_timestamp()", binary=True).fetchall()[0]
     return moment  # type: ignore[no-any-return]
 
 
 def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
-    """What a job in flight is: queued, running, retrying, deferred (it asked to be run later), or stalled.
+    """Name the state of a job in flight: queued, running, retrying, deferred (by its own request), or stalled.
 
-    A job is stalled when its lease has run out: its worker died or stands still, and it will be pushed again.
+    A job is stalled when its lease has run out: its worker died or hangs, and the job will be pushed again.
     """
     if job["next_run_at"] is not None:
         has_failed = job["failed_at"] and (not job["claimed_at"] or job["failed_at"] >= job["claimed_at"])
@@ -125,13 +125,13 @@ def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
 
 
 def with_lenient_json(connection: Connection) -> Connection:
-    """Make the connection give JSON that Python cannot read as the text that it is."""
+    """Make the connection return JSON that Python cannot read as text, in place of an error."""
     set_json_loads(_json_or_text, connection)
     return connection
 
 
 def queues(connection: Connection) -> set[str]:
-    """Names of all queues that have a job anywhere but in `finished_jobs`."""
+    """Names of all queues with a job in any table but `finished_jobs`."""
     return {queue for (queue,) in connection.execute(_QUEUES)}
 
 
@@ -158,7 +158,7 @@ def _finite(text: str) -> float:
 
 
 def leader(connection: Connection) -> dict[str, str] | None:
-    """Who drains, and since when; None if nobody does."""
+    """Name of the leader, and since when it leads; None if there is none."""
     # A leader that has its lock and not yet written its name is about to.
     row: tuple[str | None, datetime | None] | None = connection.execute(_LEADER, binary=True).fetchone()
     if row is None or row[0] is None or row[1] is None:

@@ -1,4 +1,4 @@
-"""Redeliveries: jobs of `inflight_jobs` get a new delivery number, or are given up because RQ has."""
+"""Redeliveries: jobs of `inflight_jobs` get a new delivery number, or are given up because RQ has given them up."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from drain.database.postgres import Connection
 from drain.tables.columns import DEAD, DELIVERED, JOB, id_array
 
-# Seconds; a hundred years.
+# A hundred years, for no bound.
 CENTURY_SECONDS = 3.2e9
 
 
 class Redelivered(NamedTuple):
-    """A job that has been given a new delivery number, and is to be pushed under it."""
+    """Job with a new delivery number, under which the leader pushes it."""
 
     id: int
     queue: str
@@ -23,9 +23,9 @@ class Redelivered(NamedTuple):
     previous_delivery: int
 
 
-# The condition decides which rows; the order, the numbering and the new state are the same for all.
-# Locked rows are passed over: a worker is just writing them, so they are in good hands. It is now() that the
-# conditions ask: no index can be searched for clock_timestamp(), which changes while it is being searched.
+# Statement of all redeliveries: they differ in the condition for rows, and in their order. Locked rows are passed over,
+# since a worker is just writing them. Conditions use now(): no index can be searched for clock_timestamp(), which
+# changes during the search.
 _REDELIVER = """
 WITH due AS (
     SELECT id, delivery AS previous_delivery FROM inflight_jobs
@@ -54,24 +54,21 @@ REDELIVER_UNCLAIMED = _REDELIVER.format(
 def redeliver_retries(
     connection: Connection, last_delivery: int, limit: int, *, queue: str
 ) -> list[Redelivered]:
-    """Number anew up to `limit` jobs of a queue whose next attempt is due, from `last_delivery + 1`."""
+    """Renumber up to `limit` jobs of a queue whose next attempt is due, from `last_delivery + 1` on."""
     return _redeliver(connection, REDELIVER_RETRIES, last_delivery, limit, queue=queue)
 
 
 def redeliver_leases(
     connection: Connection, last_delivery: int, limit: int, *, within: float = CENTURY_SECONDS
 ) -> list[Redelivered]:
-    """Number anew up to `limit` jobs whose lease ran out, from `last_delivery + 1`.
-
-    `within`: only if it ran out within these last seconds.
-    """
+    """Renumber up to `limit` jobs whose lease ran out within these last seconds, from `last_delivery + 1` on."""
     return _redeliver(connection, REDELIVER_LEASES, last_delivery, limit, within=within)
 
 
 def redeliver_unclaimed(
     connection: Connection, last_delivery: int, limit: int, *, queue: str, above: int, up_to: int
 ) -> list[Redelivered]:
-    """Number anew up to `limit` unclaimed jobs of a queue, delivered as `above < number <= up_to`."""
+    """Renumber up to `limit` unclaimed jobs of a queue, delivered as `above < number <= up_to`."""
     return _redeliver(
         connection, REDELIVER_UNCLAIMED, last_delivery, limit, queue=queue, above=above, up_to=up_to
     )
@@ -95,13 +92,13 @@ SELECT {JOB}, attempts, last_error, %(reason)s, %(explanation)s FROM given_up
 
 
 def bury_redelivered(connection: Connection, ids: Sequence[int], *, reason: str, explanation: str) -> None:
-    """Give up jobs that this very transaction has numbered, and so locked, for another delivery.
+    """Give up jobs that this very transaction has renumbered, and so locked.
 
     Args:
         connection: In that transaction.
-        ids: The jobs.
-        reason: One of those that `schema.sql` names.
-        explanation: A sentence for people.
+        ids: Ids of the jobs.
+        reason: One of the reasons that `schema.sql` names.
+        explanation: Sentence for people.
     """
     parameters = {"ids": id_array(ids), "reason": reason, "explanation": explanation}
     connection.execute(BURY_REDELIVERED, parameters)

@@ -10,8 +10,8 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, DUE
 from drain.tables.staged import LAST_PRIORITY, START, Key
 
-# A queue in which so many jobs have failed since its last finish is failing: its target is down, or its code
-# is broken.
+# Number of jobs in flight that have failed since their queue's last finish and make it a failing queue: its target is
+# down, or its code is broken.
 FAILURES_IN_A_ROW = 5
 # Point in time since which an unclaimed job in flight has waited for a worker. A first attempt has waited since it was
 # due; a later one, and a job that was dead, since the last time that is known of it.
@@ -46,7 +46,7 @@ WITH RECURSIVE heads AS (
 )
 SELECT queue, delivery FROM heads
 """
-# The same of the queues that are given, each from a number on.
+# One index look-up for each given queue, from a given number on.
 _OLDEST_DELIVERIES_FROM = f"""
 SELECT known.queue, oldest.delivery
 FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
@@ -83,7 +83,7 @@ SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM st
 
 
 def oldest_due_seconds(connection: Connection, after: Key = START, up_to: int = LAST_PRIORITY) -> float:
-    """How long the longest-waiting due row has been due, of those behind this key and up to this priority.
+    """Return how long the oldest due row has waited, of the rows behind this key and up to this priority.
 
     Returns:
         Seconds; 0 if none waits.
@@ -94,30 +94,30 @@ def oldest_due_seconds(connection: Connection, after: Key = START, up_to: int = 
 
 
 def seconds_to_next_scheduled(connection: Connection) -> float | None:
-    """How long until the next scheduled row is due, by the database's clock; None if there is none."""
+    """Return the time until the next scheduled row is due, by the database's clock; None if there is none."""
     (seconds,) = fetch_one(connection, _NEXT_SCHEDULED)
     return None if seconds is None else float(seconds)
 
 
 def oldest_deliveries(connection: Connection) -> list[tuple[str, int]]:
-    """For each queue with delivered jobs that nobody has claimed: the lowest delivery number of them."""
+    """Find the lowest delivery number of each queue that has delivered, unclaimed jobs."""
     return [(queue, delivery) for queue, delivery in connection.execute(_OLDEST_DELIVERIES)]
 
 
 def oldest_deliveries_from(connection: Connection, bounds: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The same for the queues that are given, of deliveries with the given number or a higher one."""
+    """Find the lowest delivery number of unclaimed jobs of each given queue, from the given number on."""
     rows = connection.execute(_OLDEST_DELIVERIES_FROM, (list(bounds), list(bounds.values())))
     return [(queue, delivery) for queue, delivery in rows]
 
 
 class Retrying(NamedTuple):
-    """A queue with jobs that wait for their next attempt.
+    """Queue with jobs that wait for their next attempt.
 
     Attributes:
         due: The time of at least one of them has come.
-        last_finish: When the queue last finished a job.
-        now: The database's clock.
-        failing: So many jobs in flight have failed since the last finish that its target seems to be down.
+        last_finish: Time at which the queue last finished a job.
+        now: Time by the database's clock.
+        failing: `FAILURES_IN_A_ROW` jobs in flight have failed since the last finish: its target seems to be down.
     """
 
     queue: str
@@ -128,13 +128,13 @@ class Retrying(NamedTuple):
 
 
 def retrying_queues(connection: Connection) -> list[Retrying]:
-    """Queues with jobs that wait for their next attempt."""
+    """List the queues with jobs that wait for their next attempt."""
     rows = connection.execute(_RETRYING_QUEUES, {"failures": FAILURES_IN_A_ROW}, binary=True)
     return [Retrying._make(row) for row in rows]
 
 
 def is_under_way(connection: Connection, job_id: int) -> bool:
-    """Whether the job has been delivered or claimed, and is not finished."""
+    """Return True if the job has been delivered or claimed, and is not finished."""
     statement = "SELECT EXISTS (SELECT FROM inflight_jobs WHERE id = %s AND next_run_at IS NULL)"
     (under_way,) = fetch_one(connection, statement, (job_id,))
     return bool(under_way)
