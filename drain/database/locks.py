@@ -13,7 +13,7 @@ from drain.database.postgres import Connection, fetch_one
 
 
 class Lock(NamedTuple):
-    """The two numbers of an advisory lock; `str()` spells them as the arguments of a lock function.
+    """Numbers of an advisory lock; `str()` spells them as the two arguments of a lock function.
 
     Attributes:
         first: A literal.
@@ -54,9 +54,9 @@ def try_lock(connection: Connection, lock: Lock, *names: Any) -> bool:
     """Take a lock for as long as the session lives; False if another session has it.
 
     Args:
-        connection: Whose session.
-        lock: One of this module.
-        names: The lock's parameter, if it has one.
+        connection: Connection of the session.
+        lock: Constant of this module.
+        names: Parameter of the lock, if it has one.
     """
     (taken,) = fetch_one(connection, f"SELECT pg_try_advisory_lock({lock})", names)
     return bool(taken)

@@ -178,7 +178,7 @@ def _create(name: str) -> Statement:
     return Statement(
         f"DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}') THEN "
         f"CREATE ROLE {quoted(name)} NOLOGIN; END IF; END $$",
-        "Roles that nobody logs in as: GRANT drain_worker TO the_role_that_your_workers_log_in_as.",
+        "Roles without login: GRANT drain_worker TO the_role_that_your_workers_log_in_as.",
     )
 
 
@@ -188,10 +188,12 @@ def _schema_statements(installation: Installation, owner: str | None) -> Iterato
     yield Statement(f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}", "The owner makes a partition a day.")
     for kind, name, present in installation.objects if owner else ():
         if present != owner:
-            yield Statement(f"ALTER {kind} {name} OWNER TO {role}", "Everything of ours belongs to one role.")
+            yield Statement(
+                f"ALTER {kind} {name} OWNER TO {role}", "All objects of job-drain belong to one role."
+            )
     yield Statement(
         f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC",
-        "Up to PostgreSQL 14 everybody may create in public, and who finds names there calls what others have made.",
+        "Up to PostgreSQL 14 every role may create objects in public, and a query there may find them first.",
     )
 
 

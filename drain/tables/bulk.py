@@ -139,7 +139,7 @@ def stage(
     except errors.IntegrityError as error:
         row = (error.diag.message_detail or "").strip()[:_SHOWN_CHARACTERS]
         raise StageError(
-            f"nothing was staged, for a row breaks the rule {broken_rule(error)!r}: {row}"
+            f"nothing was staged, because a row breaks the rule {broken_rule(error)!r}: {row}"
         ) from None
     except (errors.DatetimeFieldOverflow, errors.IntervalFieldOverflow):
         raise StageError(
@@ -148,7 +148,7 @@ def stage(
         ) from None
     except errors.DataError as error:
         text = _text_that_is_no_json(connection, side_table, numbers) or error.diag.message_primary
-        raise StageError(f"nothing was staged, for a row cannot be read as JSON: {text}") from None
+        raise StageError(f"nothing was staged, because a row cannot be read as JSON: {text}") from None
     _drop_unused(connection, run_id)
     return expected
 

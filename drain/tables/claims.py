@@ -71,6 +71,8 @@ class Claim(NamedTuple):
         return 0 < self.max_attempts < self.attempts and not self.failed_before
 
 
+# Value of `drain_state`: the installation that all jobs of a database belong to.
+_INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
 # Statement of one claim: it starts the lease, by the database's clock, and raises the token, or does nothing.
 # The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, because it is known only
 # once the row has been found which of them applies; the names as the hex digits of their UTF-8, because the database's
@@ -81,7 +83,6 @@ class Claim(NamedTuple):
 #
 # A worker that was forked for this one job sends no statement before this one: so it also compares the version of the
 # schema, and returns the process id of the server's session.
-_INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
 CLAIM = f"""
 WITH found AS (
     SELECT id,
@@ -136,7 +137,7 @@ def claim(
 
     Args:
         connection: In autocommit mode: the claim must be durable before the job runs.
-        job_id: The job.
+        job_id: Id of the job.
         worker: Name of the claiming worker, for people to read.
         limits: Limits of each registered name; other names get the defaults.
         queue: Name of the queue that the delivery came from: only a job of this queue is claimed.

@@ -82,7 +82,7 @@ class QueueCounts:
 
 @dataclass(slots=True)
 class Status:
-    """The whole system at a glance.
+    """Status of the whole system.
 
     Attributes:
         staged: Rows in `staged_jobs`, the scheduled ones among them.

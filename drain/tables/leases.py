@@ -81,7 +81,7 @@ def is_current(connection: Connection, job_id: int, token: int) -> bool:
 
 
 def ids_and_tokens(claims: Iterable[Claim]) -> dict[str, str]:
-    """Parameters of `THESE_CLAIMS`."""
+    """Return the parameters of `THESE_CLAIMS`."""
     # In the order of the ids everywhere, so that two statements which lock the same rows do not wait for each other.
     ids, tokens = [], []
     for claim in sorted(claims, key=_id_of):
