@@ -74,11 +74,11 @@ def alone(database_url: str) -> Iterator[Connection]:
     """
     connection = postgres.connect(database_url, "drain archive")
     with connection, postgres.reachable(database_url):
-        pooler.require_own(connection, database_url)
+        pooler.require_own_session(connection, database_url)
         schema.check(connection)
         if not finished.try_to_archive(connection):
             raise DrainError("another `drain archive` is at work on this database; nothing was done")
-        postgres.set_bounds(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
+        postgres.limit_session(connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_LOCK_SECONDS)
         yield connection
 
 
@@ -218,7 +218,7 @@ class Archive:
         deadline = monotonic() + patience
         while True:
             try:
-                return finished.remove(self._connection, day, kept)
+                return finished.remove_day(self._connection, day, kept)
             except errors.LockNotAvailable:
                 if monotonic() > deadline:
                     raise NotArchivedError(

@@ -104,7 +104,7 @@ def check(
         if highest is None or highest[0] is None:
             raise DrainError("the list of expected jobs is empty")
         places = _places(spark, instant, archive, where).where(f"id <= {int(highest[0])}")
-        _, dropped_up_to = finished.dropped(instant.connection)
+        _, dropped_up_to = finished.dropped_up_to(instant.connection)
         return _report(listed, places, dropped_up_to)
 
 

@@ -125,7 +125,7 @@ def instant(database_url: str) -> Iterator[Instant]:
         snapshot.exported(connection, _TABLES) as name,
     ):
         days = frozenset(day.date for day in finished.days(connection))
-        yield Instant(connection, database_url, name, days, *finished.seen(connection))
+        yield Instant(connection, database_url, name, days, *finished.visible_transactions(connection))
 
 
 def read(spark: SparkSession, archive: str, *parts: str) -> DataFrame:

@@ -75,4 +75,6 @@ def _watch(database_url: str, run_id: str, total: int, report: Reporter, ended: 
         connection = postgres.connect(database_url, "drain progress")
         with connection, postgres.reachable(database_url):
             while not ended.wait(_LOOK_SECONDS):
-                report(str(Step(min(total, bulk.copied(connection, run_id)), total, monotonic() - began)))
+                report(
+                    str(Step(min(total, bulk.copied_rows(connection, run_id)), total, monotonic() - began))
+                )

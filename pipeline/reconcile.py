@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from psycopg.sql import Literal
 
 from drain import wording
-from drain.database import postgres
+from drain.database import locks
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
 from drain.tables import bulk
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pipeline.history import Instant
-
-# One reconcile of a job at a time: of two, each would stage what the other is just about to.
-_RECONCILE_ALONE = "SELECT pg_try_advisory_lock(1785684587, hashtext(%s))"
 
 # A job that may expire is no promise to run.
 _WILL_RUN = "job_kwargs = '{}'::jsonb AND expires_at IS NULL"
@@ -251,8 +248,8 @@ def _alone(database_url: str, plan: Plan) -> Iterator[Connection]:
     """Connect, and hold the locks of the run and of its jobs."""
     with runs.alone(database_url, plan.run_id) as connection:
         for name in sorted(set(plan.corrects.values())):
-            (taken,) = postgres.fetch_one(connection, _RECONCILE_ALONE, (name,))
-            if not taken:
+            # Of two at a time, each would stage what the other is just about to.
+            if not locks.try_lock(connection, locks.RECONCILE, name):
                 raise DrainError(
                     f"another reconcile that stages {name} is under way; start this one when it has ended"
                 )

@@ -159,7 +159,7 @@ def new_enqueuer(
 ) -> Iterator[Enqueuer]:
     """An enqueuer that leads for as long as the block runs; the options are those of its class."""
     with postgres.connect(database_url, leader.APPLICATION_NAME) as connection:
-        postgres.set_bounds(connection, statement_seconds=30, lock_seconds=1)
+        postgres.limit_session(connection, statement_seconds=30, lock_seconds=1)
         # The lock of an earlier one is gone a moment after its connection.
         state = wait_until(lambda: leader.try_to_lead(connection))
         assert state is not None

@@ -11,8 +11,8 @@ from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
 from drain import stage
-from drain.tables import inflight, staged
-from drain.tables.inflight import Claim
+from drain.tables import claims, outcomes, staged
+from drain.tables.claims import Claim
 from tests.helpers import BOUNDS, query, wait_until
 from workers import job
 from workers.entry import Worker
@@ -73,7 +73,7 @@ class Workshop:
     def claim(self, job_id: int) -> Claim | None:
         """What another worker gets that asks for the job now."""
         with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
-            return inflight.claim(connection, job_id, worker="the other", limits={})
+            return claims.claim(connection, job_id, worker="the other", limits={})
 
     def take_over(self, job_id: int) -> Claim:
         """Let the lease run out, and another worker claim the job."""
@@ -89,7 +89,7 @@ class Workshop:
 
     def finish(self, claim: Claim) -> bool:
         with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
-            return inflight.finish(connection, claim.id, claim.fencing_token)
+            return outcomes.finish(connection, claim.id, claim.fencing_token)
 
     def whereabouts(self, job_id: int) -> str:
         """Name of the one table that has the job."""

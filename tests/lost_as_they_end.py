@@ -15,8 +15,8 @@ from uuid import UUID
 
 from drain.database import postgres
 from drain.jobs.options import JobOptions
-from drain.tables import inflight
-from drain.tables.inflight import Claim
+from drain.tables import leases, outcomes
+from drain.tables.claims import Claim
 from workers import job
 from workers.context.current import CurrentJob
 from workers.execution import attempt
@@ -69,17 +69,17 @@ def main() -> None:
     lease.AGAIN_SECONDS = 0.0005
     Heartbeat._connected = lambda *_: None  # type: ignore[assignment, method-assign]
     postgres.time_limit = lambda *_: nullcontext()  # type: ignore[assignment]
-    inflight.extend_many = refuse  # type: ignore[assignment]
-    inflight.is_finished = lambda *_: False
-    outcomes = set()
+    leases.extend_many = refuse  # type: ignore[assignment]
+    outcomes.is_finished = lambda *_: False
+    ended = set()
     for _ in range(ROUNDS):
         held: list[Lease] = []
         kept = Heartbeat("postgresql://nowhere", held.copy)
         held.append(Lease(CLAIM, JobOptions(), time.monotonic(), kept))
-        outcomes.add(type(attempt.run(CurrentJob(CLAIM, held[0], "postgresql://nowhere"))))
+        ended.add(type(attempt.run(CurrentJob(CLAIM, held[0], "postgresql://nowhere"))))
         kept.stop()
         assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-    assert outcomes == {Finished, Lost}, outcomes
+    assert ended == {Finished, Lost}, ended
     sys.stdout.write("all at work\n")
 
 

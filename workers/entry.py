@@ -21,8 +21,8 @@ from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
-from drain.tables import inflight, leader_progress
-from drain.tables.inflight import Claim
+from drain.tables import claims, leader_progress
+from drain.tables.claims import Claim
 from workers.context.current import CurrentJob
 from workers.context.transaction import load_sessions
 from workers.execution import attempt
@@ -174,7 +174,7 @@ class Worker:
             again, asked = asked, True
             is_known = connection is self._known
             try:
-                claim = inflight.claim(
+                claim = claims.claim(
                     connection,
                     job_id,
                     worker=process_name(),
@@ -198,7 +198,7 @@ class Worker:
         """Find out whether statements can be prepared, and whether the schema is why a first claim was refused."""
         if not has_claimed:
             schema.check_once(connection)
-            postgres.look_for_pooler(connection, postgres.backend(connection))
+            postgres.detect_pooler(connection, postgres.backend_pid(connection))
         if not postgres.is_pooled(connection):
             connection.prepare_threshold = _PREPARE_AFTER
         self._known = connection

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from drain.audit.report import SAMPLES, Breach, queue_names
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.tables.queries import WAITS_SINCE
+from drain.tables.columns import DELIVERED
+from drain.tables.waiting import WAITS_SINCE
 from drain.wire import Producer
 from drain.wording import clock
 
@@ -22,11 +23,11 @@ _MOST = 10
 
 _WAITING = f"""
 SELECT queue, count(*), min({WAITS_SINCE}) FROM inflight_jobs
-WHERE lease_expires_at IS NULL AND next_run_at IS NULL GROUP BY queue
+WHERE {DELIVERED} GROUP BY queue
 HAVING min({WAITS_SINCE}) < now() - make_interval(secs => %s) ORDER BY 3
 """
 _IDS = f"""
-SELECT id FROM inflight_jobs WHERE lease_expires_at IS NULL AND next_run_at IS NULL AND queue = %s
+SELECT id FROM inflight_jobs WHERE {DELIVERED} AND queue = %s
 ORDER BY delivery LIMIT {SAMPLES}
 """
 

@@ -15,7 +15,8 @@ from drain.audit.recheck import nobody_leads, slices
 from drain.audit.report import Breach, queue_names, samples
 from drain.database.postgres import Connection
 from drain.errors import OwnedByAnotherError, SchemaError, UnavailableError
-from drain.tables import id_array, leader_progress
+from drain.tables import leader_progress
+from drain.tables.columns import DELIVERED, id_array
 from drain.wire import Producer
 from drain.wire.owners import Owner
 
@@ -24,13 +25,12 @@ _ROWS_PER_FETCH = 10_000
 _MISSING = "delivered, not claimed, and not in the list of their queue ({queues})"
 _STRANGER = "; this Redis has forgotten, or never knew, the namespace {namespace}"
 _OTHER = "; queue {queue} is fed by another database, {owner}"
-_CONDITION = "lease_expires_at IS NULL AND next_run_at IS NULL"
-_DELIVERED = f"SELECT queue, id, delivery FROM inflight_jobs WHERE {_CONDITION}"
+_DELIVERED = f"SELECT queue, id, delivery FROM inflight_jobs WHERE {DELIVERED}"
 # A join, which is looked up by primary key whatever the planner knows of the table. Tried: `id = ANY` of ten
 # thousand ids took twenty seconds where it had last been analyzed when it was empty.
 _STILL_DELIVERED = f"""
 SELECT id, delivery FROM pg_catalog.unnest(%s::bigint[]) AS doubtful (id) JOIN inflight_jobs USING (id)
-WHERE {_CONDITION}
+WHERE {DELIVERED}
 """
 
 # By queue: the delivery number of each id. A million of them take about a hundred megabytes.
@@ -50,7 +50,7 @@ class Lists:
         self._redis = redis
         # Whether the row is there is for another check to say.
         with suppress(SchemaError):
-            redis.identify(*leader_progress.signature(connection))
+            redis.identify(*leader_progress.identity(connection))
         self._others: dict[str, Owner] = {}
         # None before the first look at each.
         self._missing: Deliveries | None = None

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from drain.audit.recheck import slices
 from drain.audit.report import Breach, queue_names, samples
 from drain.database.postgres import Connection
-from drain.tables import id_array, leader_progress
+from drain.tables import leader_progress
+from drain.tables.columns import id_array
 
 _IDS_PER_STATEMENT = 10_000
 

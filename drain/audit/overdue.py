@@ -12,7 +12,8 @@ from typing import NamedTuple
 from drain.audit.recheck import nobody_leads, slices
 from drain.audit.report import Breach, samples
 from drain.database.postgres import Connection
-from drain.tables import id_array, queries
+from drain.tables import waiting
+from drain.tables.columns import id_array
 
 # The most ids to keep an eye on, for each reason; those that have been due for longest.
 _LIMIT = 1_000_000
@@ -69,7 +70,7 @@ class Overdue:
 
     def look(self) -> None:
         """Find what looks overdue; from the second time on, keep what still does."""
-        failing = [queue.queue for queue in queries.retrying_queues(self._connection) if queue.failing]
+        failing = [queue.queue for queue in waiting.retrying_queues(self._connection) if queue.failing]
         if self._late is None:
             self._late = {reason: self._ids(_LATEST, reason, failing) for reason in REASONS}
         else:

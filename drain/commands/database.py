@@ -35,9 +35,9 @@ def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[
         postgres.reachable(settings.database_url),
         postgres.time_limit(connection, 2 * seconds),
     ):
-        postgres.set_bounds(connection, statement_seconds=seconds, lock_seconds=_LOCK_SECONDS)
+        postgres.limit_session(connection, statement_seconds=seconds, lock_seconds=_LOCK_SECONDS)
         schema.check(connection)
-        yield queries.readable(connection)
+        yield queries.with_lenient_json(connection)
 
 
 def hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:

@@ -47,7 +47,7 @@ def prune(settings: Settings, *, keep_days: int, dry_run: bool, yes: bool, as_js
     """  # noqa: D301
     with database(settings, _SECONDS) as connection:
         found = [
-            Dropped(day.date, finished.jobs_of(connection, day))
+            Dropped(day.date, finished.count_jobs(connection, day))
             for day in finished.closed_days(connection, keep_days)
         ]
     if dry_run or not found:

@@ -11,8 +11,8 @@ from drain.commands.database import database
 from drain.commands.watching import watch_status
 from drain.config import Settings
 from drain.errors import UnavailableError
-from drain.tables import queries
-from drain.tables.queries import Status
+from drain.tables import counts
+from drain.tables.counts import Status
 from drain.terminal import status_report
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 
@@ -59,7 +59,7 @@ def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) ->
 def look_at_both(settings: Settings) -> tuple[Status, str | None]:
     """Status of the tables and of Redis, and the line that says why the latter is unknown; None if it is known."""
     with database(settings) as connection:
-        result = queries.status(connection)
+        result = counts.status(connection)
     if not settings.redis_url:
         return result, None
     redis = wire.Producer(settings.redis_url, settings.namespace)
@@ -70,6 +70,6 @@ def look_at_both(settings: Settings) -> tuple[Status, str | None]:
         return result, f"{error}; workers and ids in Redis are unknown"
     finally:
         redis.close()
-    for queue, counts in result.queues.items():
-        counts.workers, counts.redis_depth = workers[queue], depths[queue]
+    for queue, of_queue in result.queues.items():
+        of_queue.workers, of_queue.redis_depth = workers[queue], depths[queue]
     return result, None

@@ -1,4 +1,4 @@
-"""One thread that acts when somebody's time is over: a limit costs two writes to a dict, and no thread of its own."""
+"""Time limits of blocks, kept by one thread for all: a limit costs two writes to a dict, and no thread of its own."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from time import monotonic
 
 log = logging.getLogger(__name__)
 
-# Longest sleep of the thread. Shorter than most limits, so that setting one does not wake it: that would be a switch
-# of threads for each job.
+# Upper bound of the thread's sleep. Shorter than most limits, so that setting one does not wake the thread: that would
+# be a switch of threads for each job.
 _IDLE_SECONDS = 5.0
 
 
@@ -28,11 +28,11 @@ class _Watch:
         self._thread: threading.Thread | None = None
         self._has_failed = False
 
-    def look_at(self, time: float) -> None:
-        """See to it that the thread wakes by then."""
+    def wake_by(self, time: float) -> None:
+        """Make sure that the thread wakes by this time."""
         if self._thread is None:
             self._start()
-        # Not known before the thread runs, which begins with a look at all limits.
+        # The thread sets `_wakes_at` when it runs, and begins with a look at all limits.
         if time < self._wakes_at:
             self._woken.set()
 
@@ -44,7 +44,7 @@ class _Watch:
             try:
                 thread.start()
             except RuntimeError as error:
-                # Without a limit a statement waits for longer, which is better than not to execute it.
+                # A statement without a time limit is better than none.
                 if not self._has_failed:
                     log.warning("no time limit is kept until a thread can be started: %s", error)
                 self._has_failed = True
@@ -55,10 +55,10 @@ class _Watch:
         while True:
             self._woken.clear()
             now = monotonic()
-            # From here on whoever sets an earlier limit wakes us.
+            # From here on, setting an earlier limit wakes this thread.
             self._wakes_at = now + _IDLE_SECONDS
             for number, (time, act) in list(self.limits.items()):
-                # Whoever takes it out first: the block that has ended, or we.
+                # Taken out once: by the block, if it ended in time, or else here.
                 if time <= now and self.limits.pop(number, None) is not None:
                     _act(act)
                 elif time > now:
@@ -69,21 +69,21 @@ class _Watch:
 def _act(act: Callable[[], object]) -> None:
     try:
         act()
-    # Whatever it is: the limits of all others need this thread.
+    # Of any kind: all other limits need this thread.
     except Exception:
-        log.exception("what was to be done at the end of a time limit has failed")
+        log.exception("the action at the end of a time limit has failed")
 
 
 _watch = _Watch()
 
 
-def _begin_anew() -> None:
+def _start_over() -> None:
     global _watch  # noqa: PLW0603
     _watch = _Watch()
 
 
 # A forked child has none of its parent's threads.
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_start_over)
 
 
 @contextmanager
@@ -102,14 +102,14 @@ def call_at(time: float, act: Callable[[], object]) -> Callable[[], object]:
     Raises nothing, even if no thread can be started: then `act` waits until a later call has started one.
 
     Args:
-        time: When.
-        act: Must not wait. What it raises is logged.
+        time: Time of the call.
+        act: Function that must not wait. Its exceptions are logged.
 
     Returns:
-        What to call so that it is not called any more, unless it is being called already.
+        Function that cancels the call, unless `act` is being called already.
     """
     watch = _watch
     number = next(watch.numbers)
     watch.limits[number] = (time, act)
-    watch.look_at(time)
+    watch.wake_by(time)
     return partial(watch.limits.pop, number, None)

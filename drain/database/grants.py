@@ -1,12 +1,12 @@
-"""What each role may do, as data; `roles` makes SQL of it.
+"""Rights of each role, as data; `roles` makes SQL of it.
 
-    application   stages: inserts what is its own, and is told the id
-    enqueuer      `drain run`: drains, delivers again, truncates, lets the days be made
-    worker        `drain work` and `rq worker`: claims, and records what became of it
+    application   stages: inserts the columns that are its own, and reads the id
+    enqueuer      `drain run`: drains, delivers again, truncates, has the daily partitions made
+    worker        `drain work` and `rq worker`: claims, and records outcomes
     inspection    `drain status`, `list`, `show` and `audit`: reads everything, writes nothing
 
-What is left is the owner's: `drain init`, `dead retry` and `dead discard`, and the bulk commands. The partitions of
-a day are reached through finished_jobs, so those of days to come need no grants.
+All else is the owner's: `drain init`, `dead retry` and `dead discard`, and the bulk commands. Daily partitions are
+reached through finished_jobs, so those of days to come need no grants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TITLES = {
     "worker": "`drain work` and `rq worker`; if their jobs stage jobs, they need the role of the application too.",
     "inspection": "`drain status`, `list`, `show` and `audit`.",
 }
-# Columns of `staged_jobs` that are the application's. The others are set by defaults, the enqueuer and a retry.
+# Columns of `staged_jobs` that applications give. The others are set by defaults, the enqueuer and a retry.
 STAGED_BY_APPLICATIONS = (
     "job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
     "max_attempts, timeout_seconds, context"

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL in which every wait has a bound, and errors that never show a password."""
+"""Connections to PostgreSQL in which every wait has an upper bound, and errors that never show a password."""
 
 from __future__ import annotations
 
@@ -6,47 +6,35 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from typing import Any, LiteralString
 from weakref import WeakSet
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from drain.database.deadline import limited
+from drain.database.url import conninfo, describe, without_password
 from drain.errors import ConfigError, UnavailableError
 
 Connection = psycopg.Connection[Any]
 
-# Whatever the database's own encoding is, we speak UTF-8.
-_SESSION = {"client_encoding": "utf8"}
-# No statement of ours runs for long enough to be worth compiling, and where statistics are missing or old a server
-# with JIT, which is how it is packaged, compiles what it takes for long: measured, 0.4 to 1.4 s for each statement.
+# Setting of all sessions. Our statements find few rows each, and none is worth compiling; but where statistics are
+# missing or old, a server with JIT, as packages have it, compiles them: measured, 0.4 to 1.4 s for each statement.
 _NEVER_COMPILE = {"jit": "off"}
-# libpq's own bounds. A server that accepts and then says nothing is given up by tcp_user_timeout for
-# what we send, and by the keepalives for what we wait for: after 10 + 3 x 5 seconds.
-_BOUNDS: dict[str, Any] = {
-    "connect_timeout": 5,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,
-}
-
-# What the server says as it ends a session or a transaction of ours, or as it takes no writes for now. For
-# psycopg these are no OperationalErrors.
+# SQLSTATEs of a server that ends a session or a transaction by a timeout, or takes no writes for now. For psycopg
+# these are no OperationalErrors.
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 
-# The longest wait for the first answer on a new connection: a pooler may have no session for us.
+# Timeout for the first answer on a new connection: a pooler may have no session left.
 _FIRST_ANSWER_SECONDS = 15.0
 
-BACKEND: LiteralString = "SELECT pg_backend_pid()"
+BACKEND_PID: LiteralString = "SELECT pg_backend_pid()"
 
-# Connections that reach their session through a pooler, which may give it to somebody else as soon as the
-# transaction ends.
+# Connections that reach their session through a pooler, which may give it to another client as soon as the transaction
+# ends.
 _pooled: WeakSet[Connection] = WeakSet()
 
-# URLs of poolers that take no settings as a client connects. A forked child knows what its parent has learnt.
+# URLs of poolers that refuse settings as a client connects. Forked children inherit the set.
 _take_no_settings: set[str] = set()
 
 
@@ -57,15 +45,15 @@ def connect(
     settings: Mapping[str, str] = _NEVER_COMPILE,
     kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
-    """Open a connection in autocommit mode: transactions are begun where they are needed, in sight.
+    """Open a connection in autocommit mode: transactions begin where the code says so.
 
-    Through a pooler it leaves nothing behind in the session: no statement is prepared.
+    Through a pooler no statement is prepared, so that nothing stays behind in the session.
 
     Args:
-        database_url: Where.
-        application_name: As the server shows it.
+        database_url: URL of the database.
+        application_name: Name that the server shows for the session.
         settings: As for `dial`.
-        kind: The class of the connection.
+        kind: Class of the connection.
 
     Raises:
         ConfigError: The URL cannot be read.
@@ -74,7 +62,7 @@ def connect(
     connection = dial(database_url, application_name, settings=settings, kind=kind)
     try:
         with reachable(database_url), time_limit(connection, _FIRST_ANSWER_SECONDS):
-            look_for_pooler(connection, backend(connection))
+            detect_pooler(connection, backend_pid(connection))
     except BaseException:
         connection.close()
         raise
@@ -90,14 +78,14 @@ def dial(
     settings: Mapping[str, str] = _NEVER_COMPILE,
     kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
-    """Open a connection in autocommit mode, and ask nothing on it.
+    """Open a connection in autocommit mode, and send no statement on it.
 
     Args:
-        database_url: Where.
-        application_name: As the server shows it.
+        database_url: URL of the database.
+        application_name: Name that the server shows for the session.
         settings: Settings of the session. They travel with the first message, so they cost no exchange. A pooler that
-            takes none of them gets none: others would inherit them.
-        kind: The class of the connection.
+            refuses them gets none, since its other clients would inherit them.
+        kind: Class of the connection.
 
     Raises:
         ConfigError: The URL cannot be read.
@@ -122,66 +110,41 @@ def _connect(text: str, kind: type[Connection]) -> Connection:
         raise ConfigError("DRAIN_DATABASE_URL cannot be read: its host is no name of a host") from None
 
 
-def conninfo(database_url: str, application_name: str, settings: Mapping[str, str] | None = None) -> str:
-    """The connection string for libpq: the URL, a bound for each of libpq's waits, and settings of the session.
-
-    Raises:
-        ConfigError: The URL cannot be read.
-    """
-    return _conninfo(database_url, application_name, tuple((settings or {}).items()))
-
-
-# What a parent has put together, its forked children need not: 0.45 ms of a child that runs one job.
-@cache
-def _conninfo(database_url: str, application_name: str, settings: tuple[tuple[str, str], ...]) -> str:
-    try:
-        given = conninfo_to_dict(database_url)
-    except psycopg.ProgrammingError as error:
-        raise ConfigError(f"DRAIN_DATABASE_URL cannot be read: {_safe(error, database_url)}") from None
-    except UnicodeError:
-        raise ConfigError("DRAIN_DATABASE_URL cannot be read: a part of it is no UTF-8") from None
-    added = {name: value for name, value in _BOUNDS.items() if name not in given}
-    if settings:
-        # The last one of a name counts, so these come after those of the URL.
-        words = [given.get("options", ""), *(f"-c {name}={value}" for name, value in settings)]
-        added["options"] = " ".join(filter(None, map(str, words)))
-    return make_conninfo(database_url, **_SESSION, **added, application_name=application_name)
-
-
-def backend(connection: Connection) -> int:
-    """Process id of the session that the server has just given us."""
-    (pid,) = fetch_one(connection, BACKEND)
+def backend_pid(connection: Connection) -> int:
+    """Ask for the process id of the server's session that this connection has now."""
+    (pid,) = fetch_one(connection, BACKEND_PID)
     return int(pid)
 
 
-def look_for_pooler(connection: Connection, pid: int) -> None:
-    """Find out whether a pooler stands between, and remember it.
+def detect_pooler(connection: Connection, pid: int) -> None:
+    """Find out whether a pooler stands between program and server, and remember it for this connection.
 
     Args:
-        connection: Any, somebody else's too.
-        pid: What the server has just called its process.
+        connection: Any, also one of the application.
+        pid: Process id that a statement on it has just returned.
     """
-    # PostgreSQL names the same process as it greets. A pooler greets by itself, and makes a number up.
+    # PostgreSQL names the same process id in its first message. A pooler sends that message itself, with a number of
+    # its own.
     if pid != connection.info.backend_pid:
         _pooled.add(connection)
 
 
 def is_pooled(connection: Connection) -> bool:
-    """Whether its session may be somebody else's between two transactions, as far as is known."""
+    """Return True if another client may have its session between two transactions, as far as is known."""
     return connection in _pooled
 
 
-def keeps_its_session(connection: Connection) -> None:
-    """Take note that a pooler stands between, and leaves this connection its session nevertheless."""
+def mark_session_as_own(connection: Connection) -> None:
+    """Remember that this connection keeps its session, although a pooler stands between program and server."""
     _pooled.discard(connection)
 
 
 @contextmanager
 def reachable(database_url: str) -> Iterator[None]:
-    """Turn what psycopg says of a lost, refused or timed-out connection into one line of ours.
+    """Turn psycopg's errors of a lost, refused or timed-out connection into an error of one line.
 
     Raises:
-        UnavailableError: In place of psycopg's own; also for a server that takes no writes for now.
+        UnavailableError: In place of psycopg's own error; also for a server that takes no writes for now.
     """
     try:
         yield
@@ -193,15 +156,15 @@ def reachable(database_url: str) -> Iterator[None]:
 
 
 def unavailable(error: BaseException, database_url: str) -> UnavailableError:
-    """What a driver says of a server that is away, as one line of ours without the password."""
+    """Turn a driver's error about an unavailable server into one of ours: one line, without the password."""
     return UnavailableError(
-        f"PostgreSQL at {describe(database_url)} cannot be used: {_safe(error, database_url)}"
+        f"PostgreSQL at {describe(database_url)} cannot be used: {without_password(error, database_url)}"
     )
 
 
 @contextmanager
 def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> Iterator[None]:
-    """One transaction at this isolation level, committed at the end of the block, rolled back if it raises."""
+    """Open a transaction at this isolation level: committed at the end of the block, rolled back if it raises."""
     connection.isolation_level = isolation
     with connection.transaction():
         yield
@@ -221,39 +184,39 @@ def time_limit(connection: Connection, seconds: float) -> Iterator[None]:
 
 
 def break_off(connection: Connection) -> None:
-    """End a connection from another thread: whoever waits on it gets an OperationalError."""
-    # The descriptor is libpq's: a copy of it is shut down, and libpq closes its own.
+    """End a connection from another thread: a thread that waits on it gets an OperationalError."""
+    # The descriptor belongs to libpq, which closes it: a copy is shut down.
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
         copy.shutdown(socket.SHUT_RDWR)
 
 
-def set_bounds(
+def limit_session(
     connection: Connection, *, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0
 ) -> None:
-    """Bound every statement of the session, every wait for a lock, and the session's life without us; compile nothing.
+    """Limit the session: its statements, its waits for locks, and its pauses; and turn JIT off.
 
-    The server notices within some ten seconds that our machine is gone, and lets go of our locks.
+    The server notices within some ten seconds that our machine is gone, and releases the session's locks.
 
-    Sets nothing through a pooler, where others would inherit it; there `time_limit` is all there is.
+    Sets nothing through a pooler, where other clients would inherit it; there only `time_limit` limits a wait.
 
     Args:
         connection: In autocommit mode.
-        statement_seconds: The longest statement.
-        lock_seconds: The longest wait for a lock.
-        idle_seconds: The longest pause between two statements; 0 for no bound outside of a transaction, and that of a
+        statement_seconds: Timeout for a statement.
+        lock_seconds: Timeout for a wait for a lock.
+        idle_seconds: Timeout for a pause between two statements; 0 for none outside of a transaction, and that of a
             statement within one.
     """
     if is_pooled(connection):
         return
-    settings = bounds(
+    settings = session_settings(
         statement_seconds=statement_seconds, lock_seconds=lock_seconds, idle_seconds=idle_seconds
     )
     calls = ", ".join(["set_config(%s, %s, false)"] * len(settings))
     connection.execute(f"SELECT {calls}", [text for setting in settings.items() for text in setting])
 
 
-def bounds(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) -> dict[str, str]:
-    """Settings of a session of ours: the bounds of `set_bounds`, and that nothing is compiled."""
+def session_settings(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) -> dict[str, str]:
+    """Return the settings of a session: the timeouts of `limit_session`, and no JIT."""
     return _NEVER_COMPILE | {
         "statement_timeout": f"{statement_seconds}s",
         "lock_timeout": f"{lock_seconds}s",
@@ -262,44 +225,22 @@ def bounds(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) 
         "tcp_keepalives_idle": "5",
         "tcp_keepalives_interval": "2",
         "tcp_keepalives_count": "3",
-        # Whatever a plan seems to cost: compiling takes up to a second, and our statements find few rows each.
     }
 
 
-def is_no_fault_of_a_row(error: psycopg.Error) -> bool:
-    """Whether the same statement would fail for any row: a lost connection, a missing table, no rights."""
+def fails_for_any_row(error: psycopg.Error) -> bool:
+    """Return True if the same statement would fail for any row: a lost connection, a missing table, no rights."""
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return True
     state = error.sqlstate or ""
     return state in _ENDED_BY_THE_SERVER or state.startswith("42")
 
 
-def describe(database_url: str) -> str:
-    """Host, port and database of the URL, for people to read."""
-    try:
-        parts = conninfo_to_dict(database_url)
-    except psycopg.ProgrammingError:
-        return "the given URL"
-    host, port = parts.get("host") or "localhost", parts.get("port") or 5432
-    return f"{host}:{port}/{parts.get('dbname') or parts.get('user') or ''}"
-
-
 def fetch_one(
     connection: Connection, statement: LiteralString, parameters: Sequence[Any] | Mapping[str, Any] = ()
 ) -> tuple[Any, ...]:
-    """The only row of a statement that always has one."""
+    """Return the only row of a statement that always has one."""
     row: tuple[Any, ...] | None = connection.execute(statement, parameters).fetchone()
     if row is None:
         raise psycopg.DataError("a row was expected and none came")
     return row
-
-
-def _safe(error: BaseException, database_url: str) -> str:
-    """The error's text on one line, without the password of the URL."""
-    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
-    try:
-        password = conninfo_to_dict(database_url).get("password")
-    except psycopg.ProgrammingError:
-        # libpq quotes the part that it cannot read, and that part may be the password.
-        return "it is no valid PostgreSQL URL (is a character of the password not percent-encoded?)"
-    return text.replace(str(password), "***") if password else text

@@ -1,6 +1,6 @@
-"""Roles with the rights that `grants` lists, and no others: what `drain roles` prints.
+"""Roles with the rights that `grants` lists, and no others: the SQL that `drain roles` prints.
 
-All are roles that nobody logs in as: a login role is granted those that it needs.
+All are roles without login: a login role is granted those that it needs.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from drain.database.grants import GRANTS, TITLES
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, SchemaError
 
-# Without one that could end the text of a DO block.
+# Characters of a role's name: none can end the text of a DO block.
 _NAME = re.compile(r"[^\W\d][\w.@-]*")
 _LONGEST_NAME_BYTES = 63
 
 
 class Statement(NamedTuple):
-    """One statement, without its semicolon, and why it is there."""
+    """One statement, without its semicolon, and the reason for it."""
 
     sql: str
     reason: str
 
 
 class Owned(NamedTuple):
-    """A table, sequence or function of ours: `kind` as ALTER spells it, the name qualified and quoted."""
+    """Table, sequence or function of ours: `kind` as ALTER spells it, the name qualified and quoted."""
 
     kind: str
     name: str
@@ -40,12 +40,12 @@ class Owned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where our tables are, and whose.
+    """Place of our tables in a database, and their owner.
 
     Attributes:
         schema: Name of the schema.
         owner: Role that owns `staged_jobs`.
-        owner_is_superuser: Whether that role is a superuser, as whom `drain_make_days()` runs then.
+        owner_is_superuser: True if that role is a superuser, with whose rights `drain_make_days()` then runs.
         objects: All tables, sequences and functions whose owner can be changed.
     """
 
@@ -58,35 +58,35 @@ class Installation:
 def statements(
     installation: Installation, names: Mapping[str, str], owner: str | None = None
 ) -> list[Statement]:
-    """The statements that make these roles and give them their rights; they may be executed again and again.
+    """List the statements that make these roles and give them their rights; they may be executed repeatedly.
 
     To be executed in one transaction, which begins with `SETTINGS`.
 
     Args:
-        installation: What `installation_of` has found.
-        names: The name of each role that is wanted, by the keys of `DEFAULT_NAMES`.
-        owner: Role to which everything of ours is handed over; None leaves it where it is.
+        installation: Result of `installation_of`.
+        names: Name of each wanted role, by the keys of `DEFAULT_NAMES`.
+        owner: Role that becomes the owner of everything of ours; None changes no owner.
 
     Raises:
-        ConfigError: A name is none that a role could have.
+        ConfigError: A name is not one that a role could have.
     """
     wanted = dict.fromkeys([*names.values(), *([owner] if owner else ())])
     for name in wanted:
         _require_name(name)
     return [
         *map(_create, wanted),
-        *_home(installation, owner),
+        *_schema_statements(installation, owner),
         *(grant for role, name in names.items() for grant in _grants(installation.schema, role, name)),
     ]
 
 
-# Nothing that somebody has put into a schema is found in the place of PostgreSQL's own, and nobody who stages waits
-# for long behind a lock.
+# Settings of the transaction: no object in another schema is found in the place of PostgreSQL's own, and transactions
+# that stage do not wait long behind a lock.
 SETTINGS = ("SET LOCAL search_path = pg_catalog, pg_temp", "SET LOCAL lock_timeout = '2s'")
 
 
 def script(installation: Installation, found: Iterable[Statement]) -> str:
-    """The statements as a script for psql: one transaction, each statement under the comment that explains it."""
+    """Build a script for psql: one transaction, each statement under the comment that explains it."""
     lines = [f"-- Rights on job-drain's tables in the schema {quoted(installation.schema)}. Safe to repeat."]
     lines += [*_advice(installation), "BEGIN;", *(f"{setting};" for setting in SETTINGS)]
     for reason, group in groupby(found, attrgetter("reason")):
@@ -99,7 +99,7 @@ def apply(connection: Connection, found: Iterable[Statement]) -> None:
 
     Args:
         connection: In autocommit mode, of a superuser, or of the owner of schema and tables who may create roles.
-        found: What `statements` has returned.
+        found: Result of `statements`.
 
     Raises:
         psycopg.Error: Nothing has been changed.
@@ -110,7 +110,7 @@ def apply(connection: Connection, found: Iterable[Statement]) -> None:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it."""
+    """Quote a name for SQL."""
     return Identifier(name).as_string()
 
 
@@ -121,9 +121,9 @@ FROM pg_catalog.pg_class AS job
     JOIN pg_catalog.pg_roles AS owner ON owner.oid = job.relowner
 WHERE job.oid = pg_catalog.to_regclass('staged_jobs')::pg_catalog.oid
 """
-# Our tables, the partitions and the side tables of bulk runs among them, and our functions. A sequence that belongs to
-# a column goes with its table. What a role other than the owner, or a superuser, has made under a name of ours is not
-# ours: a SECURITY DEFINER function among it would get the rights of its new owner.
+# Query for our tables, with partitions and the side tables of bulk runs, and for our functions. A sequence that belongs
+# to a column goes with its table. An object under a name of ours is not ours unless the owner or a superuser has made
+# it: a SECURITY DEFINER function of another role would get the rights of its new owner.
 _OBJECTS = """
 WITH staged AS (
     SELECT relnamespace AS home, relowner AS owner FROM pg_catalog.pg_class
@@ -153,10 +153,10 @@ ORDER BY 1, 2
 
 
 def installation_of(connection: Connection) -> Installation:
-    """Look where our tables are, by the search_path of the connection, and whose.
+    """Find our tables by the search_path of the connection, and their owner.
 
     Raises:
-        SchemaError: There are none.
+        SchemaError: There are no tables of ours.
     """
     found = connection.execute(_HOME).fetchone()
     if found is None:
@@ -178,27 +178,29 @@ def _create(name: str) -> Statement:
     return Statement(
         f"DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}') THEN "
         f"CREATE ROLE {quoted(name)} NOLOGIN; END IF; END $$",
-        "Roles that nobody logs in as: GRANT drain_worker TO the_role_that_your_workers_log_in_as.",
+        "Roles without login: GRANT drain_worker TO the_role_that_your_workers_log_in_as.",
     )
 
 
-def _home(installation: Installation, owner: str | None) -> Iterator[Statement]:
-    """What concerns the schema and its owner."""
+def _schema_statements(installation: Installation, owner: str | None) -> Iterator[Statement]:
+    """List the statements about the schema and its owner."""
     schema, role = quoted(installation.schema), quoted(owner or installation.owner)
     yield Statement(f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}", "The owner makes a partition a day.")
     for kind, name, present in installation.objects if owner else ():
         if present != owner:
-            yield Statement(f"ALTER {kind} {name} OWNER TO {role}", "Everything of ours belongs to one role.")
+            yield Statement(
+                f"ALTER {kind} {name} OWNER TO {role}", "All objects of job-drain belong to one role."
+            )
     yield Statement(
         f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC",
-        "Up to PostgreSQL 14 everybody may create in public, and who finds names there calls what others have made.",
+        "Up to PostgreSQL 14 every role may create objects in public, and a query there may find them first.",
     )
 
 
 def _grants(schema: str, role: str, name: str) -> Iterator[Statement]:
     yield Statement(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {quoted(name)}", f"For {TITLES[role]}")
     for grant in GRANTS[role]:
-        # A comma parts the objects, but for the one within the parentheses of a function.
+        # A comma separates objects, but for the commas within the parentheses of a function.
         objects = [grant.objects] if grant.kind == "FUNCTION" else grant.objects.split(", ")
         places = ", ".join(f"{quoted(schema)}.{each}" for each in objects)
         yield Statement(f"GRANT {grant.privileges} ON {grant.kind} {places} TO {quoted(name)}", grant.reason)

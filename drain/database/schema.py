@@ -1,4 +1,4 @@
-"""Applies `schema.sql` or the migrations, and tells a database that has the schema from one that has not."""
+"""Schema of the database: installed from `schema.sql` or the migrations, and checked by every program."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from pathlib import Path
 
 from psycopg import IsolationLevel, errors
 
-from drain.database import postgres
+from drain.database import locks, postgres
 from drain.database.postgres import Connection
 from drain.errors import SchemaError
 
 VERSION = 3
 
+# Timeout of an installation.
 _LONGEST_SECONDS = 300
 
-# Two who apply at the same time would collide on "IF NOT EXISTS", which looks before it locks. psql would print what a
-# SELECT returns.
-_LOCK = "DO $$ BEGIN PERFORM pg_advisory_xact_lock(1785684580, 3); END $$"
-# Who waits for a table's lock makes everybody else wait behind it.
+# Statement that lets one installation pass at a time: two would collide on "IF NOT EXISTS", which looks before it
+# locks. psql would print the result of a SELECT.
+_LOCK = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock({locks.SCHEMA}); END $$"
+# Timeout for a lock: all later users of the table wait behind the one that waits for its lock.
 _PATIENCE = "SET LOCAL lock_timeout = '2s'"
-# The line of a migration behind which stands what may take long, and be repeated: it begins once the rest is committed.
+# Line of a migration behind which stand statements that may take long, and be repeated: they begin after the commit.
 _AFTER = "-- After the commit:\n"
 
 _LOOK = """
@@ -37,8 +38,8 @@ _NAME = re.compile(
     re.MULTILINE,
 )
 _SCHEMA = "SELECT current_schema()"
-# A partition of a day has the name of a table that is made later.
-_TAKEN = r"""
+# Query for an object of another owner under a name of ours, or under that of a daily partition, which is made later.
+_FOREIGN_OBJECT = r"""
 WITH ours AS (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence'
     WHEN 'i' THEN 'index' WHEN 'I' THEN 'index' ELSE 'table' END AS kind, relname::text AS name
@@ -54,7 +55,7 @@ _UNVALIDATED = """
 SELECT EXISTS (SELECT FROM pg_constraint JOIN pg_catalog.unnest(%s::text[]) AS name
         ON conrelid = to_regclass(name)::oid WHERE NOT convalidated)
 """
-# Databases that had the right version when this program first looked.
+# Databases that had the right version when this process first looked.
 _checked: set[frozenset[tuple[str, str]]] = set()
 
 _GUARD = """
@@ -73,21 +74,21 @@ $guard$;
 
 
 def text() -> str:
-    """The whole of the newest version, as it stands in `schema.sql`."""
+    """Read the newest version of the whole schema, `schema.sql`."""
     return _source("schema.sql").read_text(encoding="utf-8")
 
 
 def script(version: int = VERSION, since: int = 0) -> str:
-    """SQL that does by itself what `drain init` does, for psql.
+    """Build a script for psql that does the same as `drain init`.
 
-    It changes nothing in a database that has another version than it begins with.
+    The script changes nothing in a database with another version than `since`.
 
     Args:
-        version: Which version the database has afterwards.
-        since: Which one it has before; 0 for none.
+        version: Version of the database afterwards.
+        since: Version of the database before; 0 for none.
 
     Raises:
-        SchemaError: There are no such versions, or the way would lead back.
+        SchemaError: There are no such versions, or the second is not the older one.
     """
     if not 1 <= version <= VERSION or not 0 <= since <= VERSION:
         wrong = version if not 1 <= version <= VERSION else since
@@ -104,18 +105,18 @@ def script(version: int = VERSION, since: int = 0) -> str:
 
 
 def install(database_url: str) -> int:
-    """Apply the schema in one transaction, or all that an older one lacks.
+    """Apply the schema in one transaction, or the migrations that an older one lacks.
 
-    What may take long, and needs nobody to wait, follows in a second transaction; if that is interrupted, the next
-    call makes up for it.
+    Statements that may take long, and make no other session wait, follow in a second transaction; if that is
+    interrupted, the next call executes them.
 
     Returns:
-        The version that the database has now. If it had that already, nothing was touched.
+        Version of the database now. If it was that already, nothing was touched.
 
     Raises:
         UnavailableError: The database cannot be reached.
-        SchemaError: It has a newer schema, or somebody else's tables under our names, or an encoding that checks
-            nothing; it takes no writes; its tables are in use; or the role may not create or change them.
+        SchemaError: The database has a newer schema, or another owner's tables under our names, or an encoding that
+            checks nothing; it takes no writes; its tables are in use; or the role may not create or change them.
     """
     connection = postgres.connect(database_url, "drain init")
     with (
@@ -125,7 +126,7 @@ def install(database_url: str) -> int:
     ):
         with _applying(connection, "nothing was changed"):
             found = _version_before(connection)
-            # Even "IF NOT EXISTS" locks out everybody who stages before it looks.
+            # Executed only if needed: even "IF NOT EXISTS" locks the tables, and sessions that stage would wait.
             for step, _ in _steps(found, VERSION):
                 connection.execute(step.encode())
         if _is_unfinished(connection):
@@ -138,7 +139,7 @@ def install(database_url: str) -> int:
 
 
 def version(connection: Connection) -> int | None:
-    """Version of the schema in this database; None if it has none.
+    """Read the version of the schema in this database; None if it has none.
 
     Raises:
         SchemaError: `drain_schema` is not ours, or empty.
@@ -158,7 +159,7 @@ def check(connection: Connection) -> None:
     """Raise unless the database has exactly the schema that this program knows.
 
     Raises:
-        SchemaError: It has none, an older or a newer one, or an encoding that checks nothing.
+        SchemaError: The database has no schema, an older or a newer one, or an encoding that checks nothing.
     """
     _require_encoding(connection)
     found = version(connection)
@@ -171,14 +172,14 @@ def check(connection: Connection) -> None:
             f"the database has version {found} of the schema and this program needs {VERSION}; "
             "run `drain init` to bring it up to date"
         )
-    _checked.add(_where(connection))
+    _checked.add(_database_of(connection))
 
 
 def check_once(connection: Connection) -> None:
-    """As `check`, but only if neither this process nor one that it was forked from has done so already.
+    """Call `check`, unless this process, or one that it was forked from, has done so before.
 
-    An upgrade takes place under programs that run, and each version works with the programs of the one before: what
-    they fork, and the connections that they open anew, are not to be refused before they have been replaced.
+    An upgrade takes place while programs run, and each version works with the programs of the one before: until they
+    are replaced, neither their forked children nor their new connections may be refused.
 
     Raises:
         SchemaError: As `check`.
@@ -188,27 +189,27 @@ def check_once(connection: Connection) -> None:
 
 
 def was_checked(connection: Connection) -> bool:
-    """Whether this process, or one that it was forked from, has found the right version in this database."""
-    return _where(connection) in _checked
+    """Return True if this process, or one that it was forked from, has found the right version in this database."""
+    return _database_of(connection) in _checked
 
 
-def _where(connection: Connection) -> frozenset[tuple[str, str]]:
-    """The database that a connection was told to lead to."""
-    told = connection.info.get_parameters()
-    # What a session is for differs, and so do its settings.
+def _database_of(connection: Connection) -> frozenset[tuple[str, str]]:
+    """Return the parameters of a connection that name its database."""
+    parameters = connection.info.get_parameters()
+    # Sessions in one database differ in their purpose and their settings.
     return frozenset(
-        (name, value) for name, value in told.items() if name not in ("application_name", "options")
+        (name, value) for name, value in parameters.items() if name not in ("application_name", "options")
     )
 
 
 @contextmanager
 def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
-    """One transaction, for one caller at a time.
+    """Open a transaction that one caller at a time passes through.
 
     Raises:
-        SchemaError: It was refused; `otherwise` says what holds then.
+        SchemaError: The database refused it; `otherwise` says what holds then.
     """
-    # Behind the lock, statements have to see what the one before us has committed.
+    # At read committed, statements behind the lock see the commit of the caller before.
     try:
         with postgres.transaction(connection, IsolationLevel.READ_COMMITTED):
             connection.execute(_LOCK)
@@ -229,7 +230,7 @@ def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
 
 
 def _version_before(connection: Connection) -> int:
-    """Version that the database has; 0 for none, in which case there is room for ours."""
+    """Read the version of the database; 0 for none, after a check that our names are free."""
     _require_encoding(connection)
     found = version(connection)
     if found is None:
@@ -247,7 +248,7 @@ def _require_free_names(connection: Connection) -> None:
             "the search_path of the connection names no schema that exists and may be used: "
             "make it first, or correct DRAIN_DATABASE_URL"
         )
-    taken = connection.execute(_TAKEN, {"names": _NAME.findall(text())}).fetchone()
+    taken = connection.execute(_FOREIGN_OBJECT, {"names": _NAME.findall(text())}).fetchone()
     if taken is not None:
         kind, name = taken
         raise _not_ours(f"{kind} {name} in the schema {schema}", "there is no drain_schema beside it")
@@ -259,7 +260,7 @@ def _is_unfinished(connection: Connection) -> bool:
 
 
 def _steps(since: int, to: int) -> list[tuple[str, str]]:
-    """Texts that lead from one version to another, each with what follows after the commit."""
+    """List the scripts from one version to another, each with the statements that follow after its commit."""
     if since == 0 and to == VERSION:
         return [(text(), "")]
     files = [next(_source("migrations").glob(f"{number:04}_*.sql")) for number in range(since + 1, to + 1)]

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from drain.enqueuer.pacer import Pace
-from drain.tables.staged import LAST_PRIORITY, START, Key, Taken
+from drain.tables.staged import LAST_PRIORITY, START, DueJob, Key
 
 # What a sweep without dead rows takes at most.
 _LOOK_SECONDS = 0.005
@@ -49,7 +49,7 @@ class Scan:
         sweep_seconds: How long it took, if it was a sweep; None if it was not.
     """
 
-    rows: Sequence[Taken]
+    rows: Sequence[DueJob]
     is_full: bool
     sweep_seconds: float | None = None
 

@@ -32,9 +32,9 @@ from drain.enqueuer.truncation import PartitionTruncator
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError, DrainError, UnavailableError
 from drain.service import http, systemd
+from drain.tables import counts, waiting
 from drain.tables import leader_progress as notes
-from drain.tables import queries
-from drain.tables.leader_progress import State
+from drain.tables.leader_progress import Progress
 from drain.wire import Producer
 
 log = logging.getLogger(__name__)
@@ -168,8 +168,8 @@ class Daemon:
     def _connect(self) -> Connection:
         connection = postgres.connect(self.settings.database_url, leader.APPLICATION_NAME)
         with postgres.time_limit(connection, _STALLED_SECONDS):
-            pooler.require_own(connection, self.settings.database_url)
-            postgres.set_bounds(
+            pooler.require_own_session(connection, self.settings.database_url)
+            postgres.limit_session(
                 connection,
                 statement_seconds=_STATEMENT_SECONDS,
                 lock_seconds=_LOCK_SECONDS,
@@ -178,7 +178,7 @@ class Daemon:
             schema.check_once(connection)
         return connection
 
-    def _enqueuer(self, connection: Connection, state: State) -> Enqueuer:
+    def _enqueuer(self, connection: Connection, state: Progress) -> Enqueuer:
         return Enqueuer(
             connection,
             self.redis,
@@ -207,7 +207,7 @@ class Daemon:
 
     def _claim_namespace(self, connection: Connection) -> None:
         """Refuse a namespace that another database feeds, before anything is moved."""
-        self.redis.identify(*notes.signature(connection))
+        self.redis.identify(*notes.identity(connection))
         if self._take_over is not None:
             self._take_over_from(connection, self._take_over)
             self._take_over = None
@@ -256,7 +256,7 @@ class Daemon:
         finally:
             ended.set()
 
-    def _lead(self, connection: Connection, state: State) -> None:
+    def _lead(self, connection: Connection, state: Progress) -> None:
         metrics.LEADER.set(1)
         try:
             with self._enqueuer(connection, state) as enqueuer:
@@ -318,7 +318,7 @@ class Daemon:
         self._nap = min(2 * self._nap, _LONGEST_NAP_SECONDS)
 
     def _sleep_seconds(self, connection: Connection) -> float:
-        next_scheduled = queries.seconds_to_next_scheduled(connection)
+        next_scheduled = waiting.seconds_to_next_scheduled(connection)
         longest = min(self.settings.poll_seconds, self._seconds_to_redelivery())
         return longest if next_scheduled is None else max(0.0, min(longest, next_scheduled))
 
@@ -328,13 +328,13 @@ class Daemon:
     def _observe(self, enqueuer: Enqueuer, waits: Waits) -> None:
         connection = enqueuer.connection
         lags = [
-            queries.oldest_due_seconds(connection, bound.key, bound.range.up_to) for bound in enqueuer.bounds
+            waiting.oldest_due_seconds(connection, bound.key, bound.range.up_to) for bound in enqueuer.bounds
         ]
         metrics.LAG.set(max(lags))
         if not enqueuer.awaits_bulk:
-            metrics.STAGED.set(queries.count_staged(connection, _COUNT_UP_TO))
-        metrics.KEPT.set(queries.count_dead(connection, _COUNT_UP_TO))
-        self._count_stale(queries.count_stale(connection))
+            metrics.STAGED.set(counts.count_staged(connection, _COUNT_UP_TO))
+        metrics.KEPT.set(counts.count_dead(connection, _COUNT_UP_TO))
+        self._count_stale(counts.count_stale(connection))
         seconds = waits.look()
         self._queues |= {
             queue for queue in {*enqueuer.queues, *seconds} if metrics.queue_label(queue) == queue

@@ -35,8 +35,8 @@ from drain.enqueuer.forwarding import ForwardBatch, QueuesRefusedError
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import leader_progress as notes
 from drain.tables import staged
-from drain.tables.leader_progress import State
-from drain.tables.staged import Key, Taken
+from drain.tables.leader_progress import Progress
+from drain.tables.staged import DueJob, Key
 from drain.wire import Delivery, Producer
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Batch:
         last_delivery: The highest delivery number so far.
     """
 
-    moved: Sequence[Taken] = ()
+    moved: Sequence[DueJob] = ()
     forwarded: Sequence[Delivery] = ()
     expired: int = 0
     unreadable: int = 0
@@ -109,7 +109,7 @@ class Enqueuer:
         self,
         connection: Connection,
         redis: Producer,
-        state: State,
+        state: Progress,
         *,
         forward_queues: frozenset[str] = frozenset(),
         batch_size: int = 2500,
@@ -117,7 +117,7 @@ class Enqueuer:
         alive: Callable[[], None] = lambda: None,
     ) -> None:
         connection.execute("; ".join(SESSION))
-        redis.identify(*notes.signature(connection))
+        redis.identify(*notes.identity(connection))
         self.connection = connection
         self.redis = redis
         self.last_delivery = state.last_delivery
@@ -135,7 +135,7 @@ class Enqueuer:
         self._pushing: Future[tuple[int, int, int]] | None = None
         # Rows that cannot even be given up, by id: reported once, and passed over from then on.
         self._stuck: list[int] = []
-        self._in_hand: Sequence[Taken] = ()
+        self._in_hand: Sequence[DueJob] = ()
         # Queues whose forwarded jobs are passed over, and until when.
         self._refused_until: dict[str, float] = {}
         self._urgent, self._patient = ScanCursor(URGENT), ScanCursor(PATIENT)
@@ -280,7 +280,7 @@ class Enqueuer:
             # All together took longer than a statement may. Even to let scheduled rows mature may do so.
             rows = len(self._in_hand) or self._limit.rows
             return rows if rows > 1 else 0
-        return 0 if postgres.is_no_fault_of_a_row(error) else len(self._in_hand)
+        return 0 if postgres.fails_for_any_row(error) else len(self._in_hand)
 
     def _give_up(self, explanation: str) -> Batch:
         (row,) = self._in_hand
@@ -289,7 +289,7 @@ class Enqueuer:
             buried = staged.bury(self.connection, [row.id], "unreadable", explanation)
             failpoint(FailurePoint.BURIED)
         except psycopg.Error as error:
-            if postgres.is_no_fault_of_a_row(error):
+            if postgres.fails_for_any_row(error):
                 raise
             log.error("job %d cannot be given up either, it stays staged: %s", row.id, _line(error))
             self._stuck.append(row.id)
@@ -355,8 +355,8 @@ class Enqueuer:
         rows = self._take(bound.range.after, bound.range.up_to, most, skip_locked=skip_locked)
         return Scan(rows, is_full=len(rows) == most, sweep_seconds=monotonic() - began)
 
-    def _take(self, after: Key, up_to: int, most: int, *, skip_locked: bool) -> Sequence[Taken]:
-        return staged.take(
+    def _take(self, after: Key, up_to: int, most: int, *, skip_locked: bool) -> Sequence[DueJob]:
+        return staged.read_due(
             self.connection,
             most,
             after=after,
@@ -382,7 +382,7 @@ class Enqueuer:
             return looks, load
         return _cut(looks, next(place for place, row in enumerate(rows) if row.id == load.left)), load
 
-    def _settle(self, rows: Sequence[Taken], load: ForwardBatch) -> Batch:
+    def _settle(self, rows: Sequence[DueJob], load: ForwardBatch) -> Batch:
         """Send each row of the batch its way, within the transaction that took it."""
         failpoint(FailurePoint.TAKEN)
         expired = [row.id for row in rows if row.expired]
@@ -420,7 +420,7 @@ class Enqueuer:
         failpoint(FailurePoint.PUSHED_FORWARD)
 
 
-def _rows(looks: dict[ScanCursor, Scan]) -> list[Taken]:
+def _rows(looks: dict[ScanCursor, Scan]) -> list[DueJob]:
     return [row for look in looks.values() for row in look.rows]
 
 

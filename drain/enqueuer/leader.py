@@ -12,31 +12,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from drain.config import process_name
-from drain.database import postgres
+from drain.database import locks
 from drain.database.postgres import Connection
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import leader_progress
-from drain.tables.leader_progress import State
-
-# The first number is "jobd" in ASCII; schema.sql spells the same for the trigger.
-_CLASS = 0x6A6F6264
-_LEADER = 1
-_ASLEEP = 2
+from drain.tables.leader_progress import Progress
 
 APPLICATION_NAME = "drain run"
 CHANNEL = "staged_jobs"
 
 
-def try_to_lead(connection: Connection) -> State | None:
+def try_to_lead(connection: Connection) -> Progress | None:
     """Become the leader for as long as this connection lives, or return None: there is one.
 
     Returns:
         Where the last leader got to.
     """
-    if not _try_lock(connection, _LEADER):
+    if not locks.try_lock(connection, locks.LEADER):
         return None
     connection.execute(f"LISTEN {CHANNEL}")
-    found = leader_progress.lead(connection, process_name())
+    found = leader_progress.record_leader(connection, process_name())
     failpoint(FailurePoint.LEADING)
     return found
 
@@ -50,14 +45,14 @@ def asleep(connection: Connection) -> Iterator[bool]:
         what is committed by now can be seen, what comes later will wake us. False if such a
         transaction is open; then look again soon.
     """
-    locked = _try_lock(connection, _ASLEEP)
+    locked = locks.try_lock(connection, locks.ASLEEP)
     failpoint(FailurePoint.ASLEEP)
     try:
         yield locked
     finally:
         # On a broken connection there is nothing to release: the lock went with it.
         if locked and not connection.broken:
-            connection.execute("SELECT pg_advisory_unlock(%s::integer, %s::integer)", (_CLASS, _ASLEEP))
+            locks.unlock(connection, locks.ASLEEP)
 
 
 def wait_for_notify(connection: Connection, seconds: float) -> None:
@@ -67,10 +62,3 @@ def wait_for_notify(connection: Connection, seconds: float) -> None:
     # All that came together is answered by one look at the table.
     for _ in connection.notifies(timeout=0):
         pass
-
-
-def _try_lock(connection: Connection, key: int) -> bool:
-    (locked,) = postgres.fetch_one(
-        connection, "SELECT pg_try_advisory_lock(%s::integer, %s::integer)", (_CLASS, key)
-    )
-    return bool(locked)

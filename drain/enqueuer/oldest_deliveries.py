@@ -16,7 +16,7 @@ from time import monotonic
 
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.pacer import Pace
-from drain.tables import queries
+from drain.tables import waiting
 
 _WHOLE_SECONDS = 300.0
 
@@ -52,9 +52,9 @@ class OldestDeliveries:
 
     def _look_at_all(self) -> dict[str, int]:
         began = monotonic()
-        oldest = dict(queries.oldest_deliveries(self._enqueuer.connection))
+        oldest = dict(waiting.oldest_deliveries(self._enqueuer.connection))
         self._whole.took(monotonic() - began)
         return oldest
 
     def _look_behind_bounds(self) -> dict[str, int]:
-        return dict(queries.oldest_deliveries_from(self._enqueuer.connection, self._bounds))
+        return dict(waiting.oldest_deliveries_from(self._enqueuer.connection, self._bounds))

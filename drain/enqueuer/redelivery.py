@@ -28,9 +28,9 @@ from drain.enqueuer.oldest_deliveries import OldestDeliveries
 from drain.enqueuer.pacer import Pace
 from drain.enqueuer.rq_verdicts import RQVerdicts
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import inflight, leader_progress, queries
-from drain.tables.inflight import Redelivered
-from drain.tables.queries import Retrying
+from drain.tables import leader_progress, redeliveries, waiting
+from drain.tables.redeliveries import Redelivered
+from drain.tables.waiting import Retrying
 from drain.wire import Gone
 from drain.wording import count
 
@@ -144,8 +144,9 @@ class Redelivery:
         looks_at_all = self._all_leases.is_due()
 
         def renumber(last: int) -> list[Redelivered]:
-            within = inflight.EVER if looks_at_all else monotonic() - self._leases_seen_at + _LATE_SECONDS
-            jobs = inflight.redeliver_leases(self.enqueuer.connection, last, _LIMIT, within=within)
+            newly_over = monotonic() - self._leases_seen_at + _LATE_SECONDS
+            within = redeliveries.CENTURY_SECONDS if looks_at_all else newly_over
+            jobs = redeliveries.redeliver_leases(self.enqueuer.connection, last, _LIMIT, within=within)
             lost = {job.id for job in jobs}
             for trial in self._trials.values():
                 # It goes on trial no more: a job that takes its worker along each time must not block the rest.
@@ -161,7 +162,7 @@ class Redelivery:
     def _retries(self) -> int:
         """Push what is due; of a failing queue no more than one job at a time, until one of its jobs finishes."""
         total = 0
-        retrying = queries.retrying_queues(self.enqueuer.connection)
+        retrying = waiting.retrying_queues(self.enqueuer.connection)
         for queue in retrying:
             trial = self._judge(queue)
             if queue.due and (trial is None or not self._is_under_way(trial)):
@@ -198,13 +199,13 @@ class Redelivery:
 
     def _is_under_way(self, trial: Trial) -> bool:
         job_id = trial.job_id
-        return job_id is not None and queries.is_under_way(self.enqueuer.connection, job_id)
+        return job_id is not None and waiting.is_under_way(self.enqueuer.connection, job_id)
 
     def _retry(self, queue: str, trial: Trial | None) -> int:
         limit = _LIMIT if trial is None else 1
 
         def renumber(last: int) -> list[Redelivered]:
-            jobs = inflight.redeliver_retries(self.enqueuer.connection, last, limit, queue=queue)
+            jobs = redeliveries.redeliver_retries(self.enqueuer.connection, last, limit, queue=queue)
             if trial is not None and jobs:
                 trial.job_id = jobs[0].id
             return jobs
@@ -281,12 +282,12 @@ class Redelivery:
     def _unclaimed(self, reason: str, *, above: int, up_to: int, queue: str | None = None) -> int:
         connection = self.enqueuer.connection
         if queue is None:
-            queues = [name for name, _ in queries.oldest_deliveries(connection)]
+            queues = [name for name, _ in waiting.oldest_deliveries(connection)]
             return sum(self._unclaimed(reason, above=above, up_to=up_to, queue=name) for name in queues)
 
         def renumber(last: int) -> list[Redelivered]:
             nonlocal above
-            jobs = inflight.redeliver_unclaimed(
+            jobs = redeliveries.redeliver_unclaimed(
                 connection, last, _LIMIT, queue=queue, above=above, up_to=up_to
             )
             # The next slice need not step over what this one leaves behind.

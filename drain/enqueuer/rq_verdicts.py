@@ -15,8 +15,8 @@ import psycopg
 
 from drain import metrics
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.tables import inflight
-from drain.tables.inflight import Redelivered
+from drain.tables import redeliveries
+from drain.tables.redeliveries import Redelivered
 from drain.visible import visible
 from drain.wire import Fate, tracked_id
 
@@ -82,7 +82,7 @@ class RQVerdicts:
         connection = self.enqueuer.connection
         try:
             with connection.transaction():
-                inflight.bury_redelivered(connection, ids, reason=reason, explanation=explanation)
+                redeliveries.bury_redelivered(connection, ids, reason=reason, explanation=explanation)
         except psycopg.errors.InsufficientPrivilege as error:
             # Roles that an older version has made: the jobs are delivered again, as that version did.
             log.error(

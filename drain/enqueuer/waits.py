@@ -21,28 +21,29 @@ import psycopg
 from drain import metrics
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables.queries import NEXT_ATTEMPTS, WAITS_SINCE
+from drain.tables.columns import DELIVERED, DUE
 from drain.tables.staged import Key
+from drain.tables.waiting import NEXT_ATTEMPTS, WAITS_SINCE
 
 log = logging.getLogger(__name__)
 
-_STAGED = """
+_STAGED = f"""
 WITH RECURSIVE heads AS (
     (SELECT priority FROM staged_jobs_ready
-     WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
+     WHERE {DUE}
          AND (priority, id) > (%(priority)s::integer, %(id)s::bigint) AND priority <= %(up_to)s
      ORDER BY priority, id LIMIT 1)
     UNION ALL
     SELECT following.* FROM heads, LATERAL (
         SELECT priority FROM staged_jobs_ready
-        WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND priority > heads.priority
+        WHERE {DUE} AND priority > heads.priority
             AND priority <= %(up_to)s
         ORDER BY priority, id LIMIT 1) AS following
 )
 SELECT queue, date_part('epoch', clock_timestamp() - min(due_at))
 FROM (SELECT priority FROM heads LIMIT 100) AS first_heads, LATERAL (
     SELECT queue, greatest(staged_at, matured_at) AS due_at FROM staged_jobs_ready AS job
-    WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND job.priority = first_heads.priority
+    WHERE {DUE} AND job.priority = first_heads.priority
         AND (job.priority, job.id) > (%(priority)s::integer, %(id)s::bigint)
     ORDER BY job.priority, job.id LIMIT 100) AS due
 GROUP BY queue
@@ -51,7 +52,7 @@ _DELIVERED = f"""
 SELECT known.queue, oldest.delivery, oldest.claimed_before, date_part('epoch', clock_timestamp() - oldest.since)
 FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
     SELECT delivery, claimed_at IS NOT NULL AS claimed_before, {WAITS_SINCE} AS since FROM inflight_jobs AS job
-    WHERE lease_expires_at IS NULL AND next_run_at IS NULL
+    WHERE {DELIVERED}
         AND job.queue = known.queue AND job.delivery >= known.delivery
     ORDER BY job.delivery LIMIT 1) AS oldest
 """

@@ -291,5 +291,5 @@ def _execute_with_psycopg(
         cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)
         rows = cursor.fetchall()
     for _, pid in rows[:1]:
-        postgres.look_for_pooler(connection, pid)
+        postgres.detect_pooler(connection, pid)
     return [job_id for job_id, _ in rows]

@@ -1,28 +1,29 @@
-"""Every statement that moves a job from one table to the next. No other code writes to these tables.
+"""Every statement on the tables, by the state that a row leaves. No other code writes to these tables.
 
-Which table a row is in is its state, and a statement stands in the module of the table that the row leaves:
+The table that a row is in is its state, and moving is DELETE and INSERT in one statement. In the order in which a job
+passes:
 
-    staged     the application ──► staged_jobs; due, expired or unreadable rows leave it
-    inflight   claimed, extended, tried again, deferred, redelivered; finished or given up
-    dead       retried or discarded by a person
-    finished   by the day, archived
-    bulk       runs that stage by the million, and their side tables
-    stale      what was refused, for people to see
-    state      the enqueuer's own notes
+    columns          lists of columns and conditions of indexes, each of them once, for all modules
+    staged           applications and bulk runs insert; rows that are due move in flight, or are given up
+    bulk             runs that stage jobs by the million through side tables, all in one commit
+    claims           a job in flight becomes one worker's, under a token and a lease
+    limits           attempts, timeout and lease of a claim, as the worker's registration has them
+    leases           leases of claims, extended by heartbeats or given back
+    outcomes         a claimed job is finished, tried again, deferred, interrupted or given up
+    stale            outcomes that were refused because their token was stale
+    redeliveries     jobs in flight that get a new delivery number, because a worker or Redis has lost them
+    finished         daily partitions of finished jobs: made ahead, archived, dropped
+    dead             jobs that were given up: revived or discarded by a person
+    leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
+    waiting          questions about jobs that wait: the oldest of each kind, the next one to come due
+    counts           numbers of jobs in each state, for `drain status` and the metrics
+    queries          questions of people: lists of jobs, one job whole, names of queues, the leader
 
-Each function is one statement on a psycopg connection. Whether that is in a transaction, and at which
-isolation level, is for the caller to say; the docstrings tell what they rely on.
+What always holds here:
+
+- Rows are changed and taken out by the modules of their table alone: those of `inflight_jobs` by claims, leases,
+  outcomes and redeliveries. tests/unit/test_schema_text.py names for each module the tables that it may write to.
+- A claimed job is recorded under its fencing token, or not at all.
+- A function is one statement, or a few, on a psycopg connection. The caller decides about the transaction and its
+  isolation level; a docstring says what the function relies on.
 """
-
-from collections.abc import Iterable
-
-# What a job brings along from table to table.
-JOB_COLUMNS = (
-    "id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
-    "max_attempts, timeout_seconds, context, staged_at, fencing_token, history, salt"
-)
-
-
-def id_array(ids: Iterable[int]) -> str:
-    """Ids as the text of a PostgreSQL array; measured: a quarter of what a list costs psycopg."""
-    return "{" + ",".join(map(str, ids)) + "}"

@@ -1,7 +1,7 @@
-"""Runs that stage jobs by the million: all of a run's rows appear in one commit, and only once.
+"""Bulk runs, which stage jobs by the million: all of a run's rows appear in one commit, and only once.
 
-Each run that is under way has a side table, to which any number of tasks copy rows, some of them in vain. The
-commit takes over the rows of those tasks that count, notes the run, and drops its side tables.
+Each run that is under way has a side table, to which any number of tasks copy rows; Spark may discard the work of some.
+The commit stages the rows of the tasks that count, records the run, and drops its side tables.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from typing import NamedTuple
 from psycopg import errors
 from psycopg.sql import SQL, Identifier
 
+from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 from drain.errors import StageError
 from drain.tables import staged
 
 TASK = "task"
 
-_LOOKED_AT = 200
+# Upper bound of the characters of a row that an error message shows.
+_SHOWN_CHARACTERS = 200
 _FIND_RUN = "SELECT rows FROM bulk_runs WHERE run_id = %s"
 _NOTE_RUN = "INSERT INTO bulk_runs (run_id, rows) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 _CREATE = "SELECT drain_create_side_table(%s::text)"
 _DROP = "SELECT drain_drop_side_table(%s::text)"
 _DROP_ALL = "SELECT drain_drop_side_table(name) FROM bulk_side_tables WHERE run_id = %s"
-_RUN_ALONE = "SELECT pg_try_advisory_lock(1785684586, hashtext(%s))"
-# Those who still write to what is left of a run, or are just committing it.
+# Ends the sessions that still write to a side table of a run, or are just committing it.
 _END_WRITERS = """
 SELECT pg_terminate_backend(pid) FROM bulk_side_tables AS side JOIN pg_locks ON relation = to_regclass(side.name)::oid
 WHERE run_id = %s AND locktype = 'relation' AND pid <> pg_backend_pid()
 """
-# What is being copied, and what has been: the latter is known within a second of the task's commit.
+# Counts rows that are being copied, and rows that have been: the latter are known within a second of a task's commit.
 _COPIED = """
 SELECT coalesce(sum(pg_stat_get_tuples_inserted(to_regclass(name)) + coalesce((
     SELECT sum(tuples_processed) FROM pg_stat_progress_copy WHERE relid = to_regclass(name)::oid)::bigint, 0)),
@@ -44,32 +45,31 @@ SELECT {column} FROM {table} WHERE task = ANY (%s) AND NOT pg_input_is_valid({co
 
 
 class Task(NamedTuple):
-    """One that has copied its rows and committed them."""
+    """Task that has copied its rows and committed them."""
 
     number: int
     rows: int
 
 
 def rows_of(connection: Connection, run_id: str) -> int | None:
-    """How many jobs the run has staged; None if it has not."""
+    """Return the number of jobs that the run has staged; None if it has not."""
     found = connection.execute(_FIND_RUN, (run_id,)).fetchone()
     return None if found is None else int(found[0])
 
 
 def try_to_run(connection: Connection, run_id: str) -> bool:
     """Take the lock of a run for as long as the session lives; False if another session has it."""
-    (taken,) = fetch_one(connection, _RUN_ALONE, (run_id,))
-    return bool(taken)
+    return locks.try_lock(connection, locks.BULK_RUN, run_id)
 
 
-def copied(connection: Connection, run_id: str) -> int:
-    """How many rows a run's tasks have copied so far, about."""
+def copied_rows(connection: Connection, run_id: str) -> int:
+    """Estimate the number of rows that a run's tasks have copied so far."""
     (rows,) = fetch_one(connection, _COPIED, (run_id,))
     return int(rows)
 
 
 def create_side_table(connection: Connection, run_id: str) -> str:
-    """Make a side table for a run that begins; side tables that nobody has used for a day are dropped."""
+    """Make a side table for a run that begins; side tables that are a day old are dropped."""
     (name,) = fetch_one(connection, _CREATE, (run_id,))
     return str(name)
 
@@ -80,16 +80,16 @@ def drop_side_table(connection: Connection, name: str) -> None:
 
 
 def drop_side_tables(connection: Connection, run_id: str) -> None:
-    """Drop what is left of a run."""
+    """Drop all side tables of a run."""
     connection.execute(_DROP_ALL, (run_id,))
 
 
 def abandon(connection: Connection, run_id: str) -> None:
-    """End whoever still writes for a run, and drop what is left of it. If it was staged, that stays.
+    """End the sessions that still write for a run, and drop its side tables. Jobs that it has staged stay.
 
     Args:
         connection: In autocommit mode.
-        run_id: The run; the caller holds its lock.
+        run_id: Id of the run, whose lock the caller holds.
     """
     connection.execute(_END_WRITERS, (run_id,))
     drop_side_tables(connection, run_id)
@@ -103,17 +103,18 @@ def stage(
     *,
     rows_per_second: float | None = None,
 ) -> int:
-    """Stage what these tasks have copied, in one transaction of its own, unless the run has been staged.
+    """Stage the rows that these tasks have copied, in a transaction of its own, unless the run has been staged.
 
     Args:
         connection: In autocommit mode.
-        run_id: The run. Of several that commit at the same time, one stages, and the others learn of it.
-        side_table: Where the rows are. It is dropped, and so are all others of this run.
-        tasks: Which rows count.
-        rows_per_second: So many of them come due in each second from now on; None: all at once.
+        run_id: Id of the run. Of several callers that commit at the same time, one stages, and the others return the
+            same number.
+        side_table: Name of the side table with the rows. It is dropped, and so are all others of this run.
+        tasks: Tasks whose rows count.
+        rows_per_second: Number of rows that come due in each second from now on; None: all at once.
 
     Returns:
-        How many jobs the run has staged, now or before.
+        Number of jobs that the run has staged, now or before.
 
     Raises:
         StageError: A row breaks a rule of `staged_jobs`, or rows are missing; nothing is staged.
@@ -136,9 +137,9 @@ def stage(
             f"the rows of run {run_id!r} are gone: another driver has staged it, or a day has passed"
         ) from None
     except errors.IntegrityError as error:
-        row = (error.diag.message_detail or "").strip()[:_LOOKED_AT]
+        row = (error.diag.message_detail or "").strip()[:_SHOWN_CHARACTERS]
         raise StageError(
-            f"nothing was staged, for a row breaks the rule {broken_rule(error)!r}: {row}"
+            f"nothing was staged, because a row breaks the rule {broken_rule(error)!r}: {row}"
         ) from None
     except (errors.DatetimeFieldOverflow, errors.IntervalFieldOverflow):
         raise StageError(
@@ -147,20 +148,20 @@ def stage(
         ) from None
     except errors.DataError as error:
         text = _text_that_is_no_json(connection, side_table, numbers) or error.diag.message_primary
-        raise StageError(f"nothing was staged, for a row cannot be read as JSON: {text}") from None
+        raise StageError(f"nothing was staged, because a row cannot be read as JSON: {text}") from None
     _drop_unused(connection, run_id)
     return expected
 
 
 def _drop_unused(connection: Connection, run_id: str) -> None:
-    """Drop what other drivers of the run have left; not what one is writing to, who will drop it by itself."""
+    """Drop the side tables of other drivers of the run, but for one in use, which its own driver drops."""
     with suppress(errors.LockNotAvailable), connection.transaction():
         connection.execute("SET LOCAL lock_timeout = '100ms'")
         drop_side_tables(connection, run_id)
 
 
 def broken_rule(error: errors.IntegrityError) -> str:
-    """The rule that a row breaks, in words: constraints of ours are named so."""
+    """Name the rule that a row breaks, in words: our constraints are named so."""
     if error.diag.constraint_name:
         return error.diag.constraint_name.replace("_", " ")
     return f"{(error.diag.column_name or 'a column').replace('_', ' ')} must not be null"
@@ -175,5 +176,5 @@ def _text_that_is_no_json(connection: Connection, side_table: str, numbers: Sequ
             # Before PostgreSQL 16.
             return None
         if found is not None:
-            return f"{column} = {str(found[0])[:_LOOKED_AT]}"
+            return f"{column} = {str(found[0])[:_SHOWN_CHARACTERS]}"
     return None

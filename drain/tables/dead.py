@@ -1,4 +1,4 @@
-"""Out of `dead_jobs`: by the hand of a person, and no other."""
+"""Dead jobs, revived or discarded; only people do either."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drain.database.postgres import Connection
+from drain.tables.columns import JOB
 
 _SELECTED = """
 (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
@@ -14,24 +15,27 @@ _SELECTED = """
     AND (%(job_name)s::text IS NULL OR job_name = %(job_name)s)
     AND (%(tag)s::text IS NULL OR tag = %(tag)s)
 """
-# Fresh attempts, the same id, and a memory of what it died of. An expiry that has passed would only
-# kill it again, so it is dropped: a person has just said that the job is wanted. A token that staged_jobs refuses no
-# claim has ever held, so the job begins with a new one; a job whose id it refuses stays dead, and holds up no other.
+# Columns of `staged_jobs` -> their values in a row of `dead_jobs`: fresh attempts, the same id, and a memory of what
+# the job died of. An expiry that has passed would only kill the job again, so it is dropped: a person has just said
+# that the job is wanted. No claim has ever held a token that `staged_jobs` refuses, so such a job gets a new one.
+_REVIVED = {column: column for column in JOB.split(", ")} | {
+    "matured_at": "now()",
+    "expires_at": "CASE WHEN expires_at > now() THEN expires_at END",
+    "fencing_token": """
+    CASE WHEN fencing_token >= 0 AND fencing_token <= 1000000000000000000 THEN fencing_token ELSE 0 END""",
+    "history": """
+    coalesce(history, '[]') || pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object(
+        'died_at', died_at, 'reason', reason, 'explanation', explanation,
+        'attempts', attempts, 'last_error', last_error))""",
+}
+# A job whose id `staged_jobs` refuses stays dead, and does not keep other jobs from being revived.
 REVIVE = f"""
 WITH revived AS (
     DELETE FROM dead_jobs WHERE {_SELECTED} AND id > 0 AND id < 1000000000000000000 RETURNING *
 )
-INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, tag,
-    max_attempts, timeout_seconds, context, staged_at, scheduled_at, matured_at, expires_at,
-    fencing_token, salt, history)
+INSERT INTO staged_jobs ({", ".join(_REVIVED)})
 OVERRIDING SYSTEM VALUE
-SELECT id, job_name, job_args, job_kwargs, queue, priority, tag,
-    max_attempts, timeout_seconds, context, staged_at, scheduled_at, now(),
-    CASE WHEN expires_at > now() THEN expires_at END,
-    CASE WHEN fencing_token >= 0 AND fencing_token <= 1000000000000000000 THEN fencing_token ELSE 0 END, salt,
-    coalesce(history, '[]') || pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object(
-        'died_at', died_at, 'reason', reason, 'explanation', explanation,
-        'attempts', attempts, 'last_error', last_error))
+SELECT {", ".join(_REVIVED.values())}
 FROM revived
 """
 DISCARD = f"DELETE FROM dead_jobs WHERE {_SELECTED}"
@@ -44,7 +48,7 @@ COUNT_DEAD = f"SELECT count(*) FROM dead_jobs WHERE {_SELECTED}"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead jobs; all of the given criteria have to hold, and none given means all."""
+    """Selection of dead jobs: all given criteria have to hold; without any, all jobs are selected."""
 
     ids: tuple[int, ...] | None = None
     queue: str | None = None
@@ -52,27 +56,27 @@ class Selection:
     tag: str | None = None
 
     def parameters(self) -> dict[str, Any]:
-        """As parameters of the statements on `dead_jobs`."""
+        """Return the criteria as parameters of the statements on `dead_jobs`."""
         ids = None if self.ids is None else list(self.ids)
         return {"ids": ids, "queue": self.queue, "job_name": self.job_name, "tag": self.tag}
 
 
 def count(connection: Connection, selection: Selection) -> int:
-    """How many dead jobs the selection names."""
+    """Count the dead jobs of a selection."""
     cursor = connection.execute(COUNT_DEAD, selection.parameters())
     return int(cursor.fetchall()[0][0])
 
 
 def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
-    """Those of these ids that are no dead job's."""
+    """Find the ids among these that no dead job has."""
     return [job_id for (job_id,) in connection.execute(NOT_DEAD, (list(ids),))]
 
 
 def revive(connection: Connection, selection: Selection) -> int:
-    """Stage dead jobs anew, due at once, under their old ids; returns how many. One whose id is out of bounds stays."""
+    """Stage dead jobs again, due at once, under their old ids; returns their number. Ids out of range stay dead."""
     return connection.execute(REVIVE, selection.parameters()).rowcount
 
 
 def discard(connection: Connection, selection: Selection) -> int:
-    """Delete dead jobs for good; returns how many."""
+    """Delete dead jobs for good; returns their number."""
     return connection.execute(DISCARD, selection.parameters()).rowcount

@@ -1,4 +1,4 @@
-"""Partitions of `finished_jobs`: made before their day, dropped when the day has been archived."""
+"""Partitions of `finished_jobs`, one a day: made before their day, dropped when the day has been archived."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from psycopg import Rollback
 
+from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 
-# Where rows of a day without a partition are.
+# Partition with the rows of all days that have no partition of their own.
 OTHER = "finished_jobs_other"
 
 _MAKE_DAYS = "SELECT drain_make_days(%s::integer)"
@@ -35,76 +36,74 @@ SELECT coalesce(
     (SELECT count(*) FROM finished_jobs WHERE finished_at >= %(begin)s AND finished_at < %(end)s))
 """
 _DROPPED = "SELECT dropped_before, dropped_up_to FROM drain_state"
-# As drain_checksum_of_late spells times.
+# Settings under which times are spelled as in drain_checksum_of_late.
 _SPELLING = "SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'"
-# One statement: what is counted is what is deleted.
+# One statement, so that exactly the deleted rows are counted.
 _DELETE_LATE = """
 WITH job AS (
     DELETE FROM finished_jobs_other WHERE finished_at >= %(day)s::date AND finished_at < %(day)s::date + 1 RETURNING *
 )
 SELECT count(*), coalesce(sum(hashtextextended(job::text, 0::bigint)), 0) FROM job
 """
-_ARCHIVE_ALONE = "SELECT pg_try_advisory_lock(1785684580, 6)"
 _SEEN = """
 SELECT extract(epoch FROM now())::float8, pg_snapshot_xmax(seen)::text,
     array(SELECT xid::text::bigint FROM pg_snapshot_xip(seen) AS xid)
 FROM pg_current_snapshot() AS seen
 """
-# What a person executes after the rows have come here with a dump, from a server that had come further.
+# Statement for a person, after rows have come here with a dump from a server whose transaction ids were higher.
 ADOPT = "UPDATE finished_jobs SET finished_xid = DEFAULT WHERE finished_xid >= pg_snapshot_xmax(pg_current_snapshot())"
 _NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
 class Day(NamedTuple):
-    """Where the rows of a day are: a partition of that day alone, by the name of the table, or `OTHER`."""
+    """Day, and the table with its rows: the partition of that day alone, or `OTHER`."""
 
     partition: str
     date: date
 
 
 class Checksum(NamedTuple):
-    """Of all rows of a day, in any order."""
+    """Count and checksum of all rows of a day, in any order."""
 
     rows: int
     value: int
 
 
 class Dropped(NamedTuple):
-    """A day that was dropped, and how many jobs it had: an estimate for very many of them."""
+    """Day that was dropped, and the number of its jobs: an estimate if there were very many."""
 
     date: date
     jobs: int
 
 
 def try_to_archive(connection: Connection) -> bool:
-    """Take the lock of whoever archives for as long as the session lives; False if another session has it."""
-    (taken,) = fetch_one(connection, _ARCHIVE_ALONE)
-    return bool(taken)
+    """Take the lock of `drain archive` for as long as the session lives; False if another session has it."""
+    return locks.try_lock(connection, locks.ARCHIVE)
 
 
 def make_days(connection: Connection, ahead: int) -> int:
-    """Make the partitions of today and of so many days after it, if nobody has; returns how many were made."""
+    """Make the missing partitions of today and of `ahead` days after it; returns how many were made."""
     (made,) = fetch_one(connection, _MAKE_DAYS, (ahead,))
     return int(made)
 
 
 def days(connection: Connection) -> list[Day]:
-    """The days that have a partition, the oldest first."""
+    """List the days that have a partition, the oldest first."""
     return [Day._make(row) for row in connection.execute(_DAYS)]
 
 
 def today(connection: Connection) -> date:
-    """The day that is not over, by the database's clock and UTC."""
+    """Return the day that is not over, by the database's clock and UTC."""
     found: date
     (found,) = fetch_one(connection, _TODAY)
     return found
 
 
 def closed_days(connection: Connection, keep: int = 0) -> list[Day]:
-    """The days that are over and in Postgres, the oldest first; without the last `keep` of them.
+    """List the days that are over and in Postgres, the oldest first; without the last `keep` of them.
 
-    Those without a partition are among them, if rows of theirs are in `OTHER`.
+    Days without a partition are among them, if `OTHER` has rows of theirs.
     """
     end = today(connection) - timedelta(days=keep)
     closed = [day for day in days(connection) if day.date < end]
@@ -113,22 +112,22 @@ def closed_days(connection: Connection, keep: int = 0) -> list[Day]:
 
 
 def checksum(connection: Connection, day: Day) -> Checksum:
-    """Count and checksum of a day, as `remove` wants them; in the snapshot of the open transaction."""
+    """Return count and checksum of a day, for `remove_day`; in the snapshot of the open transaction."""
     if day.partition == OTHER:
         return Checksum._make(fetch_one(connection, _CHECKSUM_OF_LATE, (day.date,)))
     return Checksum._make(fetch_one(connection, _CHECKSUM, (day.partition,)))
 
 
-def remove(connection: Connection, day: Day, expected: Checksum) -> bool:
-    """Drop the day's partition, or delete its rows from `OTHER`, if they are still those; returns whether it did.
+def remove_day(connection: Connection, day: Day, expected: Checksum) -> bool:
+    """Drop the day's partition, or delete its rows from `OTHER`, if the rows are still as expected; False if not.
 
     Args:
         connection: In autocommit mode, at read committed.
-        day: That has been archived.
-        expected: What was archived.
+        day: Day that has been archived.
+        expected: Count and checksum of the archived rows.
 
     Raises:
-        psycopg.errors.LockNotAvailable: Somebody is using the partition.
+        psycopg.errors.LockNotAvailable: Another session is using the partition.
     """
     if day.partition == OTHER:
         return _delete_late(connection, day.date, expected)
@@ -137,14 +136,14 @@ def remove(connection: Connection, day: Day, expected: Checksum) -> bool:
 
 
 def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
-    """Drop the oldest day that is over, but for the last `keep` of them; None if there is none.
+    """Drop the oldest day that is over, unless it is one of the last `keep`; None if there is none.
 
-    Nothing is archived. Of a day without a partition some thousand rows go at a time. None also while another session
-    holds the lock of `try_to_archive`.
+    Nothing is archived. Of a day without a partition some thousand rows are deleted at a time. None also while another
+    session holds the lock of `try_to_archive`.
 
     Args:
         connection: In autocommit mode, at read committed.
-        keep: From 1: today and the day before it always stay.
+        keep: Number of days, from 1: today and the day before it always stay.
 
     Raises:
         psycopg.errors.LockNotAvailable: Another session is using the table.
@@ -153,33 +152,35 @@ def drop_old_day(connection: Connection, keep: int) -> Dropped | None:
     return None if day is None else Dropped(day, int(jobs))
 
 
-def jobs_of(connection: Connection, day: Day) -> int:
-    """Number of jobs of a day: exact, or PostgreSQL's estimate for a partition of 64 MB or more."""
+def count_jobs(connection: Connection, day: Day) -> int:
+    """Count the jobs of a day: exactly, or by PostgreSQL's estimate for a partition of 64 MB or more."""
     begin = datetime(day.date.year, day.date.month, day.date.day, tzinfo=UTC)
-    # All rows of days without a partition are in one table, whose size says nothing about a day.
+    # All days without a partition share one table, whose size says nothing about a day.
     partition = None if day.partition == OTHER else day.partition
     given = {"partition": partition, "begin": begin, "end": begin + timedelta(days=1)}
     (jobs,) = fetch_one(connection, _JOBS_OF_DAY, given)
     return int(jobs)
 
 
-def dropped(connection: Connection) -> tuple[date | None, int]:
-    """Day before which days have been dropped unarchived, and the highest id of a job that went with them."""
+def dropped_up_to(connection: Connection) -> tuple[date | None, int]:
+    """Return the day before which days were dropped unarchived, and the highest id among their jobs."""
     before, up_to = fetch_one(connection, _DROPPED)
     return before, int(up_to or 0)
 
 
 def next_transaction(connection: Connection) -> int:
-    """What `finished_xid` is not below in any row that is committed from now on, or was not seen until now.
+    """Return the xmax of a new snapshot: no transaction that begins from now on has a lower `finished_xid`.
 
-    Open transactions may have a lower one, and their rows have not been seen either.
+    Open transactions may have a lower one, and their rows are not visible to the snapshot either.
     """
     (number,) = fetch_one(connection, _NEXT_TRANSACTION)
     return int(number)
 
 
-def seen(connection: Connection) -> tuple[datetime, int, list[int]]:
-    """What the open transaction sees: as of which time, rows of transactions below which number, but for these.
+def visible_transactions(connection: Connection) -> tuple[datetime, int, list[int]]:
+    """Describe the snapshot of the open transaction: its time, its xmax, and the transactions open at that time.
+
+    Visible are the rows of all transactions with a number below xmax, but for the open ones.
 
     Args:
         connection: With a repeatable-read transaction open.
@@ -189,7 +190,7 @@ def seen(connection: Connection) -> tuple[datetime, int, list[int]]:
 
 
 def clock(connection: Connection) -> float:
-    """The database's clock, in seconds since 1970."""
+    """Read the database's clock, in seconds since 1970."""
     (seconds,) = fetch_one(connection, _CLOCK)
     return float(seconds)
 

@@ -1,4 +1,4 @@
-"""`drain_state` and its two sequences: what one leader leaves for the next."""
+"""Notes that one leader leaves for the next: `drain_state` and its two sequences."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from drain.errors import SchemaError
 _LOST = SchemaError("drain_state has lost its only row; schema.sql says how to put it back")
 
 
-class State(NamedTuple):
-    """What a leader has to know of those before it."""
+class Progress(NamedTuple):
+    """Progress of all leaders so far: the last delivery number, and the number up to which all have been pushed."""
 
     last_delivery: int
     pushed_up_to: int
 
 
-def lead(connection: Connection, leader: str) -> State:
-    """Write down who leads from now on; returns where the last leader got to."""
+def record_leader(connection: Connection, leader: str) -> Progress:
+    """Record the name of the new leader; returns the progress of the leaders before it."""
     statement = "UPDATE drain_state SET leader = %s, leader_since = clock_timestamp()"
     if not connection.execute(statement, (leader,)).rowcount:
         raise _LOST
@@ -27,7 +27,7 @@ def lead(connection: Connection, leader: str) -> State:
 
 
 def installation(connection: Connection) -> UUID:
-    """What tells this database's jobs from those of any other."""
+    """Read the installation: the id that tells this database's jobs from those of any other."""
     row: tuple[UUID] | None = connection.execute(
         "SELECT installation FROM drain_state WHERE only_row"
     ).fetchone()
@@ -36,24 +36,24 @@ def installation(connection: Connection) -> UUID:
     return row[0]
 
 
-def signature(connection: Connection) -> tuple[str, str]:
-    """What Redis is told of this database: its installation, and database and server for people to read."""
+def identity(connection: Connection) -> tuple[str, str]:
+    """Return the texts that identify this database in Redis: its installation, and a name for people to read."""
     info = connection.info
     return str(installation(connection)), f"{info.dbname} on {info.host or 'localhost'}:{info.port}"
 
 
-def progress(connection: Connection) -> State:
-    """How far the leaders have got."""
-    # In this order: both may move on in between, and the watermark never overtakes the number.
+def progress(connection: Connection) -> Progress:
+    """Read the progress of the leaders so far."""
+    # In this order: both may grow between the two statements, and the watermark never overtakes the number.
     (pushed_up_to,) = fetch_one(connection, "SELECT last_value FROM drain_pushed_up_to")
     (last_delivery,) = fetch_one(connection, "SELECT last_value FROM drain_last_delivery")
-    return State(last_delivery, pushed_up_to)
+    return Progress(last_delivery, pushed_up_to)
 
 
 def record_progress(connection: Connection, last_delivery: int, pushed_up_to: int) -> None:
-    """Write down the numbers handed out, and the number up to which all have been pushed.
+    """Record the last delivery number, and the number up to which all have been pushed.
 
-    Stands at once and for good, also when the transaction around it is rolled back.
+    Takes effect at once and for good, also when the transaction around it is rolled back.
     """
     connection.execute(
         "SELECT setval('drain_last_delivery'::regclass, %s::bigint), "

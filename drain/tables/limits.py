@@ -1,4 +1,4 @@
-"""Limits of a claim: those of its job's registration, or the defaults."""
+"""Limits of a claim, from the registration of its job, or the defaults."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ DEFAULT_LEASE_SECONDS = 30.0
 
 
 class Limits(NamedTuple):
-    """What a claim has to know of a registration.
+    """Limits that a registration sets for the claims of its job.
 
     Attributes:
-        max_attempts: Claims that may fail before the job is dead; 0 for no limit.
-        timeout_seconds: How long one attempt may run.
-        lease_seconds: For how long the claim holds without a heartbeat.
+        max_attempts: Number of attempts after which a failing job is dead; 0 for no limit.
+        timeout_seconds: Time limit of one attempt.
+        lease_seconds: Length of the lease of a claim without a heartbeat.
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS

@@ -1,4 +1,4 @@
-"""Into `staged_jobs`, and out of it: what applications promise, and what the enqueuer does with it."""
+"""Staged jobs: inserted by applications and bulk runs, moved in flight or given up by the enqueuer."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import NamedTuple, TypeAlias
 
 from psycopg.sql import Identifier
 
+from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
-from drain.tables import JOB_COLUMNS, id_array
+from drain.tables.columns import DUE, JOB, id_array
 
-# Which rows a look reads: those behind this `(priority, id)`.
+# Position in the order of the rows that are due: `(priority, id)`; a scan reads the rows behind one.
 Key: TypeAlias = tuple[int, int]
 START: Key = (-(2**31), -(2**63))
 LAST_PRIORITY = 2**31 - 1
 
 
 def insert_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
-    """INSERT of one row into `staged_jobs`; columns that are left out get the schema's defaults.
+    """Build the INSERT of one row into `staged_jobs`; columns that are left out get the schema's defaults.
 
     Args:
-        columns: Names of the columns that are given; never the caller's input.
+        columns: Names of the given columns; constants of ours, never an application's input.
         placeholder: Spells the placeholder of a column in the parameter style of the driver.
     """
     values = ", ".join(_value(column, placeholder) for column in columns)
@@ -28,7 +29,7 @@ def insert_statement(columns: Sequence[str], placeholder: Callable[[str], str]) 
 
 
 def insert_many_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
-    """INSERT of one row for each element of the JSON array `arguments`, as `[args, kwargs]`.
+    """Build the INSERT of one row for each element of the JSON array `arguments`, as `[args, kwargs]`.
 
     All rows share the given columns. The ids come back in the order of the elements.
     """
@@ -65,12 +66,12 @@ WHERE id = ANY (ARRAY (
 
 
 def mature(connection: Connection, limit: int) -> int:
-    """Let up to `limit` scheduled rows whose time has come take part in `take`; returns how many."""
+    """Mark up to `limit` scheduled rows whose time has come as matured, for `read_due`; returns how many."""
     return connection.execute(MATURE, (limit,)).rowcount
 
 
-class Taken(NamedTuple):
-    """What the enqueuer has to know of a row that is due, to move and push it."""
+class DueJob(NamedTuple):
+    """Columns of a due row that the enqueuer needs to move and push it; `expired` if its `expires_at` has passed."""
 
     id: int
     queue: str
@@ -81,25 +82,25 @@ class Taken(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Where it stands in the order in which rows are taken."""
+        """Position in the order in which rows are read."""
         return self.priority, self.id
 
 
-# A batch is a list of ids, and each statement after this one names exactly these. Never `id <= last`:
-# a lower id whose transaction commits later would be deleted without ever having been seen.
-_TAKE = """
+# A batch is a list of ids, and each statement after this one names exactly these. A condition `id <= last` would delete
+# a lower id whose transaction commits later, and which was never read.
+_READ_DUE = f"""
 SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority
 FROM staged_jobs_ready
-WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL)
+WHERE {DUE}
     AND (priority, id) > (%s::integer, %s::bigint) AND priority <= %s AND id <> ALL (%s::bigint[])
-{of_queues}
+{{of_queues}}
 ORDER BY priority, id LIMIT %s
 """
-TAKE = _TAKE.format(of_queues="")
-TAKE_OF_OTHER_QUEUES = _TAKE.format(of_queues="AND queue <> ALL (%s)")
+READ_DUE = _READ_DUE.format(of_queues="")
+READ_DUE_OF_OTHER_QUEUES = _READ_DUE.format(of_queues="AND queue <> ALL (%s)")
 
 
-def take(
+def read_due(
     connection: Connection,
     limit: int,
     *,
@@ -108,36 +109,36 @@ def take(
     leave: Sequence[int] = (),
     leave_queues: Sequence[str] = (),
     skip_locked: bool = False,
-) -> list[Taken]:
+) -> list[DueJob]:
     """Read up to `limit` due rows in the order of `priority, id`.
 
-    To be called in a repeatable-read transaction, so that the statements which follow see the same
-    rows, and fail rather than wait for news when one of them has been changed by somebody else.
+    To be called in a repeatable-read transaction, so that the statements which follow see the same rows, and fail
+    when another session has changed one of them.
 
     Args:
         connection: The leader's, with a transaction open.
-        limit: The most rows to take.
-        after: Where to begin. What is due and stands before it is not seen.
-        up_to: The last priority to look at.
+        limit: Upper bound of the rows.
+        after: Position behind which the scan begins; rows that are due before it are not read.
+        up_to: Last priority that is read.
         leave: Ids to pass over.
         leave_queues: Names of queues to pass over.
-        skip_locked: Lock the rows, passing over those that another session has locked. Costs a write
-            for each row, so it is for the case that a batch ran into such a lock.
+        skip_locked: Lock the rows, passing over those that another session has locked. Costs a write for each row, so
+            it is for the case that a batch ran into such a lock.
     """
     lock = "FOR UPDATE SKIP LOCKED" if skip_locked else ""
-    statement, queues = (TAKE_OF_OTHER_QUEUES, (list(leave_queues),)) if leave_queues else (TAKE, ())
+    statement, queues = (READ_DUE_OF_OTHER_QUEUES, (list(leave_queues),)) if leave_queues else (READ_DUE, ())
     rows = connection.execute(statement + lock, (*after, up_to, id_array(leave), *queues, limit), binary=True)
-    return [Taken._make(row) for row in rows.fetchall()]
+    return [DueJob._make(row) for row in rows.fetchall()]
 
 
 MOVE = f"""
 WITH taken AS (
-    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
+    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB}
 ), numbered AS (
     SELECT * FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS batch (id, position)
 )
-INSERT INTO inflight_jobs ({JOB_COLUMNS}, delivery)
-SELECT {JOB_COLUMNS}, %(last_delivery)s + position FROM taken JOIN numbered USING (id)
+INSERT INTO inflight_jobs ({JOB}, delivery)
+SELECT {JOB}, %(last_delivery)s + position FROM taken JOIN numbered USING (id)
 """
 
 
@@ -147,7 +148,7 @@ def move(connection: Connection, ids: Sequence[int], last_delivery: int) -> None
 
 
 class Forwardable(NamedTuple):
-    """All of a row that is to leave for Redis in forward mode; the arguments as JSON texts."""
+    """Columns of a row that leaves for Redis in forward mode; the arguments as JSON texts."""
 
     id: int
     queue: str
@@ -165,7 +166,7 @@ FORWARD = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"
 
 
 def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forwardable]:
-    """Read exactly these staged rows whole, in the given order."""
+    """Read all that forward mode needs of exactly these staged rows, in the given order."""
     cursor = connection.execute(READ_FORWARDABLE, (id_array(ids),))
     rows = {row[0]: Forwardable._make(row) for row in cursor.fetchall()}
     return [rows[id_] for id_ in ids]
@@ -174,17 +175,17 @@ def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forward
 def forward(connection: Connection, ids: Sequence[int]) -> None:
     """Delete exactly these staged rows.
 
-    The caller pushes them before it commits: a crash in between leaves them where they were.
+    The caller pushes the jobs before it commits: a crash in between leaves the rows where they were.
     """
     connection.execute(FORWARD, (id_array(ids),))
 
 
 BURY = f"""
 WITH given_up AS (
-    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB_COLUMNS}
+    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB}
 )
-INSERT INTO dead_jobs ({JOB_COLUMNS}, reason, explanation)
-SELECT {JOB_COLUMNS}, %(reason)s, %(explanation)s FROM given_up
+INSERT INTO dead_jobs ({JOB}, reason, explanation)
+SELECT {JOB}, %(reason)s, %(explanation)s FROM given_up
 """
 
 
@@ -194,24 +195,23 @@ def bury(connection: Connection, ids: Sequence[int], reason: str, explanation: s
     return connection.execute(BURY, parameters).rowcount
 
 
-# Held by whoever stages by the million, until it has committed.
-_STAGING_IN_BULK = "SELECT pg_advisory_xact_lock_shared(1785684580, 7)"
-_NOBODY_STAGES_IN_BULK = "SELECT pg_try_advisory_xact_lock(1785684580, 7)"
+_SHARE_BULK_LOCK = f"SELECT pg_advisory_xact_lock_shared({locks.BULK_STAGING})"
+_TRY_BULK_LOCK = f"SELECT pg_try_advisory_xact_lock({locks.BULK_STAGING})"
 
 
 def announce_bulk(connection: Connection) -> None:
-    """Say that the open transaction stages so many rows that looks had better not step over them all the time."""
-    connection.execute(_STAGING_IN_BULK)
+    """Announce that the open transaction stages very many rows, so that the enqueuer's scans do not step over them."""
+    connection.execute(_SHARE_BULK_LOCK)
 
 
 def is_bulk_under_way(connection: Connection) -> bool:
-    """Whether a transaction that has announced itself is still open; to be asked in a transaction."""
-    (nobody,) = fetch_one(connection, _NOBODY_STAGES_IN_BULK)
-    return not nobody
+    """Return True if a transaction that has called `announce_bulk` is still open; for use in a transaction."""
+    (is_free,) = fetch_one(connection, _TRY_BULK_LOCK)
+    return not is_free
 
 
-# Three partitions take turns of five seconds. The one whose turn is over is neither the one that applications
-# stage into now, nor the next one: who stages would have to wait for as long as it is locked.
+# Name of the idle partition. Three partitions take turns of five seconds: the idle one is neither that which
+# applications stage into now, nor the next one, since who stages would have to wait for as long as it is locked.
 IDLE_PARTITION = (
     "'staged_jobs_ready_' || ((date_part('second', {now} AT TIME ZONE 'UTC')::integer / 5 + 2) %% 3)::text"
 )
@@ -223,17 +223,17 @@ WHERE pg_relation_size(name::regclass) > %s
 
 
 def truncate_idle(connection: Connection, larger_than: int) -> int:
-    """Truncate the ready partition whose turn is over, if it is empty, not in use, and has so many bytes.
+    """Truncate the idle partition of ready rows, if it is empty, not in use, and has more than `larger_than` bytes.
 
     To be called in autocommit mode, at read committed.
 
     Returns:
-        How many partitions were truncated.
+        Number of partitions that were truncated.
     """
     return connection.execute(TRUNCATE_IDLE, (larger_than,)).fetchall().count((True,))
 
 
-# The columns as a side table of `bulk` has them, and what a job has that was not told otherwise.
+# Columns that can be staged -> their values in a row of a side table of `bulk`, with the defaults of `staged_jobs`.
 _DEFAULTS = {
     "job_name": "job_name",
     "job_args": "coalesce(job_args, '[]')::jsonb",
@@ -255,13 +255,13 @@ greatest({scheduled_at}, now() + make_interval(secs => floor((row_number() OVER 
 def insert_from(
     connection: Connection, side_table: str, tasks: Sequence[int], *, rows_per_second: float | None = None
 ) -> int:
-    """Stage the rows that these tasks have put into a side table; returns how many.
+    """Stage the rows that these tasks have copied to a side table; returns how many.
 
     Args:
         connection: Any, with a transaction open.
-        side_table: A table with the columns of `bulk.COLUMNS`, and `task`.
-        tasks: Whose rows.
-        rows_per_second: So many of them come due in each second from now on; None: all at once.
+        side_table: A table with the columns of `columns.STAGEABLE`, and `task`.
+        tasks: Numbers of the tasks whose rows count.
+        rows_per_second: Number of rows that come due in each second from now on; None: all at once.
     """
     values = dict(_DEFAULTS)
     if rows_per_second is not None:

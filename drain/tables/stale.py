@@ -1,4 +1,4 @@
-"""Into `stale_finishes`: what was refused, because somebody else had claimed the job."""
+"""Outcomes that were refused, since their token was stale: rows of `stale_finishes`."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ RECORD = "INSERT INTO stale_finishes (id, fencing_token, claimed_by, outcome) VA
 
 
 def record(connection: Connection, job_id: int, token: int, *, worker: str, outcome: str) -> None:
-    """Leave a row about an outcome that came under a stale token."""
+    """Insert a row about an outcome that was reported under a stale token."""
     connection.execute(RECORD, (job_id, token, worker, outcome))

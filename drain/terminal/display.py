@@ -29,7 +29,7 @@ def show_jobs(state: str, jobs: Sequence[Job], now: datetime) -> None:
     """Print a table of jobs of one state, a line for each.
 
     Args:
-        state: One of `inspection.TABLES`.
+        state: One of `queries.TABLES`.
         jobs: Rows of its table.
         now: By the database's clock.
     """

@@ -19,7 +19,7 @@ from drain.database.postgres import Connection
 from drain.embedded import Services, services
 from drain.embedded.processes import Processes, ended_by_sigterm
 from drain.errors import DrainError
-from drain.tables import queries
+from drain.tables import counts
 
 DOCUMENTS = 10_000
 _SEARCH = "open file encoding"
@@ -100,7 +100,7 @@ class _Demonstration:
             # Asked first: what is staged and written down by then is all that there will be.
             all_saved = processes.has_ended("application")
             processes.check(*_SERVERS)
-            status = queries.status(connection)
+            status = counts.status(connection)
             self._journal.read()
             show(_figures(self._journal, status))
             if all_saved and not status.staged and not status.inflight:
@@ -134,7 +134,7 @@ def _start(processes: Processes, limit: int) -> None:
     processes.drain("worker 2", "work", "index")
 
 
-def _figures(journal: JournalReader, status: queries.Status) -> Figures:
+def _figures(journal: JournalReader, status: counts.Status) -> Figures:
     return Figures(
         expected=journal.expected,
         saved=len(journal.transactions),
@@ -152,7 +152,7 @@ def _some_absent(transactions: Sequence[Transaction], searched: Index) -> list[s
     return names[:: max(1, len(names) // 2)][:2]
 
 
-def _standstill(status: queries.Status, processes: Processes) -> DrainError:
+def _standstill(status: counts.Status, processes: Processes) -> DrainError:
     suspect = "enqueuer" if status.staged else "worker 1"
     return DrainError(
         f"no job has finished for {_STANDSTILL_SECONDS:g} s: {status.staged} are staged, "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from drain.database import postgres
+from drain.database import postgres, url
 from drain.errors import DrainError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def connect(database_url: str, application_name: str) -> Iterator[Connection]:
     from adbc_driver_postgresql import dbapi
 
     try:
-        with closing(dbapi.connect(postgres.conninfo(database_url, application_name))) as connection:
+        with closing(dbapi.connect(url.conninfo(database_url, application_name))) as connection:
             yield connection
     except adbc_driver_manager.OperationalError as error:
         raise postgres.unavailable(error, database_url) from None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from drain.errors import ConfigError
+from drain.tables import columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,19 +69,7 @@ TABLES = {
 }
 
 # The columns that whoever stages may give.
-STAGEABLE = {
-    "job_name": "string",
-    "job_args": "json",
-    "job_kwargs": "json",
-    "queue": "string",
-    "priority": "int",
-    "scheduled_at": "timestamp",
-    "expires_at": "timestamp",
-    "tag": "string",
-    "max_attempts": "int",
-    "timeout_seconds": "int",
-    "context": "json",
-}
+STAGEABLE = {name: TABLES["staged_jobs"][name] for name in columns.STAGEABLE.split(", ")}
 
 # How values are written as JSON: nothing is left out, and times keep their microseconds.
 JSON = {

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from drain.database import postgres
+from drain.database import locks, postgres
 from drain.errors import ConfigError, DrainError, StageError
 from drain.tables import bulk
 from drain.tables.bulk import Task
@@ -32,8 +32,8 @@ _COMMIT_SECONDS = 6 * 3600
 _LOCK_SECONDS = 60
 _LONGEST_WAIT_SECONDS = 1.0
 
-# A task that copies holds one of so many locks; 5 tells them from other locks of ours.
-_PLACE = "SELECT pg_try_advisory_xact_lock(1785684585, hashtext('{name}'))"
+# A task that copies holds one of a few locks, each of which is a place.
+_PLACE = f"SELECT pg_try_advisory_xact_lock({locks.BULK_PLACE})"
 
 _ACCEPTED = {
     "string": ("string",),
@@ -132,7 +132,7 @@ class Staging(DataSourceArrowWriter):
     def _control(self) -> Iterator[Connection]:
         connection = postgres.connect(self._database_url, "drain spark commit")
         with connection, postgres.reachable(self._database_url):
-            postgres.set_bounds(connection, statement_seconds=_COMMIT_SECONDS, lock_seconds=_LOCK_SECONDS)
+            postgres.limit_session(connection, statement_seconds=_COMMIT_SECONDS, lock_seconds=_LOCK_SECONDS)
             yield connection
 
     @contextmanager

@@ -95,7 +95,7 @@ def measure(
             since=begin.date() if begin else None,
         )
         measured = _measured(spark, rows, question.period).collect()
-        dropped_before, _ = finished.dropped(instant.connection)
+        dropped_before, _ = finished.dropped_up_to(instant.connection)
     return replace(_report(measured, others, question, now), dropped_before=dropped_before)
 
 

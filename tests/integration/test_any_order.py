@@ -25,8 +25,8 @@ from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
 from drain.failpoints import FailurePoint
-from drain.tables import inflight
-from drain.tables.inflight import Claim
+from drain.tables import claims, leases, outcomes
+from drain.tables.claims import Claim
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, new_enqueuer, query, wait_until
 
@@ -172,7 +172,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def claim_job(self, job_id: int, worker: str) -> None:
         assert job_id in self.committed
-        claim = inflight.claim(self.database, job_id, worker=worker, limits={})
+        claim = claims.claim(self.database, job_id, worker=worker, limits={})
         if claim is not None:
             assert claim.fencing_token > self.tokens.get(job_id, 0)
             self.tokens[job_id] = claim.fencing_token
@@ -215,7 +215,7 @@ class AnyOrder(RuleBasedStateMachine):
     def beat(self, which: int) -> None:
         claim = self.a_claim(which)
         current = self.is_current(claim)
-        assert set(inflight.extend_many(self.database, [claim])) == ({claim.id} if current else set())
+        assert set(leases.extend_many(self.database, [claim])) == ({claim.id} if current else set())
 
     @rule(which=st.integers(0, 9), how=st.sampled_from(ENDS))
     def end_an_attempt(self, which: int, how: str) -> None:
@@ -228,15 +228,15 @@ class AnyOrder(RuleBasedStateMachine):
         if how == "finish":
             assert self.finished_with_its_effect(claim) == current
             # The same question once more, as after an answer that was lost.
-            assert inflight.finish(*given) == current
+            assert outcomes.finish(*given) == current
         elif how == "fail":
-            assert inflight.retry_later(*given, 0, ERROR) == current
+            assert outcomes.retry_later(*given, 0, ERROR) == current
         elif how == "defer":
-            assert inflight.defer(*given, 0) == current
+            assert outcomes.defer(*given, 0) == current
         elif how == "be interrupted":
-            assert (inflight.interrupt(*given, 0, ERROR) is not None) == current
+            assert (outcomes.interrupt(*given, 0, ERROR) is not None) == current
         elif how == "give up":
-            assert inflight.bury_claimed(*given, reason="failed", explanation="no") == current
+            assert outcomes.bury_claimed(*given, reason="failed", explanation="no") == current
 
     def is_current(self, claim: Claim) -> bool:
         rows = query(
@@ -251,7 +251,7 @@ class AnyOrder(RuleBasedStateMachine):
         """What `workers.transaction()` does: the effect and the finish are one commit."""
         with self.database.transaction() as transaction:
             self.database.execute("INSERT INTO effects VALUES (%s)", (claim.id,))
-            finished = inflight.finish(self.database, claim.id, claim.fencing_token)
+            finished = outcomes.finish(self.database, claim.id, claim.fencing_token)
             if not finished:
                 raise psycopg.Rollback(transaction)
         return finished
@@ -289,12 +289,12 @@ class AnyOrder(RuleBasedStateMachine):
         raise AssertionError("jobs are left over that nobody delivers")
 
     def work(self, job_id: int) -> None:
-        claim = inflight.claim(self.database, job_id, worker="the last", limits={})
+        claim = claims.claim(self.database, job_id, worker="the last", limits={})
         if claim is None:
             return
         if claim.max_attempts and claim.attempts > claim.max_attempts:
             given = (self.database, claim.id, claim.fencing_token)
-            assert inflight.bury_claimed(*given, reason="lease", explanation="no")
+            assert outcomes.bury_claimed(*given, reason="lease", explanation="no")
         else:
             assert self.finished_with_its_effect(claim)
 

@@ -25,7 +25,7 @@ from drain.audit.report import OF_REDIS
 from drain.database import postgres
 from drain.enqueuer import redelivery
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.tables import inflight, queries
+from drain.tables import claims, outcomes, waiting
 from drain.terminal import display
 from drain.wire import Producer, producer
 from tests import jobs_for_tests as jobs
@@ -115,7 +115,7 @@ class System:
     def claim(self, job_id: int) -> int:
         """Claim it and take it out of its list; returns the token."""
         with closing(postgres.connect(self.database_url, "worker")) as connection:
-            claim = inflight.claim(connection, job_id, worker="test", limits={})
+            claim = claims.claim(connection, job_id, worker="test", limits={})
         assert claim is not None
         self.pop(job_id)
         return claim.fencing_token
@@ -127,7 +127,7 @@ class System:
 
     def finish(self, job_id: int, token: int) -> None:
         with closing(postgres.connect(self.database_url, "worker")) as connection:
-            assert inflight.finish(connection, job_id, token)
+            assert outcomes.finish(connection, job_id, token)
 
     def finished(self) -> int:
         job_id = self.drained()
@@ -138,14 +138,14 @@ class System:
         job_id = self.drained()
         token = self.claim(job_id)
         with closing(postgres.connect(self.database_url, "worker")) as connection:
-            assert inflight.bury_claimed(connection, job_id, token, reason="failed", explanation="for a test")
+            assert outcomes.bury_claimed(connection, job_id, token, reason="failed", explanation="for a test")
         return job_id
 
     def waiting(self) -> int:
         job_id = self.drained()
         token = self.claim(job_id)
         with closing(postgres.connect(self.database_url, "worker")) as connection:
-            assert inflight.retry_later(connection, job_id, token, 3600, {"message": "not yet"})
+            assert outcomes.retry_later(connection, job_id, token, 3600, {"message": "not yet"})
         return job_id
 
     def scheduled(self) -> int:
@@ -592,7 +592,7 @@ def test_a_dead_job_that_was_just_retried_is_not_overdue(system: System) -> None
 
 
 def test_retries_that_a_failing_queue_holds_back_are_not_overdue(system: System) -> None:
-    ids = [overdue_retry(system) for _ in range(queries.FAILURES_IN_A_ROW)]
+    ids = [overdue_retry(system) for _ in range(waiting.FAILURES_IN_A_ROW)]
     assert system.audit().ok
 
     system.finished()
@@ -601,7 +601,7 @@ def test_retries_that_a_failing_queue_holds_back_are_not_overdue(system: System)
 
 
 def test_leases_of_a_failing_queue_are_overdue_all_the_same(system: System) -> None:
-    for _ in range(queries.FAILURES_IN_A_ROW):
+    for _ in range(waiting.FAILURES_IN_A_ROW):
         system.waiting()
     job_id = overdue_lease(system)
 

@@ -10,8 +10,8 @@ import pytest
 from redis import Redis
 
 from drain.embedded import EmbeddedRedis
+from drain.tables import claims
 from drain.tables import dead as dead_jobs
-from drain.tables import inflight
 from drain.tables.dead import Selection
 from tests import jobs_in_batches as jobs
 from tests.helpers import (
@@ -159,8 +159,8 @@ def test_a_batch_that_dies_with_its_machine_is_run_singly_and_nobody_is_charged_
     assert sorted(pushed_jobs(yard.redis_url)) == running + waiting
     with psycopg.connect(yard.database_url, autocommit=True) as connection:
         # Together they cannot be claimed any more.
-        assert inflight.claim_many(connection, running + waiting, worker="w", limits={}) == []
-        assert inflight.left_to_claim(connection, running + waiting) == {*running, *waiting}
+        assert claims.claim_many(connection, running + waiting, worker="w", limits={}) == []
+        assert claims.left_to_claim(connection, running + waiting) == {*running, *waiting}
     yard.say("go")
     with yard.working("--burst", "--prefetch", "3") as command:
         assert command.wait(PATIENCE_SECONDS) == 0

@@ -21,9 +21,9 @@ from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.embedded import CARELESS, EmbeddedPostgres
 from drain.jobs import registry
-from drain.tables import dead, inflight, leader_progress, staged
+from drain.tables import claims, dead, leader_progress, leases, outcomes, staged
+from drain.tables.claims import Claim
 from drain.tables.dead import Selection
-from drain.tables.inflight import Claim
 from drain.tables.limits import Limits
 from tests.helpers import ROOT
 from tests.inprocess_worker import Workshop
@@ -67,7 +67,7 @@ def claim(
     registered: Mapping[str, Limits] = NOTHING,
     **only: Any,
 ) -> Claim | None:
-    return inflight.claim(connection, job_id, worker=worker, limits=registered, **only)
+    return claims.claim(connection, job_id, worker=worker, limits=registered, **only)
 
 
 def claimed(connection: Connection, job_id: int, **options: Any) -> Claim:
@@ -129,7 +129,7 @@ def test_each_claim_raises_the_token_and_the_attempts_by_one(connection: Connect
         if number % 2:
             end_lease(connection, job_id)
         else:
-            inflight.retry_later(connection, job_id, number, 0, ERROR)
+            outcomes.retry_later(connection, job_id, number, 0, ERROR)
 
 
 def test_a_claimed_job_is_refused_until_its_lease_is_over(connection: Connection) -> None:
@@ -146,7 +146,7 @@ def test_a_claimed_job_is_refused_until_its_lease_is_over(connection: Connection
 def test_a_job_whose_next_attempt_is_not_due_is_refused(connection: Connection) -> None:
     job_id = delivered(connection)
     token = claimed(connection, job_id).fencing_token
-    assert inflight.retry_later(connection, job_id, token, 3600, ERROR)
+    assert outcomes.retry_later(connection, job_id, token, 3600, ERROR)
     assert claim(connection, job_id) is None
     end_wait(connection, job_id)
     assert claimed(connection, job_id).attempts == 2
@@ -157,7 +157,7 @@ def test_a_job_whose_next_attempt_is_not_due_is_refused(connection: Connection) 
 
 def test_a_finished_job_is_refused(connection: Connection) -> None:
     job_id = delivered(connection)
-    assert inflight.finish(connection, job_id, claimed(connection, job_id).fencing_token)
+    assert outcomes.finish(connection, job_id, claimed(connection, job_id).fencing_token)
     before = whereabouts(connection, job_id)
     assert claim(connection, job_id) is None
     assert whereabouts(connection, job_id) == before
@@ -167,7 +167,7 @@ def test_a_finished_job_is_refused(connection: Connection) -> None:
 def test_a_dead_job_is_refused(connection: Connection) -> None:
     job_id = delivered(connection)
     token = claimed(connection, job_id).fencing_token
-    assert inflight.bury_claimed(connection, job_id, token, reason="failed", explanation="why")
+    assert outcomes.bury_claimed(connection, job_id, token, reason="failed", explanation="why")
     before = whereabouts(connection, job_id)
     assert claim(connection, job_id) is None
     assert whereabouts(connection, job_id) == before
@@ -209,7 +209,7 @@ def test_a_job_that_failed_has_its_next_attempt_though_its_limit_is_lower_now(
     job_id = delivered(connection)
     for _ in range(5):
         token = claimed(connection, job_id, registered={}).fencing_token
-        assert inflight.retry_later(connection, job_id, token, 0, ERROR)
+        assert outcomes.retry_later(connection, job_id, token, 0, ERROR)
     assert worker.execute(job_id) == "finished"
     assert runs == [1]
 
@@ -231,7 +231,7 @@ def test_an_expired_job_is_claimed_so_that_it_can_be_buried(connection: Connecti
 def test_a_job_that_was_claimed_before_it_expired_is_not_too_late(connection: Connection) -> None:
     job_id = delivered(connection, expires_at=datetime.now(UTC) + timedelta(hours=1))
     token = claimed(connection, job_id).fencing_token
-    inflight.defer(connection, job_id, token, 0)
+    outcomes.defer(connection, job_id, token, 0)
     connection.execute("UPDATE inflight_jobs SET expires_at = clock_timestamp() - interval '1 ms'")
     again = claimed(connection, job_id)
     assert (again.attempts, again.expired) == (1, False)
@@ -275,7 +275,7 @@ def test_a_claim_and_its_extension_are_read_in_any_datestyle(connection: Connect
     job_id = delivered(connection)
     connection.execute("SELECT set_config('DateStyle', %s, false)", [style])
     result = claimed(connection, job_id)
-    extended = inflight.extend_many(connection, [result._replace(lease_seconds=3600)])[job_id]
+    extended = leases.extend_many(connection, [result._replace(lease_seconds=3600)])[job_id]
     assert (
         3500
         < (extended - result.lease_expires_at + timedelta(seconds=result.lease_seconds)).total_seconds()
@@ -347,17 +347,17 @@ def test_of_two_batches_at_the_same_moment_each_job_is_in_one(database_url: str)
 
         def race(connection: Connection, ids: list[int]) -> list[Claim]:
             barrier.wait(10)
-            return inflight.claim_many(connection, ids, worker="somebody", limits=NOTHING)
+            return claims.claim_many(connection, ids, worker="somebody", limits=NOTHING)
 
         for _ in range(ROUNDS):
             ids = [delivered(one) for _ in range(3)]
-            won = [claim for claims in threads.map(race, (one, other), (ids, ids[1:])) for claim in claims]
+            won = [claim for each in threads.map(race, (one, other), (ids, ids[1:])) for claim in each]
             assert sorted(claim.id for claim in won) == ids
             assert {claim.fencing_token for claim in won} == {1}
 
 
 def claim_in_batch(connection: Connection, job_id: int) -> list[Claim]:
-    return inflight.claim_many(connection, [job_id], worker="somebody", limits=NOTHING)
+    return claims.claim_many(connection, [job_id], worker="somebody", limits=NOTHING)
 
 
 def test_a_batch_leaves_out_what_is_claimed_or_not_due_and_what_is_to_be_decided_singly(
@@ -366,7 +366,7 @@ def test_a_batch_leaves_out_what_is_claimed_or_not_due_and_what_is_to_be_decided
     new = delivered(connection)
     (held,) = claim_in_batch(connection, new)
     assert claim_in_batch(connection, new) == []
-    assert inflight.retry_later(connection, new, held.fencing_token, 60, ERROR)
+    assert outcomes.retry_later(connection, new, held.fencing_token, 60, ERROR)
     assert claim_in_batch(connection, new) == []
     end_wait(connection, new)
     # The clock of the database was ahead when that failed.
@@ -380,9 +380,9 @@ def test_a_batch_leaves_out_what_is_claimed_or_not_due_and_what_is_to_be_decided
     expired = delivered(connection, expires_at=datetime.now(UTC) - timedelta(seconds=1))
     assert claim_in_batch(connection, expired) == []
     deferred = delivered(connection)
-    assert inflight.defer(connection, deferred, claimed(connection, deferred).fencing_token, 0)
+    assert outcomes.defer(connection, deferred, claimed(connection, deferred).fencing_token, 0)
     assert claim_in_batch(connection, deferred) == []
-    assert inflight.left_to_claim(connection, [new, expired, deferred]) == {new, expired, deferred}
+    assert claims.left_to_claim(connection, [new, expired, deferred]) == {new, expired, deferred}
 
 
 class BrokenClock(datetime):
@@ -401,7 +401,8 @@ def test_the_databases_clock_decides_and_not_that_of_the_process(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1e9)
-    monkeypatch.setattr(inflight, "datetime", BrokenClock)
+    monkeypatch.setattr(claims, "datetime", BrokenClock)
+    monkeypatch.setattr(outcomes, "datetime", BrokenClock)
     job_id = delivered(connection)
     (before,) = postgres.fetch_one(connection, "SELECT clock_timestamp()")
     lease = claimed(connection, job_id, registered={NAME: Limits(lease_seconds=100)}).lease_expires_at
@@ -409,7 +410,7 @@ def test_the_databases_clock_decides_and_not_that_of_the_process(
     length = timedelta(seconds=100)
     assert before + length <= lease <= after + length
     assert claim(connection, job_id) is None
-    inflight.retry_later(connection, job_id, 1, 50, ERROR)
+    outcomes.retry_later(connection, job_id, 1, 50, ERROR)
     (wait,) = postgres.fetch_one(connection, "SELECT next_run_at - clock_timestamp() FROM inflight_jobs")
     assert timedelta(seconds=0) < wait <= timedelta(seconds=50)
     end_wait(connection, job_id)
@@ -459,7 +460,7 @@ def test_the_rows_own_limits_beat_the_registrations_and_those_beat_the_default(
 def test_a_worker_that_does_not_know_the_job_pins_no_limits_on_it(connection: Connection) -> None:
     job_id = delivered(connection)
     before_the_deploy = claimed(connection, job_id)
-    inflight.retry_later(connection, job_id, before_the_deploy.fencing_token, 0, ERROR)
+    outcomes.retry_later(connection, job_id, before_the_deploy.fencing_token, 0, ERROR)
     after_the_deploy = claimed(connection, job_id, registered={NAME: Limits(25, 3600)})
     assert (after_the_deploy.max_attempts, after_the_deploy.timeout_seconds) == (25, 3600)
 
@@ -490,8 +491,8 @@ def test_a_claim_is_refused_for_another_queue_database_or_schema(connection: Con
         {"version": schema.VERSION + 1},
     ):
         assert claim(connection, job_id, **asked) is None, asked
-    assert inflight.claim_many(connection, [job_id], worker="test", limits=NOTHING, queue="sms") == []
-    assert inflight.left_to_claim(connection, [job_id], queue="sms") == set()
+    assert claims.claim_many(connection, [job_id], worker="test", limits=NOTHING, queue="sms") == []
+    assert claims.left_to_claim(connection, [job_id], queue="sms") == set()
     found = claim(connection, job_id, queue="mail", installation=ours, version=schema.VERSION)
     assert found is not None
     assert (found.fencing_token, str(found.installation)) == (1, ours)
@@ -511,7 +512,7 @@ def test_a_worker_for_one_job_asks_for_its_claim_and_its_finish_alone(
     with closing(Worker(Settings(database_url=shop.database_url))) as new:
         monkeypatch.setattr(psycopg.Connection, "execute", spy)
         assert new.execute(job_id) == "finished"
-    assert asked == [inflight.CLAIM, inflight.FINISH_ONCE]
+    assert asked == [claims.CLAIM, outcomes.FINISH_ONCE]
 
 
 def held_by(job_id: int, token: int) -> list[Claim]:
@@ -522,17 +523,17 @@ def held_by(job_id: int, token: int) -> list[Claim]:
 
 
 OUTCOMES: dict[str, Callable[[Connection, int, int], bool]] = {
-    "finish": inflight.finish,
+    "finish": outcomes.finish,
     "finish many": lambda connection, job_id, token: (
-        inflight.finish_many(connection, held_by(job_id, token)) == {job_id}
+        outcomes.finish_many(connection, held_by(job_id, token)) == {job_id}
     ),
     "extend many": lambda connection, job_id, token: (
-        set(inflight.extend_many(connection, held_by(job_id, token))) == {job_id}
+        set(leases.extend_many(connection, held_by(job_id, token))) == {job_id}
     ),
-    "release": lambda connection, job_id, token: bool(inflight.release(connection, [job_id], [token])),
-    "defer": lambda connection, job_id, token: inflight.defer(connection, job_id, token, 60),
-    "retry": lambda connection, job_id, token: inflight.retry_later(connection, job_id, token, 0, ERROR),
-    "bury": lambda connection, job_id, token: inflight.bury_claimed(
+    "release": lambda connection, job_id, token: bool(leases.release(connection, [job_id], [token])),
+    "defer": lambda connection, job_id, token: outcomes.defer(connection, job_id, token, 60),
+    "retry": lambda connection, job_id, token: outcomes.retry_later(connection, job_id, token, 0, ERROR),
+    "bury": lambda connection, job_id, token: outcomes.bury_claimed(
         connection, job_id, token, reason="failed", explanation="why", error=ERROR
     ),
 }
@@ -561,10 +562,10 @@ def test_an_outcome_counts_only_once(
 ) -> None:
     job_id = delivered(connection)
     token = claimed(connection, job_id).fencing_token
-    assert inflight.finish(connection, job_id, token)
+    assert outcomes.finish(connection, job_id, token)
     before = whereabouts(connection, job_id)
     # A worker may ask again whether it has finished: its connection may have broken before the answer.
-    assert record(connection, job_id, token) is (record is inflight.finish)
+    assert record(connection, job_id, token) is (record is outcomes.finish)
     assert whereabouts(connection, job_id) == before
 
 
@@ -574,19 +575,19 @@ def test_a_worker_from_the_former_life_of_a_revived_job_can_record_nothing(
 ) -> None:
     job_id = delivered(connection)
     former = claimed(connection, job_id).fencing_token
-    inflight.bury_claimed(connection, job_id, former, reason="failed", explanation="why")
+    outcomes.bury_claimed(connection, job_id, former, reason="failed", explanation="why")
     assert dead.revive(connection, Selection((job_id,))) == 1
     staged.move(connection, [job_id], last_delivery=1)
     current = claimed(connection, job_id)
     assert current.attempts == 1
     assert record(connection, job_id, former) is False
-    assert inflight.finish(connection, job_id, current.fencing_token)
+    assert outcomes.finish(connection, job_id, current.fencing_token)
 
 
 def test_a_finished_row_keeps_what_the_claim_knew(connection: Connection) -> None:
     job_id = delivered(connection, args=[1], tag="tests", context={"trace": "abc"}, priority=3)
     token = claimed(connection, job_id, worker="host:42").fencing_token
-    inflight.finish(connection, job_id, token)
+    outcomes.finish(connection, job_id, token)
     found = row(connection, "finished_jobs", job_id)
     assert found is not None
     assert (found["job_args"], found["tag"], found["context"]) == ([1], "tests", {"trace": "abc"})
@@ -612,17 +613,17 @@ def test_a_worker_tells_the_database_who_it_is(connection: Connection, worker: W
 
 
 def test_the_lease_is_as_long_as_the_registration_says(connection: Connection, worker: Worker) -> None:
-    leases: list[float] = []
+    seconds: list[float] = []
 
     @job(name=NAME, lease_seconds=100)
     def act() -> None:
         (lease,) = postgres.fetch_one(
             connection, "SELECT extract(epoch FROM lease_expires_at - claimed_at) FROM inflight_jobs"
         )
-        leases.append(float(lease))
+        seconds.append(float(lease))
 
     assert worker.execute(delivered(connection)) == "finished"
-    assert leases == [pytest.approx(100, abs=0.1)]
+    assert seconds == [pytest.approx(100, abs=0.1)]
 
 
 @pytest.mark.parametrize("error", [None, ValueError("too late")], ids=["finish", "retry"])
@@ -644,7 +645,7 @@ def test_a_worker_whose_lease_was_taken_over_records_nothing(
     job_id = delivered(connection)
     assert worker.execute(job_id) == "stale"
     assert whereabouts(connection, job_id) == taken_over[0]
-    assert inflight.finish(connection, job_id, 2)
+    assert outcomes.finish(connection, job_id, 2)
 
 
 def test_a_failed_attempt_is_recorded_and_waits_for_the_next_one(
@@ -691,7 +692,7 @@ def test_a_claim_whose_answer_was_lost_is_still_ours(
 ) -> None:
     job(name=NAME)(lambda: None)
     job_id = delivered(connection, max_attempts=1)
-    ask = inflight.claim
+    ask = claims.claim
     answers: list[Claim | None] = []
 
     def lose_the_first_answer(*args: Any, **kwargs: Any) -> Claim | None:
@@ -700,7 +701,7 @@ def test_a_claim_whose_answer_was_lost_is_still_ours(
             raise psycopg.OperationalError("server closed the connection unexpectedly")
         return answers[-1]
 
-    monkeypatch.setattr(inflight, "claim", lose_the_first_answer)
+    monkeypatch.setattr(claims, "claim", lose_the_first_answer)
     assert worker.execute(job_id) == "finished"
     found = row(connection, "finished_jobs", job_id)
     assert found is not None

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from drain import stage
 from drain.__main__ import main
 from drain.database import schema
-from drain.tables import inflight
+from drain.tables import claims, outcomes
 from drain.wording import clock
 from tests.helpers import (
     PATIENCE_SECONDS,
@@ -81,7 +81,7 @@ def dead(env: Mapping[str, str], **options: Any) -> int:
 def claimed(env: Mapping[str, str], **options: Any) -> tuple[int, int]:
     job_id = drained(env, **options)
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
-        claim = inflight.claim(connection, job_id, worker="test", limits={})
+        claim = claims.claim(connection, job_id, worker="test", limits={})
     assert claim is not None
     return job_id, claim.fencing_token
 
@@ -89,15 +89,15 @@ def claimed(env: Mapping[str, str], **options: Any) -> tuple[int, int]:
 def finished(env: Mapping[str, str], **options: Any) -> int:
     job_id, token = claimed(env, **options)
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
-        assert inflight.finish(connection, job_id, token)
+        assert outcomes.finish(connection, job_id, token)
     return job_id
 
 
-def claimed_again(env: Mapping[str, str], job_id: int) -> inflight.Claim:
+def claimed_again(env: Mapping[str, str], job_id: int) -> claims.Claim:
     with new_enqueuer(env["DRAIN_DATABASE_URL"], env["DRAIN_REDIS_URL"]) as enqueuer:
         enqueuer.drain()
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
-        claim = inflight.claim(connection, job_id, worker="test", limits={})
+        claim = claims.claim(connection, job_id, worker="test", limits={})
     assert claim is not None
     return claim
 
@@ -114,9 +114,9 @@ def buried(
         claim = claimed_again(env, job_id)
         with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
             if claim.attempts < attempts:
-                inflight.retry_later(connection, job_id, claim.fencing_token, -1, error)
+                outcomes.retry_later(connection, job_id, claim.fencing_token, -1, error)
             else:
-                inflight.bury_claimed(
+                outcomes.bury_claimed(
                     connection,
                     job_id,
                     claim.fencing_token,
@@ -201,7 +201,7 @@ def test_list_shows_the_latest_jobs_first_by_the_time_and_not_by_the_id(env: dic
     first, second, third = (drained(env, queue=queue) for queue in ("mail", "video", "mail"))
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
         for job_id in (second, first):
-            claim = inflight.claim(connection, job_id, worker="test", limits={})
+            claim = claims.claim(connection, job_id, worker="test", limits={})
             connection.commit()
             assert claim
 
@@ -212,7 +212,7 @@ def test_list_shows_the_latest_jobs_first_by_the_time_and_not_by_the_id(env: dic
     assert listed("inflight --queue mail") == [first, third]
     with psycopg.connect(env["DRAIN_DATABASE_URL"], autocommit=True) as connection:
         for job_id in (second, first):
-            assert inflight.finish(connection, job_id, 1)
+            assert outcomes.finish(connection, job_id, 1)
     assert listed("finished") == [first, second]
     assert listed("finished --limit 1") == [first]
     assert listed("finished --queue video") == [second]
@@ -275,7 +275,7 @@ def test_show_tells_what_a_job_failed_of(env: dict[str, str]) -> None:
     job_id, token = claimed(env)
     error = {"type": "ValueError", "message": "too small", "traceback": "Traceback: here\n  and there"}
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
-        assert inflight.retry_later(connection, job_id, token, 5, error)
+        assert outcomes.retry_later(connection, job_id, token, 5, error)
 
     text = drain(f"show {job_id}", env).stdout
 

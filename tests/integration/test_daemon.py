@@ -342,7 +342,7 @@ def test_a_batch_that_was_too_much_is_smaller_in_the_next_term_too(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int] = []
-    take = staged.take
+    take = staged.read_due
 
     def take_with_trouble(connection: postgres.Connection, limit: int, **options: Any) -> Any:
         limits.append(limit)
@@ -353,7 +353,7 @@ def test_a_batch_that_was_too_much_is_smaller_in_the_next_term_too(
         daemon.stop()
         return take(connection, limit, **options)
 
-    monkeypatch.setattr(staged, "take", take_with_trouble)
+    monkeypatch.setattr(staged, "read_due", take_with_trouble)
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url, batch_size=100))
     daemon.run()
 

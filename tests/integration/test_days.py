@@ -239,7 +239,7 @@ def test_a_checksum_knows_every_column_of_every_row_and_no_order(
 def test_a_day_is_removed_if_its_rows_are_those_that_were_counted(
     database_url: str, connection: Connection, day: Day
 ) -> None:
-    assert finished.remove(connection, day, finished.checksum(connection, day))
+    assert finished.remove_day(connection, day, finished.checksum(connection, day))
     assert not [id_ for id_ in where(database_url) if id_ <= 10]
     assert day not in finished.days(connection)
     assert where(database_url) == ({100: OTHER} if day.partition == OTHER else {})
@@ -258,8 +258,8 @@ def test_a_day_whose_rows_are_others_is_left_alone(
     else:
         query(database_url, change)
     before = where(database_url)
-    assert not finished.remove(connection, day, expected)
-    assert not finished.remove(connection, day, Checksum(0, 0))
+    assert not finished.remove_day(connection, day, expected)
+    assert not finished.remove_day(connection, day, Checksum(0, 0))
     assert where(database_url) == before
 
 
@@ -273,9 +273,9 @@ def test_a_row_that_is_not_committed_yet_keeps_the_partition(
     with psycopg.connect(database_url) as late:
         late.execute(INSERT.encode(), (11, 11, noon(TODAY)))
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            finished.remove(connection, day, expected)
+            finished.remove_day(connection, day, expected)
         late.commit()
-    assert not finished.remove(connection, day, expected)
+    assert not finished.remove_day(connection, day, expected)
     assert len(where(database_url)) == 11
 
 
@@ -286,7 +286,7 @@ def test_a_row_that_is_not_committed_yet_is_not_deleted_with_the_others(
     day = Day(OTHER, ahead(-1))
     with psycopg.connect(database_url) as late:
         late.execute(INSERT.encode(), (11, 11, noon(ahead(-1))))
-        assert finished.remove(connection, day, finished.checksum(connection, day))
+        assert finished.remove_day(connection, day, finished.checksum(connection, day))
         late.commit()
     assert where(database_url) == {11: OTHER}
 
@@ -301,11 +301,11 @@ def test_a_reader_postpones_the_drop_and_nobody_waits_for_long(
         reader.execute("SELECT FROM finished_jobs")
         began = monotonic()
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            finished.remove(connection, day, expected)
+            finished.remove_day(connection, day, expected)
         assert monotonic() - began < A_MOMENT_SECONDS
         # The lock that was asked for in vain is in nobody's way.
         finish(database_url, 11, 11, ahead(1))
-    assert finished.remove(connection, day, expected)
+    assert finished.remove_day(connection, day, expected)
     assert where(database_url) == {11: partition_of(ahead(1))}
 
 
@@ -319,7 +319,7 @@ def test_of_two_who_drop_a_day_at_once_one_does(database_url: str) -> None:
             expected = finished.checksum(opened, day)
             barrier.wait()
             try:
-                return finished.remove(opened, day, expected)
+                return finished.remove_day(opened, day, expected)
             except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
                 return False
 
@@ -339,7 +339,7 @@ def test_a_drop_that_would_count_in_an_old_snapshot_is_refused(
         pytest.raises(psycopg.errors.RaiseException, match="read committed"),
         postgres.transaction(connection, psycopg.IsolationLevel.REPEATABLE_READ),
     ):
-        finished.remove(connection, day, expected)
+        finished.remove_day(connection, day, expected)
 
 
 def test_only_one_session_holds_the_lock_of_whoever_archives(

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables import dead, inflight, queries, staged
+from drain.tables import dead, outcomes, queries, staged
 from drain.tables.dead import Selection
 from tests.helpers import new_enqueuer, pushed_jobs, query, wait_until
 from tests.inprocess_worker import Workshop
@@ -143,7 +143,7 @@ def test_a_deferral_that_makes_no_sense_is_a_failed_attempt_that_says_so(
 def test_a_deferral_whose_answer_was_lost_counts_once(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    defer = inflight.defer
+    defer = outcomes.defer
     answers: list[bool] = []
 
     def lose_the_first_answer(*given: Any) -> bool:
@@ -152,7 +152,7 @@ def test_a_deferral_whose_answer_was_lost_counts_once(
             raise psycopg.OperationalError("server closed the connection unexpectedly")
         return answers[-1]
 
-    monkeypatch.setattr(inflight, "defer", lose_the_first_answer)
+    monkeypatch.setattr(outcomes, "defer", lose_the_first_answer)
     job_id = shop.delivered(deferring(lambda: 60))
     assert shop.work(job_id) == "deferred"
     assert answers == [True, True]
@@ -297,7 +297,7 @@ def test_whoever_raises_the_class_alone_has_given_up_too(shop: Workshop) -> None
 def test_a_burial_whose_answer_was_lost_is_no_stale_one(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bury = inflight.bury_claimed
+    bury = outcomes.bury_claimed
     answers: list[bool] = []
 
     def lose_the_first_answer(*given: Any, **more: Any) -> bool:
@@ -309,7 +309,7 @@ def test_a_burial_whose_answer_was_lost_is_no_stale_one(
     def act() -> None:
         raise Dead("enough")
 
-    monkeypatch.setattr(inflight, "bury_claimed", lose_the_first_answer)
+    monkeypatch.setattr(outcomes, "bury_claimed", lose_the_first_answer)
     job_id = shop.delivered(act)
     assert shop.work(job_id) == "dead"
     assert answers == [True, True]

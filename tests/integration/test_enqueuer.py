@@ -291,7 +291,7 @@ def test_a_batch_is_moved_while_the_one_before_is_being_pushed(
 
     stage_jobs(database_url, 2)
     second_batch_taken = Event()
-    push, take = Producer.push, staged.take
+    push, take = Producer.push, staged.read_due
 
     def push_last(*given: Any) -> Any:
         assert second_batch_taken.wait(10)
@@ -306,7 +306,7 @@ def test_a_batch_is_moved_while_the_one_before_is_being_pushed(
         return taken[-1]
 
     monkeypatch.setattr(Producer, "push", push_last)
-    monkeypatch.setattr(staged, "take", take_and_tell)
+    monkeypatch.setattr(staged, "read_due", take_and_tell)
     with new_enqueuer(database_url, redis_url, batch_size=1) as enqueuer:
         drained = enqueuer.drain()
 

@@ -15,8 +15,8 @@ from drain.__main__ import main
 from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables import inflight, queries
-from drain.tables.inflight import Claim
+from drain.tables import claims, outcomes, waiting
+from drain.tables.claims import Claim
 from tests import jobs_for_tests
 from tests.helpers import (
     PATIENCE_SECONDS,
@@ -55,7 +55,7 @@ class Queue:
 
     def claim(self, job_id: int) -> Claim:
         with psycopg.connect(self.database_url, autocommit=True) as connection:
-            claim = inflight.claim(connection, job_id, worker="test", limits={})
+            claim = claims.claim(connection, job_id, worker="test", limits={})
         assert claim is not None
         return claim
 
@@ -63,22 +63,22 @@ class Queue:
         for job_id in ids:
             claim = self.claim(job_id)
             with psycopg.connect(self.database_url, autocommit=True) as connection:
-                assert inflight.retry_later(connection, job_id, claim.fencing_token, wait_seconds, ERROR)
+                assert outcomes.retry_later(connection, job_id, claim.fencing_token, wait_seconds, ERROR)
 
     def defer(self, job_id: int) -> None:
         claim = self.claim(job_id)
         with psycopg.connect(self.database_url, autocommit=True) as connection:
-            assert inflight.defer(connection, job_id, claim.fencing_token, 0)
+            assert outcomes.defer(connection, job_id, claim.fencing_token, 0)
 
     def finish(self, job_id: int) -> None:
         claim = self.claim(job_id)
         with psycopg.connect(self.database_url, autocommit=True) as connection:
-            assert inflight.finish(connection, job_id, claim.fencing_token)
+            assert outcomes.finish(connection, job_id, claim.fencing_token)
 
     def bury(self, job_id: int) -> None:
         claim = self.claim(job_id)
         with psycopg.connect(self.database_url, autocommit=True) as connection:
-            assert inflight.bury_claimed(
+            assert outcomes.bury_claimed(
                 connection, job_id, claim.fencing_token, reason="failed", explanation="why", error=ERROR
             )
 
@@ -164,7 +164,7 @@ def test_of_a_failing_queue_one_retry_is_let_through_and_no_other_while_it_is_un
     assert leader.run_once() == 0
     assert mail.pop() == []
     with psycopg.connect(mail.database_url) as connection:
-        assert inflight.finish(connection, on_trial, claim.fencing_token)
+        assert outcomes.finish(connection, on_trial, claim.fencing_token)
 
 
 def test_the_rest_follows_when_one_job_has_finished(
@@ -375,5 +375,5 @@ def test_the_questions_see_a_queue_of_which_nothing_has_ever_finished(
 ) -> None:
     fail_all(mail, leader, 1)
     with closing(postgres.connect(mail.database_url, "test")) as connection:
-        (found,) = queries.retrying_queues(connection)
+        (found,) = waiting.retrying_queues(connection)
     assert (found.queue, found.due, found.last_finish, found.failing) == ("mail", True, None, False)

@@ -19,7 +19,7 @@ from drain.database.grants import DEFAULT_NAMES
 from drain.embedded.servers import EmbeddedPostgres
 from drain.enqueuer.daemon import Daemon
 from drain.errors import SchemaError
-from drain.tables import bulk, dead, finished, inflight, queries, staged
+from drain.tables import bulk, claims, counts, dead, finished, leases, outcomes, queries, staged, waiting
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests import hostility
@@ -256,7 +256,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
     assert Daemon(settings).run_once() == 2
     with place.connected("enqueuer") as leader:
         assert staged.truncate_idle(leader, -1) in (0, 1)
-        assert queries.seconds_to_next_scheduled(leader) is not None
+        assert waiting.seconds_to_next_scheduled(leader) is not None
     assert day(2) in [each.partition for each in _days(place)]
     assert runs(place) == 0
 
@@ -268,29 +268,29 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_worker(hostile_place:
     with place.connected("enqueuer") as leader:
         staged.move(leader, ids, 0)
     with place.connected("worker") as worker:
-        postgres.set_bounds(worker, statement_seconds=10, lock_seconds=10)
-        single = [inflight.claim(worker, id_, worker="w", limits={}) for id_ in ids[:4]]
-        claims = [claim for claim in single if claim is not None]
-        assert len(claims) == 4
-        assert inflight.finish(worker, claims[0].id, claims[0].fencing_token)
-        assert inflight.retry_later(worker, claims[1].id, claims[1].fencing_token, 1.0, {"type": "E"})
-        assert inflight.defer(worker, claims[2].id, claims[2].fencing_token, 60)
-        assert inflight.bury_claimed(
+        postgres.limit_session(worker, statement_seconds=10, lock_seconds=10)
+        single = [claims.claim(worker, id_, worker="w", limits={}) for id_ in ids[:4]]
+        held = [claim for claim in single if claim is not None]
+        assert len(held) == 4
+        assert outcomes.finish(worker, held[0].id, held[0].fencing_token)
+        assert outcomes.retry_later(worker, held[1].id, held[1].fencing_token, 1.0, {"type": "E"})
+        assert outcomes.defer(worker, held[2].id, held[2].fencing_token, 60)
+        assert outcomes.bury_claimed(
             worker,
-            claims[3].id,
-            claims[3].fencing_token,
+            held[3].id,
+            held[3].fencing_token,
             reason="failed",
             explanation="x",
             error={"type": "E"},
         )
-        batch = inflight.claim_many(worker, ids[4:], worker="w", limits={})
+        batch = claims.claim_many(worker, ids[4:], worker="w", limits={})
         assert len(batch) == 3
-        assert inflight.extend_many(worker, batch)
-        assert inflight.release(worker, [batch[0].id], [batch[0].fencing_token])
-        assert inflight.left_to_claim(worker, ids) == {batch[0].id}
-        assert inflight.finish_many(worker, batch[1:2]) == {batch[1].id}
+        assert leases.extend_many(worker, batch)
+        assert leases.release(worker, [batch[0].id], [batch[0].fencing_token])
+        assert claims.left_to_claim(worker, ids) == {batch[0].id}
+        assert outcomes.finish_many(worker, batch[1:2]) == {batch[1].id}
         worker.execute("BEGIN")
-        assert inflight.finish_and_commit(worker, batch[2].id, batch[2].fencing_token)
+        assert outcomes.finish_and_commit(worker, batch[2].id, batch[2].fencing_token)
     assert runs(place) == 0
 
 
@@ -303,27 +303,27 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
     with place.connected("enqueuer") as leader:
         staged.move(leader, ids[:2], 0)
     with place.connected("worker") as worker:
-        claims = [inflight.claim(worker, id_, worker="w", limits={}) for id_ in ids[:2]]
-        assert claims[0] is not None
-        assert claims[1] is not None
-        inflight.finish(worker, claims[0].id, claims[0].fencing_token)
-        inflight.bury_claimed(worker, claims[1].id, claims[1].fencing_token, reason="failed", explanation="x")
+        held = [claims.claim(worker, id_, worker="w", limits={}) for id_ in ids[:2]]
+        assert held[0] is not None
+        assert held[1] is not None
+        outcomes.finish(worker, held[0].id, held[0].fencing_token)
+        outcomes.bury_claimed(worker, held[1].id, held[1].fencing_token, reason="failed", explanation="x")
     with place.connected("inspection") as reader, closing(Producer(redis_url, NAMESPACE)) as redis:
-        assert queries.status(reader).finished == 1
+        assert counts.status(reader).finished == 1
         assert queries.jobs(reader, "dead", limit=1, queue="default")
         assert audit(reader, redis, patience_seconds=0).ok
     with place.connected("owner") as owner:
         assert dead.revive(owner, Selection()) == 1
         today = next(each for each in finished.days(owner) if each.date == TODAY)
         assert finished.closed_days(owner) == []
-        assert finished.remove(owner, today, finished.checksum(owner, today))
+        assert finished.remove_day(owner, today, finished.checksum(owner, today))
         other = finished.Day(finished.OTHER, TODAY)
-        assert finished.remove(owner, other, finished.checksum(owner, other))
+        assert finished.remove_day(owner, other, finished.checksum(owner, other))
         with owner.transaction():
-            finished.seen(owner)
+            finished.visible_transactions(owner)
         assert finished.next_transaction(owner)
         table = bulk.create_side_table(owner, "run")
-        assert bulk.copied(owner, "run") == 0
+        assert bulk.copied_rows(owner, "run") == 0
         assert bulk.try_to_run(owner, "run")
         assert bulk.stage(owner, "run", table, []) == 0
         bulk.abandon(owner, "run")
@@ -376,7 +376,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_init_and_roles_or_gets_
         staged.mature(leader, 10)
         staged.move(leader, ids, 0)
     with place.connected("worker") as worker:
-        claim = inflight.claim(worker, ids[0], worker="w", limits={})
+        claim = claims.claim(worker, ids[0], worker="w", limits={})
         assert claim is not None
-        assert inflight.finish(worker, claim.id, claim.fencing_token)
+        assert outcomes.finish(worker, claim.id, claim.fencing_token)
     assert runs(place) == 0

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from drain.jobs.options import JobOptions
-from drain.tables import inflight
-from drain.tables.inflight import MOST_INTERRUPTIONS
+from drain.tables import outcomes
+from drain.tables.outcomes import MOST_INTERRUPTIONS
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, impatient, leading, query, wait_until
 from tests.inprocess_worker import Workshop
@@ -87,15 +87,15 @@ def test_an_interruption_whose_answer_was_lost_is_counted_once(shop: Workshop) -
     claim = shop.claim(job_id)
     assert claim is not None
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
-        interrupt = partial(inflight.interrupt, connection, job_id, claim.fencing_token, 1.0, STOPPED)
+        interrupt = partial(outcomes.interrupt, connection, job_id, claim.fencing_token, 1.0, STOPPED)
         assert [interrupt(), interrupt()] == [MOST_INTERRUPTIONS] * 2
     assert (shop.row(job_id)["attempts"], shop.row(job_id)["failed_at"]) == (0, None)
     shop.set(job_id, "next_run_at = now() - interval '1 s' WHERE")
     again = shop.claim(job_id)
     assert again is not None
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
-        assert inflight.interrupt(connection, job_id, claim.fencing_token, 1.0, STOPPED) is None
-        assert inflight.interrupt(connection, job_id, again.fencing_token, 1.0, STOPPED) is None
+        assert outcomes.interrupt(connection, job_id, claim.fencing_token, 1.0, STOPPED) is None
+        assert outcomes.interrupt(connection, job_id, again.fencing_token, 1.0, STOPPED) is None
     assert shop.row(job_id)["attempts"] == 1
 
 

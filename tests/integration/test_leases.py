@@ -23,7 +23,7 @@ from drain.database import postgres, schema
 from drain.embedded import CARELESS, EmbeddedPostgres
 from drain.enqueuer.daemon import Daemon
 from drain.jobs import registry
-from drain.tables import inflight
+from drain.tables import claims, leases, outcomes
 from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
@@ -180,7 +180,7 @@ def test_a_heartbeat_that_hangs_as_the_job_ends_is_broken_off(
         current_job()._lease.heartbeat = FOREVER_SECONDS
         wait_until(lambda: shop.backends("drain lease", state="active"))
 
-    monkeypatch.setattr(inflight, "extend_many", hang)
+    monkeypatch.setattr(leases, "extend_many", hang)
     assert shop.work(shop.delivered(act, **QUICK)) == "finished"
     assert lease_threads() == []
 
@@ -213,15 +213,15 @@ def test_the_heartbeat_survives_that_its_session_is_ended(shop: Workshop) -> Non
 def test_the_heartbeat_survives_whatever_is_raised_in_it(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    extend = inflight.extend_many
+    extend = leases.extend_many
     broken: list[Exception] = [RuntimeError("can't start new thread"), psycopg.ProgrammingError("no rights")]
 
-    def break_twice(*claims: Any) -> Any:
+    def break_twice(*given: Any) -> Any:
         if broken:
             raise broken.pop()
-        return extend(*claims)
+        return extend(*given)
 
-    monkeypatch.setattr(inflight, "extend_many", break_twice)
+    monkeypatch.setattr(leases, "extend_many", break_twice)
     assert shop.work(shop.delivered(wait_for_extensions, **QUICK)) == "finished"
     assert "can't start new thread" in caplog.text
 
@@ -274,14 +274,14 @@ def test_a_sleeping_job_whose_lease_was_taken_over_is_interrupted_and_can_finish
     told: list[tuple[bool, bool, float]] = []
 
     def act() -> None:
-        claims.append(shop.take_over(job_id))
+        taken.append(shop.take_over(job_id))
         try:
             time.sleep(FOREVER_SECONDS)
         except LeaseLostError:
             told.append((has_time_left(), current_job().lease_lost, current_job().lease_seconds_left))
             raise
 
-    claims: list[inflight.Claim] = []
+    taken: list[claims.Claim] = []
     job_id = shop.delivered(act, **QUICK)
     assert shop.work(job_id) == "stale"
     assert told == [(True, True, 0.0)]
@@ -291,7 +291,7 @@ def test_a_sleeping_job_whose_lease_was_taken_over_is_interrupted_and_can_finish
         assert (event.job_id, event.token) == (job_id, 1)  # type: ignore[attr-defined]
     assert not events(caplog, "job_failed")
     assert shop.row(job_id)["claimed_by"] == "the other"
-    assert shop.finish(claims[0])
+    assert shop.finish(taken[0])
 
 
 def test_a_job_that_waits_for_an_answer_of_its_own_database_is_interrupted_too(shop: Workshop) -> None:
@@ -463,8 +463,8 @@ def test_a_heartbeat_that_is_refused_after_the_job_has_ended_interrupts_nobody(
         assert answered.wait(PATIENCE_SECONDS)
         return {}
 
-    monkeypatch.setattr(inflight, "extend_many", refuse_later)
-    monkeypatch.setattr(inflight, "is_finished", lambda *_: False)
+    monkeypatch.setattr(leases, "extend_many", refuse_later)
+    monkeypatch.setattr(outcomes, "is_finished", lambda *_: False)
     interrupted: list[int] = []
     handler = signal.signal(signal.SIGALRM, lambda number, _: interrupted.append(number))
     try:
@@ -495,7 +495,7 @@ def test_a_job_that_catches_whatever_is_raised_is_extended_no_more_after_its_tim
             except BaseException as error:  # noqa: BLE001
                 caught.append(error)
 
-    taken: list[inflight.Claim] = []
+    taken: list[claims.Claim] = []
     job_id = shop.delivered(act, timeout_seconds=1, lease_seconds=SHORT_LEASE_SECONDS)
     assert shop.work(job_id) == "stale"
     assert [claim.fencing_token for claim in taken] == [2]
@@ -547,9 +547,9 @@ def test_a_job_that_goes_on_after_its_transaction_is_neither_extended_nor_told_t
 ) -> None:
     beats: list[float] = []
     extensions: list[int] = []
-    beat, extend = Heartbeat._beat, inflight.extend_many
+    beat, extend = Heartbeat._beat, leases.extend_many
     monkeypatch.setattr(Heartbeat, "_beat", lambda self, *held: beats.append(held[1]) or beat(self, *held))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(inflight, "extend_many", lambda *claims: extensions.append(1) or extend(*claims))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(leases, "extend_many", lambda *given: extensions.append(1) or extend(*given))  # type: ignore[func-returns-value]
 
     def act() -> None:
         with transaction():
@@ -575,11 +575,11 @@ def test_a_heartbeat_that_comes_when_the_job_has_been_given_back_changes_nothing
     assert claim is not None
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
         if give_back == "retry":
-            assert inflight.retry_later(connection, job_id, claim.fencing_token, 0, {})
+            assert outcomes.retry_later(connection, job_id, claim.fencing_token, 0, {})
         else:
-            assert inflight.defer(connection, job_id, claim.fencing_token, 0)
+            assert outcomes.defer(connection, job_id, claim.fencing_token, 0)
         before = shop.row(job_id)
-        assert inflight.extend_many(connection, [claim]) == {}
+        assert leases.extend_many(connection, [claim]) == {}
     assert shop.row(job_id) == before
     assert shop.work(job_id) == "finished"
 
@@ -591,20 +591,20 @@ def test_all_leases_that_are_held_are_extended_by_one_statement(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[set[int]] = []
-    extend = inflight.extend_many
+    extend = leases.extend_many
 
-    def spy(connection: psycopg.Connection, claims: Sequence[inflight.Claim]) -> dict[int, datetime]:
-        asked.append({claim.id for claim in claims})
-        return extend(connection, claims)
+    def spy(connection: psycopg.Connection, held: Sequence[claims.Claim]) -> dict[int, datetime]:
+        asked.append({claim.id for claim in held})
+        return extend(connection, held)
 
-    monkeypatch.setattr(inflight, "extend_many", spy)
+    monkeypatch.setattr(leases, "extend_many", spy)
     registered = job(name=NAME, **QUICK)(lambda: None)
     ids = [shop.deliver(registered) for _ in range(3)]
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
-        claims = inflight.claim_many(connection, ids, worker="w", limits=registry.limits())
+        won = claims.claim_many(connection, ids, worker="w", limits=registry.limits())
     held: list[Lease] = []
     heartbeat = Heartbeat(shop.database_url, held.copy)
-    held += [Lease(claim, registered.job_options, time.monotonic(), heartbeat) for claim in claims]
+    held += [Lease(claim, registered.job_options, time.monotonic(), heartbeat) for claim in won]
     began = [lease.expires_at for lease in held]
     try:
         for lease in held:

@@ -21,7 +21,7 @@ from drain.enqueuer import enqueuer as enqueuer_module
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
 from drain.jobs import registry, staging
-from drain.tables import inflight, staged
+from drain.tables import redeliveries, staged
 from tests.helpers import (
     drain_command,
     environment,
@@ -79,9 +79,9 @@ def test_rows_that_are_written_again_and_again_do_not_stop_the_drain(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = stage_jobs(database_url, 20)
-    take = staged.take
+    take = staged.read_due
 
-    def taken_late(*args: Any, **kwargs: Any) -> list[staged.Taken]:
+    def taken_late(*args: Any, **kwargs: Any) -> list[staged.DueJob]:
         """Between the transaction's first look and the taking, and once more before the moving."""
         if kwargs["up_to"] != cursor.URGENT.up_to:
             return take(*args, **kwargs)
@@ -91,7 +91,7 @@ def test_rows_that_are_written_again_and_again_do_not_stop_the_drain(
             query(database_url, "UPDATE staged_jobs SET tag = 'after' WHERE id = %s", ids[0])
         return rows
 
-    monkeypatch.setattr(staged, "take", taken_late)
+    monkeypatch.setattr(staged, "read_due", taken_late)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         assert enqueuer.drain() == 20
     assert pushed_jobs(redis_url) == ids
@@ -101,7 +101,7 @@ def test_jobs_that_workers_claim_meanwhile_do_not_stop_redelivery(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = stage_jobs(database_url, 3)
-    redeliver = inflight.redeliver_unclaimed
+    redeliver = redeliveries.redeliver_unclaimed
 
     def redelivered_late(connection: postgres.Connection, *args: Any, **kwargs: Any) -> Any:
         connection.execute("SELECT 1")
@@ -110,7 +110,7 @@ def test_jobs_that_workers_claim_meanwhile_do_not_stop_redelivery(
 
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
-        monkeypatch.setattr(inflight, "redeliver_unclaimed", redelivered_late)
+        monkeypatch.setattr(redeliveries, "redeliver_unclaimed", redelivered_late)
         # The mark is not there yet: a Redis that has forgotten everything.
         assert Redelivery(enqueuer).recover() == 2
 

@@ -10,7 +10,7 @@ from redis import Redis
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.oldest_deliveries import OldestDeliveries
 from drain.enqueuer.pacer import Pace
-from drain.tables import queries
+from drain.tables import waiting
 from tests.helpers import new_enqueuer, pushed_jobs, query, stage_jobs
 from tests.integration.test_redelivery import (
     AGO,
@@ -50,9 +50,9 @@ def test_what_was_claimed_is_not_stepped_over_at_each_look(database_url: str, re
         query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() + interval '1 hour'")
         assert oldest.look() == {}
 
-        assert pages_read(enqueuer, queries._OLDEST_DELIVERIES) > 100
+        assert pages_read(enqueuer, waiting._OLDEST_DELIVERIES) > 100
         bounds = oldest._bounds
-        statement = queries._OLDEST_DELIVERIES_FROM
+        statement = waiting._OLDEST_DELIVERIES_FROM
         assert pages_read(enqueuer, statement, list(bounds), list(bounds.values())) < 20
 
 

@@ -95,13 +95,13 @@ def test_a_poisoned_batch_takes_fewer_transactions_than_it_has_rows(
     rows = stage_jobs(database_url, 200)
     stage_jobs(database_url, job=unmovable)
     taken: list[None] = []
-    take = staged.take
+    take = staged.read_due
 
     def count(*given: Any, **options: Any) -> Any:
         taken.append(None)
         return take(*given, **options)
 
-    monkeypatch.setattr(staged, "take", count)
+    monkeypatch.setattr(staged, "read_due", count)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
 

@@ -54,7 +54,7 @@ UNION ALL SELECT locktype FROM pg_locks WHERE locktype = 'advisory' AND pid = pg
 
 def require_own_session(url: str) -> None:
     with closing(postgres.connect(url, "test")) as connection, postgres.time_limit(connection, 20):
-        session.require_own(connection, url)
+        session.require_own_session(connection, url)
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def test_a_pooler_whose_sessions_are_all_in_use_is_noticed_when_one_is_free(
         with closing(postgres.connect(pooler.url, "test")) as connection:
             monkeypatch.setattr(postgres, "dial", dial_while_all_are_in_use)
             with pytest.raises(ConfigError, match="shares sessions"):
-                session.require_own(connection, pooler.url)
+                session.require_own_session(connection, pooler.url)
 
 
 def test_a_pooler_that_has_no_session_for_us_is_given_up(
@@ -136,8 +136,8 @@ def test_a_proxy_that_forwards_all_is_no_pooler() -> None:
         for url in (through, direct):
             with closing(postgres.connect(url, "test")) as connection:
                 assert not postgres.is_pooled(connection)
-                session.require_own(connection, url)
-                postgres.set_bounds(connection, statement_seconds=7, lock_seconds=3)
+                session.require_own_session(connection, url)
+                postgres.limit_session(connection, statement_seconds=7, lock_seconds=3)
                 assert connection.execute("SHOW statement_timeout").fetchone() == ("7s",)
 
 
@@ -276,8 +276,8 @@ def test_a_session_of_ones_own_is_bounded_through_a_pooler_too(database_url: str
         SmallPooler(database_url, "session") as pooler,
         closing(postgres.connect(pooler.url, "test")) as connection,
     ):
-        session.require_own(connection, pooler.url)
-        postgres.set_bounds(connection, statement_seconds=7, lock_seconds=3)
+        session.require_own_session(connection, pooler.url)
+        postgres.limit_session(connection, statement_seconds=7, lock_seconds=3)
         assert connection.execute("SHOW statement_timeout").fetchone() == ("7s",)
 
 

@@ -10,7 +10,8 @@ from psycopg.types.json import Jsonb
 
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
-from drain.tables import id_array, inflight, queries, staged
+from drain.tables import claims, leases, outcomes, redeliveries, staged, waiting
+from drain.tables.columns import id_array
 from drain.tables.limits import Limits
 from tests.helpers import PATIENCE_SECONDS, query, stage_jobs, wait_until
 from workers.context.connection import _connect
@@ -166,22 +167,22 @@ ERROR: dict[str, Any] = {"error": None, "reason": "failed", "explanation": "why"
 
 
 OF_MANY = {
-    "claim": inflight.CLAIM_MANY,
-    "left to claim": inflight.LEFT_TO_CLAIM,
-    "extend": inflight.EXTEND_MANY,
-    "release": inflight.RELEASE,
-    "finish": inflight.FINISH_MANY,
+    "claim": claims.CLAIM_MANY,
+    "left to claim": claims.LEFT_TO_CLAIM,
+    "extend": leases.EXTEND_MANY,
+    "release": leases.RELEASE,
+    "finish": outcomes.FINISH_MANY,
 }
 OF_ONE = {
-    "claim one": inflight.CLAIM,
-    "claimed": inflight.CLAIMED,
-    "is current": inflight.IS_CURRENT,
-    "is finished": inflight.IS_FINISHED,
-    "retry": inflight.RETRY_LATER,
-    "defer": inflight.DEFER,
-    "interrupt": inflight.INTERRUPT,
-    "bury": inflight.BURY_CLAIMED,
-    "bury what cannot be claimed": inflight.BURY_UNCLAIMABLE,
+    "claim one": claims.CLAIM,
+    "claimed": claims.READ_CLAIM,
+    "is current": leases.IS_CURRENT,
+    "is finished": outcomes.IS_FINISHED,
+    "retry": outcomes.RETRY_LATER,
+    "defer": outcomes.DEFER,
+    "interrupt": outcomes.INTERRUPT,
+    "bury": outcomes.BURY_CLAIMED,
+    "bury what cannot be claimed": outcomes.BURY_UNCLAIMABLE,
 }
 # Tables of one row or two.
 SMALL = {"drain_state", "drain_state_pkey", "drain_schema", "drain_schema_pkey"}
@@ -260,12 +261,12 @@ def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of
     def claimed(jobs: int) -> list[int]:
         ids = stage_jobs(database_url, jobs)
         staged.move(connection, ids, last_delivery=0)
-        inflight.claim_many(connection, ids, worker="somebody", limits={})
+        claims.claim_many(connection, ids, worker="somebody", limits={})
         return ids
 
     def finish(ids: list[int]) -> None:
         for job_id in ids:
-            assert inflight.finish_and_commit(of_jobs, job_id, token=1)
+            assert outcomes.finish_and_commit(of_jobs, job_id, token=1)
 
     # What a session has read is known when it has ended.
     with (
@@ -292,10 +293,10 @@ def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of
 
 def test_which_queues_fail_is_a_few_looks_for_each_queue(many_waiting_rows: str) -> None:
     with psycopg.connect(many_waiting_rows) as connection:
-        failing = [(found.queue, found.due, found.failing) for found in queries.retrying_queues(connection)]
+        failing = [(found.queue, found.due, found.failing) for found in waiting.retrying_queues(connection)]
     assert failing == [("a", True, True), ("b", True, False)]
 
-    found = scans(many_waiting_rows, queries._RETRYING_QUEUES, {"failures": queries.FAILURES_IN_A_ROW})
+    found = scans(many_waiting_rows, waiting._RETRYING_QUEUES, {"failures": waiting.FAILURES_IN_A_ROW})
 
     assert set(found) <= {"inflight_jobs_waiting", "inflight_jobs_failed", "finished_jobs_latest"}
     assert sum(found.values()) <= 20
@@ -303,14 +304,14 @@ def test_which_queues_fail_is_a_few_looks_for_each_queue(many_waiting_rows: str)
 
 def test_the_retry_of_a_failing_queue_is_the_first_of_its_index(many_waiting_rows: str) -> None:
     one = REDELIVER | {"queue": "a", "limit": 1}
-    found = scans(many_waiting_rows, inflight.REDELIVER_RETRIES, one)
+    found = scans(many_waiting_rows, redeliveries.REDELIVER_RETRIES, one)
 
     assert set(found) == {"inflight_jobs_waiting", "inflight_jobs_pkey"}
     assert sum(found.values()) <= 4
 
 
 def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged_rows: str) -> None:
-    found = scans(many_staged_rows, staged.TAKE, (*staged.START, staged.LAST_PRIORITY, "{}", 100))
+    found = scans(many_staged_rows, staged.READ_DUE, (*staged.START, staged.LAST_PRIORITY, "{}", 100))
 
     # One more of each partition, to know which of them comes first.
     assert set(found) == {"staged_jobs_due"}
@@ -319,7 +320,7 @@ def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged
 
 def test_a_batch_begins_behind_the_last_row_that_was_taken(many_staged_rows: str) -> None:
     (id_,) = query(many_staged_rows, "SELECT id FROM staged_jobs_ready ORDER BY id OFFSET 299 LIMIT 1")[0]
-    found = scans(many_staged_rows, staged.TAKE, (0, id_, 0, "{}", 1000))
+    found = scans(many_staged_rows, staged.READ_DUE, (0, id_, 0, "{}", 1000))
 
     assert found == {"staged_jobs_due": 300}
 
@@ -355,47 +356,51 @@ def test_a_plan_that_was_made_while_a_partition_was_empty_serves_when_it_is_full
 
 
 def test_the_next_scheduled_row_is_the_first_of_its_index(many_staged_rows: str) -> None:
-    assert scans(many_staged_rows, queries._NEXT_SCHEDULED) == {"staged_jobs_coming_due": 1}
+    assert scans(many_staged_rows, waiting._NEXT_SCHEDULED) == {"staged_jobs_coming_due": 1}
 
 
 def test_the_lag_looks_at_one_row_for_each_priority(many_staged_rows: str) -> None:
     priority, id_ = staged.START
     everything = {"priority": priority, "id": id_, "up_to": staged.LAST_PRIORITY}
-    found = scans(many_staged_rows, queries._OLDEST_DUE, everything)
+    found = scans(many_staged_rows, waiting._OLDEST_DUE, everything)
 
     assert set(found) == {"staged_jobs_due"}
     assert sum(found.values()) <= 10
 
 
 def test_the_oldest_deliveries_are_one_look_for_each_queue(many_inflight_rows: str) -> None:
-    found = scans(many_inflight_rows, queries._OLDEST_DELIVERIES)
+    found = scans(many_inflight_rows, waiting._OLDEST_DELIVERIES)
 
     assert found["inflight_jobs_delivered"] <= 2
     assert set(found) == {"inflight_jobs_delivered"}
 
 
 def test_leases_that_ran_out_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
-    found = scans(many_inflight_rows, inflight.REDELIVER_LEASES, REDELIVER | {"within": inflight.EVER})
+    found = scans(
+        many_inflight_rows,
+        redeliveries.REDELIVER_LEASES,
+        REDELIVER | {"within": redeliveries.CENTURY_SECONDS},
+    )
 
     assert found["inflight_jobs_claimed"] <= 10
     assert set(found) == {"inflight_jobs_claimed", "inflight_jobs_pkey"}
 
 
 def test_leases_that_ran_out_long_ago_are_not_looked_at_each_time(many_inflight_rows: str) -> None:
-    found = scans(many_inflight_rows, inflight.REDELIVER_LEASES, REDELIVER | {"within": 150.0})
+    found = scans(many_inflight_rows, redeliveries.REDELIVER_LEASES, REDELIVER | {"within": 150.0})
 
     assert found["inflight_jobs_claimed"] == 3
 
 
 def test_the_oldest_deliveries_are_looked_for_from_a_number_on(many_inflight_rows: str) -> None:
     bounds = (["a", "b"], [1000, 2001])
-    found = scans(many_inflight_rows, queries._OLDEST_DELIVERIES_FROM, bounds)
+    found = scans(many_inflight_rows, waiting._OLDEST_DELIVERIES_FROM, bounds)
 
     assert found == {"inflight_jobs_delivered": 2}
 
 
 def test_retries_that_are_due_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
-    found = scans(many_inflight_rows, inflight.REDELIVER_RETRIES, REDELIVER | {"queue": "a"})
+    found = scans(many_inflight_rows, redeliveries.REDELIVER_RETRIES, REDELIVER | {"queue": "a"})
 
     assert found["inflight_jobs_waiting"] <= 10
     assert set(found) == {"inflight_jobs_waiting", "inflight_jobs_pkey"}
@@ -403,7 +408,7 @@ def test_retries_that_are_due_are_found_without_looking_at_others(many_inflight_
 
 def test_lost_deliveries_are_found_without_looking_at_others(many_inflight_rows: str) -> None:
     lost = REDELIVER | {"queue": "a", "above": 0, "up_to": 500}
-    found = scans(many_inflight_rows, inflight.REDELIVER_UNCLAIMED, lost)
+    found = scans(many_inflight_rows, redeliveries.REDELIVER_UNCLAIMED, lost)
 
     assert found["inflight_jobs_delivered"] <= 10
     assert set(found) == {"inflight_jobs_delivered", "inflight_jobs_pkey"}

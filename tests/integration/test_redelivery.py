@@ -11,8 +11,8 @@ from drain.enqueuer import redelivery as module
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
-from drain.tables import inflight
-from drain.tables.inflight import Claim
+from drain.tables import claims, outcomes
+from drain.tables.claims import Claim
 from drain.wire import Producer
 from tests.helpers import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
 
@@ -54,7 +54,7 @@ def new_leader(database_url: str, redis_url: str) -> Iterator[tuple[Enqueuer, Re
 
 def claim(database_url: str, job_id: int) -> Claim | None:
     with psycopg.connect(database_url) as connection:
-        return inflight.claim(connection, job_id, worker="test", limits={})
+        return claims.claim(connection, job_id, worker="test", limits={})
 
 
 def fail(database_url: str, claimed: Claim | None, wait: timedelta) -> None:
@@ -62,7 +62,7 @@ def fail(database_url: str, claimed: Claim | None, wait: timedelta) -> None:
     error = {"type": "E", "message": "m", "traceback": "t"}
     with psycopg.connect(database_url) as connection:
         wait_seconds = wait.total_seconds()
-        assert inflight.retry_later(connection, claimed.id, claimed.fencing_token, wait_seconds, error)
+        assert outcomes.retry_later(connection, claimed.id, claimed.fencing_token, wait_seconds, error)
 
 
 def end_lease(database_url: str, job_id: int, when: timedelta) -> None:
@@ -374,7 +374,7 @@ def test_a_finished_job_is_never_pushed_again(
         claimed = claim(database_url, job_id)
         assert claimed is not None
         with psycopg.connect(database_url) as worker:
-            assert inflight.finish(worker, job_id, claimed.fencing_token)
+            assert outcomes.finish(worker, job_id, claimed.fencing_token)
         client.flushall()
         for _ in range(3):
             assert redelivery.run_once() == 0

@@ -30,7 +30,7 @@ from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError
 from drain.jobs import registry
-from drain.tables import bulk, dead, finished, inflight, queries, staged
+from drain.tables import bulk, claims, counts, dead, finished, leases, outcomes, queries, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, ids_in, new_enqueuer, pushed_jobs, query, wait_until
@@ -237,7 +237,7 @@ def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the
     with place.connected("application") as application:
         ids = stage_many(application, "m.f", [(1,), (2,)])
     with place.connected("enqueuer") as leader:
-        assert [row.id for row in staged.take(leader, 10, skip_locked=True)] == ids
+        assert [row.id for row in staged.read_due(leader, 10, skip_locked=True)] == ids
         assert [row.job_args for row in staged.read_forwardable(leader, ids)] == ["[1]", "[2]"]
         assert staged.bury(leader, ids[:1], "unreadable", "x") == 1
         staged.forward(leader, ids[1:])
@@ -313,13 +313,13 @@ def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Pla
         staged.move(leader, ids, 0)
     with place.connected("worker") as worker:
         assert queries.queues(worker) == {"default"}
-        claims = inflight.claim_many(worker, ids, worker="w", limits={})
-        assert len(inflight.extend_many(worker, claims)) == 3
-        assert len(inflight.release(worker, [claims[0].id], [claims[0].fencing_token])) == 1
-        assert inflight.left_to_claim(worker, ids) == {claims[0].id}
-        assert inflight.claimed(worker, claims[1].id, claims[1].fencing_token, {}) is not None
-        assert inflight.finish_many(worker, claims[1:]) == set(ids[1:])
-        assert inflight.is_finished(worker, claims[1].id, claims[1].fencing_token)
+        held = claims.claim_many(worker, ids, worker="w", limits={})
+        assert len(leases.extend_many(worker, held)) == 3
+        assert len(leases.release(worker, [held[0].id], [held[0].fencing_token])) == 1
+        assert claims.left_to_claim(worker, ids) == {held[0].id}
+        assert claims.claimed(worker, held[1].id, held[1].fencing_token, {}) is not None
+        assert outcomes.finish_many(worker, held[1:]) == set(ids[1:])
+        assert outcomes.is_finished(worker, held[1].id, held[1].fencing_token)
 
 
 def test_a_worker_stages_if_it_is_granted_the_role_of_an_application_too(place: Place) -> None:
@@ -365,7 +365,7 @@ def test_the_owner_has_everything_and_does_what_nobody_else_may(place: Place) ->
     with place.connected("owner") as owner:
         assert dead.revive(owner, Selection()) == 1
         today = next(day for day in finished.days(owner) if day.date == NOW.date())
-        assert finished.remove(owner, today, finished.checksum(owner, today))
+        assert finished.remove_day(owner, today, finished.checksum(owner, today))
         assert bulk.stage(owner, "run", bulk.create_side_table(owner, "run"), []) == 0
     assert query(
         place.url,
@@ -394,11 +394,11 @@ def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis
     settings = Settings(database_url=logins["enqueuer"], redis_url=redis_url, namespace=NAMESPACE)
     assert Daemon(settings).run_once() == 2
     with postgres.connect(logins["worker"], "tests") as worker:
-        claim = inflight.claim(worker, 1, worker="w", limits={})
+        claim = claims.claim(worker, 1, worker="w", limits={})
         assert claim is not None
-        assert inflight.finish(worker, 1, claim.fencing_token)
+        assert outcomes.finish(worker, 1, claim.fencing_token)
     with postgres.connect(logins["inspection"], "tests") as reader:
-        assert queries.status(reader).finished == 1
+        assert counts.status(reader).finished == 1
 
 
 def test_what_is_printed_does_through_psql_what_apply_does_and_again_changes_nothing(

@@ -27,8 +27,8 @@ from drain import wire
 from drain.enqueuer import rq_verdicts
 from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.rq_verdicts import RQVerdicts
-from drain.tables import dead, inflight
-from drain.tables.inflight import Redelivered
+from drain.tables import dead, redeliveries
+from drain.tables.redeliveries import Redelivered
 from drain.wire import FAILED_TTL_SECONDS, Consumer, Fate
 from drain.wire.earlier import Earlier
 from drain.wire.workers import forget_worker
@@ -329,7 +329,7 @@ def test_a_role_of_an_older_version_buries_nothing_and_goes_on(
         # By the server, which takes nothing more in a transaction in which it has refused something.
         connection.execute("DO $$ BEGIN RAISE insufficient_privilege; END $$")
 
-    monkeypatch.setattr(inflight, "bury_redelivered", refuse)
+    monkeypatch.setattr(redeliveries, "bury_redelivered", refuse)
     (job_id,) = yard.pushed(jobs.note, "stopped")
     (rq_id,) = pushed(yard.redis_url)
     client.hset(f"rq:job:{rq_id}", "status", "stopped")
@@ -474,7 +474,7 @@ def test_only_deliveries_in_turn_count_as_unreadable_and_the_count_of_few_jobs_i
     monkeypatch.setattr(rq_verdicts, "MOST_UNREADABLE", 3)
     monkeypatch.setattr(rq_verdicts, "_MOST_COUNTED", 2)
     buried: list[int] = []
-    monkeypatch.setattr(inflight, "bury_redelivered", lambda _, ids, **__: buried.extend(ids))
+    monkeypatch.setattr(redeliveries, "bury_redelivered", lambda _, ids, **__: buried.extend(ids))
     fates: list[Fate] = []
     wire = SimpleNamespace(namespace="shop", fates=lambda _: fates)
     connection = SimpleNamespace(transaction=nullcontext)

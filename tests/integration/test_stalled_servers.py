@@ -21,8 +21,8 @@ from drain.embedded import EmbeddedRedis
 from drain.enqueuer import daemon
 from drain.enqueuer.daemon import Daemon
 from drain.errors import UnavailableError
-from drain.tables import inflight
-from drain.tables.inflight import Claim
+from drain.tables import claims, outcomes
+from drain.tables.claims import Claim
 from drain.wire import Consumer
 from drain.wire import consumer as consumer_module
 from tests import jobs_for_tests as jobs
@@ -198,16 +198,16 @@ def test_what_has_been_claimed_is_run_though_redis_goes_away_before_the_rest_is_
 def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_lost(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim_many, asked = inflight.claim_many, 0
+    claim_many, asked = claims.claim_many, 0
 
     def lossy(connection: Connection, ids: Sequence[int], **options: Any) -> list[Claim]:
         nonlocal asked
-        claims = claim_many(connection, ids, **options)
+        won = claim_many(connection, ids, **options)
         asked += 1
         if asked == 2:
             connection.close()
             raise psycopg.OperationalError("the answer is lost")
-        return claims
+        return won
 
     (job_id,) = stage_jobs(database_url)
     with new_enqueuer(database_url, redis_url) as enqueuer:
@@ -217,7 +217,7 @@ def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_
         database_url, "UPDATE inflight_jobs SET claimed_at = now() - interval '1 s', lease_expires_at = now()"
     )
     (delivery,) = pushed(redis_url)
-    monkeypatch.setattr(inflight, "claim_many", lossy)
+    monkeypatch.setattr(claims, "claim_many", lossy)
     with (
         psycopg.connect(database_url, autocommit=True) as connection,
         taking(database_url, redis_url, ["default"], prefetch=10) as inbox,
@@ -225,7 +225,7 @@ def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_
     ):
         wait_until(lambda: inbox.waiting)
         inbox.running = inbox.waiting.popleft()
-        claim = inflight.claim(connection, job_id, worker=process_name(), limits={})
+        claim = claims.claim(connection, job_id, worker=process_name(), limits={})
         assert claim is not None
         (other,) = stage_jobs(database_url)
         client.rpush("rq:queue:default", delivery)
@@ -233,7 +233,7 @@ def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_
             enqueuer.drain()
         wait_until(lambda: list(inbox.held) == [other])
         assert asked >= 3
-        assert inflight.finish(connection, job_id, claim.fencing_token)
+        assert outcomes.finish(connection, job_id, claim.fencing_token)
 
 
 def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(database_url: str) -> None:

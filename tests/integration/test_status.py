@@ -20,7 +20,7 @@ from drain.commands import watching
 from drain.database import postgres
 from drain.embedded import Services
 from drain.errors import UnavailableError
-from drain.tables import inflight, queries
+from drain.tables import claims, counts, outcomes
 from drain.wire import Producer
 from tests.helpers import (
     DRAIN,
@@ -72,10 +72,10 @@ def test_what_is_in_flight_is_divided_into_queued_running_and_retrying(
     first, second, running, retrying, lapsed = drained(database_url, redis_url, 5)
     with closing(postgres.connect(database_url, "worker")) as connection:
         for job_id in (running, retrying, lapsed):
-            claim = inflight.claim(connection, job_id, worker="w", limits={})
+            claim = claims.claim(connection, job_id, worker="w", limits={})
             assert claim is not None
             if job_id == retrying:
-                assert inflight.retry_later(connection, job_id, claim.fencing_token, 60, {"message": ""})
+                assert outcomes.retry_later(connection, job_id, claim.fencing_token, 60, {"message": ""})
     query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() WHERE id = %s", lapsed)
     query(
         database_url,
@@ -106,9 +106,9 @@ def test_a_queue_in_which_no_job_waits_has_no_oldest_one(
         f"lease_expires_at = CASE id WHEN {retrying} THEN NULL ELSE now() + interval '1 minute' END",
     )
 
-    for counts in status_of(env)["queues"].values():
-        assert counts["oldest_unclaimed_id"] is None
-        assert counts["oldest_unclaimed_seconds"] is None
+    for queue in status_of(env)["queues"].values():
+        assert queue["oldest_unclaimed_id"] is None
+        assert queue["oldest_unclaimed_seconds"] is None
 
 
 def test_a_job_whose_lease_ran_out_has_waited_since_then(
@@ -307,11 +307,11 @@ def test_a_watched_status_survives_an_outage_with_one_line_when_it_begins_and_on
 ) -> None:
     looks: Iterator[Any] = iter(
         [
-            (queries.Status(), None),
+            (counts.Status(), None),
             UnavailableError("PostgreSQL at x cannot be used: gone"),
             UnavailableError("PostgreSQL at x cannot be used: still gone"),
-            (queries.Status(), "Redis at y does not take commands"),
-            (queries.Status(), None),
+            (counts.Status(), "Redis at y does not take commands"),
+            (counts.Status(), None),
             KeyboardInterrupt(),
         ]
     )

@@ -17,7 +17,7 @@ from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.truncation import PartitionTruncator
-from drain.tables import queries, staged
+from drain.tables import staged, waiting
 from tests.helpers import (
     ask,
     environment,
@@ -89,7 +89,7 @@ def size(database_url: str, *partitions: str) -> int:
 
 def pages_read(enqueuer: Enqueuer, after: staged.Key, up_to: int = staged.LAST_PRIORITY) -> int:
     """How many pages a look goes through that finds nothing."""
-    explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + staged.TAKE
+    explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + staged.READ_DUE
     row = enqueuer.connection.execute(explain.encode(), (*after, up_to, "{}", 100)).fetchone()
     assert row is not None
     return int(row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"])
@@ -129,7 +129,7 @@ def test_the_lag_does_not_step_over_it_either(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
     def pages(enqueuer: Enqueuer, after: staged.Key) -> int:
-        explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + queries._OLDEST_DUE
+        explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + waiting._OLDEST_DUE
         behind = {"priority": after[0], "id": after[1], "up_to": staged.LAST_PRIORITY}
         row = enqueuer.connection.execute(explain.encode(), behind).fetchone()
         assert row is not None
@@ -328,7 +328,7 @@ def test_the_daemon_looks_for_the_lag_behind_the_bound(
         daemon.stop()
         return 0.0
 
-    monkeypatch.setattr(queries, "oldest_due_seconds", ask_and_stop)
+    monkeypatch.setattr(waiting, "oldest_due_seconds", ask_and_stop)
     (job_id,) = stage_jobs(database_url)
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
     daemon.run()
@@ -380,15 +380,15 @@ def test_a_ready_row_that_somebody_puts_off_while_its_batch_is_open_is_drained_l
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_off, due = stage_jobs(database_url, 2)
-    take = staged.take
+    take = staged.read_due
 
     def put_off_after(*args: Any, **kwargs: Any) -> Any:
         rows = take(*args, **kwargs)
-        monkeypatch.setattr(staged, "take", take)
+        monkeypatch.setattr(staged, "read_due", take)
         query(database_url, "UPDATE staged_jobs SET scheduled_at = %s WHERE id = %s", FUTURE, put_off)
         return rows
 
-    monkeypatch.setattr(staged, "take", put_off_after)
+    monkeypatch.setattr(staged, "read_due", put_off_after)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         assert enqueuer.drain() == 1
 

@@ -11,7 +11,7 @@ from drain.config import Settings
 from drain.enqueuer import cursor, enqueuer
 from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
-from drain.tables import queries, staged
+from drain.tables import counts, staged, waiting
 from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
 from tests.integration.test_turns import pages_read
 
@@ -145,8 +145,8 @@ def test_the_daemon_does_not_step_over_them_for_its_metrics_either(
         daemon.stop()
         return 1.0
 
-    monkeypatch.setattr(queries, "oldest_due_seconds", ask)
-    monkeypatch.setattr(queries, "count_staged", lambda *_: pytest.fail("staged rows were counted"))
+    monkeypatch.setattr(waiting, "oldest_due_seconds", ask)
+    monkeypatch.setattr(counts, "count_staged", lambda *_: pytest.fail("staged rows were counted"))
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
     daemon.run()
 
@@ -165,11 +165,11 @@ def test_the_lag_is_that_of_the_range_where_a_row_has_waited_longest(database_ur
         )
     with psycopg.connect(database_url) as connection:
         lags = [
-            queries.oldest_due_seconds(connection, range_.after, range_.up_to)
+            waiting.oldest_due_seconds(connection, range_.after, range_.up_to)
             for range_ in (cursor.URGENT, cursor.PATIENT)
         ]
         assert [round(lag, -1) for lag in lags] == [10, 300]
-        assert round(queries.oldest_due_seconds(connection), -1) == 300
+        assert round(waiting.oldest_due_seconds(connection), -1) == 300
 
 
 @pytest.mark.parametrize(("poisoned", "others"), [(100, 0), (0, 100)])

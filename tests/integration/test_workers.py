@@ -31,7 +31,7 @@ from drain.database import postgres, schema
 from drain.embedded import CARELESS, EmbeddedPostgres, EmbeddedRedis
 from drain.enqueuer.redelivery import Redelivery
 from drain.jobs import registry
-from drain.tables import inflight
+from drain.tables import claims
 from drain.wire import Producer, tracked
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
@@ -471,7 +471,7 @@ def test_a_worker_whose_job_was_taken_over_drops_it_and_goes_on_with_the_next(
     def taken_over() -> bool:
         system.end_lease(contested)
         with psycopg.connect(system.database_url, autocommit=True) as connection:
-            return inflight.claim(connection, contested, worker="the other", limits={}) is not None
+            return claims.claim(connection, contested, worker="the other", limits={}) is not None
 
     with ThreadPoolExecutor(1) as thread:
         ended = thread.submit(work, system)

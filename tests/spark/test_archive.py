@@ -309,7 +309,7 @@ def test_a_day_whose_files_disagree_stays_and_one_line_says_why(
     finish(database_url, 1, 10)
     finish(database_url, 11, 12, TODAY - timedelta(days=4))
     with monkeypatch.context() as patch:
-        patch.setattr(finished, "remove", lambda *_: True)
+        patch.setattr(finished, "remove_day", lambda *_: True)
         archive()
     if change is not None:
         query(database_url, change)
@@ -358,7 +358,7 @@ def test_the_disk_has_all_files_of_a_day_before_its_partition_is_dropped(
     database_url: str, archive: Archive, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: set[Path] = set()
-    sync, remove = files._sync, finished.remove
+    sync, remove = files._sync, finished.remove_day
 
     def recorded(each: Path) -> None:
         sync(each)
@@ -371,7 +371,7 @@ def test_the_disk_has_all_files_of_a_day_before_its_partition_is_dropped(
         return remove(*arguments)
 
     monkeypatch.setattr(files, "_sync", recorded)
-    monkeypatch.setattr(finished, "remove", only_then)
+    monkeypatch.setattr(finished, "remove_day", only_then)
     finish(database_url, 1, 5)
     assert archive().exit_code == 0
 
@@ -432,7 +432,7 @@ def test_rows_that_are_added_while_a_day_is_archived_are_archived_too(
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 10)
     finish(database_url, 100, 110, TODAY - timedelta(days=2))
-    remove = finished.remove
+    remove = finished.remove_day
     added = iter([(111, TODAY - timedelta(days=2)), (11, YESTERDAY)])
 
     def add_and_remove(connection: Any, day: finished.Day, kept: finished.Checksum) -> bool:
@@ -443,7 +443,7 @@ def test_rows_that_are_added_while_a_day_is_archived_are_archived_too(
             return gone
         return remove(connection, day, kept)
 
-    monkeypatch.setattr(finished, "remove", add_and_remove)
+    monkeypatch.setattr(finished, "remove_day", add_and_remove)
     result = archive()
     assert result.exit_code == 0, result.output
     assert in_files(spark, path) == list(range(1, 12))
@@ -504,7 +504,7 @@ def test_an_archiver_that_is_killed_between_write_and_drop_is_completed_by_the_n
 ) -> None:
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 100)
-    killed(database_url, path, "finished.remove = die")
+    killed(database_url, path, "finished.remove_day = die")
     assert in_postgres(database_url) == 100
     assert in_files(spark, path) == list(range(1, 101))
     lock = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 6"

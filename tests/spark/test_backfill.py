@@ -316,7 +316,7 @@ def test_progress_is_what_postgres_has_of_the_rows(
 ) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
         table = bulk.create_side_table(connection, "run")
-        assert bulk.copied(connection, "run") == 0
+        assert bulk.copied_rows(connection, "run") == 0
         with connection.cursor().copy(f"COPY {table} (task) FROM STDIN") as copy:
             for _ in range(100_000):
                 copy.write("1\n")
@@ -324,8 +324,8 @@ def test_progress_is_what_postgres_has_of_the_rows(
                 lambda: query(database_url, "SELECT FROM pg_stat_progress_copy WHERE tuples_processed > 0")
             )
             with psycopg.connect(database_url) as other:
-                assert 0 < bulk.copied(other, "run") < 100_000
-        wait_until(lambda: bulk.copied(connection, "run") == 100_000)
+                assert 0 < bulk.copied_rows(other, "run") < 100_000
+        wait_until(lambda: bulk.copied_rows(connection, "run") == 100_000)
 
 
 RUN = ["backfill", "slow:", "--job", "tests.act", "--args", "id", "--run-id", "ended"]

@@ -16,7 +16,7 @@ import pytest
 
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
-from drain.tables.inflight import Claim
+from drain.tables.claims import Claim
 from tests.helpers import wait_until
 from workers import Defer, job
 from workers.context.current import CurrentJob

@@ -6,7 +6,7 @@ from drain.enqueuer import cursor as bound_module
 from drain.enqueuer import pacer as pace_module
 from drain.enqueuer.cursor import Scan, ScanCursor
 from drain.enqueuer.pacer import Pace
-from drain.tables.staged import START, Key, Taken
+from drain.tables.staged import START, DueJob, Key
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def look(*keys: Key, is_full: bool = False, sweep_seconds: float | None = None) -> Scan:
-    rows = [Taken(id_, "default", "m.f", None, False, priority) for priority, id_ in keys]
+    rows = [DueJob(id_, "default", "m.f", None, False, priority) for priority, id_ in keys]
     return Scan(rows, is_full=is_full, sweep_seconds=sweep_seconds)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from drain import wire
 from drain.config import VARIABLES, Settings
-from drain.database import postgres
+from drain.database import postgres, url
 from drain.errors import ConfigError, DrainError
 
 URL = "postgresql://user:s3cret@localhost/shop"
@@ -149,7 +149,7 @@ def test_a_redis_is_described_without_its_password(url: str, shown: str) -> None
 
 
 def test_a_database_is_described_by_host_port_and_name() -> None:
-    described = postgres.describe("postgresql://user:s3cret@db.example:5433/shop?sslmode=require")
+    described = url.describe("postgresql://user:s3cret@db.example:5433/shop?sslmode=require")
 
     assert described == "db.example:5433/shop"
 

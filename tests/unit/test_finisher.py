@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from drain.jobs import registry
-from drain.tables import inflight
-from drain.tables.inflight import Claim
+from drain.tables import outcomes
+from drain.tables.claims import Claim
 from drain.wire import Consumer
 from tests.helpers import wait_until
 from workers.execution import recorder
@@ -64,7 +64,7 @@ class Stores:
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> Stores:
     stores = Stores()
-    monkeypatch.setattr(inflight, "finish_many", stores.finish_many)
+    monkeypatch.setattr(outcomes, "finish_many", stores.finish_many)
     # Only the bell ends the wait for company.
     monkeypatch.setattr(finisher, "_TOGETHER_SECONDS", 3600)
     return stores

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from drain import wire
 from drain.__main__ import main
 from drain.config import VARIABLES, Settings
-from drain.database import postgres
+from drain.database import url
 from drain.errors import ConfigError
 
 NOBODY_LISTENS = "postgresql://127.0.0.1:1/shop"
@@ -135,7 +135,7 @@ def test_settings_are_read_or_refused_in_one_line(texts: dict[str, str]) -> None
 def refusal_of(texts: dict[str, str]) -> str:
     try:
         settings = Settings.from_texts(texts)
-        postgres.conninfo(settings.database_url, "test")
+        url.conninfo(settings.database_url, "test")
         wire.connect(settings.redis_url or "redis://localhost").close()
     except ConfigError as error:
         return str(error)

@@ -13,7 +13,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from drain.database import postgres
-from drain.tables import inflight
+from drain.tables import outcomes
 from workers.context.current import CurrentJob
 from workers.errors import JobTimeoutError, LeaseLostError, TransactionError, WorkerStoppedError
 
@@ -73,7 +73,7 @@ class JobConnection(psycopg.Connection[Any]):
         # The job has had its way with what these make of a row.
         self.row_factory, self.cursor_factory = tuple_row, psycopg.Cursor
         try:
-            job.finished = inflight.finish_and_commit(self, job.id, job.fencing_token)
+            job.finished = outcomes.finish_and_commit(self, job.id, job.fencing_token)
         except psycopg.errors.SerializationFailure as error:
             error.add_note(
                 "A heartbeat has extended the job's lease since the transaction took its snapshot."
@@ -81,7 +81,7 @@ class JobConnection(psycopg.Connection[Any]):
             raise
         if job.finished:
             return
-        if inflight.is_finished(self, job.id, job.fencing_token):
+        if outcomes.is_finished(self, job.id, job.fencing_token):
             job.finished = True
             raise TransactionError(
                 f"job {job.id} was finished by its first transaction(), whose commit was not answered; "
@@ -220,7 +220,7 @@ def _replace_what_is_not_fit(connection: JobConnection, _record: object, _proxy:
 
 def _connect(database_url: str) -> JobConnection:
     # The job's statements may take as long as the job; but the locks of a machine that is gone are let go of.
-    settings = postgres.bounds(statement_seconds=0, lock_seconds=0)
+    settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
     connection = cast(
         JobConnection, postgres.connect(database_url, "drain job", settings=settings, kind=JobConnection)
     )

@@ -6,7 +6,7 @@ from contextvars import ContextVar, Token
 from datetime import datetime
 from uuid import uuid5
 
-from drain.tables.inflight import Claim
+from drain.tables.claims import Claim
 from workers.errors import NoCurrentJobError
 from workers.lease.lease import Lease
 

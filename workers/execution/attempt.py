@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
-from drain.tables.inflight import Claim
+from drain.tables.claims import Claim
 from workers.context.current import CurrentJob, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,

@@ -11,8 +11,8 @@ import psycopg
 
 from drain.config import process_name
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import inflight, stale
-from drain.tables.inflight import Claim
+from drain.tables import outcomes, stale
+from drain.tables.claims import Claim
 from drain.visible import visible
 from drain.wording import count, duration
 from workers.execution import outcome
@@ -83,7 +83,7 @@ class Recorder:
         """Give up a job whose row makes each claim of it fail."""
         reason = error.diag.message_primary or str(error).partition("\n")[0]
         explanation = f"it cannot be claimed: {reason}"
-        buried = self.database.ask(lambda c: inflight.bury_unclaimable(c, job_id, explanation))
+        buried = self.database.ask(lambda c: outcomes.bury_unclaimable(c, job_id, explanation))
         if not buried:
             return "refused"
         log.error("job %d is dead: %s", job_id, explanation, extra={"event": "job_dead", "job_id": job_id})
@@ -115,24 +115,24 @@ class Recorder:
 
     def _finish(self, claim: Claim) -> str:
         try:
-            done = self.database.ask(lambda c: inflight.finish(c, claim.id, claim.fencing_token))
+            done = self.database.ask(lambda c: outcomes.finish(c, claim.id, claim.fencing_token))
         except psycopg.IntegrityError:
             # Ids are given out once, unless somebody set the sequence back.
             return self._bury(claim, "unreadable", "it ran, but another job with its id is finished already")
         return "finished" if done else self._stale(claim, "finished")
 
     def _defer(self, claim: Claim, deferred: Deferred) -> str:
-        waits = self.database.ask(lambda c: inflight.defer(c, claim.id, claim.fencing_token, deferred.when))
+        waits = self.database.ask(lambda c: outcomes.defer(c, claim.id, claim.fencing_token, deferred.when))
         return "deferred" if waits else self._stale(claim, "deferred")
 
     def _interrupt(self, claim: Claim, interrupted: Failed) -> str:
         times = self.database.ask(
-            lambda c: inflight.interrupt(
+            lambda c: outcomes.interrupt(
                 c, claim.id, claim.fencing_token, _INTERRUPTED_SECONDS, interrupted.error
             )
         )
         if times is None:
-            return self._retry_or_bury(claim, outcome.too_often(interrupted, inflight.MOST_INTERRUPTIONS))
+            return self._retry_or_bury(claim, outcome.too_often(interrupted, outcomes.MOST_INTERRUPTIONS))
         log.warning(
             "job %d (%s) was interrupted on attempt %d, which does not count, and will run again: %s",
             claim.id,
@@ -150,7 +150,7 @@ class Recorder:
             return self._bury(claim, "failed", explanation, failed.error, wanted=wanted, cause=failed.cause)
         wait = outcome.wait_seconds(claim.attempts, failed.options)
         waits = self.database.ask(
-            lambda c: inflight.retry_later(c, claim.id, claim.fencing_token, wait, failed.error)
+            lambda c: outcomes.retry_later(c, claim.id, claim.fencing_token, wait, failed.error)
         )
         if not waits:
             return self._stale(claim, "nothing" if isinstance(failed, Lost) else "retrying")
@@ -174,7 +174,7 @@ class Recorder:
     ) -> str:
         buried = self.database.ask(
             partial(
-                inflight.bury_claimed,
+                outcomes.bury_claimed,
                 job_id=claim.id,
                 token=claim.fencing_token,
                 reason=reason,
@@ -196,7 +196,7 @@ class Recorder:
     def _stale(self, claim: Claim, wanted: str) -> str:
         """The token is not the current one any more: leave a row about it, and change nothing."""
         # Unless it is this very attempt that finished the job, in a commit whose answer never came.
-        if self.database.ask(lambda c: inflight.is_finished(c, claim.id, claim.fencing_token)):
+        if self.database.ask(lambda c: outcomes.is_finished(c, claim.id, claim.fencing_token)):
             return "finished"
         log.warning(
             "job %d: the outcome of attempt %d came too late and was not recorded",

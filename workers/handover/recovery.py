@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.jobs import registry
-from drain.tables import inflight
-from drain.tables.inflight import Released
+from drain.tables import claims, leases
+from drain.tables.leases import Released
 from drain.wire import Consumer, tracked_id
 from workers.errors import WorkerDiedError, WorkerStoppedError
 from workers.execution.outcome import Failed, Finished, Interrupted, describe
@@ -72,7 +72,7 @@ def settle(
 
 
 def _settle_one(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) -> None:
-    claim = recorder.database.ask(lambda c: inflight.claimed(c, entry.job_id, entry.token, registry.limits()))
+    claim = recorder.database.ask(lambda c: claims.claimed(c, entry.job_id, entry.token, registry.limits()))
     # Nobody knows it any more if it has been recorded.
     if claim is None:
         return
@@ -92,7 +92,7 @@ def _give_back(
     released: list[Released] = []
     if waiting:
         ids, tokens = [entry.job_id for entry in waiting], [entry.token for entry in waiting]
-        released = database.ask(lambda c: inflight.release(c, ids, tokens))
+        released = database.ask(lambda c: leases.release(c, ids, tokens))
     consumer.give_back([(job.queue, tracked_id(namespace, job.id, job.delivery)) for job in released])
     given_back = {job.id for job in released}
     finished: list[str] = []

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
+from drain.database.url import conninfo
 from drain.errors import UnavailableError
 from workers.stores import POSTGRES, Stores, is_outage, is_stale
 
@@ -36,7 +37,7 @@ _BY_ID = {"enable_seqscan": "off", "enable_bitmapscan": "off", "plan_cache_mode"
 
 def session(seconds: int = _STATEMENT_SECONDS) -> dict[str, str]:
     """Settings of a session that looks jobs up by their ids, with a bound for each statement and each lock."""
-    return _BY_ID | postgres.bounds(statement_seconds=seconds, lock_seconds=seconds)
+    return _BY_ID | postgres.session_settings(statement_seconds=seconds, lock_seconds=seconds)
 
 
 def prepare(url: str) -> None:
@@ -45,7 +46,7 @@ def prepare(url: str) -> None:
     Raises:
         ConfigError: The URL cannot be read.
     """
-    postgres.conninfo(url, APPLICATION_NAME, session())
+    conninfo(url, APPLICATION_NAME, session())
 
 
 @dataclass(slots=True)

@@ -25,8 +25,8 @@ from drain.database.deadline import call_at
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import inflight
-from workers.lease import lease as leases
+from drain.tables import leases, outcomes
+from workers.lease import lease as lease_module
 from workers.lease.database import session
 from workers.lease.lease import NEVER, Lease
 from workers.stores import POSTGRES, Stores, is_outage, is_stale
@@ -135,7 +135,7 @@ class Heartbeat:
                 self._beat(held, now)
             for lease in held:
                 if now >= lease.interrupt_at:
-                    lease.interrupt_at = now + leases.AGAIN_SECONDS
+                    lease.interrupt_at = now + lease_module.AGAIN_SECONDS
                     lease.interrupt()
             self._sleep()
         self._disconnect()
@@ -192,13 +192,13 @@ class Heartbeat:
                 return
             with postgres.time_limit(connection, seconds):
                 claims = [lease.claim for lease in held if now < lease.let_go_at]
-                extended = inflight.extend_many(connection, claims) if claims else {}
+                extended = leases.extend_many(connection, claims) if claims else {}
                 refused = []
                 for lease in held:
                     claim = lease.claim
                     if claim.id in extended:
                         lease.extended, lease.expires_at = now, extended[claim.id]
-                    elif now < lease.let_go_at or not inflight.is_current(
+                    elif now < lease.let_go_at or not leases.is_current(
                         connection, claim.id, claim.fencing_token
                     ):
                         refused.append(lease)
@@ -207,7 +207,7 @@ class Heartbeat:
                 for lease in refused:
                     # Refused may also mean finished, in a commit of the job's own whose answer never came.
                     claim = lease.claim
-                    if not lease.settling and inflight.is_finished(connection, claim.id, claim.fencing_token):
+                    if not lease.settling and outcomes.is_finished(connection, claim.id, claim.fencing_token):
                         lease.settling = True
         for lease in refused:
             if not lease.settling:

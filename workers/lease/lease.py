@@ -17,7 +17,7 @@ from types import CoroutineType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drain.jobs.options import JobOptions
-from drain.tables.inflight import Claim
+from drain.tables.claims import Claim
 from workers.errors import JobTimeoutError, LeaseLostError
 
 if TYPE_CHECKING:

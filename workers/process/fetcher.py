@@ -16,8 +16,8 @@ from drain.database.postgres import Connection
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
-from drain.tables import inflight
-from drain.tables.inflight import Claim
+from drain.tables import claims, leases, outcomes
+from drain.tables.claims import Claim
 from drain.wire import WAIT_SECONDS, Consumer, Taken
 from workers.execution.rq_books import RQBooks
 from workers.lease.database import Database
@@ -113,7 +113,7 @@ class Fetcher:
         wanted = self._inbox.wanted
         if self._stores.is_away(POSTGRES) and not self._burst:
             # An update of no row: it tells of a database, too, that takes no writes for a while.
-            self._database.ask(lambda c: inflight.release(c, (), ()), patience_seconds=0.0)
+            self._database.ask(lambda c: leases.release(c, (), ()), patience_seconds=0.0)
         if self._overtaken and monotonic() >= self._look_at:
             self._look_at = monotonic() + _LOOK_SECONDS
             self._release_overtaken()
@@ -159,7 +159,7 @@ class Fetcher:
         if not waiting:
             return
         ids = [each.job_id for each in waiting if each.job_id is not None]
-        are_finished = self._database.ask(lambda c: inflight.are_finished(c, ids))
+        are_finished = self._database.ask(lambda c: outcomes.are_finished(c, ids))
         queues = {each.rq_id: each.queue for each in waiting if are_finished.get(each.job_id or 0)}
         for rq_id in self._consumer.clear(list(queues)):
             self._books.finished(rq_id, queues[rq_id])
@@ -209,9 +209,9 @@ class Fetcher:
         known = self._inbox.held
         ours = {each.job_id: each for each in taken if each.job_id is not None and each.job_id not in known}
         try:
-            claims = self._ask(ours) if ours else {}
-            missing = [job_id for job_id in ours if job_id not in claims]
-            left = self._database.ask(lambda c: inflight.left_to_claim(c, missing)) if missing else set()
+            won = self._ask(ours) if ours else {}
+            missing = [job_id for job_id in ours if job_id not in won]
+            left = self._database.ask(lambda c: claims.left_to_claim(c, missing)) if missing else set()
         except BaseException:
             # Claims that were made and not answered run out; nothing else is touched.
             self._consumer.give_back([(each.queue, each.rq_id) for each in taken])
@@ -222,7 +222,7 @@ class Fetcher:
         into_loop: list[ClaimedJob] = []
         refused: list[Taken] = []
         for each in taken:
-            claim = claims.get(each.job_id) if each.job_id is not None else None
+            claim = won.get(each.job_id) if each.job_id is not None else None
             if claim is not None and ours[claim.id] is each:
                 held = self._held(claim, each, asked_at, taken_at)
                 runs_in_loop = held.job is not None and held.job.runs_in_loop
@@ -286,7 +286,7 @@ class Fetcher:
             item.lease.settling = True
         try:
             released = self._database.ask(
-                lambda c: inflight.release(
+                lambda c: leases.release(
                     c, [item.claim.id for item in held], [item.claim.fencing_token for item in held]
                 )
             )
@@ -313,7 +313,7 @@ def _claim_many(
     connection: Connection, ids: Sequence[int], queue: str, *, alone: bool, again: bool
 ) -> list[Claim]:
     try:
-        return inflight.claim_many(
+        return claims.claim_many(
             connection,
             ids,
             worker=process_name(),

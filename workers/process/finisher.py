@@ -10,7 +10,7 @@ import psycopg
 
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import inflight
+from drain.tables import outcomes
 from drain.wire import Consumer
 from workers.execution.death import Death
 from workers.execution.outcome import Finished, Outcome
@@ -121,7 +121,7 @@ class Finisher:
             return set()
         claims = [held.claim for held in ended]
         try:
-            done = self.database.ask(lambda c: inflight.finish_many(c, claims))
+            done = self.database.ask(lambda c: outcomes.finish_many(c, claims))
         except psycopg.Error:
             # One of them cannot be finished: each is looked at by itself.
             return set()

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from drain.jobs.registry import Job
-from drain.tables.inflight import Claim
+from drain.tables.claims import Claim
 from drain.wire import Taken
 from workers.errors import WorkerStoppedError
 from workers.execution.outcome import Outcome

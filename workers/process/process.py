@@ -29,7 +29,7 @@ from drain.config import Settings
 from drain.errors import DrainError, UnavailableError
 from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
-from drain.tables import inflight, leader_progress
+from drain.tables import claims, leader_progress
 from drain.wire import Consumer, Taken
 from workers.context.current import CurrentJob
 from workers.entry import Worker
@@ -298,7 +298,7 @@ class Process:
         alone, job_id = self._alone, taken.job_id
         if alone is None or job_id is None:
             return
-        if job_id not in alone.database.ask(lambda c: inflight.left_to_claim(c, [job_id])):
+        if job_id not in alone.database.ask(lambda c: claims.left_to_claim(c, [job_id])):
             jobs, awaited = self._consumer.sorted_out([taken])
             for each in jobs:
                 self._plain.execute(each)

@@ -1,0 +1,140 @@
+"""Jobs that wait: the oldest of each kind, and when the next one comes due. Each question is a few index look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import DELIVERED, DUE
+from drain.tables.staged import LAST_PRIORITY, START, Key
+
+# Number of jobs in flight that have failed since their queue's last finish and make it a failing queue: its target is
+# down, or its code is broken.
+FAILURES_IN_A_ROW = 5
+# Point in time since which an unclaimed job in flight has waited for a worker. A first attempt has waited since it was
+# due; a later one, and a job that was dead, since the last time that is known of it.
+WAITS_SINCE = """CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
+    ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END"""
+# One index look-up for each priority that is in use, however many rows wait behind it.
+_OLDEST_DUE = f"""
+WITH RECURSIVE heads AS (
+    (SELECT priority, greatest(staged_at, matured_at) AS due_at FROM staged_jobs_ready
+     WHERE {DUE}
+         AND (priority, id) > (%(priority)s::integer, %(id)s::bigint) AND priority <= %(up_to)s
+     ORDER BY priority, id LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT priority, greatest(staged_at, matured_at) FROM staged_jobs_ready
+        WHERE {DUE} AND priority > heads.priority
+            AND priority <= %(up_to)s
+        ORDER BY priority, id LIMIT 1) AS following
+)
+SELECT greatest(0, extract(epoch FROM clock_timestamp() - min(due_at)))::float8 FROM heads
+"""
+# One index look-up for each queue that has unclaimed jobs.
+_OLDEST_DELIVERIES = f"""
+WITH RECURSIVE heads AS (
+    (SELECT queue, delivery FROM inflight_jobs
+     WHERE {DELIVERED} ORDER BY queue, delivery LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT queue, delivery FROM inflight_jobs
+        WHERE {DELIVERED} AND queue > heads.queue
+        ORDER BY queue, delivery LIMIT 1) AS following
+)
+SELECT queue, delivery FROM heads
+"""
+# One index look-up for each given queue, from a given number on.
+_OLDEST_DELIVERIES_FROM = f"""
+SELECT known.queue, oldest.delivery
+FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
+    SELECT delivery FROM inflight_jobs AS job
+    WHERE {DELIVERED}
+        AND job.queue = known.queue AND job.delivery >= known.delivery
+    ORDER BY job.delivery LIMIT 1) AS oldest
+"""
+# The earliest next attempt of each queue: one index look-up for each queue that has one.
+NEXT_ATTEMPTS = """
+WITH RECURSIVE heads AS (
+    (SELECT queue, next_run_at FROM inflight_jobs WHERE next_run_at IS NOT NULL
+     ORDER BY queue, next_run_at LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT queue, next_run_at FROM inflight_jobs
+        WHERE next_run_at IS NOT NULL AND queue > heads.queue
+        ORDER BY queue, next_run_at LIMIT 1) AS following
+)
+"""
+# A few index look-ups for each queue with jobs that wait for their next attempt.
+_RETRYING_QUEUES = f"""{NEXT_ATTEMPTS}
+SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failures)s = (
+    SELECT count(*) FROM (
+        SELECT FROM inflight_jobs AS failed
+        WHERE failed.queue = heads.queue AND failed.failed_at > coalesce(last_finish.at, '-infinity')
+        ORDER BY failed.failed_at LIMIT %(failures)s) AS latest)
+FROM heads, LATERAL (
+    SELECT max(finished_at) AS at FROM finished_jobs WHERE queue = heads.queue) AS last_finish
+"""
+_NEXT_SCHEDULED = """
+SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM staged_jobs_scheduled
+"""
+
+
+def oldest_due_seconds(connection: Connection, after: Key = START, up_to: int = LAST_PRIORITY) -> float:
+    """Return how long the oldest due row has waited, of the rows behind this key and up to this priority.
+
+    Returns:
+        Seconds; 0 if none waits.
+    """
+    parameters = {"priority": after[0], "id": after[1], "up_to": up_to}
+    (age,) = fetch_one(connection, _OLDEST_DUE, parameters)
+    return float(age or 0.0)
+
+
+def seconds_to_next_scheduled(connection: Connection) -> float | None:
+    """Return the time until the next scheduled row is due, by the database's clock; None if there is none."""
+    (seconds,) = fetch_one(connection, _NEXT_SCHEDULED)
+    return None if seconds is None else float(seconds)
+
+
+def oldest_deliveries(connection: Connection) -> list[tuple[str, int]]:
+    """Find the lowest delivery number of each queue that has delivered, unclaimed jobs."""
+    return [(queue, delivery) for queue, delivery in connection.execute(_OLDEST_DELIVERIES)]
+
+
+def oldest_deliveries_from(connection: Connection, bounds: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Find the lowest delivery number of unclaimed jobs of each given queue, from the given number on."""
+    rows = connection.execute(_OLDEST_DELIVERIES_FROM, (list(bounds), list(bounds.values())))
+    return [(queue, delivery) for queue, delivery in rows]
+
+
+class Retrying(NamedTuple):
+    """Queue with jobs that wait for their next attempt.
+
+    Attributes:
+        due: The time of at least one of them has come.
+        last_finish: Time at which the queue last finished a job.
+        now: Time by the database's clock.
+        failing: `FAILURES_IN_A_ROW` jobs in flight have failed since the last finish: its target seems to be down.
+    """
+
+    queue: str
+    due: bool
+    last_finish: datetime | None
+    now: datetime
+    failing: bool
+
+
+def retrying_queues(connection: Connection) -> list[Retrying]:
+    """List the queues with jobs that wait for their next attempt."""
+    rows = connection.execute(_RETRYING_QUEUES, {"failures": FAILURES_IN_A_ROW}, binary=True)
+    return [Retrying._make(row) for row in rows]
+
+
+def is_under_way(connection: Connection, job_id: int) -> bool:
+    """Return True if the job has been delivered or claimed, and is not finished."""
+    statement = "SELECT EXISTS (SELECT FROM inflight_jobs WHERE id = %s AND next_run_at IS NULL)"
+    (under_way,) = fetch_one(connection, statement, (job_id,))
+    return bool(under_way)
