@@ -857,7 +857,7 @@ def test_a_redis_that_answers_again_meanwhile_is_no_breach(
 
         def come_back(step: str) -> None:
             if "again" in step:
-                redis._redis = living._redis
+                redis._redis.connection_pool = living._redis.connection_pool
 
         assert audit(connection, redis, patience_seconds=PATIENCE_SECONDS, progress=come_back).ok
 

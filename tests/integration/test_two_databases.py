@@ -385,10 +385,10 @@ def test_ids_of_another_database_keep_a_worker_from_no_other_queue_and_no_job_be
         redis_url, NAMESPACE, ["mail", "letters"], installation=lambda: installation(database_url)
     )
     with closing(consumer):
-        assert [taken.job_id for _ in range(2) for taken in consumer.take(1) or []] == [ours, *letter]
-        assert consumer.take(1) == []
-        assert not consumer.more_to_judge
-        assert consumer.some_are_left_out
+        assert [taken.job_id for _ in range(2) for taken in consumer.pop(1) or []] == [ours, *letter]
+        assert consumer.pop(1) == []
+        assert not consumer.more_to_classify
+        assert consumer.skips_lists
     assert sorted([*pushed(redis_url, "mail"), behind]) == before
 
 

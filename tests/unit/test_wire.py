@@ -16,8 +16,8 @@ from rq.utils import import_attribute
 import drain.rq
 from drain import wire
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
-from drain.wire import Delivery, Gone, Producer, producer
-from drain.wire.strangers import Kind, judge
+from drain.wire import Delivery, Producer, ReplacedDelivery, connection
+from drain.wire.calls import Kind, classify
 from tests.helpers import pushed
 from workers.entry import execute
 
@@ -39,7 +39,7 @@ def client(redis_url: str) -> Iterator[Redis]:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Producer:
     shared = fakeredis.FakeRedis()
-    monkeypatch.setattr(producer, "connect", lambda _url: shared)
+    monkeypatch.setattr(connection, "connect", lambda _url: shared)
     return Producer("redis://", "shop")
 
 
@@ -95,7 +95,7 @@ def test_rqs_pages_show_a_tracked_job_by_its_own_name(
     assert str(job.get_call_string()).startswith(f"{shown}(7, b'")
     assert client.object("encoding", job.key) in (b"listpack", b"ziplist")
     assert job.func is execute
-    assert judge(job.data, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
+    assert classify(job.data, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
 
 
 @pytest.mark.parametrize(
@@ -134,20 +134,20 @@ def test_every_name_behind_the_modules_is_the_entry_point() -> None:
 def test_a_worker_of_an_older_version_is_given_the_entry_point_by_its_own_name() -> None:
     call = wire.tracked("shop", 7, "mail", "a.b", None, 1, INSTALLATION, by_entry=True).data
     assert pickle.loads(call) == (wire.ENTRY_POINT, None, (7, UUID(INSTALLATION).bytes), {})
-    assert judge(call, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
+    assert classify(call, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
 
 
 def test_a_call_is_judged_by_its_bytes() -> None:
     call = wire.tracked("shop", 7, "mail", "a.b", None, 1, INSTALLATION).data
     other = str(UUID(int=1))
     for data in (call, zlib.compress(call)):
-        assert judge(data, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
-        assert judge(data, other) == (Kind.FOREIGN, 7, INSTALLATION)
-    assert judge(wire.tracked("shop", 7, "mail", "a.b", None, 1).data, other) == (Kind.FOREIGN, 7, "")
+        assert classify(data, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
+        assert classify(data, other) == (Kind.FOREIGN, 7, INSTALLATION)
+    assert classify(wire.tracked("shop", 7, "mail", "a.b", None, 1).data, other) == (Kind.FOREIGN, 7, "")
     for nothing in (None, b"", ResponseError("WRONGTYPE")):
-        assert judge(nothing, INSTALLATION).kind is Kind.GONE
+        assert classify(nothing, INSTALLATION).kind is Kind.GONE
     for plain in (call + b".", b"x" + call, zlib.compress(call + bytes(10**6)), b"\x80\x04N."):
-        assert judge(plain, INSTALLATION).kind is Kind.PLAIN
+        assert classify(plain, INSTALLATION).kind is Kind.PLAIN
 
 
 def test_an_id_of_any_size_is_read_back_exactly(redis: Producer, client: Redis) -> None:
@@ -248,7 +248,7 @@ def test_a_push_of_nothing_is_nothing(redis: Producer, client: Redis) -> None:
 
 def test_a_delivery_that_was_replaced_leaves_no_hash(redis: Producer, client: Redis) -> None:
     redis.push([tracked(1), tracked(2)])
-    redis.forget([Gone("shop-1-101", "default")])
+    redis.forget([ReplacedDelivery("shop-1-101", "default")])
     redis.forget([])
 
     assert not client.exists("rq:job:shop-1-101")
