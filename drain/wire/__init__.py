@@ -11,9 +11,11 @@ Each module, in the order in which a job passes:
     owners      databases that feed a namespace or a queue
     queues      queues as the drain and the audit see them: lists, lengths, workers
     producer    the enqueuer's side: jobs are written and appended to their lists
-    consumer    the worker's side: ids are popped, many at a time, and given back
+    consumer    the worker's side: all that a worker process asks of Redis
     sources     lists that a worker pops from, and those that it skips for now
     waiter      the command that blocks until there is an id
+    popper      ids are popped, many at a time
+    moves       ids go back to their list, or through RQ's intermediate list
     strangers   ids that are none of our tracked ones: moved, refused or dropped
     ended       hashes of deliveries whose jobs have ended: deleted
     earlier     deliveries that did not come back: RQ's verdict, and the RQ jobs that depend on them

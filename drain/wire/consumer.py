@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from typing import Any
 
-from drain.errors import UnavailableError
-from drain.wire import scripts
 from drain.wire.calls import Kind, classify_ids
 from drain.wire.connection import RedisConnection, reachable
 from drain.wire.ended import EndedDeliveries
-from drain.wire.ids import PoppedId, to_bytes, to_text, tracked_id_pattern
-from drain.wire.keys import intermediate_key, queue_key, queue_of
+from drain.wire.ids import PoppedId, to_bytes
+from drain.wire.keys import intermediate_key, queue_key
+from drain.wire.moves import ListMoves
+from drain.wire.popper import Popper
 from drain.wire.sources import SourceLists
 from drain.wire.strangers import Strangers
 from drain.wire.waiter import WAIT_SECONDS, Waiter
 from drain.wire.workers import WorkerPresence
 
-# Pages of ids that are classified in one call of `pop`: half a second's worth.
-_MOST_ROUNDS = 50
-# States that `pop.lua` answers with.
-_POPPED, _SUSPENDED, _TO_BE_CLASSIFIED = range(3)
-
 
 class Consumer(RedisConnection):
     """Pops ids for one worker process: one connection to wait on, and others for all else.
 
-    `wait` is for one thread; the rest is safe to use from several threads.
+    `wait` is for one thread; the rest is safe to use from several threads. Errors are those of `RedisConnection`.
 
     Args:
         redis_url: URL of the Redis.
@@ -39,7 +31,6 @@ class Consumer(RedisConnection):
         only_tracked: Names of the queues in which only tracked jobs run.
 
     Attributes:
-        more_to_classify: The last `pop` has stopped before it found an id that it may pop.
         presence: Data about this worker that RQ's tools show.
     """
 
@@ -53,17 +44,26 @@ class Consumer(RedisConnection):
         only_tracked: Collection[str] = (),
     ) -> None:
         super().__init__(redis_url)
-        self.more_to_classify = False
         self.presence = WorkerPresence(self._redis, self.where)
-        self._prefix = f"{namespace}-"
-        self._tracked_id = tracked_id_pattern(namespace)
-        self._installation = installation
         self._sources = SourceLists(queues, only_tracked)
         self._waiter = Waiter(redis_url, self.where, self._sources, self._redis)
         self._strangers = Strangers(self._redis)
+        self._moves = ListMoves(self._redis, self.where)
         self._ended = EndedDeliveries(self._redis, self.where)
-        self._pop = self._redis.register_script(scripts.load("pop"))
-        self._give_back_unbegun = self._redis.register_script(scripts.load("give_back_unbegun"))
+        self._popper = Popper(
+            self._redis,
+            self.where,
+            namespace,
+            sources=self._sources,
+            moves=self._moves,
+            strangers=self._strangers,
+            installation=installation,
+        )
+
+    @property
+    def more_to_classify(self) -> bool:
+        """Whether the last `pop` has stopped before it found an id that it may pop."""
+        return self._popper.more_to_classify
 
     @property
     def skips_lists(self) -> bool:
@@ -76,7 +76,7 @@ class Consumer(RedisConnection):
         With a single queue, the id is in RQ's intermediate list until it is given to `pop`, so that a plain RQ job is
         not lost if its worker dies.
         """
-        self.more_to_classify = False
+        self._popper.more_to_classify = False
         return self._waiter.wait(seconds)
 
     def end_wait(self) -> None:
@@ -98,96 +98,15 @@ class Consumer(RedisConnection):
         Returns:
             None while RQ is suspended; `popped` is then back in its list.
         """
-        queue = ""
-        for _ in range(_MOST_ROUNDS):
-            state, lists = self._run_pop(most, popped)
-            queue = queue_of(lists[0].decode()) if lists else queue
-            popped = None
-            if state == _SUSPENDED:
-                return None
-            unread = state == _TO_BE_CLASSIFIED
-            found = self._clear_head(queue) if unread else self._checked(self._read(lists))
-            if found or self._installation is None or not lists:
-                return found
-        # The next call of `pop` looks at the other lists.
-        self._sources.skip(queue)
-        self.more_to_classify = True
-        return []
-
-    def _run_pop(self, most: int, popped: tuple[str, bytes] | None) -> tuple[int, list[Any]]:
-        key, rq_id = popped or ("", b"")
-        with reachable(self.where):
-            answer: Any = self._pop(self._sources.keys, [most, self._prefix, rq_id, key, self._sources.modes])
-        state, lists, no_lists = answer
-        self._sources.report_no_lists([key.decode() for key in no_lists])
-        self.more_to_classify = False
-        return state, lists
-
-    def _read(self, lists: list[Any]) -> list[PoppedId]:
-        pairs = iter(lists)
-        return [
-            self._popped_id(rq_id, queue_of(key.decode()))
-            for key, rq_ids in zip(pairs, pairs, strict=True)
-            for rq_id in rq_ids
-        ]
-
-    def _popped_id(self, rq_id: bytes, queue: str) -> PoppedId:
-        match = self._tracked_id.fullmatch(rq_id)
-        text = rq_id.decode(errors="surrogateescape")
-        return (
-            PoppedId(text, queue, int(match[1]), int(match[2])) if match else PoppedId(text, queue, None, 0)
-        )
-
-    def _checked(self, found: list[PoppedId]) -> list[PoppedId]:
-        """Return popped ids; one that does not have the namespace's form only if it is ours all the same, or plain."""
-        if self._installation is None or len(found) != 1 or found[0].job_id is not None:
-            return found
-        (alone,) = found
-        try:
-            with reachable(self.where):
-                (job,) = classify_ids(self._redis, [to_bytes(alone.rq_id)], self._installation())
-        except UnavailableError:
-            with suppress(UnavailableError):
-                self.give_back([(alone.queue, alone.rq_id)])
-            raise
-        if job.kind is Kind.OURS:
-            self._discard(alone)
-            return [_under_older_namespace(alone.queue, to_bytes(alone.rq_id), job.job_id)]
-        if job.kind is Kind.FOREIGN:
-            self.give_back([(alone.queue, alone.rq_id)])
-            return self._clear_head(alone.queue)
-        return found
-
-    def _clear_head(self, queue: str) -> list[PoppedId]:
-        installation = self._installation() if self._installation is not None else ""
-        with reachable(self.where):
-            found, is_foreign = self._strangers.clear_head(
-                queue, self._tracked_id, installation, only_tracked=self._sources.run_only_tracked(queue)
-            )
-        if is_foreign:
-            self._sources.skip(queue)
-        return [_under_older_namespace(queue, rq_id, job_id) for rq_id, job_id in found]
-
-    def _discard(self, popped: PoppedId) -> None:
-        """Remove an id from the intermediate list."""
-        with reachable(self.where):
-            self._redis.lrem(intermediate_key(popped.queue), 1, to_bytes(popped.rq_id))  # type: ignore[arg-type]
+        return self._popper.pop(most, popped)
 
     def give_back(self, popped: Sequence[tuple[str, str]]) -> None:
         """Put ids back to the heads of their lists, in the order in which they were: queue and RQ id of each."""
-        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
-            for queue, text in reversed(popped):
-                rq_id = to_bytes(text)
-                pipeline.lrem(intermediate_key(queue), 1, rq_id)  # type: ignore[arg-type]
-                pipeline.lpush(queue_key(queue), rq_id)
-            pipeline.execute()
+        self._moves.give_back(popped)
 
     def give_back_unbegun(self, popped: PoppedId) -> bool:
         """Put the id of a plain RQ job back if RQ has not begun with the job; returns whether that is so."""
-        rq_id, queue = to_bytes(popped.rq_id), popped.queue
-        keys: list[Any] = [queue_key(queue), intermediate_key(queue), b"rq:executions:" + rq_id]
-        with reachable(self.where):
-            return bool(self._give_back_unbegun(keys, [rq_id]))
+        return self._moves.give_back_unbegun(popped)
 
     def sort_unclaimed(self, unclaimed: Sequence[PoppedId]) -> tuple[list[PoppedId], list[PoppedId]]:
         """Sort ids that have the form of ours, but that no claim accepted, and find the plain RQ jobs among them.
@@ -206,7 +125,7 @@ class Consumer(RedisConnection):
             plain = [each for each, job in zip(unclaimed, jobs, strict=True) if job.kind is Kind.PLAIN]
             for each in plain:
                 rq_id = to_bytes(each.rq_id)
-                if self._sources.run_only_tracked(each.queue):
+                if self._sources.takes_only_tracked(each.queue):
                     self._redis.lpush(queue_key(each.queue), rq_id)
                     self._strangers.refuse(each.queue, rq_id)
                 else:
@@ -216,7 +135,7 @@ class Consumer(RedisConnection):
         to_be_run = [
             each._replace(job_id=None, delivery=0)
             for each in plain
-            if not self._sources.run_only_tracked(each.queue)
+            if not self._sources.takes_only_tracked(each.queue)
         ]
         return to_be_run, [each for each in tracked if each.rq_id in awaited]
 
@@ -238,9 +157,3 @@ class Consumer(RedisConnection):
         """Close all connections."""
         self._waiter.close()
         super().close()
-
-
-def _under_older_namespace(queue: str, rq_id: bytes, job_id: int) -> PoppedId:
-    """Delivery of ours whose id begins with an older namespace."""
-    delivery = re.search(rb"-(\d{1,18})$", rq_id)
-    return PoppedId(to_text(rq_id), queue, job_id, int(delivery[1]) if delivery else 0)

@@ -28,7 +28,7 @@ class EndedDeliveries:
         self._delete_jobs = client.register_script(scripts.load("delete_jobs"))
 
     def clear(self, rq_ids: Sequence[str]) -> list[str]:
-        """See `Consumer.clear`."""
+        """Delete the hashes of deliveries; returns the RQ ids of those that RQ jobs depend on."""
         awaited: list[bytes] = []
         for first in range(0, len(rq_ids), _JOBS_PER_CALL):
             with reachable(self._where):

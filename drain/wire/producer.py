@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any
 
+import redis
+
 from drain.failpoints import FailurePoint, failpoint
 from drain.wire import scripts
 from drain.wire.calls import classify_ids
@@ -29,7 +31,7 @@ _HASHES_PER_PAGE = 500
 
 
 class Producer(QueueReader):
-    """Pushes jobs to RQ's queues for one database, and reads these queues.
+    """Pushes jobs to RQ's queues for one database, and reads these queues. Errors are those of `RedisConnection`.
 
     Args:
         redis_url: URL of the Redis.
@@ -128,15 +130,23 @@ class Producer(QueueReader):
                 self._earlier.forget(replaced)
 
     def mark(self) -> None:
-        """See `Ownership.mark`."""
+        """Write a mark, in our name, that is gone when this Redis has lost its memory.
+
+        Raises:
+            OwnedByAnotherError: Another database feeds the namespace.
+        """
         self._owners.mark()
 
     def remembers(self) -> bool:
-        """See `Ownership.remembers`."""
+        """Return whether the mark is there, and no delivery is missing.
+
+        Raises:
+            OwnedByAnotherError: Another database feeds the namespace.
+        """
         return self._owners.remembers()
 
     def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
-        """See `Ownership.fed_by_others`."""
+        """Return those of these queues that another database feeds, with that database, and report them."""
         return self._owners.fed_by_others(queues)
 
     def take_over(self, installation: str) -> int:
@@ -161,17 +171,19 @@ class Producer(QueueReader):
             kept = 0
             # From the tail to the head, as in `listed`; removed ids no longer count.
             while rq_ids := self._page(queue, -kept - _HASHES_PER_PAGE, -kept - 1):
-                removed = self._remove(queue, rq_ids, installation)
+                with reachable(self.where):
+                    removed = _remove(self._redis, queue, rq_ids, installation)
                 kept += len(rq_ids) - removed
                 yield removed
 
-    def _remove(self, queue: str, rq_ids: Sequence[bytes], installation: str) -> int:
-        """Remove those of these ids whose call names the installation."""
-        copies = Counter(rq_ids)
-        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
-            found = classify_ids(self._redis, list(copies), installation)
-            for rq_id, job in zip(copies, found, strict=True):
-                if job.installation == installation:
-                    # From the tail, so that no copy is removed that is yet to be read.
-                    pipeline.lrem(queue_key(queue), -copies[rq_id], rq_id)  # type: ignore[arg-type]
-            return sum(pipeline.execute())
+
+def _remove(client: redis.Redis, queue: str, rq_ids: Sequence[bytes], installation: str) -> int:
+    """Remove those of these ids whose call names the installation; returns how many there were."""
+    copies = Counter(rq_ids)
+    jobs = classify_ids(client, list(copies), installation)
+    with client.pipeline(transaction=False) as pipeline:
+        for rq_id, job in zip(copies, jobs, strict=True):
+            if job.installation == installation:
+                # From the tail, so that no copy is removed that is yet to be read.
+                pipeline.lrem(queue_key(queue), -copies[rq_id], rq_id)  # type: ignore[arg-type]
+        return sum(pipeline.execute())

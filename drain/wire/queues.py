@@ -20,7 +20,7 @@ _IDS_PER_PAGE = 5000
 
 
 class QueueReader(RedisConnection):
-    """Reads RQ's queues.
+    """Reads RQ's queues. Errors are those of `RedisConnection`.
 
     Args:
         redis_url: URL of the Redis.

@@ -46,7 +46,7 @@ class SourceLists:
         """Keys that are not skipped for now."""
         return [key for key in self.keys if not self._is_skipped(key)]
 
-    def run_only_tracked(self, queue: str) -> bool:
+    def takes_only_tracked(self, queue: str) -> bool:
         """Return whether only tracked jobs run in the queue."""
         return queue_key(queue) in self._only_tracked
 

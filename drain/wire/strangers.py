@@ -183,7 +183,7 @@ def _shown(rq_id: bytes) -> str:
 
 
 def _action(kind: Kind, *, only_tracked: bool) -> str:
-    """Action of `remove_strangers.lua`; "" to leave the id where it is."""
+    """Choose an action of `remove_strangers.lua`; "" leaves the id where it is."""
     if kind is Kind.OURS:
         return "take"
     if not only_tracked:

@@ -41,7 +41,11 @@ class Waiter:
         self._client_id: int | None = None
 
     def wait(self, seconds: float) -> tuple[str, bytes] | None:
-        """See `Consumer.wait`."""
+        """Pop one id as soon as there is one; None if none comes in time, or the wait is ended.
+
+        Returns:
+            Key of the list, and the RQ id.
+        """
         try:
             with reachable(self._where):
                 return self._popped(min(seconds, WAIT_SECONDS))
@@ -69,7 +73,7 @@ class Waiter:
         return (popped[0].decode(), popped[1]) if popped is not None else None
 
     def end_wait(self) -> None:
-        """See `Consumer.end_wait`."""
+        """Let `wait` return at once; shut its connection down if Redis does not answer."""
         client, client_id = self._client, self._client_id
         if client is None or client_id is None:
             return

@@ -115,6 +115,6 @@ class WorkerPresence:
             self._show_job(keys, [rq_id, worker_name, time(), _EXECUTION_SECONDS])
 
     def forget_worker(self, name: str, pid: int, queues: Collection[str]) -> None:
-        """See the function `forget_worker`."""
+        """Remove a worker whose process has died from RQ's sets; the arguments are those of the function."""
         with reachable(self._where):
             forget_worker(self._redis, name, pid, queues)

@@ -19,8 +19,7 @@ from drain import stage
 from drain.config import Settings
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import ConfigError
-from drain.wire import Consumer
-from drain.wire import consumer as consumer_module
+from drain.wire import Consumer, popper
 from drain.wire.strangers import REFUSAL
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
@@ -235,7 +234,7 @@ def test_copies_of_one_id_are_dropped_together(redis_url: str, client: Redis) ->
 def test_a_list_that_takes_long_to_clear_keeps_a_worker_from_no_other_queue(
     redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_module, "_MOST_ROUNDS", 2)
+    monkeypatch.setattr(popper, "_MOST_ROUNDS", 2)
     client.rpush("rq:queue:default", *[GARBAGE] * 5000)
     client.rpush("rq:queue:mail", f"{NAMESPACE}-1-1")
     consumer = Consumer(

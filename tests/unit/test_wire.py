@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,12 +17,14 @@ from rq.utils import import_attribute
 import drain.rq
 from drain import wire
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
-from drain.wire import Delivery, Producer, ReplacedDelivery, connection
+from drain.wire import Delivery, Producer, ReplacedDelivery, connection, keys, scripts
 from drain.wire.calls import Kind, classify
-from tests.helpers import pushed
+from tests.helpers import ROOT, pushed
 from workers.entry import execute
 
 INSTALLATION = "0f3c1a2b-1111-2222-3333-444455556666"
+WIRE = ROOT / "drain" / "wire"
+KEY = re.compile(r"""['"](?:rq|drain):[a-z:]*""")
 
 
 @pytest.fixture
@@ -389,3 +392,34 @@ def test_a_redis_that_nobody_serves_is_unavailable() -> None:
 def test_what_rq_prints_of_a_job_commands_no_terminal() -> None:
     delivery = wire.tracked("shop", 1, "mail", "no\x1b[31mname\r\nx", 60, 1, "")
     assert delivery.description == r"no\x1b[31mname\r\nx #1"
+
+
+def test_the_map_of_the_room_names_each_module() -> None:
+    named = re.findall(r"^    (\w+) {2,}", wire.__doc__ or "", re.MULTILINE)
+    assert sorted(named) == sorted(path.stem for path in WIRE.glob("*.py") if path.stem != "__init__")
+
+
+def test_every_key_that_a_module_or_a_script_spells_is_in_the_header() -> None:
+    sources = [*WIRE.glob("*.py"), *WIRE.glob("lua/*.lua")]
+    spelled = {key[1:] for path in sources for key in KEY.findall(path.read_text(encoding="utf-8"))}
+    assert {"rq:queue:", "rq:suspended", "rq:job:", "drain:owners:queues"} <= spelled
+    assert {key for key in spelled if f" {key}" not in (keys.__doc__ or "")} == set()
+
+
+def test_no_other_package_spells_a_key() -> None:
+    others = [path for top in ("drain", "workers", "pipeline") for path in (ROOT / top).rglob("*.py")]
+    spelled = {path for path in others if KEY.search(path.read_text(encoding="utf-8"))}
+    assert {path for path in spelled if path.parent != WIRE} == set()
+
+
+def test_the_keys_of_pythons_side_and_of_the_scripts_are_the_same() -> None:
+    assert f"local QUEUE_OWNERS = '{keys.QUEUE_OWNERS}'" in scripts.load("owners")
+    spelled = "".join(path.read_text(encoding="utf-8") for path in WIRE.glob("lua/*.lua"))
+    for key in (
+        keys.QUEUES,
+        keys.queue_key(""),
+        keys.job_key(""),
+        keys.results_key(""),
+        keys.held_dependents_key(""),
+    ):
+        assert f"'{key}'" in spelled
