@@ -3,7 +3,7 @@
 The call names the entry point, or an attribute of `drain.rq` that is the entry point too, and passes the id of the row
 and the installation of its database: no argument of a job and no function of it ever reaches Redis.
 
-An id in a list may belong to a job of any kind, which the bytes of its call tell:
+An id in a list may belong to a job of any kind, which the bytes of the job's call show:
 
     ours      a tracked delivery of this very database, under this namespace or an older one
     foreign   a tracked delivery of another database

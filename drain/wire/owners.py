@@ -32,7 +32,7 @@ class Owner(NamedTuple):
     """Database that feeds a namespace or a queue.
 
     Attributes:
-        installation: UUID that tells it from all other databases; "" where an older version wrote none.
+        installation: UUID of the database, which no other one has; "" where an older version wrote none.
         label: Database and server, for people.
         recovers: Whether deliveries may be missing from this Redis.
     """

@@ -91,19 +91,20 @@ class Popper:
         return state, lists
 
     def _read(self, lists: list[Any]) -> list[PoppedId]:
+        found: list[PoppedId] = []
         pairs = iter(lists)
-        return [
-            self._popped_id(rq_id, queue_of(key.decode()))
-            for key, rq_ids in zip(pairs, pairs, strict=True)
-            for rq_id in rq_ids
-        ]
+        for key, rq_ids in zip(pairs, pairs, strict=True):
+            queue = queue_of(key.decode())
+            found += [self._popped_id(rq_id, queue) for rq_id in rq_ids]
+        return found
 
     def _popped_id(self, rq_id: bytes, queue: str) -> PoppedId:
         match = self._tracked_id.fullmatch(rq_id)
+        # As `to_text`, but spelled out: this runs for each job.
         text = rq_id.decode(errors="surrogateescape")
-        return (
-            PoppedId(text, queue, int(match[1]), int(match[2])) if match else PoppedId(text, queue, None, 0)
-        )
+        if match is None:
+            return PoppedId(text, queue, None, 0)
+        return PoppedId(text, queue, int(match[1]), int(match[2]))
 
     def _checked(self, found: list[PoppedId]) -> list[PoppedId]:
         """Return popped ids; one that does not have the namespace's form only if it is ours all the same, or plain."""
