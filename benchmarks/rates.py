@@ -33,7 +33,7 @@ SELECT 'shop.jobs.send_receipt', jsonb_build_array(n, 'user' || n) FROM generate
 """
 
 
-class DiscardingWire(Producer):
+class DiscardingProducer(Producer):
     """Encodes, and sends nothing: what is left of the drain is the move."""
 
     def push(self, deliveries: object) -> Counter[str]:  # noqa: ARG002
@@ -60,7 +60,7 @@ def moved_and_pushed(services: Services, jobs: int) -> float:
 
 def moved_alone(services: Services, jobs: int) -> float:
     """The same without Redis."""
-    return _drained(services, DiscardingWire(services.redis_url, NAMESPACE), jobs)
+    return _drained(services, DiscardingProducer(services.redis_url, NAMESPACE), jobs)
 
 
 def pushed_alone(services: Services, jobs: int) -> float:

@@ -1,7 +1,7 @@
-"""The entry point under every name, so that RQ's tools show a tracked job by its own: `drain.rq.shop.send_receipt`.
+"""Entry point under every name, so that RQ's tools show a tracked job by a name of its own: `drain.rq.shop.receipt`.
 
-RQ looks a function up as an attribute of the longest part of its name that can be imported, which is this module. All
-attributes are the entry point, whatever they are called, so no name in Redis leads anywhere else. Nothing may be
+RQ looks a function up as an attribute of the longest part of its name that can be imported, which is this module. Every
+attribute is the entry point, whatever its name, so no name in Redis leads to any other function. Nothing may be
 defined or imported here: a job of that name would find it instead.
 """
 
@@ -11,5 +11,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(name)
     from importlib import import_module
 
-    # By its name, as RQ would: the drain's own modules know nothing of the workers.
+    # Imported by name, as RQ does: the drain's own modules know nothing of the workers.
     return import_module("workers.entry").execute

@@ -20,13 +20,13 @@ from drain.wire import ENTRY_POINT
 def _settings() -> dict[str, str]:
     try:
         packages.own("workers")
-        # By its name, as RQ looks it up: the drain's own modules know nothing of the workers.
+        # Imported by name, as RQ does: the drain's own modules know nothing of the workers.
         entry = importlib.import_module(ENTRY_POINT.rpartition(".")[0])
         redis_url = entry.load().redis_url
     except DrainError as error:
-        # RQ would print a traceback of any exception but this one.
+        # RQ prints a traceback of every exception but SystemExit.
         sys.exit(f"drain.rq_settings: {error}")
-    # RQ reads these from the environment if it is given no module.
+    # RQ reads these variables from the environment if it is given no settings module.
     given = {name: text for name, text in os.environ.items() if name.startswith("REDIS_")}
     return given | ({"REDIS_URL": redis_url} if redis_url else {})
 

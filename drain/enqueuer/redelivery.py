@@ -31,7 +31,7 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.tables import leader_progress, redeliveries, waiting
 from drain.tables.redeliveries import Redelivered
 from drain.tables.waiting import Retrying
-from drain.wire import Gone
+from drain.wire import ReplacedDelivery
 from drain.wording import count
 
 log = logging.getLogger(__name__)
@@ -352,10 +352,10 @@ class Redelivery:
             for job in jobs
         ]
         # Before anybody can finish the later one.
-        redis.carry_dependents([(gone, job.rq_id) for gone, job in zip(earlier, later, strict=True)])
+        redis.move_dependents([(gone, job.rq_id) for gone, job in zip(earlier, later, strict=True)])
         refused = redis.push(later)
         failpoint(FailurePoint.PUSHED_AGAIN)
-        redis.forget([Gone(gone, job.queue) for gone, job in zip(earlier, jobs, strict=True)])
+        redis.forget([ReplacedDelivery(gone, job.queue) for gone, job in zip(earlier, jobs, strict=True)])
         failpoint(FailurePoint.FORGOTTEN)
         if not self._holds_watermark:
             self.enqueuer.pushed_up_to = jobs[-1].delivery

@@ -18,7 +18,7 @@ from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import redeliveries
 from drain.tables.redeliveries import Redelivered
 from drain.visible import visible
-from drain.wire import Fate, tracked_id
+from drain.wire import RQVerdict, tracked_id
 
 log = logging.getLogger(__name__)
 
@@ -57,18 +57,20 @@ class RQVerdicts:
             UnavailableError: Redis.
         """
         redis = self.enqueuer.redis
-        fates = redis.fates([tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs])
-        stopped = [job for job, fate in zip(jobs, fates, strict=True) if fate is Fate.STOPPED]
+        verdicts = redis.rq_verdicts(
+            [tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs]
+        )
+        stopped = [job for job, verdict in zip(jobs, verdicts, strict=True) if verdict is RQVerdict.STOPPED]
         unreadable = [
             job
-            for job, fate in zip(jobs, fates, strict=True)
-            if self._counted(job.id, fate) >= MOST_UNREADABLE
+            for job, verdict in zip(jobs, verdicts, strict=True)
+            if self._counted(job.id, verdict) >= MOST_UNREADABLE
         ]
         return {*self._bury(stopped, "gave up", STOPPED), *self._bury(unreadable, "unreadable", UNREADABLE)}
 
-    def _counted(self, job_id: int, fate: Fate) -> int:
+    def _counted(self, job_id: int, verdict: RQVerdict) -> int:
         times = self._unread.pop(job_id, 0)
-        if fate is not Fate.UNREADABLE:
+        if verdict is not RQVerdict.UNREADABLE:
             return 0
         self._unread[job_id] = times + 1
         if len(self._unread) > _MOST_COUNTED:

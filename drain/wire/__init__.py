@@ -1,53 +1,45 @@
-"""RQ's keys and formats. Nobody outside of this package knows them.
+"""RQ's keys and formats, and ours beside them. No other package knows them.
 
-    rq:queues              set of the names of all queues, as keys: rq:queue:<queue>
-    rq:queue:<queue>       list of RQ job ids; pushed on the right, popped on the left
-    rq:queue:<queue>:intermediate
-                           list of RQ job ids: plain RQ jobs on their way to a worker, which takes them out
-    rq:job:<rq id>         hash: what an RQ worker needs to run one job
-    rq:executions:<rq id>  sorted set: RQ's executions of a job; there from the moment that RQ begins with it
-    rq:suspended           there while `rq suspend` holds: no worker takes anything
-    rq:worker:<name>       hash: what RQ's tools show of a worker; expires when nothing is heard of it
-    rq:workers:<queue>     set of the keys of the workers that have registered for the queue
-    rq:worker:<name>:executions
-                            set of <rq id>:drain: what a worker runs; rq:execution:<rq id>:drain is the hash about it
-    drain:<namespace>      ours: installation that feeds the namespace; there for as long as this Redis remembers
-                           what was pushed to it
-    drain:owners:queues    ours: hash, name of a queue -> installation that feeds it
+Each module, in the order in which a job passes:
 
-In the tracked mode the RQ job calls one fixed function with the id of the row and the installation of its
-database, so no argument of a job and no name that could be called ever reaches Redis: the name of the job that RQ's
-tools show behind `drain.rq.` leads to the same function, as every name there does. Its RQ id is
-`<namespace>-<id>-<delivery>`: each delivery is an RQ job of its own, so what RQ still does to an earlier one
-(expiry, registries, clean-up) cannot touch a later one. In forward mode the job is the user's own function and
-arguments, pickled as RQ itself would, under `<namespace>-<id>-forward`.
+    keys        every Redis key, by what it holds
+    connection  connections to Redis: every wait has an upper bound, errors are one line
+    scripts     Lua scripts of `lua/`, which run inside of Redis
+    ids         RQ ids of deliveries: made and read
+    calls       calls of tracked jobs: pickled by template, and read without unpickling
+    jobs        RQ jobs as they are pushed, tracked and forwarded
+    owners      databases that feed a namespace or a queue
+    queues      queues as the drain and the audit see them: lists, lengths, workers
+    producer    the enqueuer's side: jobs are written and appended to their lists
+    consumer    the worker's side: all that a worker process asks of Redis
+    sources     lists that a worker pops from, and those that it skips for now
+    waiter      the command that blocks until there is an id
+    popper      ids are popped, many at a time
+    moves       ids go back to their list, or through RQ's intermediate list
+    strangers   ids that are none of our tracked ones: moved, refused or dropped
+    ended       hashes of deliveries whose jobs have ended: deleted
+    earlier     deliveries that did not come back: RQ's verdict, and the RQ jobs that depend on them
+    workers     workers in RQ's data: counted, shown to RQ's tools, and removed once they have died
 
-    push       the enqueuer's side: jobs are written and appended
-    owners     which database feeds a namespace or a queue
-    earlier    deliveries that did not come back, as RQ sees them, and what depends on them
-    take       the worker's side: ids are taken, many at a time, and what is done is cleared
-    workers    live workers of each queue; those that have died are taken out
-    strangers  ids that are none of ours: judged by their bytes, and left alone, refused or dropped
+What always holds: in the tracked mode the RQ job calls one fixed function with the id of the row and the installation
+of its database, so no argument of a job and no function of it ever reaches Redis: the name of the job that RQ's tools
+show behind `drain.rq.` leads to the same function, as every name there does. Its RQ id is
+`<namespace>-<id>-<delivery>`: each delivery is an RQ job of its own, so what RQ still does to an earlier one (expiry,
+registries, clean-up) cannot touch a later one. In forward mode the job is the user's own function and arguments,
+pickled as RQ itself would, under `<namespace>-<id>-forward`.
+
+An id is in a list only after its hash has been written. Nothing that is read from Redis is unpickled. No command waits
+for longer than its timeout, and none is repeated unasked.
 """
 
-from drain.wire.consumer import WAIT_SECONDS, Consumer, Taken
-from drain.wire.earlier import Fate, Gone, hold_dependents
-from drain.wire.producer import (
-    BYTES,
-    ENTRY_POINT,
-    FAILED_TTL_SECONDS,
-    JOBS_PER_CALL,
-    NAMED,
-    Delivery,
-    Producer,
-    connect,
-    delivery_number,
-    describe,
-    forwarded,
-    tracked,
-    tracked_id,
-)
-from drain.wire.strangers import read_call
+from drain.wire.calls import ENTRY_POINT, NAMED, read_call
+from drain.wire.connection import BYTES, connect, describe
+from drain.wire.consumer import Consumer
+from drain.wire.earlier import ReplacedDelivery, RQVerdict, hold_dependents
+from drain.wire.ids import PoppedId, delivery_number, tracked_id
+from drain.wire.jobs import FAILED_TTL_SECONDS, Delivery, forwarded, tracked
+from drain.wire.producer import JOBS_PER_CALL, Producer
+from drain.wire.waiter import WAIT_SECONDS
 from drain.wire.workers import forget_worker
 
 __all__ = [
@@ -59,10 +51,10 @@ __all__ = [
     "WAIT_SECONDS",
     "Consumer",
     "Delivery",
-    "Fate",
-    "Gone",
+    "PoppedId",
     "Producer",
-    "Taken",
+    "RQVerdict",
+    "ReplacedDelivery",
     "connect",
     "delivery_number",
     "describe",

@@ -1,72 +1,38 @@
-"""Who feeds what: a namespace and a queue belong to one database, and Redis holds the name of its installation.
+"""Owners of namespaces and queues: each is fed by one database, and Redis holds the name of its installation.
 
-Both are claimed by the first push, inside of the script that pushes, and looked at by each later one. So two
+Both are claimed by the first push, inside of the script that pushes, and checked by each later one. So two
 databases that share a namespace or a queue by mistake never mix their jobs.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from time import monotonic
+from typing import Any, NamedTuple
 
-# Hash: name of a queue -> installation and label. No namespace holds a colon, so no marker has this key.
-QUEUE_OWNERS = "drain:owners:queues"
+import redis
+
+from drain.errors import OwnedByAnotherError
+from drain.wire import scripts
+from drain.wire.connection import reachable
+from drain.wire.keys import QUEUE_OWNERS, namespace_key
+
+log = logging.getLogger(__name__)
 
 _REMEMBERS, _RECOVERS = "remembers", "recovers"
 _OWNER = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}) (.*)", re.DOTALL)
 _LONGEST_LABEL = 150
-
-# Lua: whether the text names an installation that is not `mine`. A text of an older version names none.
-STRANGE = """
-local function is_strange(owner)
-  return mine ~= '' and owner and string.match(owner, '^%x+%-%x+%-%x+%-%x+%-%x+ ')
-    and string.sub(owner, 1, #mine) ~= mine
-end
-"""
-# ARGV: our installation, our label, the namespace's key.
-MARK = f"""
-local mine = ARGV[1]
-{STRANGE}
-local owner = redis.call('GET', ARGV[3])
-if is_strange(owner) then return owner end
-redis.call('SET', ARGV[3], mine .. ' {_REMEMBERS} ' .. ARGV[2])
-return ''
-"""
-# Lua: the text of a namespace that was fed, or is about to be, but whose deliveries have not all been pushed.
-RECOVERING = f"mine .. ' {_RECOVERS} ' .. label"
-# What was refused while the other one fed a queue is in no list, and below the watermark: the namespace is marked, if
-# it is ours or free, so that whoever leads pushes again all that waits.
-#
-# ARGV: the installation that is gone, the namespace's key, our installation, our label.
-TAKE_OVER = f"""
-local taken, mine, label = 0, ARGV[3], ARGV[4]
-{STRANGE}
-local function is_theirs(owner)
-  return owner and string.sub(owner, 1, #ARGV[1] + 1) == ARGV[1] .. ' '
-end
-local owners = redis.call('HGETALL', '{QUEUE_OWNERS}')
-for i = 1, #owners, 2 do
-  if is_theirs(owners[i + 1]) then
-    redis.call('HDEL', '{QUEUE_OWNERS}', owners[i])
-    taken = taken + 1
-  end
-end
-if is_theirs(redis.call('GET', ARGV[2])) then
-  redis.call('DEL', ARGV[2])
-  taken = taken + 1
-end
-if taken > 0 and not is_strange(redis.call('GET', ARGV[2])) then
-  redis.call('SET', ARGV[2], {RECOVERING})
-end
-return taken
-"""
+# Time after which a queue that another database feeds is reported again.
+_REPORT_SECONDS = 600.0
 
 
 class Owner(NamedTuple):
-    """A database that feeds a namespace or a queue.
+    """Database that feeds a namespace or a queue.
 
     Attributes:
-        installation: What tells it from all other databases; "" where an older version wrote none.
+        installation: UUID of the database, which no other one has; "" where an older version wrote none.
         label: Database and server, for people.
         recovers: Whether deliveries may be missing from this Redis.
     """
@@ -76,14 +42,14 @@ class Owner(NamedTuple):
     recovers: bool = False
 
     def __str__(self) -> str:
-        """What people are told, with nothing that a terminal would obey."""
+        """Return label and installation, without characters that a terminal would obey."""
         printable = self.label.encode("ascii", "replace").decode()
         label = "".join(each if each.isprintable() else "?" for each in printable)[:_LONGEST_LABEL]
         return f"{label or 'unknown'} (installation {self.installation})"
 
 
 def read_owner(text: bytes) -> Owner:
-    """The owner that Redis names, of a namespace or a queue."""
+    """Read the owner of a namespace or a queue from its text in Redis."""
     match = _OWNER.fullmatch(text.decode(errors="replace"))
     if match is None:
         return Owner("", "")
@@ -91,3 +57,109 @@ def read_owner(text: bytes) -> Owner:
     if state in (_REMEMBERS, _RECOVERS):
         return Owner(match[1], rest, recovers=state == _RECOVERS)
     return Owner(match[1], match[2])
+
+
+class Ownership:
+    """Claims of one database on its namespace and its queues.
+
+    Args:
+        client: Connection to Redis.
+        where: Its URL, for people.
+        namespace: First part of our RQ ids.
+
+    Attributes:
+        installation: UUID of the database; "" for a client that only looks.
+        label: Database and server, for people.
+        key: Key of the namespace's mark.
+    """
+
+    def __init__(self, client: redis.Redis, where: str, namespace: str) -> None:
+        self.installation = self.label = ""
+        self.key = namespace_key(namespace)
+        self._redis = client
+        self._where = where
+        self._namespace = namespace
+        self._mark = client.register_script(scripts.load("owners", "mark"))
+        self._take_over = client.register_script(scripts.load("owners", "take_over"))
+        self._reported_at: dict[str, float] = {}
+
+    def mark(self) -> None:
+        """Write a mark, in our name, that is gone when this Redis has lost its memory.
+
+        Raises:
+            OwnedByAnotherError: Another database feeds the namespace.
+        """
+        with reachable(self._where):
+            owner: Any = self._mark(args=[self.installation, self.label, self.key])
+        self.require_ours(owner)
+
+    def remembers(self) -> bool:
+        """Return whether the mark is there, and no delivery is missing.
+
+        Raises:
+            OwnedByAnotherError: Another database feeds the namespace.
+        """
+        with reachable(self._where):
+            text: Any = self._redis.get(self.key)
+        owner = read_owner(text) if text is not None else None
+        if owner is not None and self._is_foreign(owner):
+            raise self._owned_by(owner)
+        return owner is not None and not owner.recovers
+
+    def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
+        """Return those of these queues that another database feeds, with that database, and report them."""
+        if not queues or not self.installation:
+            return {}
+        with reachable(self._where):
+            texts: Any = self._redis.hmget(QUEUE_OWNERS, list(queues))
+        named = {queue: read_owner(text) for queue, text in zip(queues, texts, strict=True) if text}
+        others = {queue: owner for queue, owner in named.items() if self._is_foreign(owner)}
+        self.report(others)
+        return others
+
+    def queues_of(self, installation: str) -> list[str]:
+        """Return the queues that an installation feeds."""
+        with reachable(self._where):
+            texts: Any = self._redis.hgetall(QUEUE_OWNERS)
+        return [key.decode() for key, text in texts.items() if read_owner(text).installation == installation]
+
+    def take_over(self, installation: str) -> int:
+        """Forget that an installation feeds the namespace and any queues; returns how many of these it fed."""
+        with reachable(self._where):
+            taken: Any = self._take_over(args=[installation, self.key, self.installation, self.label])
+        return int(taken)
+
+    def require_ours(self, text: bytes) -> None:
+        """Raise if a script answers with the text of another database that feeds the namespace.
+
+        Raises:
+            OwnedByAnotherError: It does.
+        """
+        if text:
+            raise self._owned_by(read_owner(text))
+
+    def report(self, others: Mapping[str, Owner]) -> None:
+        """Log queues that another database feeds, each at most once every ten minutes."""
+        now = monotonic()
+        for queue, owner in others.items():
+            if now - self._reported_at.get(queue, -_REPORT_SECONDS) < _REPORT_SECONDS:
+                continue
+            self._reported_at[queue] = now
+            log.error(
+                "queue %s is fed by another database, %s, so jobs of this one wait: name one of the two queues "
+                "differently; or, if that database is gone, run `drain run --take-over %s` once",
+                queue,
+                owner,
+                owner.installation,
+                extra={"event": "foreign_queue", "queue": queue},
+            )
+
+    def _is_foreign(self, owner: Owner) -> bool:
+        return bool(self.installation) and owner.installation not in ("", self.installation)
+
+    def _owned_by(self, owner: Owner) -> OwnedByAnotherError:
+        return OwnedByAnotherError(
+            f"namespace {self._namespace} on Redis at {self._where} is fed by another database, {owner}: set another "
+            f"DRAIN_NAMESPACE for this one; or, if that one is gone, run "
+            f"`drain run --take-over {owner.installation}` once"
+        )

@@ -1,4 +1,4 @@
-"""Live workers of each queue, as RQ's books name them; nothing of a job is read; those that have died are taken out.
+"""Workers in RQ's data: counted, shown to RQ's tools, and removed once they have died. Nothing of a job is read.
 
 Stock `rq worker`s and the processes of `drain work` register alike: a key in a set for each of their queues, and a
 hash under that key that expires some time after the last heartbeat (8 minutes for `rq worker`, 2 for `drain work`).
@@ -10,28 +10,26 @@ takes plain RQ jobs only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from time import time
 from typing import Any
 
 import redis
 
+from drain.wire import scripts
+from drain.wire.connection import reachable
+from drain.wire.keys import WORKERS, execution_key, job_key, queue_workers_key, worker_key
+
 _TRACKED = b".tracked"
-# The pid tells a worker that has died from one that has taken its name since; one that took leave has said so.
-#
-# KEYS: the worker's hash, the set of all workers, the sets of those of each queue. ARGV: pid.
-_FORGET = """
-local pid = redis.call('HGET', KEYS[1], 'pid')
-if pid and (pid ~= ARGV[1] or redis.call('HEXISTS', KEYS[1], 'death') == 1) then return 0 end
-for place = 2, #KEYS do redis.call('SREM', KEYS[place], KEYS[1]) end
-return redis.call('DEL', KEYS[1])
-"""
+# Time after which the data about a job that a worker runs expires; it is written again every few seconds.
+_EXECUTION_SECONDS = 120
 
 
 def count_workers(client: redis.Redis, queues: Sequence[str]) -> dict[str, int]:
-    """Number of live workers of each queue that take tracked jobs; two round trips for all queues.
+    """Count the live workers of each queue that take tracked jobs; two round trips for all queues.
 
     Raises:
-        redis.RedisError: Redis.
+        redis.RedisError: Redis does not answer.
     """
     registered = dict(zip(queues, _registered(client, queues), strict=True))
     live = _live(client, sorted(set[bytes]().union(*registered.values())))
@@ -42,10 +40,10 @@ def count_workers(client: redis.Redis, queues: Sequence[str]) -> dict[str, int]:
 def _registered(client: redis.Redis, queues: Sequence[str]) -> list[set[bytes]]:
     with client.pipeline(transaction=False) as pipeline:
         for queue in queues:
-            pipeline.smembers(f"rq:workers:{queue}")
+            pipeline.smembers(queue_workers_key(queue))
         answers: list[Any] = pipeline.execute(raise_on_error=False)
     for answer in answers:
-        # A key that is no set registers nobody.
+        # A key that is no set holds no workers.
         if isinstance(answer, redis.RedisError) and "WRONGTYPE" not in str(answer):
             raise answer
     return [set() if isinstance(answer, redis.RedisError) else set(answer) for answer in answers]
@@ -60,14 +58,63 @@ def _live(client: redis.Redis, keys: Sequence[bytes]) -> set[bytes]:
 
 
 def forget_worker(client: redis.Redis, name: str, pid: int, queues: Collection[str]) -> None:
-    """Take a worker whose process has died out of RQ's list, unless another process has its name by now.
+    """Remove a worker whose process has died from RQ's sets, unless another process has its name by now.
 
     Args:
-        client: The connection to Redis; what it raises is for the caller to translate.
+        client: Connection to Redis; the caller translates its errors.
         name: Name of the worker, as RQ shows it.
         pid: Id of the process that has died.
         queues: Names of its queues.
     """
-    key = f"rq:worker:{name}"
-    keys = [key, "rq:workers", *[f"rq:workers:{queue}" for queue in queues]]
-    client.eval(_FORGET, len(keys), *keys, str(pid))
+    key = worker_key(name)
+    keys = [key, WORKERS, *map(queue_workers_key, queues)]
+    client.eval(scripts.load("forget_worker"), len(keys), *keys, str(pid))
+
+
+class WorkerPresence:
+    """Data about workers of `drain work` that RQ's tools show. Raises UnavailableError as `RedisConnection` does.
+
+    Args:
+        client: Connection to Redis.
+        where: Its URL, for people.
+    """
+
+    def __init__(self, client: redis.Redis, where: str) -> None:
+        self._redis = client
+        self._where = where
+        self._show_job = client.register_script(scripts.load("show_job"))
+
+    def show_worker(
+        self, key: str, fields: Mapping[str, str], counts: Mapping[str, float], ttl_seconds: int
+    ) -> None:
+        """Write what a worker does into its hash.
+
+        Args:
+            key: Key of the hash.
+            fields: Fields to set; "" deletes the field.
+            counts: Fields to increase, and by how much.
+            ttl_seconds: Seconds until the hash expires.
+        """
+        with reachable(self._where), self._redis.pipeline(transaction=False) as pipeline:
+            for name, text in fields.items():
+                if name == "current_job":
+                    pipeline.delete(f"{key}:executions")
+                if text == "":
+                    pipeline.hdel(key, name)
+                else:
+                    pipeline.hset(key, name, text)
+            for name, more in counts.items():
+                pipeline.hincrbyfloat(key, name, more)
+            pipeline.expire(key, ttl_seconds)
+            pipeline.execute()
+
+    def show_job(self, rq_id: str, worker_name: str) -> None:
+        """Write which worker runs a job, if the hash of the job is there."""
+        keys = [job_key(rq_id), execution_key(rq_id), f"{worker_key(worker_name)}:executions"]
+        with reachable(self._where):
+            self._show_job(keys, [rq_id, worker_name, time(), _EXECUTION_SECONDS])
+
+    def forget_worker(self, name: str, pid: int, queues: Collection[str]) -> None:
+        """Remove a worker whose process has died from RQ's sets; the arguments are those of the function."""
+        with reachable(self._where):
+            forget_worker(self._redis, name, pid, queues)

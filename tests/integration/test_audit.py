@@ -27,7 +27,8 @@ from drain.enqueuer import redelivery
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import claims, outcomes, waiting
 from drain.terminal import display
-from drain.wire import Producer, producer
+from drain.wire import Producer
+from drain.wire import queues as queues_module
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,
@@ -717,7 +718,7 @@ def test_a_list_that_rq_does_not_know_of_is_read_all_the_same(system: System) ->
 
 
 def test_a_list_of_many_pages_is_read_to_its_end(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer, "_IDS_PER_PAGE", 3)
+    monkeypatch.setattr(queues_module, "_IDS_PER_PAGE", 3)
     ids = stage_jobs(system.database_url, 10)
     with system.enqueue() as enqueuer:
         enqueuer.drain()
@@ -731,7 +732,7 @@ def test_a_list_of_many_pages_is_read_to_its_end(system: System, monkeypatch: py
 def test_a_list_that_moves_while_it_is_read_is_not_misread(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer, "_IDS_PER_PAGE", 3)
+    monkeypatch.setattr(queues_module, "_IDS_PER_PAGE", 3)
     system.push(*(f"{NAMESPACE}-{number}-{number}" for number in range(20)), queue="moving")
     seen = set()
     with closing(Producer(system.redis_url, NAMESPACE)) as redis, Redis.from_url(system.redis_url) as client:
@@ -857,7 +858,7 @@ def test_a_redis_that_answers_again_meanwhile_is_no_breach(
 
         def come_back(step: str) -> None:
             if "again" in step:
-                redis._redis = living._redis
+                redis._redis.connection_pool = living._redis.connection_pool
 
         assert audit(connection, redis, patience_seconds=PATIENCE_SECONDS, progress=come_back).ok
 

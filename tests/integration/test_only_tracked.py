@@ -19,8 +19,7 @@ from drain import stage
 from drain.config import Settings
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import ConfigError
-from drain.wire import Consumer
-from drain.wire import consumer as consumer_module
+from drain.wire import Consumer, popper
 from drain.wire.strangers import REFUSAL
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
@@ -216,8 +215,8 @@ def test_an_intake_that_judges_leaves_jobs_of_another_database_in_their_list(
         redis_url, NAMESPACE, ["default"], installation=lambda: "another", only_tracked=["default"]
     )
     with closing(consumer):
-        assert consumer.take(10) == []
-        assert consumer.some_are_left_out
+        assert consumer.pop(10) == []
+        assert consumer.skips_lists
         assert consumer.wait(0.01) is None
     assert pushed(redis_url) == before
 
@@ -228,20 +227,20 @@ def test_copies_of_one_id_are_dropped_together(redis_url: str, client: Redis) ->
         redis_url, NAMESPACE, ["default"], installation=lambda: "ours", only_tracked=["default"]
     )
     with closing(consumer):
-        assert [taken.job_id for taken in consumer.take(1) or []] == [1]
+        assert [taken.job_id for taken in consumer.pop(1) or []] == [1]
     assert pushed(redis_url) == []
 
 
 def test_a_list_that_takes_long_to_clear_keeps_a_worker_from_no_other_queue(
     redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_module, "_MOST_ROUNDS", 2)
+    monkeypatch.setattr(popper, "_MOST_ROUNDS", 2)
     client.rpush("rq:queue:default", *[GARBAGE] * 5000)
     client.rpush("rq:queue:mail", f"{NAMESPACE}-1-1")
     consumer = Consumer(
         redis_url, NAMESPACE, ["default", "mail"], installation=lambda: "ours", only_tracked=["default"]
     )
     with closing(consumer):
-        assert consumer.take(1) == []
-        assert consumer.more_to_judge
-        assert [taken.job_id for taken in consumer.take(1) or []] == [1]
+        assert consumer.pop(1) == []
+        assert consumer.more_to_classify
+        assert [taken.job_id for taken in consumer.pop(1) or []] == [1]

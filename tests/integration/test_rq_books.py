@@ -29,8 +29,8 @@ from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.rq_verdicts import RQVerdicts
 from drain.tables import dead, redeliveries
 from drain.tables.redeliveries import Redelivered
-from drain.wire import FAILED_TTL_SECONDS, Consumer, Fate
-from drain.wire.earlier import Earlier
+from drain.wire import FAILED_TTL_SECONDS, Consumer, RQVerdict
+from drain.wire.earlier import EarlierDeliveries
 from drain.wire.workers import forget_worker
 from tests import jobs_in_batches as jobs
 from tests.helpers import (
@@ -461,11 +461,11 @@ def test_what_somebody_has_spoilt_says_nothing_of_a_delivery_and_hides_no_other(
     client.set("rq:results:b", "no stream")
     client.xadd("rq:results:c", {"exc_string": told})
     client.xadd("rq:results:d", {"exc_string": base64.b64encode(zlib.compress(UNREADABLE))})
-    looked = Earlier(client).look(["a", "b", "c", "d"])
-    assert looked == [Fate.UNKNOWN, Fate.UNKNOWN, Fate.UNKNOWN, Fate.UNREADABLE]
+    looked = EarlierDeliveries(client).verdicts(["a", "b", "c", "d"])
+    assert looked == [RQVerdict.UNKNOWN, RQVerdict.UNKNOWN, RQVerdict.UNKNOWN, RQVerdict.UNREADABLE]
     client.sadd("rq:job:d:dependents", "a")
     client.set("rq:job::a:dependencies", "no set")
-    assert Earlier(client).carry([("d", "e")]) == 1
+    assert EarlierDeliveries(client).move_dependents([("d", "e")]) == 1
 
 
 def test_only_deliveries_in_turn_count_as_unreadable_and_the_count_of_few_jobs_is_kept(
@@ -475,18 +475,18 @@ def test_only_deliveries_in_turn_count_as_unreadable_and_the_count_of_few_jobs_i
     monkeypatch.setattr(rq_verdicts, "_MOST_COUNTED", 2)
     buried: list[int] = []
     monkeypatch.setattr(redeliveries, "bury_redelivered", lambda _, ids, **__: buried.extend(ids))
-    fates: list[Fate] = []
-    wire = SimpleNamespace(namespace="shop", fates=lambda _: fates)
+    fates: list[RQVerdict] = []
+    wire = SimpleNamespace(namespace="shop", rq_verdicts=lambda _: fates)
     connection = SimpleNamespace(transaction=nullcontext)
     enqueuer: Any = SimpleNamespace(redis=wire, connection=connection)
     verdicts = RQVerdicts(enqueuer)
 
-    def look(job_id: int, fate: Fate) -> None:
+    def look(job_id: int, fate: RQVerdict) -> None:
         fates[:] = [fate]
         verdicts.bury([Redelivered(job_id, "default", "a.b", None, 2, 1)])
 
-    bad = Fate.UNREADABLE
-    for fate in (bad, bad, Fate.UNKNOWN, bad, bad):
+    bad = RQVerdict.UNREADABLE
+    for fate in (bad, bad, RQVerdict.UNKNOWN, bad, bad):
         look(1, fate)
     assert buried == []
     look(1, bad)

@@ -24,7 +24,7 @@ from drain.errors import UnavailableError
 from drain.tables import claims, outcomes
 from drain.tables.claims import Claim
 from drain.wire import Consumer
-from drain.wire import consumer as consumer_module
+from drain.wire import waiter as waiter_module
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,
@@ -111,8 +111,8 @@ def test_a_worker_gives_up_a_postgres_that_stopped_answering() -> None:
 
 def test_a_worker_that_waits_for_its_next_job_gives_redis_40_seconds_to_answer(redis_url: str) -> None:
     with closing(Consumer(redis_url, NAMESPACE, ["default"])) as consumer:
-        assert consumer._patient.connection_pool.connection_kwargs["socket_timeout"] == 40
-        assert consumer_module.WAIT_SECONDS == 30
+        assert consumer._waiter._pool.connection_pool.connection_kwargs["socket_timeout"] == 40
+        assert waiter_module.WAIT_SECONDS == 30
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
     queues: list[str],
     waits: bytes,
 ) -> None:
-    monkeypatch.setattr(consumer_module, "WAIT_SECONDS", 1)
-    monkeypatch.setattr(consumer_module, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(waiter_module, "WAIT_SECONDS", 1)
+    monkeypatch.setattr(waiter_module, "_ANSWER_SECONDS", 0.5)
     caplog.set_level("INFO")
 
     def told() -> list[str]:
@@ -188,7 +188,7 @@ def test_what_has_been_claimed_is_run_though_redis_goes_away_before_the_rest_is_
         failures.append(refused)
         raise UnavailableError("Redis does not take commands")
 
-    monkeypatch.setattr(Consumer, "sorted_out", fail)
+    monkeypatch.setattr(Consumer, "sort_unclaimed", fail)
     with taking(database_url, redis_url, ["default"], prefetch=2) as inbox:
         wait_until(lambda: failures)
         wait_until(lambda: inbox.waits == 1)

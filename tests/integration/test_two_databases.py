@@ -121,18 +121,18 @@ def test_a_leader_that_loses_its_namespace_to_another_database_ends(
 ) -> None:
     with leading(env_of(database_url, redis_url)) as command:
         client.delete(f"drain:{NAMESPACE}")
-        with closing(Producer(redis_url, NAMESPACE)) as wire:
-            wire.identify(installation(other_database_url), "another one")
+        with closing(Producer(redis_url, NAMESPACE)) as producer:
+            producer.identify(installation(other_database_url), "another one")
             # The leader may put its own back in between.
-            wait_until(lambda: _marked(wire, client), PATIENCE_SECONDS)
+            wait_until(lambda: _marked(producer, client), PATIENCE_SECONDS)
         assert command.wait(PATIENCE_SECONDS) == 1
         assert "is fed by another database, another one (installation" in command.output
 
 
-def _marked(wire: Producer, client: Redis) -> bool:
+def _marked(producer: Producer, client: Redis) -> bool:
     client.delete(f"drain:{NAMESPACE}")
     try:
-        wire.mark()
+        producer.mark()
     except OwnedByAnotherError:
         return False
     return True
@@ -184,9 +184,9 @@ def test_a_take_over_leaves_a_namespace_alone_that_a_third_database_feeds(
     client.hset(OWNERS, "mail", f"{UUID(int=1)} gone")
     third = f"{UUID(int=3)} remembers third"
     client.set(f"drain:{NAMESPACE}", third)
-    with closing(Producer(redis_url, NAMESPACE)) as wire:
-        wire.identify(str(UUID(int=2)), "ours")
-        assert wire.take_over(str(UUID(int=1))) == 1
+    with closing(Producer(redis_url, NAMESPACE)) as producer:
+        producer.identify(str(UUID(int=2)), "ours")
+        assert producer.take_over(str(UUID(int=1))) == 1
     assert client.get(f"drain:{NAMESPACE}") == third.encode()
 
 
@@ -307,9 +307,9 @@ def test_the_audit_names_the_database_that_feeds_a_queue(
     drain(database_url, redis_url)
     with (
         postgres.connect(database_url, "test") as connection,
-        closing(Producer(redis_url, NAMESPACE)) as wire,
+        closing(Producer(redis_url, NAMESPACE)) as producer,
     ):
-        breaches = audit.audit(connection, wire, patience_seconds=0).breaches
+        breaches = audit.audit(connection, producer, patience_seconds=0).breaches
     assert any(installation(other_database_url) in breach.explanation for breach in breaches)
 
 
@@ -385,10 +385,10 @@ def test_ids_of_another_database_keep_a_worker_from_no_other_queue_and_no_job_be
         redis_url, NAMESPACE, ["mail", "letters"], installation=lambda: installation(database_url)
     )
     with closing(consumer):
-        assert [taken.job_id for _ in range(2) for taken in consumer.take(1) or []] == [ours, *letter]
-        assert consumer.take(1) == []
-        assert not consumer.more_to_judge
-        assert consumer.some_are_left_out
+        assert [taken.job_id for _ in range(2) for taken in consumer.pop(1) or []] == [ours, *letter]
+        assert consumer.pop(1) == []
+        assert not consumer.more_to_classify
+        assert consumer.skips_lists
     assert sorted([*pushed(redis_url, "mail"), behind]) == before
 
 

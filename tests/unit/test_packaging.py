@@ -63,8 +63,13 @@ def test_the_wheel_brings_our_packages_and_no_other_name(tmp_path: Path) -> None
         check=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
-    tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    names = set(zipfile.ZipFile(wheel).namelist())
+    tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"drain", *packages.OURS}
+    # Read when a connection to Redis is made, not imported.
+    scripts = {str(path.relative_to(ROOT)) for path in (ROOT / "drain").rglob("*.lua")}
+    assert scripts
+    assert scripts <= names
 
 
 def test_each_extra_that_a_text_names_is_there() -> None:

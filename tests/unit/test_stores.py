@@ -9,7 +9,7 @@ import redis
 
 from drain.database import postgres
 from drain.errors import UnavailableError
-from drain.wire.producer import reachable
+from drain.wire.connection import reachable
 from workers import stores
 from workers.stores import POSTGRES, REDIS, QuietWhileAway, Stores, answering, is_outage
 

@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,12 +17,14 @@ from rq.utils import import_attribute
 import drain.rq
 from drain import wire
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
-from drain.wire import Delivery, Gone, Producer, producer
-from drain.wire.strangers import Kind, judge
-from tests.helpers import pushed
+from drain.wire import Delivery, Producer, ReplacedDelivery, connection, keys, scripts
+from drain.wire.calls import Kind, classify
+from tests.helpers import ROOT, pushed
 from workers.entry import execute
 
 INSTALLATION = "0f3c1a2b-1111-2222-3333-444455556666"
+WIRE = ROOT / "drain" / "wire"
+KEY = re.compile(r"""['"](?:rq|drain):[a-z:]*""")
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def client(redis_url: str) -> Iterator[Redis]:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Producer:
     shared = fakeredis.FakeRedis()
-    monkeypatch.setattr(producer, "connect", lambda _url: shared)
+    monkeypatch.setattr(connection, "connect", lambda _url: shared)
     return Producer("redis://", "shop")
 
 
@@ -95,7 +98,7 @@ def test_rqs_pages_show_a_tracked_job_by_its_own_name(
     assert str(job.get_call_string()).startswith(f"{shown}(7, b'")
     assert client.object("encoding", job.key) in (b"listpack", b"ziplist")
     assert job.func is execute
-    assert judge(job.data, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
+    assert classify(job.data, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
 
 
 @pytest.mark.parametrize(
@@ -134,20 +137,20 @@ def test_every_name_behind_the_modules_is_the_entry_point() -> None:
 def test_a_worker_of_an_older_version_is_given_the_entry_point_by_its_own_name() -> None:
     call = wire.tracked("shop", 7, "mail", "a.b", None, 1, INSTALLATION, by_entry=True).data
     assert pickle.loads(call) == (wire.ENTRY_POINT, None, (7, UUID(INSTALLATION).bytes), {})
-    assert judge(call, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
+    assert classify(call, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
 
 
 def test_a_call_is_judged_by_its_bytes() -> None:
     call = wire.tracked("shop", 7, "mail", "a.b", None, 1, INSTALLATION).data
     other = str(UUID(int=1))
     for data in (call, zlib.compress(call)):
-        assert judge(data, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
-        assert judge(data, other) == (Kind.FOREIGN, 7, INSTALLATION)
-    assert judge(wire.tracked("shop", 7, "mail", "a.b", None, 1).data, other) == (Kind.FOREIGN, 7, "")
+        assert classify(data, INSTALLATION) == (Kind.OURS, 7, INSTALLATION)
+        assert classify(data, other) == (Kind.FOREIGN, 7, INSTALLATION)
+    assert classify(wire.tracked("shop", 7, "mail", "a.b", None, 1).data, other) == (Kind.FOREIGN, 7, "")
     for nothing in (None, b"", ResponseError("WRONGTYPE")):
-        assert judge(nothing, INSTALLATION).kind is Kind.GONE
+        assert classify(nothing, INSTALLATION).kind is Kind.GONE
     for plain in (call + b".", b"x" + call, zlib.compress(call + bytes(10**6)), b"\x80\x04N."):
-        assert judge(plain, INSTALLATION).kind is Kind.PLAIN
+        assert classify(plain, INSTALLATION).kind is Kind.PLAIN
 
 
 def test_an_id_of_any_size_is_read_back_exactly(redis: Producer, client: Redis) -> None:
@@ -248,7 +251,7 @@ def test_a_push_of_nothing_is_nothing(redis: Producer, client: Redis) -> None:
 
 def test_a_delivery_that_was_replaced_leaves_no_hash(redis: Producer, client: Redis) -> None:
     redis.push([tracked(1), tracked(2)])
-    redis.forget([Gone("shop-1-101", "default")])
+    redis.forget([ReplacedDelivery("shop-1-101", "default")])
     redis.forget([])
 
     assert not client.exists("rq:job:shop-1-101")
@@ -389,3 +392,34 @@ def test_a_redis_that_nobody_serves_is_unavailable() -> None:
 def test_what_rq_prints_of_a_job_commands_no_terminal() -> None:
     delivery = wire.tracked("shop", 1, "mail", "no\x1b[31mname\r\nx", 60, 1, "")
     assert delivery.description == r"no\x1b[31mname\r\nx #1"
+
+
+def test_the_map_of_the_room_names_each_module() -> None:
+    named = re.findall(r"^    (\w+) {2,}", wire.__doc__ or "", re.MULTILINE)
+    assert sorted(named) == sorted(path.stem for path in WIRE.glob("*.py") if path.stem != "__init__")
+
+
+def test_every_key_that_a_module_or_a_script_spells_is_in_the_header() -> None:
+    sources = [*WIRE.glob("*.py"), *WIRE.glob("lua/*.lua")]
+    spelled = {key[1:] for path in sources for key in KEY.findall(path.read_text(encoding="utf-8"))}
+    assert {"rq:queue:", "rq:suspended", "rq:job:", "drain:owners:queues"} <= spelled
+    assert {key for key in spelled if f" {key}" not in (keys.__doc__ or "")} == set()
+
+
+def test_no_other_package_spells_a_key() -> None:
+    others = [path for top in ("drain", "workers", "pipeline") for path in (ROOT / top).rglob("*.py")]
+    spelled = {path for path in others if KEY.search(path.read_text(encoding="utf-8"))}
+    assert {path for path in spelled if path.parent != WIRE} == set()
+
+
+def test_the_keys_of_pythons_side_and_of_the_scripts_are_the_same() -> None:
+    assert f"local QUEUE_OWNERS = '{keys.QUEUE_OWNERS}'" in scripts.load("owners")
+    spelled = "".join(path.read_text(encoding="utf-8") for path in WIRE.glob("lua/*.lua"))
+    for key in (
+        keys.QUEUES,
+        keys.queue_key(""),
+        keys.job_key(""),
+        keys.results_key(""),
+        keys.held_dependents_key(""),
+    ):
+        assert f"'{key}'" in spelled

@@ -18,7 +18,7 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
 from drain.tables import claims, leases, outcomes
 from drain.tables.claims import Claim
-from drain.wire import WAIT_SECONDS, Consumer, Taken
+from drain.wire import WAIT_SECONDS, Consumer, PoppedId
 from workers.execution.rq_books import RQBooks
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
@@ -76,7 +76,7 @@ class Fetcher:
         self._loop = loop
         self._books = books
         # Deliveries that plain RQ jobs wait for, of jobs that somebody holds under an earlier one.
-        self._overtaken: deque[Taken] = deque(maxlen=_MOST_OVERTAKEN)
+        self._overtaken: deque[PoppedId] = deque(maxlen=_MOST_OVERTAKEN)
         self._look_at = 0.0
         self._burst = burst
         self._max_idle_seconds = max_idle_seconds
@@ -105,7 +105,7 @@ class Fetcher:
                 self._release_overtaken()
             self._database.close()
 
-    def release_once_finished(self, awaited: Iterable[Taken]) -> None:
+    def release_once_finished(self, awaited: Iterable[PoppedId]) -> None:
         """Let go what waits for deliveries that no claim wanted, once their jobs are finished; for any thread."""
         self._overtaken.extend(awaited)
 
@@ -174,20 +174,20 @@ class Fetcher:
         most = self._max_idle_seconds
         return float("inf") if most is None else self._idle_since + most - monotonic()
 
-    def _take(self, wanted: int) -> list[Taken] | None:
+    def _take(self, wanted: int) -> list[PoppedId] | None:
         with answering(self._stores, REDIS, by_loop=True):
             return self._taken(wanted)
 
-    def _taken(self, wanted: int) -> list[Taken] | None:
+    def _taken(self, wanted: int) -> list[PoppedId] | None:
         # After a full batch there are likely to be more; else the command that waits is the quickest, one way or other.
         if self._burst or self._was_full or self._pause_seconds or self._more_to_judge:
-            taken = self._consumer.take(wanted)
+            taken = self._consumer.pop(wanted)
         elif popped := self._consumer.wait(self._seconds_to_wait()):
-            taken = self._consumer.take(wanted, popped)
+            taken = self._consumer.pop(wanted, popped)
         else:
-            taken = self._consumer.take(wanted) if self._consumer.some_are_left_out else []
+            taken = self._consumer.pop(wanted) if self._consumer.skips_lists else []
         self._was_full = taken is not None and len(taken) == wanted
-        self._more_to_judge = not taken and self._consumer.more_to_judge
+        self._more_to_judge = not taken and self._consumer.more_to_classify
         return taken
 
     def _seconds_to_wait(self) -> float:
@@ -202,7 +202,7 @@ class Fetcher:
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, 2 * self._pause_seconds))
         self._inbox.pause.wait(random.uniform(self._pause_seconds / 2, self._pause_seconds))  # noqa: S311
 
-    def _claim(self, taken: Sequence[Taken]) -> None:
+    def _claim(self, taken: Sequence[PoppedId]) -> None:
         failpoint(FailurePoint.POPPED)
         asked_at = monotonic()
         # What is delivered twice, to us both times, is run once.
@@ -220,7 +220,7 @@ class Fetcher:
         taken_at = monotonic()
         items: list[Item] = []
         into_loop: list[ClaimedJob] = []
-        refused: list[Taken] = []
+        refused: list[PoppedId] = []
         for each in taken:
             claim = won.get(each.job_id) if each.job_id is not None else None
             if claim is not None and ours[claim.id] is each:
@@ -237,15 +237,15 @@ class Fetcher:
             self._loop.wake()
         if refused:
             log.debug("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
-            plain, awaited = self._consumer.sorted_out(refused)
+            plain, awaited = self._consumer.sort_unclaimed(refused)
             self._inbox.accept([self._unclaimed(each, taken_at) for each in plain], [])
             self.release_once_finished(awaited)
 
-    def _unclaimed(self, taken: Taken, taken_at: float) -> PendingJob:
+    def _unclaimed(self, taken: PoppedId, taken_at: float) -> PendingJob:
         self._inbox.singly.add(unclaimed := PendingJob(taken, taken_at))
         return unclaimed
 
-    def _ask(self, ours: Mapping[int, Taken]) -> dict[int, Claim]:
+    def _ask(self, ours: Mapping[int, PoppedId]) -> dict[int, Claim]:
         asked = False
         queues: dict[str, list[int]] = {}
         # Whoever asks again takes a claim of this process for its own, which may be the main thread's: what that one
@@ -268,7 +268,7 @@ class Fetcher:
 
         return {claim.id: claim for claim in self._database.ask(ask)}
 
-    def _held(self, claim: Claim, taken: Taken, asked_at: float, taken_at: float) -> ClaimedJob:
+    def _held(self, claim: Claim, taken: PoppedId, asked_at: float, taken_at: float) -> ClaimedJob:
         job = registry.find(claim.job_name)
         lease = Lease(claim, registry.options(claim.job_name), asked_at, self._heartbeat)
         slot = self._inbox.journal.take(claim.id, claim.fencing_token, taken.delivery)

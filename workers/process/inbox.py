@@ -17,7 +17,7 @@ from typing import Any
 
 from drain.jobs.registry import Job
 from drain.tables.claims import Claim
-from drain.wire import Taken
+from drain.wire import PoppedId
 from workers.errors import WorkerStoppedError
 from workers.execution.outcome import Outcome
 from workers.handover.journal import Journal
@@ -93,7 +93,7 @@ class PendingJob:
 
     __slots__ = ("lease", "taken", "taken_at")
 
-    def __init__(self, taken: Taken, taken_at: float) -> None:
+    def __init__(self, taken: PoppedId, taken_at: float) -> None:
         self.lease: Lease | None = None
         self.taken = taken
         self.taken_at = taken_at

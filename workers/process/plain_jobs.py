@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import monotonic
 
 from drain.errors import UnavailableError
-from drain.wire import Consumer, Taken
+from drain.wire import Consumer, PoppedId
 from workers.exits import STOP_NOW, ended
 from workers.options import Plain, WorkOptions
 from workers.plain.channel import BYE, READY, Line
@@ -97,7 +97,7 @@ class PlainJobs:
         self._consumer = consumer
         # Held by the thread that listens.
         self._listening = threading.Lock()
-        self._running: Taken | None = None
+        self._running: PoppedId | None = None
         self._knows_more = self._is_ready = self._was_shut_down = False
         self._has_hung_up = self._has_told = False
         self._kill_at = float("inf")
@@ -120,7 +120,7 @@ class PlainJobs:
                 except EOFError:
                     self._gone(process)
 
-    def execute(self, taken: Taken) -> None:
+    def execute(self, taken: PoppedId) -> None:
         """Let RQ run a job, and wait for its end, however long that takes.
 
         A job with which RQ has not begun as its process ends is given back.
@@ -150,7 +150,7 @@ class PlainJobs:
             self._hears(process)
         return self._is_ready and not self._inbox.stopping
 
-    def _begin(self, process: RQProcess, taken: Taken) -> None:
+    def _begin(self, process: RQProcess, taken: PoppedId) -> None:
         self._is_ready = False
         self._running, self._inbox.journal.is_patient = taken, True
         process.line.say(taken.queue, taken.rq_id)
@@ -168,7 +168,7 @@ class PlainJobs:
             self._was_shut_down = True
         return self._is_ready
 
-    def _give_back(self, taken: Taken) -> None:
+    def _give_back(self, taken: PoppedId) -> None:
         try:
             if not self._consumer.give_back_unbegun(taken) and not self._inbox.is_to_stop_now:
                 log.warning(
@@ -190,7 +190,7 @@ class PlainJobs:
             )
             inbox.recycle()
         with suppress(UnavailableError):
-            self._consumer.forget_worker(process.name, process.was, process.queues)
+            self._consumer.presence.forget_worker(process.name, process.was, process.queues)
 
     def look(self) -> None:
         """Look whether the RQ process is still there, and what is to become of its job as this process stops."""

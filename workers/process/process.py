@@ -30,7 +30,7 @@ from drain.errors import DrainError, UnavailableError
 from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
 from drain.tables import claims, leader_progress
-from drain.wire import Consumer, Taken
+from drain.wire import Consumer, PoppedId
 from workers.context.current import CurrentJob
 from workers.entry import Worker
 from workers.execution import attempt, isolation
@@ -293,13 +293,13 @@ class Process:
         inbox.singly.discard(item)
         inbox.end_unclaimed(monotonic() - inbox.began_at)
 
-    def _run_if_plain(self, taken: Taken) -> None:
+    def _run_if_plain(self, taken: PoppedId) -> None:
         """Run a plain RQ job whose id looks like ours; one that still waits in the list of another queue is let be."""
         alone, job_id = self._alone, taken.job_id
         if alone is None or job_id is None:
             return
         if job_id not in alone.database.ask(lambda c: claims.left_to_claim(c, [job_id])):
-            jobs, awaited = self._consumer.sorted_out([taken])
+            jobs, awaited = self._consumer.sort_unclaimed([taken])
             for each in jobs:
                 self._plain.execute(each)
             self._fetcher.release_once_finished(awaited)

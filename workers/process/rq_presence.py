@@ -122,9 +122,9 @@ class RQPresence:
         counts = {name: float(number) for name, number in more.items() if number}
         if not news and not counts:
             return
-        self._consumer.tell(worker.key, news, counts, TTL_SECONDS + 60)
+        self._consumer.presence.show_worker(worker.key, news, counts, TTL_SECONDS + 60)
         if news.get("current_job"):
-            self._consumer.tell_of_job(news["current_job"], worker.name)
+            self._consumer.presence.show_job(news["current_job"], worker.name)
         self._told, self._counted, self._ran = fields, (finished, failed), ran
 
     def _slow_job(self, now: float) -> str:

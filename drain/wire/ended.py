@@ -1,0 +1,46 @@
+"""Hashes of deliveries whose jobs have ended: deleted, unless RQ jobs depend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import redis
+
+from drain.wire import scripts
+from drain.wire.connection import reachable
+from drain.wire.keys import dependents_key
+
+# Number of hashes that one call deletes: Lua takes no more than some thousand arguments at once.
+_JOBS_PER_CALL = 1000
+
+
+class EndedDeliveries:
+    """Deliveries of a worker that need no hash any more.
+
+    Args:
+        client: Connection to Redis.
+        where: Its URL, for people.
+    """
+
+    def __init__(self, client: redis.Redis, where: str) -> None:
+        self._redis = client
+        self._where = where
+        self._delete_jobs = client.register_script(scripts.load("delete_jobs"))
+
+    def clear(self, rq_ids: Sequence[str]) -> list[str]:
+        """Delete the hashes of deliveries; returns the RQ ids of those that RQ jobs depend on."""
+        awaited: list[bytes] = []
+        for first in range(0, len(rq_ids), _JOBS_PER_CALL):
+            with reachable(self._where):
+                awaited += self._delete_jobs(args=rq_ids[first : first + _JOBS_PER_CALL])
+        return [rq_id.decode() for rq_id in awaited]
+
+    def clear_unless_awaited(self, rq_ids: Sequence[str]) -> list[str]:
+        """Delete the hashes of deliveries, but for those that RQ jobs depend on; returns the RQ ids of the latter."""
+        with reachable(self._where), self._redis.pipeline(transaction=False) as pipeline:
+            for rq_id in rq_ids:
+                pipeline.exists(dependents_key(rq_id))
+            answers = pipeline.execute()
+        has_dependents = dict(zip(rq_ids, answers, strict=True))
+        self.clear([rq_id for rq_id in rq_ids if not has_dependents[rq_id]])
+        return [rq_id for rq_id in rq_ids if has_dependents[rq_id]]

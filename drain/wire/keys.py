@@ -1,0 +1,113 @@
+"""Every Redis key that job-drain reads or writes, by what it holds.
+
+RQ's queues:
+
+    rq:queues               set of the names of all queues, as keys: rq:queue:<queue>
+    rq:queue:<queue>        list of RQ job ids; pushed on the right, popped on the left
+    rq:queue:<queue>:intermediate
+                            list of RQ job ids: plain RQ jobs on their way to a worker, which removes them
+    rq:suspended            exists while `rq suspend` holds: no worker pops anything
+    rq:failed:<queue>       sorted set of RQ job ids: RQ's registry of failed jobs
+
+RQ's jobs:
+
+    rq:job:<rq id>          hash: all that an RQ worker needs to run one job
+    rq:job:<rq id>:dependents
+                            set of RQ job ids: plain RQ jobs that wait for this job to be finished
+    rq:job::<rq id>:dependencies
+                            set of RQ job ids: the jobs that a plain RQ job waits for (two colons: RQ spells it so)
+    rq:results:<rq id>      stream: RQ's results of a job, the last of which says why it has failed
+    rq:executions:<rq id>   sorted set: RQ's executions of a job; exists from the moment that RQ begins with the job
+
+RQ's workers:
+
+    rq:workers              set of the keys of all workers
+    rq:workers:<queue>      set of the keys of the workers that have registered for the queue
+    rq:worker:<name>        hash: all that RQ's tools show of a worker; expires some time after the last heartbeat
+    rq:worker:<name>:executions
+                            set of <rq id>:drain: the jobs that a worker of `drain work` runs
+    rq:execution:<rq id>:drain
+                            hash: the run of a job, for RQ's tools
+
+job-drain's own:
+
+    drain:<namespace>       string: the installation that feeds the namespace; exists as long as this Redis remembers
+                            what was pushed to it
+    drain:owners:queues     hash, name of a queue -> installation that feeds it. No namespace holds a colon, so no
+                            namespace has this key
+    drain:owners:nothing    never exists: a worker blocks on it while there is no list to wait for
+    drain:dependents:<rq id>
+                            set of RQ job ids: dependents of a delivery that RQ takes for finished, though its job
+                            will be tried again
+
+The Lua scripts spell the same names.
+"""
+
+from __future__ import annotations
+
+QUEUES = "rq:queues"
+WORKERS = "rq:workers"
+QUEUE_OWNERS = "drain:owners:queues"
+NOTHING = "drain:owners:nothing"
+
+_QUEUE = "rq:queue:"
+
+
+def queue_key(queue: str) -> str:
+    """List of a queue."""
+    return _QUEUE + queue
+
+
+def queue_of(key: str) -> str:
+    """Name of the queue that a list belongs to."""
+    return key.removeprefix(_QUEUE)
+
+
+def intermediate_key(queue: str) -> str:
+    """Intermediate list of a queue."""
+    return f"{_QUEUE}{queue}:intermediate"
+
+
+def failed_key(queue: str) -> str:
+    """Registry of failed jobs of a queue."""
+    return f"rq:failed:{queue}"
+
+
+def job_key(rq_id: str) -> str:
+    """Hash of a job."""
+    return f"rq:job:{rq_id}"
+
+
+def dependents_key(rq_id: str) -> str:
+    """Set of the jobs that depend on a job."""
+    return f"rq:job:{rq_id}:dependents"
+
+
+def held_dependents_key(rq_id: str) -> str:
+    """Set of the jobs that depend on a job, while RQ must not release them."""
+    return f"drain:dependents:{rq_id}"
+
+
+def results_key(rq_id: str) -> str:
+    """Stream of the results of a job."""
+    return f"rq:results:{rq_id}"
+
+
+def execution_key(rq_id: str) -> str:
+    """Hash of the run of a tracked job."""
+    return f"rq:execution:{rq_id}:drain"
+
+
+def worker_key(name: str) -> str:
+    """Hash of a worker."""
+    return f"rq:worker:{name}"
+
+
+def queue_workers_key(queue: str) -> str:
+    """Set of the workers that have registered for a queue."""
+    return f"{WORKERS}:{queue}"
+
+
+def namespace_key(namespace: str) -> str:
+    """Mark of the database that feeds a namespace."""
+    return f"drain:{namespace}"

@@ -1,0 +1,70 @@
+-- Writes the jobs of one call: all hashes first, then one RPUSH for each queue, so that no id is ever in a list
+-- without its hash.
+--
+-- Jobs of a queue whose key is no list are left out, and jobs of a queue that another database feeds. If the key of
+-- such a queue is among KEYS, nothing is written at all; nor if another database feeds the namespace.
+--
+-- KEYS: lists of queues that must take their jobs.
+-- ARGV: time, installation, label, key of the namespace, seconds for which RQ keeps a failed job, `result` of tracked
+--   jobs; then for each job: RQ id, timeout, description, data, result_ttl ('' for a forwarded job), queue.
+-- Returns the text of the database that feeds the namespace, or ''; the queues whose key is no list; and each queue
+--   that another database feeds, followed by the text of that database.
+local now, ours, label, marker, failure_ttl, result = unpack(ARGV, 1, 6)
+local no_lists, foreign = {}, {}
+local function is_ours(queue)
+  if ours == '' then return true end
+  local owner = redis.call('HGET', QUEUE_OWNERS, queue)
+  if is_foreign(owner, ours) then
+    foreign[#foreign + 1] = queue
+    foreign[#foreign + 1] = owner
+    return false
+  end
+  if not owner then redis.call('HSET', QUEUE_OWNERS, queue, ours .. ' ' .. label) end
+  return true
+end
+if ours ~= '' then
+  local owner = redis.call('GET', marker)
+  if is_foreign(owner, ours) then return {owner, {}, {}} end
+  if not owner then redis.call('SET', marker, recovering(ours, label)) end
+end
+for _, key in ipairs(KEYS) do
+  local kind = redis.call('TYPE', key).ok
+  local queue = string.sub(key, #'rq:queue:' + 1)
+  if is_ours(queue) and kind ~= 'list' and kind ~= 'none' then no_lists[#no_lists + 1] = queue end
+end
+if #no_lists + #foreign > 0 then return {'', no_lists, foreign} end
+local ids_of = {}
+local function write(id, timeout, description, data, result_ttl, queue)
+  local key = 'rq:job:' .. id
+  if result_ttl == '' then
+    redis.call('HSET', key, 'status', 'queued', 'origin', queue, 'created_at', now, 'enqueued_at', now,
+      'timeout', timeout, 'description', description, 'data', data)
+  else
+    redis.call('HSET', key, 'status', 'queued', 'origin', queue, 'created_at', now, 'enqueued_at', now,
+      'timeout', timeout, 'description', description, 'data', data, 'result_ttl', result_ttl,
+      'failure_ttl', failure_ttl, 'result', result)
+  end
+end
+for i = 7, #ARGV, 6 do
+  local queue = ARGV[i + 5]
+  local ids = ids_of[queue]
+  if ids == nil then
+    ids = is_ours(queue) and {}
+    ids_of[queue] = ids
+  end
+  if ids then
+    write(unpack(ARGV, i, i + 5))
+    ids[#ids + 1] = ARGV[i]
+  end
+end
+for queue, ids in pairs(ids_of) do
+  if ids then
+    redis.call('SADD', 'rq:queues', 'rq:queue:' .. queue)
+    local pushed = redis.pcall('RPUSH', 'rq:queue:' .. queue, unpack(ids))
+    if type(pushed) == 'table' and pushed.err then
+      if not string.find(pushed.err, 'WRONGTYPE') then return pushed end
+      no_lists[#no_lists + 1] = queue
+    end
+  end
+end
+return {'', no_lists, foreign}

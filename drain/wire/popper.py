@@ -1,0 +1,143 @@
+"""Ids are popped from the heads of lists, many at a time; those that are not ours are classified first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import redis
+
+from drain.errors import UnavailableError
+from drain.wire import scripts
+from drain.wire.calls import Kind, classify_ids
+from drain.wire.connection import reachable
+from drain.wire.ids import PoppedId, to_bytes, to_text, tracked_id_pattern
+from drain.wire.keys import queue_of
+from drain.wire.moves import ListMoves
+from drain.wire.sources import SourceLists
+from drain.wire.strangers import Strangers
+
+# Pages of ids that are classified in one call of `pop`: half a second's worth.
+_MOST_ROUNDS = 50
+# States that `pop.lua` answers with.
+_POPPED, _SUSPENDED, _TO_BE_CLASSIFIED = range(3)
+
+
+class Popper:
+    """Pops ids for one worker, without waiting.
+
+    Args:
+        client: Connection to Redis.
+        where: Its URL, for people.
+        namespace: First part of our RQ ids.
+        sources: Lists to pop from.
+        moves: Gives ids back that are of another database.
+        strangers: Clears the heads of lists.
+        installation: Returns the UUID of the worker's database; None if no id is classified.
+
+    Attributes:
+        more_to_classify: The last `pop` has stopped before it found an id that it may pop.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        where: str,
+        namespace: str,
+        *,
+        sources: SourceLists,
+        moves: ListMoves,
+        strangers: Strangers,
+        installation: Callable[[], str] | None,
+    ) -> None:
+        self.more_to_classify = False
+        self._redis = client
+        self._where = where
+        self._prefix = f"{namespace}-"
+        self._tracked_id = tracked_id_pattern(namespace)
+        self._sources = sources
+        self._moves = moves
+        self._strangers = strangers
+        self._installation = installation
+        self._pop = client.register_script(scripts.load("pop"))
+
+    def pop(self, most: int, popped: tuple[str, bytes] | None) -> list[PoppedId] | None:
+        """Pop up to `most` ids; None while RQ is suspended. `popped` was popped before, and comes first."""
+        queue = ""
+        for _ in range(_MOST_ROUNDS):
+            state, lists = self._run_pop(most, popped)
+            queue = queue_of(lists[0].decode()) if lists else queue
+            popped = None
+            if state == _SUSPENDED:
+                return None
+            unread = state == _TO_BE_CLASSIFIED
+            found = self._clear_head(queue) if unread else self._checked(self._read(lists))
+            if found or self._installation is None or not lists:
+                return found
+        # The next call of `pop` looks at the other lists.
+        self._sources.skip(queue)
+        self.more_to_classify = True
+        return []
+
+    def _run_pop(self, most: int, popped: tuple[str, bytes] | None) -> tuple[int, list[Any]]:
+        key, rq_id = popped or ("", b"")
+        with reachable(self._where):
+            answer: Any = self._pop(self._sources.keys, [most, self._prefix, rq_id, key, self._sources.modes])
+        state, lists, no_lists = answer
+        self._sources.report_no_lists([key.decode() for key in no_lists])
+        self.more_to_classify = False
+        return state, lists
+
+    def _read(self, lists: list[Any]) -> list[PoppedId]:
+        found: list[PoppedId] = []
+        pairs = iter(lists)
+        for key, rq_ids in zip(pairs, pairs, strict=True):
+            queue = queue_of(key.decode())
+            found += [self._popped_id(rq_id, queue) for rq_id in rq_ids]
+        return found
+
+    def _popped_id(self, rq_id: bytes, queue: str) -> PoppedId:
+        match = self._tracked_id.fullmatch(rq_id)
+        # As `to_text`, but spelled out: this runs for each job.
+        text = rq_id.decode(errors="surrogateescape")
+        if match is None:
+            return PoppedId(text, queue, None, 0)
+        return PoppedId(text, queue, int(match[1]), int(match[2]))
+
+    def _checked(self, found: list[PoppedId]) -> list[PoppedId]:
+        """Return popped ids; one that does not have the namespace's form only if it is ours all the same, or plain."""
+        if self._installation is None or len(found) != 1 or found[0].job_id is not None:
+            return found
+        (alone,) = found
+        try:
+            with reachable(self._where):
+                (job,) = classify_ids(self._redis, [to_bytes(alone.rq_id)], self._installation())
+        except UnavailableError:
+            with suppress(UnavailableError):
+                self._moves.give_back([(alone.queue, alone.rq_id)])
+            raise
+        if job.kind is Kind.OURS:
+            self._moves.discard(alone)
+            return [_under_older_namespace(alone.queue, to_bytes(alone.rq_id), job.job_id)]
+        if job.kind is Kind.FOREIGN:
+            self._moves.give_back([(alone.queue, alone.rq_id)])
+            return self._clear_head(alone.queue)
+        return found
+
+    def _clear_head(self, queue: str) -> list[PoppedId]:
+        installation = self._installation() if self._installation is not None else ""
+        with reachable(self._where):
+            found, is_foreign = self._strangers.clear_head(
+                queue, self._tracked_id, installation, only_tracked=self._sources.takes_only_tracked(queue)
+            )
+        if is_foreign:
+            self._sources.skip(queue)
+        return [_under_older_namespace(queue, rq_id, job_id) for rq_id, job_id in found]
+
+
+def _under_older_namespace(queue: str, rq_id: bytes, job_id: int) -> PoppedId:
+    """Delivery of ours whose id begins with an older namespace."""
+    delivery = re.search(rb"-(\d{1,18})$", rq_id)
+    return PoppedId(to_text(rq_id), queue, job_id, int(delivery[1]) if delivery else 0)

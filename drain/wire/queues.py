@@ -1,0 +1,99 @@
+"""Queues as the drain and the audit see them: the lists of ids, and the workers that have registered for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+import redis
+
+from drain.wire.connection import RedisConnection, reachable
+from drain.wire.ids import delivery_number, tracked_id_pattern
+from drain.wire.keys import QUEUES, queue_key, queue_of
+from drain.wire.workers import count_workers
+
+# Number of ids at the head of a list among which a job of ours is searched, behind jobs of others.
+_LOOK_AHEAD = 50
+# Number of ids of a list that are read at a time: a millisecond of Redis' time.
+_IDS_PER_PAGE = 5000
+
+
+class QueueReader(RedisConnection):
+    """Reads RQ's queues. Errors are those of `RedisConnection`.
+
+    Args:
+        redis_url: URL of the Redis.
+        namespace: First part of our RQ ids.
+
+    Attributes:
+        namespace: First part of our RQ ids.
+    """
+
+    def __init__(self, redis_url: str, namespace: str) -> None:
+        super().__init__(redis_url)
+        self.namespace = namespace
+        self._tracked_id = tracked_id_pattern(namespace)
+
+    def queues(self) -> set[str]:
+        """Return the names of all queues that RQ knows."""
+        with reachable(self.where):
+            keys: Any = self._redis.smembers(QUEUES)
+        return {queue_of(key.decode(errors="replace")) for key in keys}
+
+    def workers(self, queues: Sequence[str]) -> dict[str, int]:
+        """Count the live workers of each queue that take tracked jobs: `drain work` and `rq worker` alike."""
+        with reachable(self.where):
+            return count_workers(self._redis, queues)
+
+    def depth(self, queue: str) -> int:
+        """Return the length of the queue's list; 0 if the key is no list."""
+        (length,) = self._of_each([queue], lambda pipeline, key: pipeline.llen(key))
+        return 0 if isinstance(length, redis.ResponseError) else int(length)
+
+    def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
+        """Return for each queue the delivery number that the next worker pops; one round trip for all.
+
+        None if the list holds no delivery of ours. 0 if the number is unknown: the key is no list, or the head of the
+        list holds so many jobs of others that ours may be behind them. Numbers above `up_to` are not ours.
+        """
+        heads = self._of_each(queues, lambda pipeline, key: pipeline.lrange(key, 0, _LOOK_AHEAD - 1))
+        return {queue: self._lowest(head, up_to) for queue, head in zip(queues, heads, strict=True)}
+
+    def listed(self, queue: str) -> Iterator[list[tuple[int, int]]]:
+        """Job id and delivery number of all tracked jobs of ours in the queue's list, in pages.
+
+        An id that is in the list from the first page to the last is in one of the pages, though workers pop and the
+        leader pushes meanwhile; it may be in two. A key that is no list has no pages.
+        """
+        # From the tail to the head: places are counted from the tail, so a pop moves nothing, and a push
+        # moves the rest towards the pages to come. Read the other way, each pop would hide an id from us.
+        for last in count(-1, -_IDS_PER_PAGE):
+            rq_ids = self._page(queue, last - _IDS_PER_PAGE + 1, last)
+            if not rq_ids:
+                return
+            ours = filter(None, map(self._tracked_id.fullmatch, rq_ids))
+            yield [(int(match[1]), int(match[2])) for match in ours]
+
+    def _page(self, queue: str, first: int, last: int) -> list[bytes]:
+        with reachable(self.where):
+            try:
+                ids: Any = self._redis.lrange(queue_key(queue), first, last)
+            except redis.ResponseError as error:
+                if not str(error).startswith("WRONGTYPE"):
+                    raise
+                return []
+        return list(ids)
+
+    def _lowest(self, head: list[bytes] | redis.ResponseError, up_to: int) -> int | None:
+        if isinstance(head, redis.ResponseError):
+            return 0
+        numbers = (delivery_number(self.namespace, rq_id.decode(errors="replace")) for rq_id in head)
+        unknown = None if len(head) < _LOOK_AHEAD else 0
+        return next((number for number in numbers if number is not None and number <= up_to), unknown)
+
+    def _of_each(self, queues: Sequence[str], ask: Callable[[Any, str], object]) -> list[Any]:
+        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
+            for queue in queues:
+                ask(pipeline, queue_key(queue))
+            return pipeline.execute(raise_on_error=False)

@@ -1,0 +1,93 @@
+"""The command that blocks until there is an id in one of the lists, on a connection of its own."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import Any
+
+import redis
+
+from drain.errors import UnavailableError
+from drain.wire.connection import connect, reachable
+from drain.wire.keys import NOTHING, intermediate_key, queue_of
+from drain.wire.sources import SourceLists
+
+# Longest time that Redis is asked to block. Redis answers then, though nothing has come.
+WAIT_SECONDS = 30
+# Time for which an answer is waited for beyond that.
+_ANSWER_SECONDS = 10.0
+# Longest time that Redis is asked to block while lists are skipped: the next `pop` looks at them.
+_LOOK_AGAIN_SECONDS = 1.0
+
+
+class Waiter:
+    """Waits for one id. `wait` is for one thread; `end_wait` is safe to call from any thread.
+
+    Args:
+        redis_url: URL of the Redis.
+        where: The same for people.
+        sources: Lists to wait for.
+        others: Connection that ends the wait, since the waiting one is blocked.
+    """
+
+    def __init__(self, redis_url: str, where: str, sources: SourceLists, others: redis.Redis) -> None:
+        self._where = where
+        self._sources = sources
+        self._others = others
+        self._pool = connect(redis_url)
+        self._pool.connection_pool.connection_kwargs["socket_timeout"] = WAIT_SECONDS + _ANSWER_SECONDS
+        self._client: redis.Redis | None = None
+        self._client_id: int | None = None
+
+    def wait(self, seconds: float) -> tuple[str, bytes] | None:
+        """Pop one id as soon as there is one; None if none comes in time, or the wait is ended.
+
+        Returns:
+            Key of the list, and the RQ id.
+        """
+        try:
+            with reachable(self._where):
+                return self._popped(min(seconds, WAIT_SECONDS))
+        except UnavailableError:
+            self._client_id = None
+            raise
+
+    def _popped(self, seconds: float) -> tuple[str, bytes] | None:
+        if self._client is None:
+            self._client = self._pool.client()  # type: ignore[no-untyped-call]
+        if self._client_id is None:
+            self._client_id = self._client.client_id()
+        sources = self._sources
+        keys = sources.ready
+        # `pop` looks again soon at keys that are no lists, or are skipped.
+        if len(keys) < len(sources.keys):
+            seconds = min(seconds, _LOOK_AGAIN_SECONDS)
+        if len(sources.keys) == len(keys) == 1:
+            (key,) = keys
+            to = intermediate_key(queue_of(key))
+            moved: Any = self._client.execute_command("BLMOVE", key, to, "LEFT", "RIGHT", seconds)
+            return (key, moved) if moved is not None else None
+        awaited = keys or sources.not_skipped or [NOTHING]
+        popped: Any = self._client.execute_command("BLPOP", *awaited, seconds)
+        return (popped[0].decode(), popped[1]) if popped is not None else None
+
+    def end_wait(self) -> None:
+        """Let `wait` return at once; shut its connection down if Redis does not answer."""
+        client, client_id = self._client, self._client_id
+        if client is None or client_id is None:
+            return
+        try:
+            with reachable(self._where):
+                self._others.client_unblock(client_id)
+        except UnavailableError:
+            sock = getattr(client.connection, "_sock", None)
+            if sock is not None:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
+        self._pool.close()
