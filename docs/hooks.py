@@ -1,11 +1,15 @@
-"""Hook of MkDocs: a link from a page to a file of the repository outside of docs/ works on the site too.
+"""Hooks of MkDocs: links to files of the repository outside of docs/, and pictures without a foreign host.
 
 On GitHub `../../deploy/job-drain.service` is a link like any other. MkDocs knows only what is in docs/, so each such
 file is copied to repository/ on the site, and the link leads there.
+
+The pages' pictures are drawn in the browser by mermaid, which the theme loads from another host. If the environment
+variable MERMAID_JS names a copy of `mermaid.min.js`, the copy becomes a part of the site and no other host is asked.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Iterator
@@ -18,11 +22,21 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 # Files outside of docs/ that are pages of the site; other Markdown files are copied as plain text.
 ROOT_PAGES = ("CONTRIBUTING.md", "SECURITY.md")
+_MERMAID = "javascripts/mermaid.min.js"
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Let the pages load the site's own copy of mermaid, if there is one."""
+    if os.environ.get("MERMAID_JS"):
+        config.extra_javascript.append(_MERMAID)
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files of the repository that pages link."""
+    """Add the files of the repository that pages link, and the copy of mermaid."""
+    if source := os.environ.get("MERMAID_JS"):
+        files.append(File.generated(config, _MERMAID, abs_src_path=str(Path(source).resolve(strict=True))))
     waiting = [f"docs/{file.src_uri}" for file in files.documentation_pages()] + list(ROOT_PAGES)
     seen = set(waiting)
     while waiting:
