@@ -1,10 +1,10 @@
-# The image of `drain`: docs/howto/docker.md says how to build it, and how to bring jobs of your own.
+# Image of `drain`: docs/howto/docker.md explains how to build it, and how to add your own jobs.
 FROM python:3.13-slim
 
-# By number: Kubernetes' runAsNonRoot cannot tell what a name stands for.
+# User by number: Kubernetes' runAsNonRoot cannot resolve a name.
 RUN useradd --system --uid 10001 drain
 
-# Dependencies first: a change of the sources leaves this layer as it is.
+# Dependencies first, so that a change of the sources does not rebuild this layer.
 COPY pyproject.toml /src/
 RUN python -c "import tomllib; file = tomllib.load(open('/src/pyproject.toml', 'rb')); \
     print(*file['build-system']['requires'], *file['project']['dependencies'], sep='\n')" > /src/requirements.txt \
@@ -18,12 +18,12 @@ COPY pipeline /src/pipeline
 COPY examples /src/examples
 RUN pip install --no-cache-dir --no-deps --no-build-isolation /src
 
-# Jobs are imported by name from here: copy or mount your own package beside the examples.
+# Directory from which jobs are imported by name: copy or mount your own package beside the examples.
 WORKDIR /app
 COPY examples /app/examples
 ENV PYTHONPATH=/app PYTHONUNBUFFERED=1
 
-# Port on which the enqueuer, or workers, answer Prometheus and probes.
+# Port on which the enqueuer or the workers serve Prometheus and probes.
 ENV DRAIN_METRICS_HOST=0.0.0.0 DRAIN_METRICS_PORT=9187 DRAIN_WORK_METRICS_PORT=9187
 EXPOSE 9187
 COPY deploy/healthcheck.py /usr/local/bin/

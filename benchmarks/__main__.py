@@ -42,7 +42,7 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def main() -> None:
-    """Measure, print as it goes, and write the table."""
+    """Measure, print each figure, and write RESULTS.md."""
     arguments = _arguments()
     with services() as started:
         schema.install(started.database_url)
@@ -90,7 +90,7 @@ def _peers(started: Services, arguments: argparse.Namespace) -> list[str]:
     )
     found = run.run(started, plan)
     found.machine = _versions(started)
-    # The check compares like with like: its ratios come from the short form, on the same machine and day.
+    # The check compares ratios of the short form with ratios of the short form, of the same machine and day.
     found.quick = quick.measure(started)
     results.save(found)
     plots.draw(found)
@@ -110,7 +110,7 @@ def _plain(_started: Services, arguments: argparse.Namespace) -> list[str]:
 
 
 def _quick(started: Services, arguments: argparse.Namespace) -> int:
-    """The short form; the exit code of the check."""
+    """Run the short form; returns the exit code of the check."""
     recorded = results.load()
     if arguments.check and not recorded.quick:
         print(
@@ -121,7 +121,7 @@ def _quick(started: Services, arguments: argparse.Namespace) -> int:
     found = quick.measure(started)
     fallen = quick.fallen(found, recorded.quick) if arguments.check else []
     if fallen:
-        # One bad moment of a shared machine is no verdict: what is better counts.
+        # On a shared machine one low figure proves nothing: the better of two rounds counts.
         figures.say("once more, since these are low:\n" + "\n".join(fallen))
         again = quick.measure(started)
         found = {name: max(value, again[name]) for name, value in found.items()}
@@ -156,18 +156,18 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         choices=list(PARTS),
         default=list(PARTS),
-        help="what to measure anew; the rest stays",
+        help="parts to measure; all others keep their figures",
     )
-    parser.add_argument("--scale", type=float, default=1.0, help="of bulk work, such as 0.01 to try it")
+    parser.add_argument("--scale", type=float, default=1.0, help="scale of bulk work, such as 0.01 to try it")
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs of one round")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each figure")
     parser.add_argument("--backlog", type=int, default=3_000_000, help="rows of the large backlog")
     parser.add_argument(
         "--held-backlog", type=int, default=2_000_000, help="rows that are drained under a held snapshot"
     )
-    parser.add_argument("--seconds", type=float, default=30, help="how long to measure latency")
+    parser.add_argument("--seconds", type=float, default=30, help="duration of the latency measurement")
     parser.add_argument("--peer-rounds", type=int, default=5, help="rounds of rates beside the peers")
-    parser.add_argument("--peer-seconds", type=float, default=6, help="of one run beside the peers")
+    parser.add_argument("--peer-seconds", type=float, default=6, help="duration of one run beside the peers")
     parser.add_argument("--stock-jobs", type=int, default=100, help="jobs of one burst on RQ's own workers")
     parser.add_argument(
         "--hold-seconds",
@@ -179,14 +179,18 @@ def _arguments() -> argparse.Namespace:
         "--scheduled", type=int, default=5_000_000, help="jobs for tomorrow beside those of the peers"
     )
     parser.add_argument("--quick", action="store_true", help="the short form, which writes nothing")
-    parser.add_argument("--record", action="store_true", help="… but its ratios, into peers.json")
+    parser.add_argument(
+        "--record", action="store_true", help="with --quick: write its ratios into peers.json"
+    )
     parser.add_argument(
         "--check",
         action="store_true",
         help="the short form; fails if a ratio is a fifth below the recorded one",
     )
-    parser.add_argument("--soak", type=Path, default=soak.SUMMARY, help="what `make soak` has written")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where to write")
+    parser.add_argument(
+        "--soak", type=Path, default=soak.SUMMARY, help="summary that `make soak` has written"
+    )
+    parser.add_argument("--output", type=Path, default=RESULTS, help="file to write")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Bulk work on Spark, each beside what a user would do without it."""
+"""Bulk work on Spark, each beside a solution without Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SELECT n, 'shop.jobs.send_receipt', jsonb_build_array(n, 'user' || n), '{}', 'ma
     now(), 'worker:1', 1, 1
 FROM generate_series(1, %s) AS n
 """
-# What a person's own script would do with rows from a cursor that lives in the server.
+# Program for comparison: a script that stages a job for each row of a server-side cursor.
 CURSOR = """
 import os, psycopg
 with psycopg.connect(os.environ["DRAIN_DATABASE_URL"]) as connection:
@@ -40,7 +40,7 @@ with psycopg.connect(os.environ["DRAIN_DATABASE_URL"]) as connection:
         rows = sum(1 for _ in cursor)
 assert rows == {rows}, rows
 """
-# What is measured is the second read of a session: Spark starts in seconds, and compiles what it does often.
+# Program that measures the second read of a session: Spark starts in seconds, and compiles code that runs often.
 READ = """
 import os, sys
 from time import perf_counter
@@ -61,12 +61,12 @@ READ_COLUMNS = "id, job_name, queue, priority, tag, staged_at, claimed_at, finis
 
 
 class Run(NamedTuple):
-    """One command from its start to its end.
+    """Run of one command, from its start to its end.
 
     Attributes:
-        seconds: What it took.
-        megabytes: The most memory that it and all of its processes had together.
-        output: What it printed.
+        seconds: Duration.
+        megabytes: Peak memory of the command and all of its processes together.
+        output: Standard output.
     """
 
     seconds: float
@@ -94,7 +94,7 @@ def program(services: Services, *words: str) -> Run:
 
 
 def make(services: Services, directory: Path, statements: Sequence[str]) -> None:
-    """Have Spark make files: statements in its SQL, with {directory} for the place."""
+    """Let Spark write files by statements in its SQL, in which {directory} is replaced by the directory."""
     lines = "".join(
         f"    spark.sql({statement.format(directory=directory)!r}).write.parquet({str(directory / name)!r})\n"
         for name, statement in (each.split(": ", 1) for each in statements)
@@ -105,7 +105,7 @@ def make(services: Services, directory: Path, statements: Sequence[str]) -> None
 
 
 def copied(services: Services, rows: Path) -> float:
-    """Seconds that psql's COPY takes for the same rows, from a file."""
+    """Measure the seconds that psql's COPY takes for the same rows, from a file."""
     psql = str(find_postgres(None) / "psql")
     command = f"\\copy staged_jobs ({COLUMNS}) FROM '{rows}' CSV"
     began = perf_counter()
@@ -114,7 +114,7 @@ def copied(services: Services, rows: Path) -> float:
 
 
 def inserted(services: Services, rows: int, *, autocommit: bool) -> float:
-    """Rows a second of a loop that inserts one row after another, each in a transaction of its own or all in one."""
+    """Measure the rows a second of a loop of single inserts, each in a transaction of its own or all in one."""
     statement = f"INSERT INTO staged_jobs ({COLUMNS}) VALUES ('shop.jobs.index', %s::jsonb, 'bulk', 100)"
     with psycopg.connect(services.database_url, autocommit=autocommit) as connection:
         began = perf_counter()
@@ -125,14 +125,14 @@ def inserted(services: Services, rows: int, *, autocommit: bool) -> float:
 
 
 def empty(services: Services) -> None:
-    """No jobs, no runs, and no work left over for the server."""
+    """Delete all jobs and runs, and let the server finish its background work."""
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         connection.execute("TRUNCATE staged_jobs, inflight_jobs, finished_jobs, dead_jobs, bulk_runs")
         connection.execute("CHECKPOINT")
 
 
 def finish(services: Services, rows: int) -> None:
-    """So many finished jobs."""
+    """Insert this number of finished jobs."""
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         connection.execute(FINISH, (rows,))
         connection.execute("VACUUM ANALYZE finished_jobs")
@@ -141,7 +141,7 @@ def finish(services: Services, rows: int) -> None:
 
 @contextmanager
 def place() -> Iterator[Path]:
-    """A directory for the files of a benchmark."""
+    """Make a directory for the files of a benchmark."""
     directory = ROOT / "benchmarks" / ".files"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
@@ -153,7 +153,7 @@ def place() -> Iterator[Path]:
 
 @contextmanager
 def _peak(pid: int) -> Iterator[list[float]]:
-    """The most memory, in MB, that a process and all that descend from it have together, looked at now and then."""
+    """Sampler of the peak memory, in MB, that a process and all of its descendants have together."""
     peak = [0.0]
     ended = threading.Event()
 
@@ -186,7 +186,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _megabytes(pid: int) -> float:
-    # Memory that several processes share counts in parts: Python's workers are forks of one.
+    # Proportional size: Spark's Python workers are forks, so memory that processes share is divided among them.
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -1,4 +1,4 @@
-"""The figures of bulk work, and how they grow."""
+"""Report of bulk work: figures, and their growth with the number of rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ARCHIVED = (
 
 
 def sections(started: Services, rounds: int, *, scale: float = 1.0) -> list[str]:
-    """All of them, each as Markdown.
+    """Measure all parts, each as Markdown.
 
     Args:
         started: Servers to use.
@@ -187,7 +187,7 @@ def _stats(started: Services, directory: Path, rows: int) -> str:
 
 
 def stats(started: Services, directory: Path, rows: int) -> bulk.Run:
-    """Statistics of so many archived jobs."""
+    """Measure `drain stats` over this number of archived jobs."""
     archive = directory / f"archive{rows}"
     script = (
         "from pipeline.session import session\n"

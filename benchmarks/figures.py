@@ -1,4 +1,4 @@
-"""How the figures are written."""
+"""Formats of figures in RESULTS.md, and on standard error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def plot_growth(path: Path, sizes: Sequence[int], measured: Mapping[str, Sequence[float]]) -> None:
-    """Seconds over millions of rows, a line for each way."""
+    """Plot seconds over millions of rows, with a line for each solution."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -48,7 +48,7 @@ _BEGIN = "<!-- {} -->\n"
 
 
 def merge(path: Path, parts: Mapping[str, Sequence[str]]) -> str:
-    """The text of a file of results in which these parts are replaced, each known by a comment above it."""
+    """Replace parts of a file of results, each marked by a comment above it; returns the new text."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     found = dict(re.findall(r"^<!-- (\w+) -->\n(.*?)(?=^<!-- |\Z)", text, re.MULTILINE | re.DOTALL))
     found |= {name: "\n\n".join(sections) + "\n\n" for name, sections in parts.items()}

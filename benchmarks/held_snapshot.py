@@ -1,4 +1,4 @@
-"""What a session that holds an old snapshot costs the drain, and what a million jobs for tomorrow do."""
+"""Rate of the drain beside a session that holds an old snapshot, and beside a million jobs for tomorrow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from drain.embedded import Services
 
-# Staged and drained before, under the same snapshot, a part at a time.
+# Rows that are staged and drained before, under the same snapshot, a part at a time.
 BEFORE = (100_000, 100_000, 100_000)
 SCHEDULED = 1_000_000
 _FILL_SCHEDULED = """
@@ -38,7 +38,7 @@ class Drained:
     Attributes:
         rate: Jobs a second, from the commit of the backlog to its last push.
         megabytes: Size of staged_jobs and its indexes when it was full.
-        megabytes_afterwards: The same when its partitions had had their turns.
+        megabytes_afterwards: Same size after the turn of each partition, when they were truncated.
     """
 
     rate: float
@@ -47,7 +47,7 @@ class Drained:
 
 
 def drained(services: Services, backlog: int, *, held: bool) -> Drained:
-    """Drain a backlog with or without a session that has held a snapshot since before anything was staged."""
+    """Drain a backlog with or without a session that has held a snapshot since before the first row was staged."""
     rates.refill(services, 0)
     snapshot = held_snapshot(services) if held else nullcontext()
     with snapshot, command(services, "run", "--metrics-port", "0"):
@@ -58,7 +58,7 @@ def drained(services: Services, backlog: int, *, held: bool) -> Drained:
 
 
 def beside_scheduled(services: Services, jobs: int, scheduled: int) -> float:
-    """Jobs a second while so many others are scheduled for tomorrow."""
+    """Measure the jobs a second beside this number of jobs scheduled for tomorrow."""
     rates.refill(services, jobs)
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         connection.execute(_FILL_SCHEDULED, (scheduled,))
@@ -69,7 +69,7 @@ def beside_scheduled(services: Services, jobs: int, scheduled: int) -> float:
 
 @contextmanager
 def held_snapshot(services: Services) -> Iterator[None]:
-    """A transaction with an id and a snapshot of its own, open for as long as the block runs."""
+    """Hold a transaction with an id and a snapshot open while the block runs."""
     with psycopg.connect(services.database_url) as connection:
         connection.isolation_level = IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT pg_current_xact_id()")
@@ -93,7 +93,7 @@ def _stage_and_wait(services: Services, jobs: int) -> tuple[float, float]:
 def _megabytes_afterwards(services: Services) -> float:
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         megabytes = before = _megabytes(connection)
-        # An autovacuum of the partition holds the lock that its truncation needs.
+        # An autovacuum of the partition holds the lock that the truncation needs.
         deadline = monotonic() + 60
         while megabytes > before / 10 and monotonic() < deadline:
             sleep(0.2)

@@ -1,4 +1,4 @@
-"""From commit to Redis, and from commit to the start of the job, under a steady load of small transactions."""
+"""Latency from commit to Redis, and from commit to the start of the job, under a steady load of small transactions."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 PER_SECOND = 500
 THREADS = 4
-# One in so many goes to a queue with a worker. RQ's own workers execute some 200 jobs a second on two
-# cores, so the rest goes to a queue from which the arrival itself is read.
+# One job in this number goes to a queue with a worker. RQ's own workers execute some 200 jobs a second on two cores, so
+# the others go to a queue from which their arrival is read.
 WORKED_ONE_IN = 25
 _TAKEN_TOGETHER = 200
 
 Times = dict[int, float]
-# As of the statement's begin.
+# Seconds since each claim, as of the begin of the statement.
 _AGES = "SELECT id, extract(epoch FROM now() - claimed_at)::float8 FROM finished_jobs"
 
 
 @job(name="benchmark.started", queue="worked")
 def started() -> None:
-    """Its start is what `finished_jobs.claimed_at` says."""
+    """Do nothing; `finished_jobs.claimed_at` is the start of the job."""
 
 
 def measure(services: Services, seconds: float) -> tuple[list[float], list[float]]:
-    """Latencies in seconds: from commit to Redis, and from commit to the start of the job."""
+    """Measure latencies in seconds: from commit to Redis, and from commit to the start of the job."""
     with (
         command(services, "run", "--metrics-port", "0"),
         command(services, "work", "worked", jobs="benchmarks.latency"),
@@ -97,7 +97,7 @@ def _arrivals(services: Services, count: int) -> Times:
                 raise TimeoutError(f"only {len(arrived)} of {count} jobs arrived")
             taken.append(int(popped[1].split(b"-")[-2]))
             arrived.setdefault(taken[-1], monotonic())
-            # Whoever pops and claims nothing looks as if Redis had lost it, and is given it again.
+            # A job that is popped and never claimed looks lost, and would be pushed again.
             if len(taken) == _TAKEN_TOGETHER:
                 connection.execute("DELETE FROM inflight_jobs WHERE id = ANY (%s)", (taken,))
                 taken = []
@@ -105,7 +105,7 @@ def _arrivals(services: Services, count: int) -> Times:
 
 
 def _starts(services: Services, ids: set[int]) -> Times:
-    """When each job was claimed, on this process' clock."""
+    """Read the time of each job's claim, by this process' clock."""
     deadline = monotonic() + 60
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         while monotonic() < deadline:
@@ -118,7 +118,7 @@ def _starts(services: Services, ids: set[int]) -> Times:
 
 
 def _wait_until_worked(services: Services) -> None:
-    """Until a job has come through, both processes are not ready."""
+    """Wait until both processes are ready, which they are once a job has finished."""
     with psycopg.connect(services.database_url) as connection:
         first = stage(connection, started)
         connection.commit()

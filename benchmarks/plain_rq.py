@@ -1,4 +1,4 @@
-"""Plain RQ jobs that do nothing: how many a second RQ's own workers run, and how many `drain work` does.
+"""Rates of plain RQ jobs that do nothing, on RQ's own workers and on `drain work`.
 
     python -m benchmarks.plain_rq
 
@@ -42,7 +42,7 @@ WORKERS: dict[str, tuple[str, ...]] = {
     ),
     "`drain work --plain inline`": (*DRAIN, "--plain", "inline"),
 }
-# The first jobs of a burst warm up what later ones find warm.
+# Jobs at the begin of a burst that do not count, since they fill caches.
 WARM_UP = 5
 
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def section(rounds: int, jobs: int) -> str:
-    """The section of RESULTS.md, measured now."""
+    """Measure, and make the section of RESULTS.md."""
     with services(durable=False) as running:
         schema.install(running.postgres.url)
         found = measure(running, rounds, jobs)
@@ -79,7 +79,7 @@ def _how(rounds: int, jobs: int) -> str:
 
 
 def measure(running: Services, rounds: int, jobs: int) -> dict[str, list[float]]:
-    """Jobs a second of each worker, a figure for each round."""
+    """Measure the jobs a second of each worker, a figure for each round."""
     found: dict[str, list[float]] = {name: [] for name in WORKERS}
     for number in range(rounds):
         names = list(WORKERS) if number % 2 else list(reversed(WORKERS))

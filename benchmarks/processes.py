@@ -1,4 +1,4 @@
-"""Our own commands as real processes."""
+"""Commands of job-drain as real processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def command(services: Services, *words: str, jobs: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """Run `drain …` for as long as the block runs, then end it by SIGTERM."""
+    """Run `drain …` while the block runs, then end it by SIGTERM."""
     environment = os.environ | {
         "DRAIN_DATABASE_URL": services.database_url,
         "DRAIN_REDIS_URL": services.redis_url,
@@ -41,8 +41,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 def peak_megabytes(process: subprocess.Popen[bytes]) -> float:
-    """The most memory that the process has had so far."""
+    """Peak memory of a process so far."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("this system does not tell a process' peak memory")
+    raise RuntimeError("this system does not report a process' peak memory")

@@ -1,4 +1,4 @@
-"""How many jobs a second reach Redis: by the drain, by its two halves alone, and by RQ's own ways."""
+"""Jobs a second that reach Redis: by the drain, by each of its two halves alone, and by RQ's own functions."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ SELECT 'shop.jobs.send_receipt', jsonb_build_array(n, 'user' || n) FROM generate
 
 
 class DiscardingProducer(Producer):
-    """Encodes, and sends nothing: what is left of the drain is the move."""
+    """Producer that encodes jobs and sends nothing, so that only the move in PostgreSQL is measured."""
 
     def push(self, deliveries: object) -> Counter[str]:  # noqa: ARG002
-        """Take the jobs and forget them."""
+        """Discard the jobs."""
         return Counter()
 
 
 def refill(services: Services, rows: int) -> None:
-    """Exactly this many staged rows, nothing else, and no work left over for the server."""
+    """Fill an empty database with this number of staged rows, and let the server finish its background work."""
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         connection.execute("TRUNCATE staged_jobs, inflight_jobs, finished_jobs, dead_jobs")
         connection.execute(FILL, (rows,))
         connection.execute("VACUUM ANALYZE staged_jobs")
         connection.execute("CHECKPOINT")
-    # Millions of keys take it a while, and longer in the background, where they would be in the way.
+    # Not in the background: deleting millions of keys takes Redis a while, and would slow the measurement.
     with redis.Redis.from_url(services.redis_url, socket_timeout=60) as client:
         client.flushall()
 
 
 def moved_and_pushed(services: Services, jobs: int) -> float:
-    """The drain: tracked jobs a second, from committed rows to Redis lists."""
+    """Measure the drain: tracked jobs a second, from committed rows to Redis lists."""
     return _drained(services, Producer(services.redis_url, NAMESPACE), jobs)
 
 
 def moved_alone(services: Services, jobs: int) -> float:
-    """The same without Redis."""
+    """Measure the drain without Redis."""
     return _drained(services, DiscardingProducer(services.redis_url, NAMESPACE), jobs)
 
 
 def pushed_alone(services: Services, jobs: int) -> float:
-    """The same without Postgres: batches that are already encoded."""
+    """Measure the push alone, without Postgres: batches that are already encoded."""
     batches = [
         [
             wire.tracked(NAMESPACE, n, "default", "shop.jobs.send_receipt", None, n)
@@ -82,7 +82,7 @@ def pushed_alone(services: Services, jobs: int) -> float:
 
 
 def cpu_by_process(services: Services, jobs: int) -> dict[str, float]:
-    """Processor time of one drain, in microseconds a job, by process."""
+    """Measure the processor time of one drain, in microseconds a job, by process."""
     with _leading(services, Producer(services.redis_url, NAMESPACE)) as enqueuer:
         backend = enqueuer.connection.info.backend_pid
         pids = {"PostgreSQL": backend, "Redis": services.redis.pid, "enqueuer": os.getpid()}
@@ -94,7 +94,7 @@ def cpu_by_process(services: Services, jobs: int) -> dict[str, float]:
 
 
 def enqueued_one_by_one(services: Services, jobs: int) -> float:
-    """`Queue.enqueue` in a loop, as in the article that the pattern has its name from."""
+    """Measure `Queue.enqueue` in a loop, as in the article that named the pattern."""
     with _queue(services) as queue:
         return _rate(
             jobs, lambda: [queue.enqueue("shop.jobs.send_receipt", n, f"user{n}") for n in range(jobs)]
@@ -102,7 +102,7 @@ def enqueued_one_by_one(services: Services, jobs: int) -> float:
 
 
 def enqueued_in_thousands(services: Services, jobs: int) -> float:
-    """`Queue.enqueue_many`, a thousand jobs a call."""
+    """Measure `Queue.enqueue_many`, a thousand jobs a call."""
     with _queue(services) as queue:
 
         def enqueue(first: int) -> object:

@@ -1,4 +1,4 @@
-"""How long it takes until all is well again: after a worker's death, a leader's, and Redis' loss of memory."""
+"""Time to recovery: after the death of a worker, after the death of a leader, and after a FLUSHALL of Redis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEASE_SECONDS = 3
-# Beside the queued jobs, somebody goes on staging.
+# Rate at which an application stages further jobs during the measurement.
 LOAD_PER_SECOND = 200
 _PATIENCE_SECONDS = 120
 
@@ -40,7 +40,7 @@ def hang() -> None:
 
 
 def section(services: Services, jobs: int, rounds: int) -> str:
-    """Measure all of it; the text for the results."""
+    """Measure all recoveries, and make the section of RESULTS.md."""
     figures.say("recovery")
     leaders = [after_a_leaders_death(services) for _ in range(rounds)]
     flushes = [after_a_flush(services, jobs) for _ in range(rounds)]
@@ -71,7 +71,7 @@ def section(services: Services, jobs: int, rounds: int) -> str:
 
 
 def after_a_workers_death(services: Services) -> float:
-    """Seconds from the SIGKILL of a worker until another one has claimed its job."""
+    """Measure the seconds from the SIGKILL of a worker until another one has claimed its job."""
     refill(services, 0)
     with psycopg.connect(services.database_url, autocommit=True) as connection:
         stage(connection, hang)
@@ -81,7 +81,7 @@ def after_a_workers_death(services: Services) -> float:
         ):
             _wait_for(lambda: _token(connection) == 1)
             with command(services, "work", "hanging", jobs="benchmarks.recovery") as second:
-                # The lease that counts is one that has just been extended, not one that is about to end.
+                # Measured from a lease that has just been extended, which is the longest case.
                 lease = _lease_end(connection)
                 _wait_for(lambda: _lease_end(connection) != lease)
                 killed = _kill(first)
@@ -93,7 +93,7 @@ def after_a_workers_death(services: Services) -> float:
 
 
 def after_a_leaders_death(services: Services) -> float:
-    """Seconds from the SIGKILL of the leader until the standby has pushed a job that was staged just then."""
+    """Measure the seconds from the SIGKILL of the leader until the standby has pushed a job staged at the kill."""
     refill(services, 0)
     with (
         psycopg.connect(services.database_url, autocommit=True) as connection,
@@ -104,7 +104,7 @@ def after_a_leaders_death(services: Services) -> float:
         _wait_for(lambda: client.llen("rq:queue:first"))
         with command(services, "run", "--metrics-port", "0") as standby:
             _wait_for(lambda: _drainers(connection) == 2)
-            # At no particular time within the standby's own rhythm.
+            # At a random time within the standby's polling interval.
             sleep(random.uniform(0.5, 1.5))
             assert standby.poll() is None
             killed = _kill(leader)
@@ -114,7 +114,7 @@ def after_a_leaders_death(services: Services) -> float:
 
 
 def after_a_flush(services: Services, jobs: int) -> tuple[float, float]:
-    """Seconds from FLUSHALL until the loss is noticed, and until all of the jobs are queued again."""
+    """Measure the seconds from FLUSHALL until the loss is noticed, and until all of the jobs are queued again."""
     refill(services, jobs)
     with (
         redis.Redis.from_url(services.redis_url) as client,
@@ -174,6 +174,6 @@ def _wait_for(condition: Callable[[], T]) -> T:
     deadline = monotonic() + _PATIENCE_SECONDS
     while not (value := condition()):
         if monotonic() > deadline:
-            raise TimeoutError("what was to be measured has not happened")
+            raise TimeoutError("the event to measure has not happened")
         sleep(0.002)
     return value

@@ -1,4 +1,4 @@
-"""The two kinds of server that figures are measured on: the embedded PostgreSQL, and Debian's where it is installed."""
+"""Servers of the benchmarks: the embedded PostgreSQL, and Debian's if it is installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEBIAN = Path("/usr/lib/postgresql")
 
 
 def of_both_kinds(settings: Mapping[str, str] | None = None) -> Iterator[Services]:
-    """Each kind in turn, with the schema, for as long as the caller has not asked for the next one."""
+    """Start each kind in turn, with the schema; it runs until the caller asks for the next one."""
     for directory in (None, *sorted(DEBIAN.glob("*/bin"))[-1:]):
         with ExitStack() as stack:
             try:
@@ -35,7 +35,7 @@ def of_both_kinds(settings: Mapping[str, str] | None = None) -> Iterator[Service
 
 
 def title(services: Services) -> str:
-    """Versions of both servers, and whether PostgreSQL compiles."""
+    """Describe the versions of both servers, and whether PostgreSQL has JIT."""
     with psycopg.connect(services.database_url) as connection:
         version = connection.info.parameter_status("server_version")
         (jit,) = connection.execute("SHOW jit").fetchone() or ("",)

@@ -1,4 +1,4 @@
-"""The short form of the benchmark on both kinds of server: what differs between them."""
+"""Short form of the benchmark on both kinds of server, side by side."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from benchmarks.peers import quick
 
 
 def section() -> str:
-    """The section of RESULTS.md, measured now."""
+    """Measure, and make the section of RESULTS.md."""
     measured = {}
     for services in servers.of_both_kinds():
         where = servers.title(services)

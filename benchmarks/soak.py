@@ -1,4 +1,4 @@
-"""What `make soak SOAK_OUTPUT=benchmarks/soak.json` has found, for the results."""
+"""Results of `make soak SOAK_OUTPUT=benchmarks/soak.json`, for RESULTS.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUMMARY = Path(__file__).with_name("soak.json")
 
 
 def sections(summary: Path) -> list[str]:
-    """A section about the last soak; none if there was none."""
+    """Make the section on the last soak; empty if there was none."""
     if not summary.exists():
         return []
     found = json.loads(summary.read_text(encoding="utf-8"))

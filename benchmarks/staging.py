@@ -1,4 +1,4 @@
-"""What it costs an application to stage, beside the same rows in a table that checks, wakes and divides nothing."""
+"""Cost of staging, beside inserts into a table without checks, trigger and partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COPY = "COPY {} (job_name, job_args) FROM STDIN"
 
 
 def section(services: Services, jobs: int, rounds: int) -> str:
-    """Rows a second of both, singly and in bulk, as Markdown."""
+    """Measure the rows a second of both tables, singly and in bulk, as Markdown."""
     figures.say("staging")
     ways: dict[str, Callable[[], float]] = {
         "staged in single transactions": lambda: _singly(services, "staged_jobs", jobs // 20),

@@ -1,4 +1,4 @@
-"""The job of `stock_workers` that is ours."""
+"""Job of job-drain for `stock_workers`."""
 
 from benchmarks.stock_plain import note
 from drain import job
@@ -6,5 +6,5 @@ from drain import job
 
 @job(name="benchmark.stock")
 def ours() -> None:
-    """Nothing but the note of its time."""
+    """Write down the time."""
     note()

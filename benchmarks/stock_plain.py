@@ -1,4 +1,4 @@
-"""The job of `stock_workers` that is RQ's own: its module imports nothing that RQ has not imported."""
+"""Plain RQ job for `stock_workers`: its module imports only modules that RQ has imported."""
 
 import os
 from time import monotonic
@@ -7,11 +7,11 @@ TIMES = "STOCK_WORKERS_TIMES"
 
 
 def note() -> None:
-    """Write down when this job ran, by a clock that all processes of the machine share."""
+    """Write down the time, by a clock that all processes of the machine share."""
     with open(os.environ[TIMES], "a") as times:  # noqa: PTH123
         times.write(f"{monotonic()}\n")
 
 
 def plain() -> None:
-    """Nothing but the note of its time."""
+    """Write down the time."""
     note()

@@ -1,4 +1,4 @@
-"""What a job costs on the workers that RQ brings along: one of RQ's own, and one of ours, which do nothing.
+"""Cost of a job that does nothing on RQ's own workers: a plain RQ job, and a job of job-drain.
 
     python -m benchmarks.stock_workers
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 RQ = str(Path(sys.executable).with_name("rq"))
 CONFIG = ("--config", "drain.rq_settings")
-# Kind of worker, its options, and how much of a plain job's cost one of ours may be.
+# Kind of worker, its options, and the upper bound of a job's cost in job-drain, as a multiple of a plain job's.
 KINDS: dict[str, tuple[tuple[str, ...], float]] = {
     "`rq worker --config drain.rq_settings`": (CONFIG, 2.0),
     "`rq worker`": ((), 4.0),
     "`rq worker --worker-class rq.SimpleWorker`": (("--worker-class", "rq.SimpleWorker"), 1.5),
 }
-# Modules that the parent is told to load: the plain job's too, so that both kinds are inherited alike.
+# Modules that the parent process loads: the plain job's too, so that forks inherit both kinds alike.
 MODULES = f"{stock_jobs.__name__},{stock_plain.__name__}"
-# The first jobs of a burst warm up what later ones find warm.
+# Jobs at the begin of a burst that do not count, since they fill caches.
 WARM_UP = 5
 IMPORTS = ("from drain import job", "from workers import job", "import workers.entry")
 _BASE = "import rq, psycopg"
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def section(rounds: int, jobs: int, settings: dict[str, str] | None = None) -> str:
-    """The section of RESULTS.md, measured now."""
+    """Measure, and make the section of RESULTS.md."""
     tables = [_on(services, rounds, jobs) for services in servers.of_both_kinds(settings or {})]
     return "\n\n".join(
         [
@@ -78,14 +78,14 @@ def _how(rounds: int, jobs: int) -> str:
 
 
 class Costs(NamedTuple):
-    """Milliseconds a job, a figure for each round."""
+    """Costs of both kinds of job: milliseconds a job, a figure for each round."""
 
     plain: list[float]
     ours: list[float]
 
 
 def measure(services: Services, rounds: int, jobs: int) -> dict[str, Costs]:
-    """What both kinds of job cost on each kind of worker."""
+    """Measure the cost of both kinds of job on each kind of worker."""
     found = {name: Costs([], []) for name in KINDS}
     for number in range(rounds):
         for name, (options, _) in KINDS.items():
@@ -99,7 +99,7 @@ def measure(services: Services, rounds: int, jobs: int) -> dict[str, Costs]:
 
 
 def ratios(services: Services, jobs: int) -> dict[str, float]:
-    """For the short form: RQ's own job to ours, the better the higher."""
+    """Measure for the short form: the cost of a plain job as a multiple of job-drain's; higher is better."""
     figures.say("milliseconds a job on RQ's own workers, RQ's own and ours")
     return {
         f"RQ's own job to ours, {name.replace('`', '')}": statistics.median(costs.plain)
@@ -132,7 +132,7 @@ def _spread(values: Sequence[float]) -> str:
 def _burst(
     services: Services, options: Sequence[str], jobs: int, push: Callable[[Services, int], None]
 ) -> float:
-    """Milliseconds a job."""
+    """Measure the milliseconds a job."""
     rates.refill(services, 0)
     push(services, jobs)
     with TemporaryDirectory() as directory:
@@ -198,7 +198,7 @@ def _arguments() -> argparse.Namespace:
         type=lambda text: tuple(text.split("=", 1)),
         action="append",
         default=[],
-        help="of the PostgreSQL servers, such as jit=off",
+        help="setting of the PostgreSQL servers, such as jit=off",
     )
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
-"""Health of the container that this runs in: exit code 1 if `drain run` or `drain work` there is sick.
+"""Health check of a container: exit code 1 if its `drain run` or `drain work` is unhealthy.
 
-Commands that serve no port cannot be asked, and neither can one that is still starting or has ended: a connection that
-is refused is no sign of illness.
+A command without a port cannot be asked, nor can one that is still starting or has ended. So a refused connection does
+not count as unhealthy.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import http.client
 import os
 import sys
 
-# Port of `drain run`, and that of `drain work`: one of them runs in the container, if any.
+# Variables with the ports of `drain run` and of `drain work`; a container runs at most one of them.
 _VARIABLES = ("DRAIN_METRICS_PORT", "DRAIN_WORK_METRICS_PORT")
+# Timeout for the answer.
 _SECONDS = 3.0
 
 
 def sickness(port: int, seconds: float = _SECONDS) -> str | None:
-    """Reason why the process behind this port is sick; None if it is well, or nothing listens there.
+    """Ask for the reason why the process behind a port is unhealthy; None if it is healthy, or the port is closed.
 
     Args:
         port: Port on this machine that serves /healthz; 0 for none.
-        seconds: Longest wait for an answer.
+        seconds: Timeout for the answer.
     """
     if not port:
         return None
@@ -39,7 +40,7 @@ def sickness(port: int, seconds: float = _SECONDS) -> str | None:
 
 
 def main() -> int:
-    """Ask the ports that the variables name; returns the exit code."""
+    """Ask the ports that the variables name, and print the reasons; returns the exit code."""
     ports = {int(os.environ.get(variable) or 0) for variable in _VARIABLES}
     reasons = [reason for reason in map(sickness, ports) if reason is not None]
     sys.stdout.writelines(f"{reason}\n" for reason in reasons)

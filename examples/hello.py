@@ -1,6 +1,6 @@
-"""A first job: `python -m examples.hello World You` stages two greetings, and a worker says them.
+"""A first job: `python -m examples.hello World You` stages two jobs, each of which prints a greeting.
 
-The workers of docker-compose.yml run it by default.
+The workers of docker-compose.yml run these jobs by default.
 """
 
 import os
@@ -13,7 +13,7 @@ from drain import job
 
 @job(max_attempts=3)
 def greet(name: str) -> None:
-    """Say hello."""
+    """Print a greeting."""
     print(f"hello, {name}", flush=True)
 
 

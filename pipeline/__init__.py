@@ -3,15 +3,37 @@
     backfill    stage a job for each row of a source
     reconcile   compare a source of truth with a target, and stage a job for each difference
     archive     move closed days of `finished_jobs` to Parquet
-    stats       what happened: counts, retries, waiting and processing times
-    audit       is every job that an application committed in exactly one place?
+    stats       report counts, retries, waiting and processing times
+    audit       check that every job that an application committed is in exactly one place
 
-All of them stand on the data sources in `pipeline.datasources`, which any Spark program can use, and on two rules:
+The modules, from the command line down to Spark:
 
-- What is staged appears in one commit or not at all, and under one run id only once. So a driver, an executor or a
-  task may die at any moment, and the same command again completes or repeats harmlessly.
-- What is read of several tables is read as of one instant.
+    commands        the commands: arguments parsed, one call, and its result shown
+    backfill        backfill: a job for each row of a source
+    reconcile       reconcile: a job for each difference between a source and a target
+    comparison      the comparison that reconcile is made of
+    archive         archive: closed days, one after the other
+    follow          continuous archive: finished jobs, as a stream
+    files           the archive's files: appending, flushing and comparing rows
+    history         all jobs as of one instant: the four tables and the archive
+    conservation    the check that `audit --expected` makes: a list of jobs against their history
+    stats           statistics: a question, its computation, and its tables and plots
+    runs            run ids: one process at a time, and one commit for each
+    progress        rows copied so far, and the time that is left
+    arguments       columns of a row as the JSON arguments of a job
+    sources         sources that a command can read: files, queries, any format of Spark's
+    datasources     the job tables and queries as Spark data sources
+    session         the Spark session, and its settings
+    jvm             Spark's JVM, which ends with its driver
+    java            the Java that the JVM runs on
+    interruption    signals while Spark works
+    failures        Spark's exceptions, each explained in one line
 
-Spark starts in seconds, and only where a command of these needs it; nothing of it is imported by the drain or the
-workers.
+All commands use the data sources in `pipeline.datasources`, which any Spark program can use, and hold to two rules:
+
+- Jobs are staged in one commit or not at all, and only once under one run id. So a driver, an executor or a task may
+  die at any moment, and repeating the command either completes the run or changes nothing.
+- Several tables are read as of one instant.
+
+Spark starts in seconds, and only where one of these commands needs it; neither the drain nor the workers import it.
 """

@@ -1,9 +1,9 @@
 """Archive: closed days of `finished_jobs` go to Parquet, and then their rows leave Postgres.
 
 For each day, one after the other: rows that its files do not have are appended; every row that Postgres has is looked
-for in the files, where it has to be once and as it is; and the day's partition is dropped, if it still holds exactly
-these rows. So whatever dies on the way, the same again completes it, whether nothing, a part or all of a day was
-written before. Rows that came late, when their day had no partition any more, take the same way.
+for in the files, where it has to be exactly once and unchanged; and the day's partition is dropped, if it still holds
+exactly these rows. So if a process dies on the way, repeating the command completes the archive, whether nothing, a
+part or all of a day was written before. Late rows, whose day had no partition any more, are archived in the same way.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# The checksum of a day with hundreds of millions of rows.
+# Timeout for a statement: the checksum of a day with hundreds of millions of rows takes hours.
 _STATEMENT_SECONDS = 6 * 3600
+# Timeout for a lock, other than the partition's.
 _LOCK_SECONDS = 60
-# How often rows may turn up in a closed day between its archiving and its end.
+# Upper bound of attempts to archive one day: each fails if rows were added between the comparison and the drop.
 _TRIES = 5
+# Pause between two attempts to lock a partition.
 _PAUSE_SECONDS = 0.5
+# Timeout for locking a partition that other transactions use.
 PATIENCE_SECONDS = 30.0
 
 
@@ -51,10 +54,10 @@ class Archived:
 
     Attributes:
         day: By UTC.
-        rows: How many Postgres had, and the archive has now.
-        late: They were without a partition of their own.
-        seconds: What it took.
-        problem: Why the day is still in Postgres; None if it is not.
+        rows: Number of rows that Postgres had, and that the archive has now.
+        late: True if the rows were late, without a partition of their day.
+        seconds: Duration of the archiving.
+        problem: Reason why the day is still in Postgres; None if it is not.
     """
 
     day: date
@@ -65,12 +68,12 @@ class Archived:
 
 
 @contextmanager
-def alone(database_url: str) -> Iterator[Connection]:
+def exclusive(database_url: str) -> Iterator[Connection]:
     """Connect, and hold the archive's lock while the block runs.
 
     Raises:
-        DrainError: Somebody else archives this database, or it has no schema of ours.
-        UnavailableError: It cannot be reached, or is lost.
+        DrainError: Another process archives this database, or job-drain's schema is missing in it.
+        UnavailableError: The database cannot be reached, or the connection is lost.
     """
     connection = postgres.connect(database_url, "drain archive")
     with connection, postgres.reachable(database_url):
@@ -82,7 +85,7 @@ def alone(database_url: str) -> Iterator[Connection]:
         yield connection
 
 
-def waiting(database_url: str, keep: int = 0) -> dict[date, int]:
+def count_rows(database_url: str, keep: int = 0) -> dict[date, int]:
     """Count the rows of each day that would be archived, the oldest day first."""
     connection = postgres.connect(database_url, "drain archive")
     counts: dict[date, int] = {}
@@ -104,35 +107,36 @@ def run(
     """Archive all closed days, the oldest first; yields the result of each.
 
     Args:
-        database_url: Where they are.
-        archive: Where they go; see `pipeline.history`.
-        session: Makes the Spark session, if there is anything to write.
-        keep: So many closed days are left where they are.
-        report: Is told what is being done.
+        database_url: Database with the job tables.
+        archive: Path of the archive; see `pipeline.history`.
+        session: Makes the Spark session; called only if there is anything to write.
+        keep: Number of the latest closed days that stay in Postgres.
+        report: Receives a line at each step.
 
     Raises:
-        DrainError: Nothing more can be done, for any day.
+        DrainError: No further day can be archived.
     """
-    with alone(database_url) as connection, ExitStack() as stack:
+    with exclusive(database_url) as connection, ExitStack() as stack:
 
         @cache
         def started() -> SparkSession:
             return stack.enter_context(session())
 
-        work = Archive(connection, database_url, archive, started, report)
+        work = Archiver(connection, database_url, archive, started, report)
         for day in finished.closed_days(connection, keep):
             yield work.close(day)
 
 
-class Archive:
+class Archiver:
     """Archiver of closed days, one at a time.
 
     Args:
-        connection: Holds the lock; see `alone`. What it drops, nobody else is archiving.
-        database_url: Of the same database.
-        path: Where the files are.
-        spark: Gives the session, and starts it if need be.
-        report: Is told what is being done.
+        connection: Connection that holds the archive's lock, so that no other process archives what it drops; see
+            `exclusive`.
+        database_url: URL of the same database.
+        path: Path of the archive.
+        spark: Returns the Spark session; the first call starts it.
+        report: Receives a line at each step.
     """
 
     def __init__(
@@ -153,18 +157,23 @@ class Archive:
         """Archive a day, and remove it from Postgres.
 
         Args:
-            day: That is over.
-            patience: For how many seconds to wait for those who use the partition.
+            day: Day that is over.
+            patience: Timeout in seconds for transactions that use the partition.
+
+        Returns:
+            The result; a problem of this day is in it, and not raised, since the next day may be in order.
+
+        Raises:
+            UnavailableError: The database cannot be reached, or the connection is lost.
         """
         began = monotonic()
         rows, problem = 0, None
         try:
-            rows = self._settle(day, patience)
+            rows = self._archive(day, patience)
         except NotArchivedError as error:
             problem = str(error)
         except UnavailableError:
             raise
-        # The next day may be in order.
         except DrainError as error:
             problem = (
                 f"{day.date}: not archived, and nothing was dropped: {error}. If it is about a file, and Postgres "
@@ -172,22 +181,22 @@ class Archive:
             )
         return Archived(day.date, rows, day.partition == finished.OTHER, monotonic() - began, problem)
 
-    def _settle(self, day: Day, patience: float) -> int:
+    def _archive(self, day: Day, patience: float) -> int:
         for _ in range(_TRIES):
-            kept = self._keep(day)
-            # The instant has ended: its locks would be in the way.
-            if self._remove(day, kept, patience):
-                return kept.rows
+            archived = self._write(day)
+            # After the instant: its locks would keep the partition from being dropped.
+            if self._drop(day, archived, patience):
+                return archived.rows
         raise NotArchivedError(f"{day.date}: rows are still being added; it was not dropped")
 
-    def _keep(self, day: Day) -> Checksum:
-        """Write all rows of the day into the files, and check that the files have them."""
+    def _write(self, day: Day) -> Checksum:
+        """Write all rows of the day into the files, and check that the files have them; returns their checksum."""
         with history.instant(self._database_url) as instant:
             expected = finished.checksum(instant.connection, day)
             if expected.rows:
                 with explained():
                     self._append(instant, day, expected)
-                    files.settle(self._spark(), self._path, day.date)
+                    files.flush(self._spark(), self._path, day.date)
                     self._verify(instant, day, expected)
         return expected
 
@@ -213,17 +222,17 @@ class Archive:
                 f"day, remove {files.directory(self._path, day.date)} and run this again"
             )
 
-    def _remove(self, day: Day, kept: Checksum, patience: float) -> bool:
+    def _drop(self, day: Day, archived: Checksum, patience: float) -> bool:
         self._report(f"{day.date}: dropping {day.partition}")
         deadline = monotonic() + patience
         while True:
             try:
-                return finished.remove_day(self._connection, day, kept)
+                return finished.remove_day(self._connection, day, archived)
             except errors.LockNotAvailable:
                 if monotonic() > deadline:
                     raise NotArchivedError(
-                        f"{day.date}: archived, and {day.partition} is in use by somebody's transaction: "
-                        "it was not dropped; run this again"
+                        f"{day.date}: archived, and a transaction uses {day.partition}, which "
+                        "was not dropped; run this again"
                     ) from None
             sleep(_PAUSE_SECONDS)
 

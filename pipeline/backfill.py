@@ -1,7 +1,7 @@
 """Backfill: a job is staged for each row of a source, all of them in one commit.
 
-Whatever dies on the way, nothing has been staged; the same run id again then stages everything, and once it has been
-staged, nothing more.
+If a process dies before the commit, nothing has been staged, and repeating the command with the same run id stages
+everything. After the commit, repeating it stages nothing more.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+# Number of jobs that a preview shows.
 SHOWN = 10
 
 
@@ -31,17 +32,17 @@ class Plan:
     """Jobs that a backfill stages, and from which rows.
 
     Attributes:
-        source: One job for each of its rows.
-        job_name: Of all of them.
+        source: Source of the rows; each becomes one job.
+        job_name: Name of all the jobs.
         args: Columns that become positional arguments, in this order.
-        kwargs: Keyword arguments, and the column that each is taken from.
-        queue: Whose workers run them.
-        priority: Lower runs first; applications' own jobs have 0.
-        tag: Where they were staged, for people.
-        where: A condition in Spark's SQL; rows that do not fulfil it are left out.
-        run_id: Tells this run from others. One that has been staged stages nothing more.
-        rows_per_second: So many of the jobs come due in each second; None: all at once.
-        max_connections: The most that copy rows to Postgres at the same time.
+        kwargs: Keyword arguments, each with the column that it is taken from.
+        queue: Queue of the jobs.
+        priority: Priority of the jobs: lower runs first; applications' own jobs have 0.
+        tag: Note for people on where the jobs come from.
+        where: Condition in Spark's SQL; rows that do not fulfil it are left out.
+        run_id: Identifier of the run. A run that has been staged stages nothing more.
+        rows_per_second: Number of jobs that come due in each second; None: all at once.
+        max_connections: Upper bound of connections that copy rows to Postgres at the same time.
     """
 
     source: Source
@@ -62,10 +63,10 @@ class Result:
     """Result of a backfill.
 
     Attributes:
-        run_id: The run.
-        jobs: How many jobs are staged under it.
-        before: They had been staged before, and this time nothing was.
-        seconds: What it took.
+        run_id: Identifier of the run.
+        jobs: Number of jobs staged under it.
+        before: True if an earlier call had staged the jobs, and this one staged nothing.
+        seconds: Duration of this call.
     """
 
     run_id: str
@@ -78,7 +79,7 @@ def preview(spark: SparkSession, plan: Plan) -> tuple[int, list[tuple[str, str]]
     """Count the jobs that a run would stage, and show the arguments of the first ten, as JSON.
 
     Raises:
-        DrainError: The source cannot be read, or has no such column.
+        DrainError: The source cannot be read, or lacks a column of the plan.
     """
     with explained():
         jobs = _jobs(spark, plan)
@@ -95,33 +96,35 @@ def run(
     """Stage the jobs. When it returns, all of them have been committed, now or before.
 
     Args:
-        database_url: Where.
-        plan: What.
-        session: Makes the Spark session, if there is anything to do.
-        report: Is told how it goes on.
+        database_url: Database that the jobs are staged in.
+        plan: Jobs to stage.
+        session: Makes the Spark session; called only if the run was not staged before.
+        report: Receives the progress as a line, twice a second; None: no progress.
 
     Raises:
         DrainError: Nothing was staged, and the text says why.
-        KeyboardInterrupt: So was it, and by then nothing is left of the run, or all of it was staged.
+        KeyboardInterrupt: SIGINT arrived; either nothing is left of the run, or all of it has been staged.
     """
     began = monotonic()
-    with runs.alone(database_url, plan.run_id) as connection:
+    with runs.exclusive(database_url, plan.run_id) as connection:
         before = bulk.rows_of(connection, plan.run_id)
         if before is not None:
             return Result(plan.run_id, before, before=True, seconds=monotonic() - began)
-        runs.try_one(connection, [plan.job_name], queue=plan.queue, priority=plan.priority, tag=plan.tag)
+        runs.check_stageable(
+            connection, [plan.job_name], queue=plan.queue, priority=plan.priority, tag=plan.tag
+        )
         try:
             with session() as spark, explained():
                 jobs = _jobs(spark, plan)
                 with progress.watched(database_url, plan.run_id, jobs, report):
                     _write(jobs, database_url, plan)
         except BaseException:
-            # Spark drops what it knows of; tasks and a driver that were killed may have left more.
+            # Spark drops the side table of its own write; tasks and drivers that were killed may have left others.
             with suppress(DrainError):
                 bulk.abandon(connection, plan.run_id)
             raise
         staged = bulk.rows_of(connection, plan.run_id)
-        # Tasks of a driver that was killed may still be copying, in vain.
+        # Tasks of an earlier driver that was killed may still be copying; their rows are never staged.
         bulk.abandon(connection, plan.run_id)
     if staged is None:
         raise DrainError(f"run {plan.run_id} has ended and was not staged; run it again with --run-id")

@@ -1,11 +1,11 @@
 """Comparison of two sides key by key, in one pass: missing, different, deleted and up-to-date rows.
 
-This is a full outer join on the key, made by grouping the rows of both sides: so a key that is there twice is seen
-as such, and does not multiply. Only the differences are kept, on disk, for whoever asks more than one question.
+This is a full outer join on the key, made by grouping the rows of both sides: so a repeated key is seen as such, and
+its rows do not multiply. Only the differences are kept, on disk, so that callers can read them more than once.
 
-The target is read, whole, before the source: what it holds and the source does not was deleted at the source, or never
-was there, and is not merely newer than what was read of the source. A document that is saved between the two reads
-is missing in the target, though its own job is under way.
+The target is read, whole, before the source: a row of the target that the source lacks was deleted at the source, or
+never was there, and is not merely newer than the read of the source. A document that is saved between the two reads
+is counted as missing in the target, though its own job is under way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pipeline.datasources.columns import JSON
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    # A column of the source, and one of the target.
+    # Two columns: one of the source, and one of the target.
     _Both: TypeAlias = tuple[Column, Column]
 
 MISSING = "missing in target"
@@ -30,6 +30,7 @@ DELETED = "deleted at source"
 SAME = "up to date"
 REASONS = (MISSING, DIFFERENT, DELETED, SAME)
 
+# Reasons why the sides cannot be compared.
 _NO_KEY = "no key"
 _REPEATED = "repeated"
 
@@ -39,7 +40,7 @@ _VERSIONS = ("source_version", "target_version")
 
 
 class Pair(NamedTuple):
-    """A column, as the source and as the target call it."""
+    """Column by its name in the source and its name in the target."""
 
     source: str
     target: str
@@ -50,10 +51,10 @@ class Columns:
     """Columns that identify a row, and a version of it.
 
     Attributes:
-        key: Together they tell a row from others; none of them is ever null.
-        version: Equal on both sides if the target is up to date, null with null too.
-        compare: Without a version: columns that are all equal if the target is up to date. What is compared is a hash
-            of 64 bits, so one difference in 10^19 goes unseen.
+        key: Columns that together identify a row; none of them is ever null.
+        version: Column that is equal on both sides if the target is up to date; two nulls are equal too.
+        compare: Without a version: columns that are all equal if the target is up to date. Hashes of 64 bits are
+            compared, so one difference in 10^19 goes unseen.
     """
 
     key: Sequence[Pair]
@@ -66,9 +67,9 @@ class Comparison:
     """Result of a comparison.
 
     Attributes:
-        counts: How many keys, by each of `REASONS`.
-        differences: A row for each key that is not up to date: `key_0`, `key_1`, …, `reason`, `source_version`,
-            `target_version`. It can be read again and again.
+        counts: Number of keys for each of `REASONS`.
+        differences: Rows of `key_0`, `key_1`, …, `reason`, `source_version` and `target_version`, one for each key that
+            is not up to date. They can be read any number of times.
     """
 
     counts: Mapping[str, int]
@@ -86,11 +87,11 @@ def compared(source: DataFrame, target: DataFrame, columns: Columns) -> Iterator
 
     Raises:
         ConfigError: A column is missing, or of another type on the other side.
-        DrainError: A row has no key, or two of a side have the same; the text names an example.
+        DrainError: A row has no key, or two rows of one side have the same; the text names an example.
     """
     from pyspark.sql import functions as f
 
-    source_columns, target_columns = _alike(source, target, columns)
+    source_columns, target_columns = _same_columns(source, target, columns)
     names = key_names(columns)
     with ExitStack() as stack:
         kept_target = _kept(stack, target.select(target_columns))
@@ -100,7 +101,7 @@ def compared(source: DataFrame, target: DataFrame, columns: Columns) -> Iterator
         counted = {
             row.reason: row.keys for row in found.groupBy("reason").agg(f.sum("keys").alias("keys")).collect()
         }
-        _refuse(found, counted, columns)
+        _refuse_unusable_keys(found, counted, columns)
         differences = found.where(f.col("reason") != SAME).select(*names, "reason", *_VERSIONS)
         yield Comparison({reason: counted.get(reason, 0) for reason in REASONS}, differences)
 
@@ -112,7 +113,7 @@ def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
     kept = rows.persist(StorageLevel.DISK_ONLY)
 
     def forget() -> None:
-        # A Spark that has died says so elsewhere.
+        # If Spark has died, the error is raised by the call that needed it.
         with suppress(Exception):
             kept.unpersist()
 
@@ -120,7 +121,9 @@ def _kept(stack: ExitStack, rows: DataFrame) -> DataFrame:
     return kept
 
 
-def _alike(source: DataFrame, target: DataFrame, columns: Columns) -> tuple[list[Column], list[Column]]:
+def _same_columns(
+    source: DataFrame, target: DataFrame, columns: Columns
+) -> tuple[list[Column], list[Column]]:
     """Select the key and the version of each side, with the same names and types."""
     keys = [_same_type(source, target, pair) for pair in columns.key]
     if columns.version is not None:
@@ -131,10 +134,11 @@ def _alike(source: DataFrame, target: DataFrame, columns: Columns) -> tuple[list
             _hash([each for each, _ in compared_columns]),
             _hash([each for _, each in compared_columns]),
         )
-    return _read(keys, versions, 0), _read(keys, versions, 1)
+    return _side(keys, versions, 0), _side(keys, versions, 1)
 
 
-def _read(keys: Sequence[_Both], versions: _Both, side: int) -> list[Column]:
+def _side(keys: Sequence[_Both], versions: _Both, side: int) -> list[Column]:
+    """Select the columns of one side: 0 for the source, 1 for the target."""
     from pyspark.sql import functions as f
 
     named = [both[side].alias(f"key_{number}") for number, both in enumerate(keys)]
@@ -144,7 +148,7 @@ def _read(keys: Sequence[_Both], versions: _Both, side: int) -> list[Column]:
 def _hash(columns: Sequence[Column]) -> Column:
     from pyspark.sql import functions as f
 
-    # Spark's own passes over nulls: (null, 'a') and ('a', null) would be the same.
+    # Spark's hash skips nulls: (null, 'a') and ('a', null) would have the same hash.
     return f.xxhash64(*(each for column in columns for each in (column.isNull(), column)))
 
 
@@ -186,13 +190,13 @@ def _column(rows: DataFrame, name: str, side: str) -> Column:
 
 
 def _grouped(source: DataFrame, target: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Group by key: how many rows of each side have it, and their versions."""
+    """Group by key: the number of rows on each side, and their versions."""
     from pyspark.sql import functions as f
 
     of_source = f.col("is_source")
     return (
         target.unionByName(source)
-        # Or each task would group its own rows first, in vain.
+        # Without it each task would first group its own rows, where equal keys are rare: work without effect.
         .repartition(*names)
         .groupBy(*names)
         .agg(
@@ -222,7 +226,7 @@ def _classified(groups: DataFrame, names: Sequence[str]) -> DataFrame:
 
 
 def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Collapse up-to-date keys into one row with their count, so that no more is kept than the differences."""
+    """Collapse up-to-date keys into one row with their count, so that only the differences are kept."""
     from pyspark.sql import functions as f
 
     is_different = f.col("reason") != SAME
@@ -230,7 +234,7 @@ def _collapsed(groups: DataFrame, names: Sequence[str]) -> DataFrame:
     return groups.groupBy("reason", *kept).agg(f.count("*").alias("keys"))
 
 
-def _refuse(found: DataFrame, counted: Mapping[str, int], columns: Columns) -> None:
+def _refuse_unusable_keys(found: DataFrame, counted: Mapping[str, int], columns: Columns) -> None:
     from pyspark.sql import functions as f
 
     if _NO_KEY in counted:
@@ -240,11 +244,11 @@ def _refuse(found: DataFrame, counted: Mapping[str, int], columns: Columns) -> N
             f"{_spelled(columns.key)}; leave them out, such as by 'sql:SELECT … WHERE … IS NOT NULL'"
         )
     if _REPEATED in counted:
-        # As Spark writes it: Python has no time after the year 9999.
+        # As text written by Spark: Python has no time after the year 9999.
         key = [f.col(name).cast("string").alias(name) for name in key_names(columns)]
         (example,) = found.where(found.reason == _REPEATED).select(*key, *_COUNTED).limit(1).collect()
         raise DrainError(
-            f"{_spelled(columns.key)} is no key: {counted[_REPEATED]} of its values are there more than once, such as "
+            f"{_spelled(columns.key)} is no key: {counted[_REPEATED]} of its values occur more than once, such as "
             f"{', '.join(example[:-2])}, {example.source_rows} times in the source and {example.target_rows} times in "
             "the target"
         )

@@ -1,6 +1,6 @@
 """Conservation: every job that an application says it has committed is in exactly one place.
 
-What the application knows, a list of job ids, is held against the four tables and the archive, all as of one instant.
+The application's list of job ids is compared with the four tables and the archive, all as of one instant.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REASONS = {
-    "lost": "committed, says the list, and nowhere to be found",
+    "lost": "in the list, and in no table and no archive",
     "doubled": "in more than one place, or more than once in one",
-    "unknown": "here, and not in the list",
+    "unknown": "in a table or in the archive, and not in the list",
 }
+# Upper bound of the ids that a finding names.
 SAMPLES = 20
 
 
@@ -35,8 +36,8 @@ class Finding:
 
     Attributes:
         reason: One of `REASONS`.
-        count: How many jobs.
-        ids: The lowest of their ids.
+        count: Number of jobs.
+        ids: The lowest of their ids, at most `SAMPLES`.
     """
 
     reason: str
@@ -49,10 +50,10 @@ class Report:
     """Result of a comparison.
 
     Attributes:
-        expected: How many different jobs the list has.
-        found: How many jobs there are, by place; those that the list cannot know of are not counted. Where days have
-            been dropped unarchived, `dropped` counts listed jobs that are nowhere and may have been among them.
-        findings: What is wrong; empty if all is well.
+        expected: Number of different jobs in the list.
+        found: Number of jobs by place; jobs newer than the list are not counted. If days have been dropped unarchived,
+            `dropped` counts listed jobs that are in no place and may have been in those days.
+        findings: Breaches; empty if there are none.
     """
 
     expected: int
@@ -89,15 +90,15 @@ def check(
     same database is asked about the same instant as the tables; any other list is read before that instant.
 
     Args:
-        spark: With the data sources registered.
-        database_url: Of the tables.
-        expected: The list.
-        key: Its column with the ids that `stage` returned.
-        archive: Where archived days are; without it their jobs are lost.
-        where: Which jobs the list is about, as a condition that Postgres and Spark understand.
+        spark: Session with the data sources registered.
+        database_url: Database with the job tables.
+        expected: List of job ids.
+        key: Column of the list with the ids that `stage` returned.
+        archive: Path of the archive; without it, jobs of archived days count as lost.
+        where: Condition that the jobs in the list fulfil, in SQL that Postgres and Spark both understand.
 
     Raises:
-        DrainError: The list cannot be read, or a table cannot.
+        DrainError: The list, a table or the archive cannot be read.
     """
     with explained(), _listed(spark, database_url, expected, key) as (instant, listed):
         highest = listed.agg({"id": "max"}).first()
@@ -175,7 +176,7 @@ def _report(listed: DataFrame, places: DataFrame, dropped_up_to: int) -> Report:
     return Report(
         expected=sum(group.listed for group in groups),
         found=found,
-        # The join is made anew for those that are wrong: most often there are none.
+        # Reading the ids repeats the join, which costs nothing in the usual case of no breach.
         findings=[Finding(name, count, _lowest(judged, name)) for name, count in wrong.items() if count],
     )
 

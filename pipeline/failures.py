@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from drain.errors import DrainError
 from pipeline import interruption
 
-# An error of ours comes back from another process, as the last line of its traceback.
+# job-drain's own error in another process of Spark: it arrives as the last line of a traceback.
 _OURS = re.compile(r"^drain\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _CLASS_OF_ERROR = re.compile(r"^\[[A-Z_.0-9]+\]\s*")
 _CAUSE = re.compile(r"^Caused by: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
@@ -21,9 +21,9 @@ def explained() -> Iterator[None]:
     """Turn an exception of Spark's into a DrainError with one line that says what went wrong.
 
     Raises:
-        DrainError: In place of Spark's own.
-        KeyboardInterrupt: A signal has ended what Spark did; see `pipeline.interruption`.
-        SystemExit: Likewise.
+        DrainError: Spark failed; it replaces Spark's exception.
+        KeyboardInterrupt: SIGINT cancelled Spark's jobs; see `pipeline.interruption`.
+        SystemExit: SIGTERM or SIGHUP cancelled Spark's jobs.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -31,7 +31,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        # Or the archive would try each of the other days.
+        # An interruption is no failure of one day: after a DrainError the archive would go on with the next.
         interruption.check()
         raise DrainError(explanation(str(error))) from error
 

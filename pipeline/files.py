@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS = tuple(columns.TABLES["finished_jobs"])
 
-# Times to the microsecond, back to the year 1, that every reader of Parquet knows and can filter by.
+# Settings for writing: times to the microsecond, back to the year 1, which every reader of Parquet can filter by.
 _WRITING = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
@@ -30,10 +30,10 @@ class Comparison:
     """Count of rows in Postgres, and of those that are not in the files exactly once and unchanged.
 
     Attributes:
-        rows: How many Postgres has.
-        missing: In no file.
-        doubled: In the files more than once.
-        different: In the files once, with another content.
+        rows: Number of rows in Postgres.
+        missing: Number of rows that are in no file.
+        doubled: Number of rows that are in the files more than once.
+        different: Number of rows that are in the files once, with another content.
     """
 
     rows: int
@@ -53,7 +53,7 @@ def directory(archive: str, day: date) -> str:
 
 
 def append(rows: DataFrame, archive: str) -> None:
-    """Append rows, which have all columns and their day, to the archive."""
+    """Append rows to the archive: all columns of `finished_jobs`, and `finished_date`."""
     with temporarily(rows.sparkSession, _WRITING):
         (
             rows.write.mode("append")
@@ -72,11 +72,11 @@ def of_days(spark: SparkSession, archive: str, days: Iterable[date]) -> DataFram
     return history.read(spark, archive, *there)
 
 
-def settle(spark: SparkSession, archive: str, day: date) -> None:
+def flush(spark: SparkSession, archive: str, day: date) -> None:
     """Flush the files of a day to this machine's disk; does nothing if the archive is elsewhere.
 
-    Spark closes files and does not wait until they are more than a promise of the operating system's. A power cut
-    after the day's partition was dropped would take the rows with it.
+    Spark closes files without fsync, so the operating system may hold them in memory only. A power cut after the day's
+    partition was dropped would lose the rows.
     """
     written = history.local(spark, directory(archive, day))
     if written is None or not written.exists():
@@ -128,5 +128,5 @@ def compare(rows: DataFrame, files: DataFrame | None) -> Comparison:
 def _checksum(rows: DataFrame) -> Column:
     from pyspark.sql import functions as f
 
-    # The hash passes over nulls, and ('a', null) is not (null, 'a').
+    # The hash skips nulls, and ('a', null) must differ from (null, 'a').
     return f.xxhash64(*[rows[name] for name in COLUMNS], *[rows[name].isNull() for name in COLUMNS])

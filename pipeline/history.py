@@ -1,7 +1,7 @@
 """History of jobs as of one instant: the four tables, and the archive behind `finished_jobs`.
 
-The archive is a directory, or whatever else Spark can write to, with Parquet files in
-`finished_date=2026-11-20/queue=mail/`: the columns of `finished_jobs`, JSON as its text, a day by UTC. While a day's
+The archive is a directory, on any file system that Spark can write to, with Parquet files in
+`finished_date=2026-11-20/queue=mail/`: the columns of `finished_jobs`, JSON as its text, days by UTC. While a day's
 partition is still in Postgres, the archive may hold none, some or all of its rows; once it is gone, the archive holds
 all of them.
 """
@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+# Columns by which the archive is divided into directories.
 DATE = "finished_date"
 QUEUE = "queue"
 
-# Hive's name for the directory of rows without a value, which Spark reads as null.
+# Hive's name for the directory of rows without a value; Spark reads it as null.
 _NO_QUEUE = "__HIVE_DEFAULT_PARTITION__"
 
+# Upper bound of the time from a job's finish, by the clock of its row, to its commit.
 _LONGEST_TRANSACTION = timedelta(days=1)
 _TABLES = ("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs")
 
@@ -41,13 +43,13 @@ class Instant:
     """One instant of a database.
 
     Attributes:
-        connection: The one that holds the instant open; what is asked on it is as of that instant too.
-        database_url: Of the database.
-        snapshot: The name under which others can join.
-        days: Whose partitions of `finished_jobs` are in Postgres.
-        at: When it was taken, by the database's clock.
-        xmax: Transactions from this one on are not seen.
-        unseen: Nor are these.
+        connection: Connection that holds the instant open; statements on it see that instant too.
+        database_url: URL of the database.
+        snapshot: Name of the exported snapshot, under which other connections join the instant.
+        days: Days whose partitions of `finished_jobs` are in Postgres.
+        at: Time of the instant, by the database's clock.
+        xmax: Transaction number from which on every transaction is invisible.
+        unseen: Numbers below `xmax` of transactions that were in progress, and are invisible too.
     """
 
     connection: Connection
@@ -82,11 +84,11 @@ class Instant:
         """Read these columns of all finished jobs, archived or not, each job once.
 
         Args:
-            spark: With the data sources registered.
-            names: Of columns of `finished_jobs`.
-            archive: Where the archive is; None if there is none.
-            where: A condition that both Postgres and Spark understand, such as `queue = 'mail'`.
-            since: Days of the archive before this one are not looked at.
+            spark: Session with the data sources registered.
+            names: Columns of `finished_jobs`.
+            archive: Path of the archive; None if there is none.
+            where: Condition in SQL that both Postgres and Spark understand, such as `queue = 'mail'`.
+            since: First day of the archive that is read; None: all days.
         """
         from pyspark.sql import functions as f
 
@@ -99,12 +101,12 @@ class Instant:
             archived = archived.where(archived[DATE] >= since.isoformat())
         if self.days:
             archived = archived.where(~archived[DATE].isin([day.isoformat() for day in self.days]))
-        # What has been finished and archived since then is not of this instant. Older rows may bear the numbers of a
-        # server that this database lived on before.
+        # Rows that were finished and archived after the instant are left out. Older rows stay, whatever their
+        # transaction numbers: they may be those of a server that this database was on before.
         xid = f.coalesce(archived["finished_xid"], f.lit(0))
         unseen = (xid >= self.xmax) | xid.isin(list(self.unseen))
         archived = archived.where(~(unseen & (archived["finished_at"] > self.at - _LONGEST_TRANSACTION)))
-        # A row that came after its day had been archived may be in both until it is deleted here.
+        # A late row, finished when its day had been archived, may be in both until Postgres' copy is deleted.
         late = self.table(spark, "finished_jobs", ["id"], where="tableoid = 'finished_jobs_other'::regclass")
         if not late.isEmpty():
             live = live.join(archived.select("id").join(late, "id", "left_semi"), "id", "left_anti")
@@ -113,10 +115,10 @@ class Instant:
 
 @contextmanager
 def instant(database_url: str) -> Iterator[Instant]:
-    """Hold one instant of all job tables open while the block runs; no partition of theirs is dropped meanwhile.
+    """Hold one instant of all job tables open while the block runs; until then none of their partitions is dropped.
 
     Raises:
-        UnavailableError: The database cannot be reached, or is lost.
+        UnavailableError: The database cannot be reached, or the connection is lost.
     """
     connection = postgres.connect(database_url, "drain snapshot")
     with (
@@ -133,9 +135,9 @@ def read(spark: SparkSession, archive: str, *parts: str) -> DataFrame:
     from pyspark.sql import functions as f
 
     schema = columns.spark_schema("finished_jobs", list(columns.TABLES["finished_jobs"]))
-    # A queue may be called 007, and is no number then.
+    # Strings, not Spark's guess: a queue named 007 is no number.
     reader = spark.read.schema(f"{schema}, {DATE} string").option("basePath", archive)
-    # One may even be called as the directory of those that have none, and each has one.
+    # Every row has a queue, so null can only be the queue that is named as Hive's directory of rows without a value.
     queue = f.coalesce(f.col(QUEUE), f.lit(_NO_QUEUE))
     return reader.parquet(*(parts or (archive,))).withColumn(QUEUE, queue)
 
@@ -144,33 +146,33 @@ def exists(spark: SparkSession, path: str) -> bool:
     """Check for files that Spark can read at a path, on any file system.
 
     Raises:
-        DrainError: Spark knows no such file system, or it cannot be reached.
+        DrainError: Spark has no driver for the file system, or cannot reach it.
     """
     with explained():
-        where, system = _found(spark, path)
+        where, system = _resolve(spark, path)
         return bool(system.exists(where))
 
 
 def make_empty(spark: SparkSession, path: str, mark: str) -> None:
-    """Replace a directory by one that contains nothing but this file, which is empty."""
-    where, system = _found(spark, path)
+    """Replace a directory by one that contains only an empty file at `mark`."""
+    where, system = _resolve(spark, path)
     system.delete(where, True)  # noqa: FBT003  (Hadoop's)
-    system.create(_found(spark, mark)[0]).close()
+    system.create(_resolve(spark, mark)[0]).close()
 
 
 def local(spark: SparkSession, path: str) -> Path | None:
-    """Resolve a path on this machine; None if it leads elsewhere.
+    """Resolve a path on this machine; None if it is on another file system.
 
     Raises:
         DrainError: As for `exists`.
     """
     with explained():
-        where, system = _found(spark, path)
+        where, system = _resolve(spark, path)
         return Path(str(where.toUri().getPath())) if system.getUri().getScheme() == "file" else None
 
 
-def _found(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    # PySpark has no file system of its own.
+def _resolve(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    """Resolve a path to Hadoop's path and file system: PySpark has no API for them."""
     jvm: Any = spark.sparkContext._jvm
     where = jvm.org.apache.hadoop.fs.Path(path)
     return where, where.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP while Spark starts and works: waiting code cleans up, and the command ends."""
+"""Ctrl-C, SIGTERM and SIGHUP while Spark starts and works: Spark's jobs are cancelled, and the command ends."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from pipeline import jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_AGAIN_SECONDS = 0.2
-_PATIENCE_SECONDS = 3.0
+# Interval between two cancellations of Spark's jobs.
+_CANCEL_SECONDS = 0.2
+# Grace period from the first signal until the JVM is ended.
+_GRACE_SECONDS = 3.0
 
-# Signals, for as long as there is a session.
+# Signals received since the session was entered.
 _received: list[int] = []
 
 
@@ -26,13 +28,13 @@ _received: list[int] = []
 def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[SparkSession]:
     """Enter a session; from then on the first signal cancels Spark's jobs, and a second one ends the block at once.
 
-    While the session starts, the first one ends it. What cannot be cancelled, such as a commit that is under way, has
-    a few seconds to come to its end, and is reported as done; then the JVM ends, if it is ours. A signal that is
-    ignored stays so, as SIGHUP is under nohup.
+    While the session starts, the first signal ends the start. Work that cannot be cancelled, such as a commit that is
+    under way, has a few seconds to end, and is then reported as done; after them the JVM is ended, if this call has
+    started it. A signal that was ignored stays ignored, as SIGHUP is under nohup.
 
     Raises:
-        KeyboardInterrupt: After SIGINT, in place of what the cancelled job raised.
-        SystemExit: After SIGTERM and SIGHUP, likewise, with 143 and 129.
+        KeyboardInterrupt: SIGINT arrived; it replaces the exception of the cancelled job.
+        SystemExit: SIGTERM or SIGHUP arrived; with exit code 143 or 129, and also in place of the job's exception.
     """
     if threading.current_thread() is not threading.main_thread():
         with session as spark:
@@ -41,7 +43,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
     _received.clear()
     ended = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    heard = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    handled = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
 
     def end(number: int, _frame: object) -> None:
         _received.append(number)
@@ -51,17 +53,17 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
         _received.append(number)
         if len(_received) > 1:
             _raise(number)
-        # Not here: the main thread is in the middle of talking to the JVM, and cannot begin anew.
+        # In threads: the main thread may be in the middle of a call to the JVM, and cannot begin another one.
         for act in (partial(_cancel, spark), partial(_end, ours)):
             threading.Thread(target=act, args=(ended,), name="interruption", daemon=True).start()
 
     running = jvm.running()
-    _handle(heard, end)
+    _handle(handled, end)
     try:
         with session as spark:
             ours = None if running else jvm.running()
-            # Spark has put one of its own in the place of the first.
-            _handle(heard, cancel)
+            # Spark has replaced the handler of SIGINT by its own.
+            _handle(handled, cancel)
             try:
                 yield spark
             finally:
@@ -71,7 +73,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
         raise
     finally:
         _received.clear()
-        for number in heard:
+        for number in handled:
             signal.signal(number, before[number])
 
 
@@ -79,8 +81,8 @@ def check() -> None:
     """Raise if a signal has been received; for code that continues after a failure.
 
     Raises:
-        KeyboardInterrupt: It was SIGINT.
-        SystemExit: It was another one.
+        KeyboardInterrupt: SIGINT was received first.
+        SystemExit: SIGTERM or SIGHUP was received first.
     """
     if _received:
         _raise(_received[0])
@@ -92,15 +94,15 @@ def _handle(numbers: Iterable[int], handler: Callable[[int, object], None]) -> N
 
 
 def _cancel(spark: SparkSession, ended: threading.Event) -> None:
-    # A job that begins only now is to be cancelled too.
-    while not ended.wait(_AGAIN_SECONDS):
+    # Repeatedly, since another job may begin after a cancellation.
+    while not ended.wait(_CANCEL_SECONDS):
         with suppress(Exception):
             spark.sparkContext.cancelAllJobs()
 
 
 def _end(ours: jvm.Process | None, ended: threading.Event) -> None:
-    # Spark cannot cancel what is no job yet, and takes seconds to plan one that reads a Python data source.
-    if ours is not None and not ended.wait(_PATIENCE_SECONDS):
+    # Spark cannot cancel a job that it still plans, which takes seconds if the job reads a Python data source.
+    if ours is not None and not ended.wait(_GRACE_SECONDS):
         jvm.end(ours)
 
 

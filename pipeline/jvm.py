@@ -1,9 +1,9 @@
 """Spark's JVM, which never outlives the process that started it.
 
-By itself it would: a JVM that is still starting when its driver goes misses that, and one at work finishes its work
-first. So it is started into the process group of a guard, a shell that reads a pipe of which only the driver holds the
-other end. Whatever becomes of the driver, SIGKILL included, the guard then asks the group to end, and after a few
-seconds no longer asks.
+Spark alone does not ensure that: a JVM that is still starting when its driver ends does not notice, and a working one
+finishes its work first. So the JVM is started into the process group of a guard, a shell that reads a pipe of which
+only the driver holds the other end. However the driver ends, by SIGKILL too, the guard then sends SIGTERM to the group,
+and SIGKILL a few seconds later.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any, TypeAlias
 
 Process: TypeAlias = subprocess.Popen[bytes]
 
+# Grace period from SIGTERM to SIGKILL.
 _END_SECONDS = 3
-# A line names the JVM. Python's workers end with it: each reads from it, or from the one that it has started.
+# Script of the guard. Each line that it reads names the JVM's process. Spark's Python workers end with the JVM: each
+# reads from the JVM, or from a worker that the JVM has started.
 _GUARD = f"""
 trap '' HUP INT TERM
 while read -r line; do jvm=$line; done
@@ -30,18 +32,19 @@ done
 kill -s KILL 0
 """
 
+# JVM that `started` has started, at most one.
 _running: list[Process] = []
 
 
 @contextmanager
 def started(settings: Mapping[str, str]) -> Iterator[None]:
-    """Start the JVM that sessions of this process are to use. At the end of the block it is gone.
+    """Start the JVM for the sessions of this process; it has ended when the block ends.
 
     Args:
-        settings: Of Spark's, by name; those that the JVM itself starts with are among them.
+        settings: Spark's settings by name, including those that the JVM itself starts with.
 
     Raises:
-        PySparkException: It has ended before it could be talked to.
+        PySparkException: The JVM ended before it accepted a connection.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
 
@@ -60,7 +63,7 @@ def started(settings: Mapping[str, str]) -> Iterator[None]:
         SparkContext._gateway = SparkContext._jvm = None
         _running.clear()
         if gateway is not None:
-            # The guard takes it for alive until it is waited for.
+            # Until it is waited for it is a zombie, which the guard takes for alive.
             gateway.proc.wait()
             gateway.shutdown()
         guard.wait()
@@ -72,7 +75,7 @@ def running() -> Process | None:
 
 
 def end(process: Process) -> None:
-    """End a JVM while its block still runs: whatever waits for it fails with a Py4JError."""
+    """End a JVM while its block still runs: calls that wait for its answer fail with a Py4JError."""
     process.terminate()
     try:
         process.wait(_END_SECONDS)

@@ -1,4 +1,4 @@
-"""Progress of a run, as Postgres sees it: rows that tasks are copying, and rows that they have copied."""
+"""Progress of a run, asked of Postgres: the rows that its tasks have copied so far, of all rows."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from drain.wording import count, duration
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# Interval between two reports.
 _LOOK_SECONDS = 0.5
 
 
@@ -25,9 +26,9 @@ class Step:
     """Progress at one moment.
 
     Attributes:
-        rows: Copied so far.
-        total: Of so many.
-        seconds: Since copying began.
+        rows: Number of rows copied so far.
+        total: Number of rows to copy.
+        seconds: Seconds since copying began.
     """
 
     rows: int
@@ -37,7 +38,7 @@ class Step:
     def __str__(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0.0
         if self.rows >= self.total:
-            return f"{count(self.total, 'row')} copied, now they are staged in one commit"
+            return f"{count(self.total, 'row')} copied; staging them in one commit"
         left = f", {duration((self.total - self.rows) / rate)} left" if rate else ""
         return f"{self.rows:,} of {count(self.total, 'row')}, {rate:,.0f} a second{left}"
 
@@ -49,7 +50,7 @@ Reporter: TypeAlias = Callable[[str], None]
 def watched(database_url: str, run_id: str, rows: DataFrame, report: Reporter | None) -> Iterator[None]:
     """Report the progress of the run, twice a second, while the block runs.
 
-    The rows are counted first; without `report` they are not, and nothing is watched.
+    The rows are counted first. Without `report` nothing is counted, and no progress is asked for.
     """
     if report is None:
         yield
@@ -70,7 +71,7 @@ def watched(database_url: str, run_id: str, rows: DataFrame, report: Reporter | 
 
 def _watch(database_url: str, run_id: str, total: int, report: Reporter, ended: threading.Event) -> None:
     began = monotonic()
-    # Whatever is wrong with the database, the run itself will say.
+    # A failure of the database is raised by the run itself.
     with suppress(DrainError):
         connection = postgres.connect(database_url, "drain progress")
         with connection, postgres.reachable(database_url):

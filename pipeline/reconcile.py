@@ -1,17 +1,18 @@
 """Reconcile: a source of truth is compared with a target, and a job staged for each difference, all in one commit.
 
-A corrective job gets the key alone. It has to bring the target to what the source holds when it *runs*, and the job
-for what was deleted has to look whether it still is: then it does no harm that both sides change while they are
-compared, that a difference was only under way, or that a job runs twice.
+A corrective job gets the key alone. It has to bring the target to what the source holds when the job *runs*, and the
+job for a deleted row has to check that the source still lacks the row. Then three things do no harm: both sides
+change while they are compared, a difference is the work of a job under way, or a job runs twice.
 
-A key is left out for which such a job waits already: same name, same arguments, staged or in flight, due now or later.
-A claimed one does not wait. It may have read the source before the change that makes the difference. Neither does one
-that may expire. Jobs on queues in forward mode cannot be seen once they were pushed, and are staged again.
+A key is left out if such a job waits already: same name, same arguments, staged or in flight, due now or later. A
+claimed job does not count as waiting: it may have read the source before the change that makes the difference. A job
+that may expire does not count either. Jobs on queues in forward mode are invisible once they were pushed, and are
+staged again.
 
-What waits is looked up *after* both sides have been read. A job that waits then starts later still, and sees
-whatever the comparison saw. Looked up before, it could run while the sides are being read, and a change that comes
-after it, and that is what a reconcile is for, would be left out because of a job that is long done. The other
-way round the worst is a job too many.
+Waiting jobs are looked up *after* both sides have been read. A job that waits then starts later still, and sees at
+least what the comparison saw. A job looked up before could run while the sides are being read; a change after that
+run, which a reconcile is meant to find, would be left out because of a job that has already run. The worst case of
+the lookup afterwards is a superfluous job.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
 
     from pipeline.history import Instant
 
-# A job that may expire is no promise to run.
+# Condition on jobs that certainly run: a job that may expire does not, and corrective jobs have no keyword arguments.
 _WILL_RUN = "job_kwargs = '{}'::jsonb AND expires_at IS NULL"
-# The tables of jobs that wait, and which of their rows do.
+# Condition on waiting jobs, for each table that holds some.
 _WAITING = {"staged_jobs": _WILL_RUN, "inflight_jobs": f"{_WILL_RUN} AND lease_expires_at IS NULL"}
 
 
@@ -53,17 +54,17 @@ class Plan:
     """Sides that are compared, and jobs that are staged.
 
     Attributes:
-        source: The truth.
-        target: What is to follow it.
-        columns: Their keys and versions. The key becomes the jobs' positional arguments, with the source's types.
-        job_name: For what is missing or different in the target.
-        delete_job: For what was deleted at the source; None: that is only counted.
-        queue: Whose workers run them.
-        priority: Lower runs first; applications' own jobs have 0.
-        tag: Where they were staged, for people.
-        report: Where to keep the differences as Parquet; nothing may be there yet but what the same run has left.
-        run_id: Tells this run from others. One that has staged its jobs stages no more.
-        max_connections: The most that copy rows to Postgres at the same time.
+        source: Source of truth.
+        target: Data set that has to follow the source.
+        columns: Keys and versions of both. The key becomes the jobs' positional arguments, with the source's types.
+        job_name: Name of the job for a key that is missing or different in the target.
+        delete_job: Name of the job for a key that was deleted at the source; None: such keys are only counted.
+        queue: Queue of the jobs.
+        priority: Priority of the jobs: lower runs first; applications' own jobs have 0.
+        tag: Note for people on where the jobs come from.
+        report: Path of a new directory for the differences as Parquet; a report of the same run is replaced.
+        run_id: Identifier of the run. A run that has staged its jobs stages no more.
+        max_connections: Upper bound of connections that copy rows to Postgres at the same time.
     """
 
     source: Source
@@ -79,8 +80,8 @@ class Plan:
     max_connections: int = 8
 
     @property
-    def corrects(self) -> dict[str, str]:
-        """Map each kind of difference to its job, if it has one."""
+    def job_for(self) -> dict[str, str]:
+        """Map each reason of a difference to the name of its job; reasons without a job are absent."""
         jobs = {MISSING: self.job_name, DIFFERENT: self.job_name}
         return jobs | ({DELETED: self.delete_job} if self.delete_job else {})
 
@@ -90,11 +91,11 @@ class Result:
     """Result of a reconciliation: differences, and jobs staged.
 
     Attributes:
-        run_id: The run.
-        reasons: How many keys, by reason; empty if the run had staged its jobs before, and nothing was compared.
-        staged: How many jobs were staged, now or before; how many would be, if it was only counted.
-        waiting: How many were left out, since one waits already.
-        seconds: What it took.
+        run_id: Identifier of the run.
+        reasons: Number of keys by reason; empty if an earlier call had staged the jobs, and nothing was compared.
+        staged: Number of jobs staged, by this call or an earlier one; after `count`, the number that would be staged.
+        waiting: Number of keys left out because such a job waits already.
+        seconds: Duration of this call.
     """
 
     run_id: str
@@ -108,22 +109,22 @@ Session = Callable[[], "AbstractContextManager[SparkSession]"]
 
 
 def count(
-    database_url: str, plan: Plan, session: Session, tell: Callable[[str], None] = lambda _step: None
+    database_url: str, plan: Plan, session: Session, report: Callable[[str], None] = lambda _step: None
 ) -> Result:
     """Compare and count; no job is staged.
 
     Args:
-        database_url: Where the jobs would be staged.
-        plan: What.
+        database_url: Database with the job tables.
+        plan: Sides to compare, and jobs to count.
         session: Makes the Spark session.
-        tell: Is told each step.
+        report: Receives a line at each step.
 
     Raises:
         DrainError: A side cannot be read, or cannot be compared with the other.
     """
     began = monotonic()
-    with session() as spark, explained(), _compared(spark, plan, tell) as found:
-        due, staged = _due(found, plan), 0
+    with session() as spark, explained(), _compared(spark, plan, report) as found:
+        due, staged = _correctable(found, plan), 0
         if due:
             with history.instant(database_url) as now:
                 staged = _without_waiting(_jobs(found.differences, plan), now, plan, spark).count()
@@ -131,40 +132,40 @@ def count(
 
 
 def run(
-    database_url: str, plan: Plan, session: Session, tell: Callable[[str], None] = lambda _step: None
+    database_url: str, plan: Plan, session: Session, report: Callable[[str], None] = lambda _step: None
 ) -> Result:
     """Compare, and stage the jobs. When it returns, all of them have been committed.
 
     Args:
-        database_url: Where to stage.
-        plan: What.
+        database_url: Database that the jobs are staged in.
+        plan: Sides to compare, and jobs to stage.
         session: Makes the Spark session.
-        tell: Is told each step.
+        report: Receives a line at each step.
 
     Raises:
         DrainError: Nothing was staged, and the text says why.
-        KeyboardInterrupt: So was it, and by then nothing is left of the run, or all of it was staged.
+        KeyboardInterrupt: SIGINT arrived; either nothing is left of the run, or all of it has been staged.
     """
     began = monotonic()
-    with _alone(database_url, plan) as connection:
+    with _exclusive(database_url, plan) as connection:
         before = bulk.rows_of(connection, plan.run_id)
         if before is not None:
             return Result(plan.run_id, {}, before, 0, monotonic() - began)
-        names = plan.corrects.values()
-        runs.try_one(connection, names, queue=plan.queue, priority=plan.priority, tag=plan.tag)
+        names = plan.job_for.values()
+        runs.check_stageable(connection, names, queue=plan.queue, priority=plan.priority, tag=plan.tag)
         try:
-            with session() as spark, explained(), _compared(spark, plan, tell) as found:
-                due = _due(found, plan)
+            with session() as spark, explained(), _compared(spark, plan, report) as found:
+                due = _correctable(found, plan)
                 if due:
-                    tell(f"staging up to {wording.count(due, 'job')}")
+                    report(f"staging up to {wording.count(due, 'job')}")
                     _stage(spark, found, plan, database_url)
         except BaseException:
-            # Spark drops what it knows of; tasks and a driver that were killed may have left more.
+            # Spark drops the side table of its own write; tasks and drivers that were killed may have left others.
             with suppress(DrainError):
                 bulk.abandon(connection, plan.run_id)
             raise
         staged = bulk.rows_of(connection, plan.run_id)
-        # Tasks of a driver that was killed may still be copying, in vain.
+        # Tasks of an earlier driver that was killed may still be copying; their rows are never staged.
         bulk.abandon(connection, plan.run_id)
     if due and staged is None:
         raise DrainError(f"run {plan.run_id} has ended and was not staged; run it again with --run-id")
@@ -172,24 +173,24 @@ def run(
 
 
 @contextmanager
-def _compared(spark: SparkSession, plan: Plan, tell: Callable[[str], None]) -> Iterator[Comparison]:
+def _compared(spark: SparkSession, plan: Plan, report: Callable[[str], None]) -> Iterator[Comparison]:
     """Compare the two sides, and write the report of the differences."""
-    tell("comparing the two sides")
-    # Refused now and not when all has been compared; what an attempt of this run has left is written over.
+    report("comparing the two sides")
+    # Refused before the comparison and not after it. A report that an earlier attempt of this run has left is replaced.
     if plan.report and history.exists(spark, plan.report) and not history.exists(spark, _mark(plan)):
-        raise ConfigError(f"there is something at {plan.report} already; --report writes to a new path")
+        raise ConfigError(f"{plan.report} exists already; --report writes to a new path")
     with compared(plan.source.load(spark), plan.target.load(spark), plan.columns) as found:
         if plan.report:
-            _keep_report(spark, found.differences, plan)
+            _write_report(spark, found.differences, plan)
         yield found
 
 
 def _mark(plan: Plan) -> str:
-    """Name the empty file that marks a directory as a report of ours; readers of Parquet ignore it."""
+    """Name the empty file that marks a directory as the report of this run; readers of Parquet ignore it."""
     return f"{plan.report}/_run_{sha256(plan.run_id.encode()).hexdigest()}"
 
 
-def _keep_report(spark: SparkSession, differences: DataFrame, plan: Plan) -> None:
+def _write_report(spark: SparkSession, differences: DataFrame, plan: Plan) -> None:
     pairs = zip(key_names(plan.columns), plan.columns.key, strict=True)
     keys = [differences[name].alias(pair.source) for name, pair in pairs]
     rows = differences.select(*keys, "reason", "source_version", "target_version")
@@ -197,16 +198,17 @@ def _keep_report(spark: SparkSession, differences: DataFrame, plan: Plan) -> Non
     rows.write.mode("append").parquet(str(plan.report))
 
 
-def _due(found: Comparison, plan: Plan) -> int:
-    return sum(found.counts[reason] for reason in plan.corrects)
+def _correctable(found: Comparison, plan: Plan) -> int:
+    """Count the differences that have a job."""
+    return sum(found.counts[reason] for reason in plan.job_for)
 
 
 def _jobs(differences: DataFrame, plan: Plan) -> DataFrame:
     from pyspark.sql import functions as f
 
-    name_of = f.create_map(*(f.lit(each) for pair in plan.corrects.items() for each in pair))
+    name_of = f.create_map(*(f.lit(each) for pair in plan.job_for.items() for each in pair))
     keys = [differences[name] for name in key_names(plan.columns)]
-    return differences.where(f.col("reason").isin(*plan.corrects)).select(
+    return differences.where(f.col("reason").isin(*plan.job_for)).select(
         name_of[f.col("reason")].alias("job_name"),
         arguments.positional(keys).alias("job_args"),
         f.lit(plan.queue).alias("queue"),
@@ -216,12 +218,12 @@ def _jobs(differences: DataFrame, plan: Plan) -> DataFrame:
 
 
 def _without_waiting(jobs: DataFrame, now: Instant, plan: Plan, spark: SparkSession) -> DataFrame:
-    """Leave out the differences for which such a job already waits, in whichever table."""
+    """Leave out the jobs that wait already, in either table."""
     from pyspark.sql import functions as f
 
-    # Postgres writes JSON with other spaces, so it is compared by its elements.
+    # Element by element: Postgres and Spark put different spaces into JSON.
     elements = f.from_json("job_args", "array<string>").alias("elements")
-    names = ", ".join(Literal(name).as_string() for name in sorted(set(plan.corrects.values())))
+    names = ", ".join(Literal(name).as_string() for name in sorted(set(plan.job_for.values())))
     tables = [
         now.table(spark, table, ["job_name", "job_args"], where=f"job_name IN ({names}) AND {condition}")
         for table, condition in _WAITING.items()
@@ -244,11 +246,11 @@ def _stage(spark: SparkSession, found: Comparison, plan: Plan, database_url: str
 
 
 @contextmanager
-def _alone(database_url: str, plan: Plan) -> Iterator[Connection]:
+def _exclusive(database_url: str, plan: Plan) -> Iterator[Connection]:
     """Connect, and hold the locks of the run and of its jobs."""
-    with runs.alone(database_url, plan.run_id) as connection:
-        for name in sorted(set(plan.corrects.values())):
-            # Of two at a time, each would stage what the other is just about to.
+    with runs.exclusive(database_url, plan.run_id) as connection:
+        for name in sorted(set(plan.job_for.values())):
+            # Of two reconciles of a job at a time, each would stage the other's jobs once more.
             if not locks.try_lock(connection, locks.RECONCILE, name):
                 raise DrainError(
                     f"another reconcile that stages {name} is under way; start this one when it has ended"

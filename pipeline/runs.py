@@ -22,13 +22,13 @@ def new_run_id(command: str) -> str:
 
 
 @contextmanager
-def alone(database_url: str, run_id: str) -> Iterator[Connection]:
+def exclusive(database_url: str, run_id: str) -> Iterator[Connection]:
     """Connect, and hold the lock of the run while the block runs.
 
     Raises:
-        DrainError: Another process holds it.
-        SchemaError: The database has no schema of ours, or one of another version.
-        UnavailableError: The database cannot be reached, or is lost.
+        DrainError: Another process executes this run.
+        SchemaError: job-drain's schema is missing in the database, or has another version.
+        UnavailableError: The database cannot be reached, or the connection is lost.
     """
     connection = postgres.connect(database_url, "drain bulk")
     with connection, postgres.reachable(database_url):
@@ -38,13 +38,13 @@ def alone(database_url: str, run_id: str) -> Iterator[Connection]:
         yield connection
 
 
-def try_one(
+def check_stageable(
     connection: Connection, job_names: Iterable[str], *, queue: str, priority: int, tag: str | None
 ) -> None:
-    """Stage one job of each name and roll back, so that options no job could have are refused before Spark starts.
+    """Check that such jobs can be staged, before Spark starts: one job of each name is staged and rolled back.
 
     Raises:
-        StageError: Such jobs break a rule.
+        StageError: Such jobs break a rule of the schema.
     """
     try:
         with connection.transaction(force_rollback=True):

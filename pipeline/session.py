@@ -20,25 +20,28 @@ from pipeline import java, jvm
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Message if a package is missing.
 _INSTALL = "this command runs on Spark; install it with `pip install 'job-drain[spark]'`"
+# Packages that the Spark commands import.
 _NEEDED = ("adbc_driver_postgresql", "pandas", "plotly", "pyarrow", "pyspark")
+# Niceness of a process with low priority.
 _NICE = 10
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
-# Read by every session of ours, wherever it runs.
+# Defaults of every session, wherever it runs.
 _ALWAYS = {
-    # Rows travel to and from Postgres in batches of this many: enough to hide the price of a batch, and
-    # ten million characters at a time even where each row holds a thousand.
+    # Rows of a batch to and from Postgres: enough to hide the cost of a batch, and ten million characters at a time
+    # even if each row holds a thousand.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
-# What rows mean depends on these, so nobody's setting wins over them: days are UTC's, "007" is the name of a queue and
-# not a number, and "${x}" in a job's name is what it says.
-_MEANING = {
+# Settings that the meaning of rows depends on, so that no other setting wins over them: days are by UTC, "007" is the
+# name of a queue and no number, and "${x}" in a job's name is no variable.
+_REQUIRED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.variable.substitute": "false",
 }
-# One machine, one process: nothing to see in a browser, nobody to talk to, and little to shuffle.
+# Defaults on one machine, in one process: no page for a browser, no other host to connect to, and little to shuffle.
 _LOCALLY = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -54,20 +57,19 @@ def session(
     settings: Mapping[str, str] | None = None,
     *,
     verbose: bool = False,
-    gives_way: bool = False,
+    low_priority: bool = False,
     report: Callable[[str], None] = lambda _step: None,
 ) -> Iterator[SparkSession]:
     """Start a Spark session, stopped at the end of the block; use the running one, if there is one.
 
     Args:
-        master: Where to run, such as `local[4]` or `k8s://https://…`. Without one it is what
-            `spark-submit` said, and else all cores of this machine.
-        settings: Of Spark's own, by name; they win over ours, but for those that rows depend on for their meaning.
-        verbose: Show what Spark logs, and its progress. Otherwise its log is kept in a file, which is
-            removed at the end.
-        gives_way: Where all of it runs on this machine, leave the processor to others first; for a process that
-            does nothing else.
-        report: Is told that Spark starts, which takes seconds.
+        master: Spark's master URL, such as `local[4]` or `k8s://https://…`; None: the choice of `spark-submit`, or else
+            all cores of this machine.
+        settings: Spark's settings by name; they win over job-drain's, except over those that the meaning of rows
+            depends on.
+        verbose: Show Spark's log and progress. Otherwise the log is kept in a file, which is removed at the end.
+        low_priority: If Spark runs on this machine, raise this process' niceness; for a process that does nothing else.
+        report: Receives a line when Spark starts, which takes seconds.
 
     Raises:
         DrainError: Spark is not installed, finds no Java, or does not start.
@@ -75,21 +77,21 @@ def session(
     require()
     which = java.provide()
     if not verbose:
-        # They log errors that they raise as well, as pages of JSON and tracebacks.
+        # Both log errors that they raise as well, as pages of JSON and tracebacks.
         for name in ("SQLQueryContextLogger", "py4j"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         logging.getLogger().addFilter(_is_not_of_py4j)
-    # Python workers are to be of this very Python, and to import what we can import.
+    # Spark's Python workers run this very Python, so they can import the packages that this process can.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
     if running is not None:
-        with temporarily(running, _MEANING):
+        with temporarily(running, _REQUIRED):
             yield running
         return
     chosen = _settings(master, settings or {}, verbose=verbose)
-    if gives_way and chosen.get("spark.master", "").startswith("local"):
+    if low_priority and chosen.get("spark.master", "").startswith("local"):
         os.nice(_NICE)
     report(f"starting Spark ({which})")
     with tempfile.TemporaryFile() as log, ExitStack() as stack:
@@ -98,7 +100,7 @@ def session(
                 started = stack.enter_context(_started(chosen))
         except Exception as error:  # noqa: BLE001  (Spark, py4j and the launcher raise anything)
             raise DrainError(f"Spark did not start: {_reason(error, log)}") from None
-        _apply(started, _MEANING)
+        _apply(started, _REQUIRED)
         yield started
 
 
@@ -107,10 +109,10 @@ def _started(settings: Mapping[str, str]) -> Iterator[SparkSession]:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    theirs = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
-    with nullcontext() if theirs else jvm.started(settings):
+    started_before = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+    with nullcontext() if started_before else jvm.started(settings):
         session = SparkSession.builder.config(map=dict(settings)).getOrCreate()
-        # The JVM may end, on purpose, while it talks to this server, which would print a traceback.
+        # The JVM may be ended on purpose while it is connected to this server, which would print a traceback.
         session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         try:
             yield session
@@ -120,16 +122,16 @@ def _started(settings: Mapping[str, str]) -> Iterator[SparkSession]:
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    # It logs to the root's logger that Ctrl-C came while it waited.
+    # py4j logs to the root logger that Ctrl-C came while it waited.
     return Path(record.pathname).parent.name != "py4j"
 
 
 def require() -> None:
-    """Say what to install, if Spark or what it reads Postgres with is missing.
+    """Check that Spark is installed, and the packages with which it reads Postgres.
 
     Raises:
-        DrainError: It is, or Spark's Python processes, which look in this directory first, would find an application's
-            own package in the place of one of job-drain's.
+        DrainError: A package is missing, and the text says what to install; or the application has a package with the
+            name of one of job-drain's in the current directory, where Spark's Python processes look first.
     """
     packages.require_own(directories=[str(Path.cwd())])
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
@@ -144,7 +146,7 @@ def temporarily(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
     try:
         yield
     finally:
-        # A session that has ended needs none.
+        # The session may have ended.
         with suppress(Exception):
             _apply(spark, before)
 
@@ -176,17 +178,18 @@ def _settings(master: str | None, given: Mapping[str, str], *, verbose: bool) ->
 def _standard_error_to(file: int) -> Iterator[None]:
     """Redirect the standard error of processes started in the block, and of their children, to a file."""
     sys.stderr.flush()
-    ours = os.dup(2)
+    before = os.dup(2)
     os.dup2(file, 2)
     try:
         yield
     finally:
-        os.dup2(ours, 2)
-        os.close(ours)
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def _reason(error: BaseException, log: IO[bytes]) -> str:
+    """Find the line of Spark's log that names the error, or else the first line of the exception."""
     log.seek(0)
-    said = log.read().decode(errors="replace")
-    lines = [line.strip() for line in said.splitlines() if re.search(r"(?i)error|exception", line)]
+    text = log.read().decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if re.search(r"(?i)error|exception", line)]
     return lines[0] if lines else str(error).partition("\n")[0]

@@ -21,33 +21,37 @@ SPELLING = (
     "FORMAT:PATH for any other format of Spark's, such as parquet:s3a://bucket/documents; or sql:SELECT … on Postgres"
 )
 
+# Spark's format for each ending of a file's name.
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
+# Kind of a directory that is no partition, in the place of an ending.
 _DIRECTORY = "/"
-# Of the names of files; Spark sees through them.
+# Endings of compressed files, which Spark reads as the ending before them says.
 _COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst")
-# Parquet files among which only a log knows those that count, and who keeps it.
+# Directory of a table format's log, and the format: only the log knows which Parquet files belong to the table.
 _TABLES = {"_delta_log": "delta", ".hoodie": "hudi"}
+# Words for kinds that have no ending: one, and several.
 _KINDS = {
     _DIRECTORY: ("directory that is no partition", "directories that are no partitions"),
     "": ("file without an ending", "files without an ending"),
 }
+# Upper bound of the kinds of files that an error names.
 _NAMED = 5
-# What may stand before a colon and one slash, and is no format.
+# Schemes of file systems that may stand before a colon and one slash, and are no formats.
 _FILE_SYSTEMS = ("file", "hdfs", "dbfs")
-# A CSV without its names, or with numbers that sort as text, is of little use.
-# And a line that cannot be read is not a job with nulls.
+# Option by which a line that cannot be read is an error: by default it would become a job with nulls.
 _STRICT = {"mode": "FAILFAST"}
+# Options by format: the columns of a CSV have their names, and numbers do not sort as text.
 _OPTIONS = {"csv": {"header": "true", "inferSchema": "true"} | _STRICT, "json": _STRICT}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One source: its format, options and path.
+    """Data that a command reads: its format, options and path.
 
     Attributes:
-        format: Of Spark's; `postgres_query` for a query.
-        path: Where; empty for formats that are told by options alone.
-        options: Of the format.
+        format: Spark's name of the format; `postgres_query` for a query.
+        path: Path of the data; empty for formats that need only options.
+        options: Options of the format.
     """
 
     format: str
@@ -59,12 +63,12 @@ class Source:
         """Parse a source as a person writes it; see `SPELLING`.
 
         Args:
-            text: Theirs.
-            options: Of the format, in addition.
-            database_url: Where queries go, unless the options say otherwise.
+            text: Source as the person wrote it.
+            options: Further options of the format.
+            database_url: Database that a query runs on, unless the options name another.
 
         Raises:
-            ConfigError: No format can be made out.
+            ConfigError: The format cannot be guessed.
         """
         given = dict(options or {})
         prefix, colon, rest = text.partition(":")
@@ -73,14 +77,14 @@ class Source:
         if colon and prefix.replace("_", "").isalnum() and not _is_url(prefix, rest):
             format_, path = _FORMATS.get(f".{prefix.lower()}", prefix), rest
         else:
-            format_, path = _told(text), text
+            format_, path = _guessed_format(text), text
         return cls(format=format_, path=path, options=_OPTIONS.get(format_, {}) | given)
 
     def load(self, spark: SparkSession) -> DataFrame:
-        """Return the rows, which are read when they are needed, and only then.
+        """Return the rows; Spark reads them each time they are used, and not before.
 
         Raises:
-            DrainError: The source is not there, or cannot be read.
+            DrainError: The source is missing, or cannot be read.
         """
         from pipeline.failures import explained
 
@@ -93,12 +97,12 @@ def _is_url(scheme: str, rest: str) -> bool:
     return rest.startswith("//") or (scheme in _FILE_SYSTEMS and rest.startswith("/"))
 
 
-def _told(path: str) -> str:
+def _guessed_format(path: str) -> str:
     """Guess the format at a path: from the files of a local directory, or else from the ending of its name."""
     by_name = _FORMATS.get(_ending(path.rstrip("/")))
     place = Path(path.removeprefix("file:"))
     if not place.is_dir():
-        remote = ", into which only Spark could look" if "://" in path else ""
+        remote = ", whose files only Spark could list" if "://" in path else ""
         if by_name is None:
             raise ConfigError(f"cannot tell the format of {path!r}{remote}; give {SPELLING}")
         return by_name
@@ -107,13 +111,13 @@ def _told(path: str) -> str:
             return format_
     found = Counter(_endings(place))
     formats = {_FORMATS.get(ending) for ending in found}
-    told = (formats.pop() if len(formats) == 1 else None) or by_name
-    if told is None:
+    guessed = (formats.pop() if len(formats) == 1 else None) or by_name
+    if guessed is None:
         raise ConfigError(
-            f"cannot tell the format of {path!r}, which holds {_counted(found)}; say it before the path, "
+            f"cannot tell the format of {path!r}, which holds {_counted(found)}; put the format before the path, "
             f"such as parquet:{path}, or name some of the files, such as {path.rstrip('/')}/*.parquet"
         )
-    return told
+    return guessed
 
 
 def _ending(name: str) -> str:
@@ -122,7 +126,7 @@ def _ending(name: str) -> str:
 
 
 def _endings(place: Path) -> Iterator[str]:
-    """Collect the endings of the files that Spark would read: there, and in the directories of partitions."""
+    """Collect the endings of the files that Spark would read: in this directory, and in those of partitions."""
     for each in place.iterdir():
         if each.name.startswith((".", "_")):
             continue
@@ -135,21 +139,22 @@ def _endings(place: Path) -> Iterator[str]:
 
 
 def _counted(found: Counter[str]) -> str:
+    """Describe the most frequent kinds of files, each with its count."""
     counts = [count(number, *_KINDS.get(end, (f"{end} file",))) for end, number in found.most_common(_NAMED)]
     return ", ".join([*counts, *(["…"] if len(found) > _NAMED else [])]) or "no files"
 
 
-def register_others(spark: SparkSession, names: Sequence[str]) -> None:
-    """Register Python data sources from elsewhere, each named as `module:Class`.
+def register_by_name(spark: SparkSession, names: Sequence[str]) -> None:
+    """Register an application's own Python data sources, each named as `module:Class`.
 
-    Modules in the current directory are found. Elsewhere than on this machine they have to be installed.
+    Modules in the current directory are found. On other machines they have to be installed.
 
     Raises:
-        ConfigError: One cannot be imported.
+        ConfigError: A data source cannot be imported, or is none.
     """
     from pyspark.sql.datasource import DataSource
 
-    # Spark's workers look there by themselves.
+    # For this process; Spark's workers look there by themselves.
     here = str(Path.cwd())
     if names and here not in sys.path:
         sys.path.insert(0, here)
@@ -160,5 +165,7 @@ def register_others(spark: SparkSession, names: Sequence[str]) -> None:
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"the data source {name!r} cannot be imported: {error}") from None
         if not (isinstance(source, type) and issubclass(source, DataSource)):
-            raise ConfigError(f"{name!r} is no data source: no class that derives from pyspark's DataSource")
+            raise ConfigError(
+                f"{name!r} is no data source: it is not a class derived from pyspark's DataSource"
+            )
         spark.dataSource.register(source)

@@ -14,7 +14,7 @@ from drain.commands.database import database
 from drain.config import Settings
 from drain.terminal import audit_report, display
 from drain.terminal.commandline import as_json_option, settings_options
-from pipeline.commands.audit import conserve
+from pipeline.commands.audit import check_expected
 from pipeline.commands.options import Runtime, spark_options
 
 # What one step of an audit may take: it reads all of a hundred million finished jobs.
@@ -89,7 +89,7 @@ def audit_jobs(
     """  # noqa: D301
     if expected is not None:
         only = {"queue": queue, "job_name": job}
-        ok = conserve(settings, runtime, expected, key=key, archive=archive, only=only, as_json=as_json)
+        ok = check_expected(settings, runtime, expected, key=key, archive=archive, only=only, as_json=as_json)
         sys.exit(0 if ok else 1)
     if queue or job:
         raise click.UsageError("--queue and --job go with --expected")

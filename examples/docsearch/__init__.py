@@ -1,17 +1,22 @@
 """The documentation of Python's standard library, made searchable: the example that `drain demo` runs.
 
-As Hypothesis saves annotations in PostgreSQL and indexes them into Elasticsearch, this saves
+Hypothesis saves annotations in PostgreSQL and indexes them into Elasticsearch; in the same way this application saves
 documentation strings in PostgreSQL and indexes them into SQLite's full text search.
 
-One document's way through these modules:
+The modules, in the order in which a document passes:
 
-    corpus        find the documentation strings, without importing what they document
-    application   save each in a transaction of its own, together with its staged job; or roll back
-    journal       what the application says of each transaction, whatever the database says
+    corpus        the documentation strings, found without an import of what they document
+    application   the application: each document and its staged job in one transaction, some of them rolled back
+    journal       the application's own record of each transaction, independent of the database
     store         the first store: the table of documents in PostgreSQL
-    jobs          what a worker does for one document
+    jobs          the job of a document: its entry in the index
     index         the second store: the full text index in SQLite
-    verdict       compare the two stores, and both with the journal
+    verdict       the comparison of the two stores, and of both with the journal
+    spark         the index as a Spark data source, for `drain reconcile`
 
-and those that show it: `demo` starts and stops everything, `progress` and `report` are what a reader sees.
+and the modules that run and show the example:
+
+    demo          start and end of all processes: `drain demo`
+    progress      output while it runs
+    report        output at the end
 """

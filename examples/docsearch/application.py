@@ -1,9 +1,9 @@
-"""The application: saves each document in a transaction of its own, together with its staged job.
+"""Application: saves each document and stages its job, in one transaction for each.
 
     python -m docsearch.application LIMIT
 
-needs DRAIN_DATABASE_URL, DOCSEARCH_INDEX and DOCSEARCH_JOURNAL. This is the only module here that
-does what an application has to do to use job-drain, and `save` is all of it.
+needs DRAIN_DATABASE_URL, DOCSEARCH_INDEX and DOCSEARCH_JOURNAL. Of this example, only `save` is what an application
+needs to use job-drain.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from docsearch.jobs import index_document
 from docsearch.journal import JournalWriter, Transaction
 from docsearch.store import Document
 
-# So few documents may wait for their workers at a time that the time from commit to start is that
-# of the delivery, and not that of a queue which a fast application piles up before slow workers.
+# Upper bound of the documents that wait for workers: so few that the time from commit to start is the delivery's, and
+# not the waiting time in a queue that a fast application fills faster than the workers empty it.
 UNDER_WAY = 4
+# Timeout for a free place among them.
 _PATIENCE_SECONDS = 1.0
 _LOOK_SECONDS = 0.001
+# Seed of the choice of refused documents, the same in each run.
 _SEED = 20
 
 
@@ -40,10 +42,10 @@ def save(
     """Save one document and stage its job, in one transaction.
 
     Args:
-        engine: Of the store.
-        entry: What to save.
-        refuse: Roll back in the end, as an application does that comes upon an error.
-        before_the_end: Called after everything has been inserted, before the commit or rollback.
+        engine: Engine of the store.
+        entry: Document to save.
+        refuse: Roll back at the end, as an application does after an error.
+        before_the_end: Called after all rows have been inserted, before the commit or rollback.
     """
     with Session(engine) as session:
         document = Document(name=entry.name, text=entry.text)
@@ -61,16 +63,16 @@ def save(
 
 
 def choose_refused(count: int) -> set[int]:
-    """One position out of each ten, the same ones each time, and no telling which."""
+    """Choose one random position out of each ten, the same ones in each run."""
     chance = random.Random(_SEED)
     return {start + chance.randrange(10) for start in range(0, count - 9, 10)}
 
 
 class Pace:
-    """Holds the application back while too many of its documents are under way.
+    """Brake of the application, while too many of its documents wait for workers.
 
     Args:
-        index: Tells how many have been worked.
+        index: Index, which counts the runs of jobs.
     """
 
     def __init__(self, index: Index) -> None:
@@ -78,20 +80,20 @@ class Pace:
         self.committed = 0
 
     def wait(self) -> None:
-        """Return once there is room, or after a second: staging never depends on the workers."""
+        """Return once fewer documents wait, or after a second: staging never depends on the workers."""
         deadline = monotonic() + _PATIENCE_SECONDS
         while self.committed - self._index.count_runs() >= UNDER_WAY and monotonic() < deadline:
             sleep(_LOOK_SECONDS)
 
 
 def save_all(engine: sqlalchemy.Engine, entries: list[Entry], journal: JournalWriter, pace: Pace) -> None:
-    """Save all of the documents, but for the one in ten that is refused."""
+    """Save all documents, except for one in ten that is rolled back."""
     refused = choose_refused(len(entries))
     for position, entry in enumerate(entries):
         refuse = position in refused
         if not refuse:
             pace.wait()
-        # One that will be rolled back waits with its job inserted, and lets the enqueuer pass by.
+        # A transaction that is rolled back waits after its inserts, so that the enqueuer scans meanwhile.
         transaction = save(engine, entry, refuse=refuse, before_the_end=pace.wait if refuse else _go_on)
         journal.record(transaction)
         pace.committed += transaction.committed

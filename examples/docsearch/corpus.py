@@ -1,7 +1,7 @@
-"""Where the documents come from: the documentation strings of the installed standard library.
+"""Corpus of the example: the documentation strings of the installed standard library.
 
-What is written in Python is parsed and never imported, since importing some of it opens a browser
-or prints a poem. What is compiled into the interpreter has no source, and is loaded anyway.
+Modules written in Python are parsed and never imported, since importing some of them opens a browser or prints a poem.
+Modules compiled into the interpreter have no source, and are imported.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _COMPILED_METHODS = (
 
 
 class Entry(NamedTuple):
-    """One documentation string, under the name by which `python -m pydoc` finds it."""
+    """Documentation string, with the name by which `python -m pydoc` finds it."""
 
     name: str
     text: str
 
 
 def entries(limit: int) -> list[Entry]:
-    """The documentation strings, in the same order each time.
+    """Collect the documentation strings, in the same order in each run.
 
     Args:
-        limit: The most to return; of more than that, a selection spread evenly over all of them.
+        limit: Upper bound of the entries; if there are more, a selection spread evenly over all of them.
     """
     found: dict[str, str] = {}
     for name, text in (*_compiled(), *_written_in_python()):
@@ -57,7 +57,7 @@ def _written_in_python() -> Iterator[Entry]:
         yield from _written_in(path, name)
 
 
-# Parsing takes some seconds: of what is installed, nothing changes while this runs.
+# Cached, since parsing takes some seconds, and installed files do not change while the process runs.
 @cache
 def _written_in(path: Path, name: str) -> tuple[Entry, ...]:
     tree = _parse(path)
@@ -65,7 +65,7 @@ def _written_in(path: Path, name: str) -> tuple[Entry, ...]:
 
 
 def _parse(path: Path) -> ast.Module | None:
-    """The syntax tree; None for what is no Python 3, of which the library's own tests carry some."""
+    """Parse a file; None if it is no Python 3, as some files of the library's own tests."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -80,7 +80,7 @@ def _documented(
     text = ast.get_docstring(node)
     if text:
         yield Entry(name, text)
-    # Functions inside of functions have no name by which anybody could look them up.
+    # Not in functions: pydoc has no names for functions inside of functions.
     if isinstance(node, ast.Module | ast.ClassDef):
         for child in node.body:
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -108,11 +108,11 @@ def _compiled_class(kind: type, name: str) -> Iterator[Entry]:
 
 
 def _text_of(thing: object) -> str:
-    # Some classes keep the __doc__ of their instances where their own is expected.
+    # The __doc__ of some classes is a descriptor for the __doc__ of their instances.
     text = thing.__doc__
     return text if isinstance(text, str) else ""
 
 
 def _storable(text: str) -> str:
-    """The text without what PostgreSQL cannot store: NUL, and halves of surrogate pairs."""
+    """Remove the characters that PostgreSQL cannot store: NUL, and halves of surrogate pairs."""
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""Starts everything, watches it, ends it, and lets the verdict be computed: `drain demo`."""
+"""Runner of the example, `drain demo`: starts all processes, watches and ends them, and reports the verdict."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from drain.embedded.processes import Processes, ended_by_sigterm
 from drain.errors import DrainError
 from drain.tables import counts
 
+# Upper bound of the documents to save, by default.
 DOCUMENTS = 10_000
 _SEARCH = "open file encoding"
 _HITS = 5
+# Timeout for the next job to finish.
 _STANDSTILL_SECONDS = 60.0
 _LOOK_SECONDS = 0.25
 _SERVERS = ("enqueuer", "worker 1", "worker 2")
+# Exit code after Ctrl-C.
 _INTERRUPTED = 130
 _MODULES = Path(__file__).parents[1]
 
@@ -36,10 +39,10 @@ def main(*, as_json: bool, limit: int = DOCUMENTS) -> int:
 
     Args:
         as_json: Print one line of JSON instead of tables.
-        limit: How many documents to save at most.
+        limit: Upper bound of the documents to save.
 
     Returns:
-        The exit code: 0; 1 if something was lost, ran without a commit, or could not be run at all;
+        The exit code: 0; 1 if a document was lost, a job ran without a commit, or the example failed;
         130 after Ctrl-C.
     """
     report = Report(as_json=as_json)
@@ -55,7 +58,7 @@ def main(*, as_json: bool, limit: int = DOCUMENTS) -> int:
 
 
 class _Demonstration:
-    """One run, with all of its files in one directory."""
+    """One run of the example, with all of its files in one directory."""
 
     def __init__(self, report: Report, directory: Path) -> None:
         self._report = report
@@ -65,10 +68,10 @@ class _Demonstration:
         self._journal = JournalReader(self._journal_path)
 
     def run(self, limit: int) -> int:
-        """From the first process to the verdict; returns the exit code."""
+        """Run everything, from the first process to the verdict; returns the exit code."""
         began = monotonic()
         self._report.say("Starting PostgreSQL, Redis, an enqueuer, two workers and an application ...")
-        # What this shows has nothing to do with crashes of the machine, so PostgreSQL need not fsync.
+        # The example does not crash the machine, so PostgreSQL need not fsync.
         with services(durable=False) as servers:
             _create_stores(servers.database_url, self._index_path)
             connection = postgres.connect(servers.database_url, "drain demo")
@@ -77,7 +80,7 @@ class _Demonstration:
                     _start(processes, limit)
                     with self._report.progress() as show:
                         self._watch(processes, connection, show)
-                # From here on nothing moves any more.
+                # After the processes have ended, so that nothing changes any more.
                 return self._conclude(connection, began)
 
     def _variables(self, servers: Services) -> dict[str, str]:
@@ -90,14 +93,14 @@ class _Demonstration:
         }
 
     def _watch(self, processes: Processes, connection: Connection, show: Show) -> None:
-        """Return once the application has ended and every job has been worked.
+        """Return once the application has ended and every job has finished.
 
         Raises:
-            DrainError: A process died, or nothing moves any more.
+            DrainError: A process ended, or no job has finished for a minute.
         """
         indexed, deadline = 0, monotonic() + _STANDSTILL_SECONDS
         while True:
-            # Asked first: what is staged and written down by then is all that there will be.
+            # Checked before the counts: once the application has ended, they include all of its jobs and transactions.
             all_saved = processes.has_ended("application")
             processes.check(*_SERVERS)
             status = counts.status(connection)
@@ -145,7 +148,7 @@ def _figures(journal: JournalReader, status: counts.Status) -> Figures:
 
 
 def _some_absent(transactions: Sequence[Transaction], searched: Index) -> list[str]:
-    """Two names that a reader may search for in vain: public ones, of the rolled-back documents."""
+    """Choose the public names of two rolled-back documents, which a search does not find."""
     found = {entry.name for entry in searched.documents().values()}
     rolled_back = (each.name for each in transactions if not each.committed)
     names = [name for name in rolled_back if name not in found and "_" not in name]

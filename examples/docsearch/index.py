@@ -1,7 +1,7 @@
-"""The second store, which can be rebuilt from the first: SQLite's full text search, FTS5.
+"""Second store, which can be rebuilt from the first: SQLite's full text search, FTS5.
 
-Beside the index stands a log of runs, one row for each time that a worker ran a job, so that a job
-which ran twice, or for a document that does not exist, leaves a trace.
+A log of runs beside the index has one row for each run of a job, so that a job that ran twice, or for a document that
+does not exist, can be found.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from docsearch.corpus import Entry
 from drain.errors import DrainError
 
-# Another worker that writes holds the file for about a millisecond.
+# Timeout for the lock of the file, which another worker holds for about a millisecond to write.
 _BUSY_SECONDS = 10.0
 
 _CREATE = """
@@ -25,7 +25,7 @@ CREATE TABLE runs (id INTEGER PRIMARY KEY, document_id INTEGER NOT NULL, started
 _RUN = "INSERT INTO runs (document_id, started_at) VALUES (?, ?)"
 _REMOVE = "DELETE FROM documents WHERE rowid = ?"
 _INSERT = "INSERT INTO documents (rowid, name, text) VALUES (?, ?, ?)"
-# A word in the name says more about what a document is about than one in its text.
+# A match in the name has four times the weight of a match in the text.
 _SEARCH = """
 SELECT name, text, highlight(documents, 1, char(2), char(3))
 FROM documents WHERE documents MATCH ? ORDER BY bm25(documents, 4.0, 1.0), rowid LIMIT ?
@@ -33,7 +33,7 @@ FROM documents WHERE documents MATCH ? ORDER BY bm25(documents, 4.0, 1.0), rowid
 
 
 class Hit(NamedTuple):
-    """One document that was found; `marked` is its text with matches between U+0002 and U+0003."""
+    """Document that a search found; `marked` is its text with matches between U+0002 and U+0003."""
 
     name: str
     text: str
@@ -41,33 +41,33 @@ class Hit(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One time that a worker ran the job of a document."""
+    """Run of the job of a document by a worker."""
 
     document_id: int
     started_at: float
 
 
 class Index:
-    """A connection to the index.
+    """Connection to the index.
 
     Args:
-        path: The file, which `create` has made.
+        path: Path of the file, which `create` has made.
     """
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-        # The index can be rebuilt, so a crash of the machine may cost its last rows.
+        # The index can be rebuilt, so a crash of the machine may lose its last rows.
         self._connection.execute("PRAGMA synchronous = OFF")
 
     def write(self, document_id: int, entry: Entry | None, *, started_at: float) -> None:
-        """Bring one document up to date, as often as you like, and log the run.
+        """Bring one document up to date, and log the run; repeating it changes no document.
 
         Args:
-            document_id: The document.
-            entry: What to find it by; None if there is no such document.
-            started_at: When the job started, in seconds since the epoch.
+            document_id: Id of the document.
+            entry: Name and text of the document; None if there is no such document.
+            started_at: Start of the job, in seconds since the epoch.
         """
-        # IMMEDIATE waits for the other writer here; a transaction that begins by reading fails later.
+        # IMMEDIATE waits here for another writer; a transaction that first reads and then writes would fail instead.
         self._connection.execute("BEGIN IMMEDIATE")
         with self._connection:
             self._connection.execute(_RUN, (document_id, started_at))
@@ -76,26 +76,26 @@ class Index:
                 self._connection.execute(_INSERT, (document_id, *entry))
 
     def remove(self, document_id: int) -> None:
-        """Forget one document."""
+        """Remove one document."""
         self._connection.execute(_REMOVE, (document_id,))
 
     def documents(self) -> dict[int, Entry]:
-        """All documents, by id."""
+        """Read all documents, by id."""
         rows = self._connection.execute("SELECT rowid, name, text FROM documents")
         return {document_id: Entry(name, text) for document_id, name, text in rows}
 
     def runs(self) -> list[Run]:
-        """All runs, in the order in which they ended."""
+        """Read all runs, in the order in which they ended."""
         rows = self._connection.execute("SELECT document_id, started_at FROM runs ORDER BY id")
         return [Run._make(row) for row in rows]
 
     def count_runs(self) -> int:
-        """How many runs have ended."""
+        """Count the runs that have ended."""
         (count,) = self._connection.execute("SELECT coalesce(max(id), 0) FROM runs").fetchone()
         return int(count)
 
     def search(self, words: str, limit: int) -> list[Hit]:
-        """The documents that hold all of the words, the best match first."""
+        """Find the documents that contain all of the words, the best match first."""
         query = " ".join(f'"{word}"' for word in words.replace('"', " ").split())
         return [Hit._make(row) for row in self._connection.execute(_SEARCH, (query, limit))]
 

@@ -1,6 +1,6 @@
-"""What workers do: bring one document of the index up to date.
+"""Job of the example: it brings one document of the index up to date.
 
-The worker process keeps its two connections from job to job.
+A worker process keeps its two connections from job to job.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from drain import job
 
 @job(name="docsearch.index_document", queue="index")
 def index_document(document_id: int) -> None:
-    """Write one document into the index, as it stands in the store at this moment.
+    """Write one document into the index, as the store has it when the job runs.
 
-    The job carries the id alone. Whether it runs once or twice, early or late, the index ends up
-    with what the store holds.
+    The job has the id as its only argument. Whether it runs once or twice, early or late, the index has the store's
+    text afterwards.
     """
     started_at = time()
     with Session(_engine()) as session:
         document = session.get(Document, document_id)
-    # Without a document there is nothing to index. The run is logged all the same: it would be that
-    # of a transaction which was rolled back, and that must not go unseen.
+    # The run is logged even if there is no document: a job of a transaction that was rolled back must be found.
     entry = None if document is None else Entry(document.name, document.text)
     _index().write(document_id, entry, started_at=started_at)
 

@@ -1,7 +1,6 @@
-"""What the application says of its transactions, in a file of its own: one JSON object a line.
+"""Journal of the application's transactions, in a file of its own: one JSON object a line.
 
-The verdict needs a witness other than the two stores. Of a transaction that was rolled back, the
-database knows nothing.
+The verdict needs a record besides the two stores: the database has no trace of a transaction that was rolled back.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One transaction that has ended.
+    """Transaction that has ended.
 
     Attributes:
         document_id: Id of the document that it saved.
         name: Name of that document.
         committed: False if it was rolled back, on purpose.
-        ended_at: When the application asked for the commit, in seconds since the epoch.
+        ended_at: Time when the application asked for the commit or rollback, in seconds since the epoch.
     """
 
     document_id: int
@@ -29,11 +28,11 @@ class Transaction:
 
 
 class JournalWriter:
-    """Appends to the journal; each line is written out at once.
+    """Writer of the journal; each line is written at once.
 
     Args:
-        path: The file.
-        expected: How many transactions there will be.
+        path: Path of the file.
+        expected: Number of transactions that will be recorded.
     """
 
     def __init__(self, path: Path, expected: int) -> None:
@@ -53,10 +52,10 @@ class JournalWriter:
 
 
 class JournalReader:
-    """Follows a journal that another process writes.
+    """Reader of a journal that another process writes.
 
     Args:
-        path: The file; it need not exist yet.
+        path: Path of the file, which need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,7 +66,7 @@ class JournalReader:
         self.transactions: list[Transaction] = []
 
     def read(self) -> None:
-        """Read what has been written since the last time."""
+        """Read the lines that were written since the last call."""
         if not self._path.exists():
             return
         with self._path.open(encoding="utf-8", newline="\n") as file:

@@ -1,4 +1,4 @@
-"""How far it has come, while it runs: bars on a terminal, a line now and then elsewhere."""
+"""Progress of the example: bars on a terminal, and a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What has been done so far.
+    """Figures of the example so far.
 
     Attributes:
-        expected: How many transactions there will be; None while the application counts them.
-        saved: Transactions that have ended, one way or the other.
-        committed: Those that were committed.
-        drained: Jobs that the enqueuer has taken.
-        indexed: Jobs that workers have finished.
+        expected: Number of transactions in all; None while the application counts them.
+        saved: Number of transactions that have ended, by commit or rollback.
+        committed: Number of transactions that were committed.
+        drained: Number of jobs that the enqueuer has drained.
+        indexed: Number of jobs that workers have finished.
     """
 
     expected: int | None
@@ -34,7 +34,7 @@ class Figures:
 
     @property
     def expected_jobs(self) -> int | None:
-        """How many jobs there will be; a guess until all transactions have ended."""
+        """Number of jobs in all; an estimate until all transactions have ended."""
         if self.expected is None:
             return None
         return self.committed + round((self.expected - self.saved) * 0.9)
@@ -45,7 +45,7 @@ Show: TypeAlias = Callable[[Figures], None]
 
 @contextmanager
 def bars(console: Console) -> Iterator[Show]:
-    """Three bars, which stand still at the end."""
+    """Show three bars, which stay on the terminal at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, refresh_per_second=5) as progress:
         saved, drained, indexed = (
@@ -62,7 +62,7 @@ def bars(console: Console) -> Iterator[Show]:
 
 @contextmanager
 def lines(say: Callable[[str], None]) -> Iterator[Show]:
-    """A line every few seconds, for logs."""
+    """Print a line every few seconds, for logs."""
     due = monotonic() + _SECONDS_BETWEEN_LINES
 
     def show(figures: Figures) -> None:

@@ -1,6 +1,6 @@
-"""What a reader sees: progress while it runs, and at the end figures, hits and the verdict.
+"""Output of the example: progress while it runs, and at the end figures, hits and the verdict.
 
-With `--json` standard output gets one line and nothing else.
+With `--json` standard output is one line of JSON.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _MARKED = re.compile("\x02(.*?)\x03", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """All that there is to report.
+    """Result of the example.
 
     Attributes:
-        verdict: What the comparison found.
-        seconds: How long everything took.
-        words: What was searched for.
-        hits: What was found, the best first.
+        verdict: Result of the comparison.
+        seconds: Duration of the run.
+        words: Words of the search.
+        hits: Documents that the search found, the best first.
         absent: Names of some documents that were rolled back, and are not in the index.
     """
 
@@ -46,7 +46,7 @@ class Result:
     absent: Sequence[str]
 
     def as_json(self) -> dict[str, object]:
-        """For programs."""
+        """Convert to JSON's types, for programs."""
         verdict = self.verdict
         return {
             "committed": verdict.committed,
@@ -63,10 +63,10 @@ class Result:
 
 
 class Report:
-    """The reader's view.
+    """Printer of progress and result.
 
     Args:
-        as_json: Standard output is for a program.
+        as_json: Print one line of JSON, for programs.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -74,16 +74,16 @@ class Report:
         self._console = Console(stderr=as_json, highlight=False)
 
     def say(self, line: str) -> None:
-        """One line for people."""
+        """Print a line for people; with JSON, on standard error if it is a terminal."""
         if not self._as_json or self._console.is_terminal:
             self._console.print(line, markup=False, soft_wrap=True)
 
     def error(self, line: str) -> None:
-        """One line that says why there is no result."""
+        """Print the reason why there is no result, in one line."""
         print(f"Error: {line}", file=sys.stderr)
 
     def progress(self) -> AbstractContextManager[Show]:
-        """Show how far it has come, for as long as the block runs."""
+        """Show the progress while the block runs."""
         if self._console.is_terminal:
             return progress.bars(self._console)
         return progress.lines(self.say)
@@ -99,7 +99,7 @@ class Report:
 
 
 def sentence(verdict: Verdict) -> str:
-    """The verdict in words; every number in it has been computed."""
+    """Put the verdict into words; every number in it is computed."""
     if verdict.holds:
         return (
             f"Nothing was lost: all {verdict.committed:,} committed documents are in the index, "
@@ -170,7 +170,7 @@ def _findings(result: Result) -> Text:
 
 
 def _best_line(hit: Hit) -> Text:
-    """The line of the document that has the most matches, with these in bold."""
+    """Choose the line of the document that has the most matches; the matches are bold."""
     line = max(hit.marked.splitlines(), key=lambda line: line.count("\x02"), default="")
     text = Text()
     for position, part in enumerate(_MARKED.split(line.strip())):

@@ -1,11 +1,11 @@
-r"""The index as Spark reads it, so that `drain reconcile` can compare it with the store.
+r"""Spark data source for the index, so that `drain reconcile` can compare it with the store.
 
     PYTHONPATH=examples drain reconcile --register docsearch.spark:IndexSource \
         --source 'sql:SELECT id, name, text FROM documents' --target docsearch_index:/path/to/index.sqlite3 \
         --key id --compare name,text --job docsearch.index_document --delete-job docsearch.index_document --queue index
 
-The job that indexes a document removes it if the store no longer has it, so it corrects each difference. Nothing of
-ours is imported here: Spark's workers then need no more than this module.
+The job that indexes a document removes it if the store no longer has it, so it corrects each difference. This module
+imports no other module of the example, nor job-drain: Spark's workers need only this one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _BUSY_SECONDS = 10.0
 
 
 class IndexSource(DataSource):
-    """The documents in an index: `docsearch_index:/path/to/index.sqlite3`."""
+    """Data source of the documents in an index: `docsearch_index:/path/to/index.sqlite3`."""
 
     @classmethod
     def name(cls) -> str:
-        """How Spark calls it."""
+        """Name the data source as Spark knows it."""
         return "docsearch_index"
 
     def schema(self) -> str:
-        """The columns of a document."""
+        """Describe the columns of a document."""
         return "id bigint, name string, text string"
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  (Spark's own)

@@ -1,4 +1,4 @@
-"""The first store, which holds the truth: the application's own table in PostgreSQL."""
+"""First store, the source of truth: the application's own table in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class Base(DeclarativeBase):
-    """Root of the application's tables; those of job-drain are no business of the ORM."""
+    """Root of the application's tables; the ORM does not know job-drain's tables."""
 
 
 class Document(Base):
-    """A documentation string that has been saved.
+    """Documentation string that has been saved.
 
-    The id comes from a sequence, which no rollback winds back: the id of a document that was rolled
-    back is never given out again, so whatever carries it must come from that transaction.
+    The id comes from a sequence, which a rollback does not reset: the id of a document that was rolled back is never
+    assigned again, so each trace of the id comes from that transaction.
     """
 
     __tablename__ = "documents"
@@ -26,12 +26,12 @@ class Document(Base):
 
 
 def engine(database_url: str) -> sqlalchemy.Engine:
-    """Connections to the database that a `postgresql://` URL names, through psycopg 3."""
+    """Create the engine for the database that a `postgresql://` URL names, through psycopg 3."""
     return sqlalchemy.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
 
 
 def create(database_url: str) -> None:
-    """Create the table."""
+    """Create the table of documents."""
     creator = engine(database_url)
     Base.metadata.create_all(creator)
     creator.dispose()

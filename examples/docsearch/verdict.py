@@ -1,4 +1,4 @@
-"""The verdict: computed from what the two stores hold, and from what the application says it did."""
+"""Verdict of the example, computed from the two stores and from the application's journal."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _EXECUTED = "SELECT (job_args ->> 0)::bigint FROM finished_jobs"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of the documents.
+    """Outcome for all documents.
 
     Attributes:
-        committed: Documents in the store.
-        rolled_back: Transactions that the application has rolled back.
-        executed: Jobs that ended well, by job-drain's own books.
-        ran_twice: Documents whose job ran more than once. That is allowed, where a worker died.
-        lost: Committed documents that the index does not hold, or holds with another text.
-        ran_without_commit: Ids for which something ran, or was indexed, and that no commit has saved.
-        commit_to_start: Of each job that ran, the seconds from asking for the commit to its first line.
+        committed: Number of documents in the store.
+        rolled_back: Number of transactions that the application has rolled back.
+        executed: Number of jobs that finished, by job-drain's tables.
+        ran_twice: Number of documents whose job ran more than once, which is allowed if a worker died.
+        lost: Ids of committed documents that the index lacks, or has with another text.
+        ran_without_commit: Ids for which a job ran, or that are in the index, without a committed document.
+        commit_to_start: Seconds from asking for the commit to the job's first line, of each job that ran.
     """
 
     committed: int
@@ -41,16 +41,16 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was lost and nothing ran without a commit."""
+        """True if no document was lost and no job ran without a commit."""
         return not self.lost and not self.ran_without_commit
 
     @property
     def exit_code(self) -> int:
-        """0 if it holds, 1 if it does not."""
+        """Exit code of the example: 0 if the verdict holds, 1 if it does not."""
         return 0 if self.holds else 1
 
     def commit_to_start_ms(self, percent: int) -> float | None:
-        """The percentile in milliseconds; None if too few jobs ran to tell."""
+        """Compute a percentile in milliseconds; None if fewer than two jobs ran."""
         if len(self.commit_to_start) < _ENOUGH_TO_DIVIDE:
             return None
         return quantiles(self.commit_to_start, n=100, method="inclusive")[percent - 1] * 1000
@@ -60,9 +60,9 @@ def compare(store: Connection, index: Index, journal: Iterable[Transaction]) -> 
     """Compare the stores with each other, text by text, and both with the journal.
 
     Args:
-        store: A connection to the database of the documents.
-        index: The index.
-        journal: What the application says of its transactions.
+        store: Connection to the database of the documents.
+        index: Index.
+        journal: Transactions by the application's own record.
     """
     transactions = list(journal)
     saved = _documents(store)
@@ -70,7 +70,7 @@ def compare(store: Connection, index: Index, journal: Iterable[Transaction]) -> 
     runs = index.runs()
     executed = [document_id for (document_id,) in store.execute(_EXECUTED)]
     committed = {each.document_id for each in transactions if each.committed}
-    # A commit that one witness knows of is a commit: the store, or the application that was told so.
+    # A document is committed if the store has it, or if the commit was confirmed to the application.
     expected = saved.keys() | committed
     times_run = Counter(run.document_id for run in runs)
     return Verdict(

@@ -1,4 +1,4 @@
-"""Runs drills: `drain drill`."""
+"""Catalogue of the drills, and their runner: `drain drill`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from drills.report import Report, Result
 from drills.scenario import DidNotHappenError, Scenario
 from drills.verdict import Evidence, Verdict
 
+# Exit code after Ctrl-C.
 _INTERRUPTED = 130
 
 
 class Drill(Protocol):
-    """A module of this package that is a drill."""
+    """Interface of a module that is a drill."""
 
     SUMMARY: str
 
     def run(self, scenario: Scenario) -> Verdict:
-        """Let it happen, and judge.
+        """Bring about the race, and judge its end.
 
         Raises:
-            DidNotHappenError: Some part of it did not come about.
+            DidNotHappenError: An event that the drill waited for did not happen.
             DrainError: A server or a process ended.
         """
 
@@ -57,13 +58,13 @@ DRILLS: dict[str, Drill] = {
 
 
 def main(names: Sequence[str], *, as_json: bool) -> int:
-    """Run these drills, one after the other; a table shows them all if they are several.
+    """Run these drills, one after the other; a table at the end shows all of them if there are several.
 
     Returns:
-        The exit code: 0; 1 if one was not proven, not survived, or could not be run; 130 after Ctrl-C.
+        The exit code: 0; 1 if a drill was not proven, not survived, or could not be run; 130 after Ctrl-C.
     """
     report = Report(as_json=as_json)
-    # What it thinks of connections that are cut on purpose is no line of ours.
+    # psycopg warns of connections that a drill cuts on purpose.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
     try:
         with ended_by_sigterm(), environment() as servers:
@@ -83,20 +84,21 @@ def _run(servers: Services, name: str, report: Report) -> Result:
     drill = DRILLS[name]
     report.begin(name, drill.SUMMARY)
     try:
-        with scenario(servers, name, report.tell) as there:
-            verdict = drill.run(there)
-            verdict = replace(verdict, survival=[*verdict.survival, _audited(there)])
+        with scenario(servers, name, report.record) as started:
+            verdict = drill.run(started)
+            verdict = replace(verdict, survival=[*verdict.survival, _audited(started)])
     except DidNotHappenError as error:
-        report.tell("did_not_happen", what=str(error))
+        report.record("did_not_happen", what=str(error))
         verdict = Verdict(str(error), [Evidence("it took place", str(error), holds=False)], [])
     result = Result(name, drill.SUMMARY, verdict, report.seconds())
     report.conclude(result)
     return result
 
 
-def _audited(there: Scenario) -> Evidence:
-    settings = Settings.from_texts({"database_url": there.database_url})
-    with closing(Producer(there.servers.redis_url, settings.namespace)) as redis:
-        found = audit(there.connection, redis)
+def _audited(finished: Scenario) -> Evidence:
+    """Audit the database and Redis as the drill has left them."""
+    settings = Settings.from_texts({"database_url": finished.database_url})
+    with closing(Producer(finished.servers.redis_url, settings.namespace)) as redis:
+        found = audit(finished.connection, redis)
     breaches = "; ".join(f"{breach.count} {breach.explanation}" for breach in found.breaches)
     return Evidence("drain audit: everything that must hold does", breaches or "no breach", holds=found.ok)

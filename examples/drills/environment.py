@@ -1,4 +1,4 @@
-"""Servers for all drills, and a scenario for each of them."""
+"""Environment of the drills: servers for all, and a scenario for each."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from drain.database import postgres, schema
 from drain.embedded import Services, services
 from drain.embedded.processes import Processes
 from drills import shop
-from drills.scenario import DidNotHappenError, Scenario, Tell
+from drills.scenario import DidNotHappenError, RecordEvent, Scenario
 
+# Directory that the drills' modules are imported from.
 _MODULES = Path(__file__).parents[1]
-# The time of each commit is kept, so that it can be compared with that of the job's claim.
+# PostgreSQL keeps the time of each commit, so that it can be compared with the time of the job's claim.
 _POSTGRES = {"track_commit_timestamp": "on"}
 
 
 @contextmanager
 def environment() -> Iterator[Services]:
-    """PostgreSQL and Redis, for any number of scenarios, one after the other."""
+    """Start PostgreSQL and Redis, for any number of scenarios, one after the other."""
     # A drill kills processes and not the machine, so PostgreSQL need not fsync.
     with services(durable=False, postgres_settings=_POSTGRES) as servers:
         yield servers
 
 
 @contextmanager
-def scenario(servers: Services, database: str, tell: Tell) -> Iterator[Scenario]:
+def scenario(servers: Services, database: str, record: RecordEvent) -> Iterator[Scenario]:
     """Prepare a scenario, which ends with the block.
 
     Args:
-        servers: What Redis holds is thrown away.
-        database: Name of a new database, which stays.
-        tell: Records an event.
+        servers: Running servers; all keys in Redis are deleted.
+        database: Name of a new database, which is not dropped.
+        record: Records an event.
     """
     database_url = _prepared(servers, database)
     variables = {
@@ -47,13 +48,13 @@ def scenario(servers: Services, database: str, tell: Tell) -> Iterator[Scenario]
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="drill-")))
         processes = stack.enter_context(Processes(directory, variables, [_MODULES]))
-        there = stack.enter_context(closing(Scenario(servers, database_url, processes, tell)))
-        shop.create(there.connection)
+        started = stack.enter_context(closing(Scenario(servers, database_url, processes, record)))
+        shop.create(started.connection)
         try:
-            yield there
+            yield started
         except DidNotHappenError:
             for child in processes.running():
-                tell("log", process=child.name, ends=child.last_lines())
+                record("log", process=child.name, ends=child.last_lines())
             raise
 
 

@@ -1,4 +1,4 @@
-"""Redis forgets everything, while thousands of jobs are queued in it and workers are at work."""
+"""Drill: Redis loses all keys, while thousands of jobs are queued in it and workers are at work."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from drills.verdict import Evidence, Verdict
 
 SUMMARY = "Redis forgets thousands of queued jobs under load"
 
+# Orders placed at once, queued ids that the flush has to lose, and finished jobs that it waits for.
 _AT_ONCE = 2_500
 _LOST_AT_LEAST = 1_500
 _WORKED = 50
@@ -28,14 +29,14 @@ _JOBS = "SELECT count(*) FROM finished_jobs"
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """How many ids the queue's list held before it, and how many keys were left behind it."""
+    """Flush of Redis: the number of ids in the queue's list before it, and of keys after it."""
 
     queued: int
     keys_left: int
 
 
 def run(scenario: Scenario) -> Verdict:
-    """Let it happen, and judge."""
+    """Bring about the race, and judge its end."""
     enqueuer = scenario.leader("enqueuer")
     scenario.workers("worker 1", "worker 2")
     with Shop(scenario.database_url) as shop, Redis.from_url(scenario.servers.redis_url) as redis:
@@ -43,18 +44,18 @@ def run(scenario: Scenario) -> Verdict:
         scenario.wait("the workers are at work", lambda: scenario.value(_FINISHED, _WORKED))
         scenario.wait("the list is long", lambda: redis.llen(_LIST) >= _LOST_AT_LEAST)
         flush = _flush(redis)
-        scenario.tell("flushed", queued=flush.queued, keys_left=flush.keys_left)
+        scenario.record("flushed", queued=flush.queued, keys_left=flush.keys_left)
         scenario.wait("the enqueuer notices", lambda: enqueuer.events("redis_lost"))
-        scenario.tell("noticed", process=enqueuer.name)
-    scenario.wait_until_all_is_settled()
+        scenario.record("noticed", process=enqueuer.name)
+    scenario.wait_until_settled()
     return judge(scenario.connection, flush, shop.committed)
 
 
-def judge(connection: Connection, flush: Flush, told: Sequence[int] = ()) -> Verdict:
-    """What the tables say."""
-    # Each push of a job takes a number of its own.
-    numbers = leader_progress.progress(connection).last_delivery
-    again = numbers - value(connection, _JOBS)
+def judge(connection: Connection, flush: Flush, confirmed: Sequence[int] = ()) -> Verdict:
+    """Judge the drill by the tables."""
+    # Each push of a job has a delivery number of its own.
+    deliveries = leader_progress.progress(connection).last_delivery
+    again = deliveries - value(connection, _JOBS)
     return Verdict(
         happened=f"{flush.queued:,} queued jobs were forgotten, {again:,} pushed again",
         race=[
@@ -65,16 +66,16 @@ def judge(connection: Connection, flush: Flush, told: Sequence[int] = ()) -> Ver
             ),
             Evidence(
                 "drain_last_delivery: at least as many jobs were pushed again",
-                f"{again:,} of {numbers:,} deliveries were second ones",
+                f"{again:,} of {deliveries:,} deliveries were second ones",
                 holds=again >= flush.queued,
             ),
         ],
-        survival=invariants.check(connection, told),
+        survival=invariants.check(connection, confirmed),
     )
 
 
 def _flush(redis: Redis) -> Flush:
-    # In one transaction: what is counted is what is lost.
+    # In one transaction, so that the counted ids are the lost ones.
     with redis.pipeline(transaction=True) as pipeline:
         pipeline.llen(_LIST)
         pipeline.flushall()

@@ -1,4 +1,4 @@
-"""What must be so at the end of every drill, by the tables alone."""
+"""Invariants that hold at the end of every drill, checked by the tables alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _UNFINISHED = """
 SELECT count(*) FROM orders
 WHERE id NOT IN (SELECT (job_args ->> 0)::bigint FROM finished_jobs)
 """
-_FORGOTTEN = "SELECT count(*) FROM unnest(%s::bigint[]) AS told (id) WHERE id NOT IN (SELECT id FROM orders)"
+_FORGOTTEN = (
+    "SELECT count(*) FROM unnest(%s::bigint[]) AS confirmed (id) WHERE id NOT IN (SELECT id FROM orders)"
+)
 _EFFECTS = """
 SELECT count(*) FILTER (WHERE effects = 1), count(*) FILTER (WHERE effects > 1), count(*) FILTER (WHERE effects = 0)
 FROM (
@@ -26,7 +28,7 @@ SELECT count(*) FROM (
     SELECT order_id AS id FROM effects UNION SELECT (job_args ->> 0)::bigint FROM finished_jobs
 ) AS traces WHERE id NOT IN (SELECT id FROM orders)
 """
-# The server keeps the time of each commit, and the claim's time is the server's as well.
+# Jobs claimed before their commit: the server has recorded both times, by the same clock.
 _EARLY = """
 SELECT count(*) FROM finished_jobs AS job JOIN orders ON orders.id = (job_args ->> 0)::bigint
 WHERE job.claimed_at < pg_xact_commit_timestamp(orders.xmin)
@@ -34,27 +36,27 @@ WHERE job.claimed_at < pg_xact_commit_timestamp(orders.xmin)
 
 
 def unfinished(connection: Connection) -> int:
-    """How many committed orders have no finished job yet."""
+    """Count the committed orders that have no finished job yet."""
     return int(value(connection, _UNFINISHED))
 
 
-def check(connection: Connection, told: Sequence[int] = ()) -> list[Evidence]:
-    """Compare the orders with the jobs, and with what the jobs did.
+def check(connection: Connection, confirmed: Sequence[int] = ()) -> list[Evidence]:
+    """Compare the orders with the jobs, and with the effects of the jobs.
 
     Args:
-        connection: To the database, in which nothing moves any more.
-        told: Ids of orders of which the application was told that they are committed.
+        connection: Connection to the drill's database, in which all processes are idle.
+        confirmed: Ids of orders whose commit was confirmed to the application.
     """
     return [
-        _nothing_is_lost(connection, told),
+        _nothing_is_lost(connection, confirmed),
         _effects_happened_once(connection),
         _nothing_ran_early(connection),
     ]
 
 
-def _nothing_is_lost(connection: Connection, told: Sequence[int]) -> Evidence:
+def _nothing_is_lost(connection: Connection, confirmed: Sequence[int]) -> Evidence:
     orders, missing = value(connection, _ORDERS), unfinished(connection)
-    forgotten = value(connection, _FORGOTTEN, list(told))
+    forgotten = value(connection, _FORGOTTEN, list(confirmed))
     return Evidence(
         "finished_jobs has the job of every committed order",
         f"{orders - missing} of {orders}" + (f", and {forgotten} commits are forgotten" if forgotten else ""),
@@ -65,7 +67,7 @@ def _nothing_is_lost(connection: Connection, told: Sequence[int]) -> Evidence:
 def _effects_happened_once(connection: Connection) -> Evidence:
     once, twice, never = first_row(connection, _EFFECTS) or (0, 0, 0)
     return Evidence(
-        "what each job wrote is there exactly once",
+        "effects has the row of each job exactly once",
         f"{once} once, {twice} twice, {never} never",
         holds=once > 0 and not twice and not never,
     )

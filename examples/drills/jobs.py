@@ -1,4 +1,4 @@
-"""What a worker does for an order: one row, in the transaction that finishes the job."""
+"""Job of an order: one row of `effects`, in the transaction that finishes the job."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _WRITE = text("INSERT INTO effects (order_id, job_id, fencing_token) VALUES (:or
     retry_base_seconds=0.2,
 )
 def settle(order_id: int, hold_seconds: float = 0) -> None:
-    """Settle an order.
+    """Settle an order: write its row of `effects`.
 
     Args:
-        order_id: The order.
-        hold_seconds: How long the first attempt waits after it has written, and before it commits.
+        order_id: Id of the order.
+        hold_seconds: Seconds that the first attempt waits between its write and its commit.
     """
     this = current_job()
     with transaction() as session:

@@ -1,6 +1,6 @@
-"""The leader is killed under load, while another enqueuer stands by.
+"""Drill: the leader is killed under load, while another enqueuer stands by.
 
-The shop goes on placing orders all the while: staging waits for nobody.
+The shop places orders all the time: staging needs no enqueuer.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from drills.verdict import Evidence, Verdict
 
 SUMMARY = "the leader is killed under load, and a standby takes over"
 
+# Orders placed at once, and finished jobs that the kill waits for.
 _AT_ONCE = 500
 _WORKED = 100
 _FINISHED = "SELECT count(*) >= %s FROM finished_jobs"
@@ -26,7 +27,7 @@ _TAKEOVER = "SELECT leader, coalesce(extract(epoch FROM leader_since - %s), 0)::
 _DRAINED = (
     "SELECT count(*) FILTER (WHERE moved_at < %s), count(*) FILTER (WHERE moved_at > %s) FROM finished_jobs"
 )
-# Under load: the shop has committed in the second before, and in the second after.
+# Load: the commits in the second before the kill, and in the second after.
 _COMMITTED = """
 SELECT count(*) FILTER (WHERE at < %s), count(*) FILTER (WHERE at > %s)
 FROM (SELECT pg_xact_commit_timestamp(xmin) AS at FROM orders) AS commits
@@ -36,14 +37,14 @@ WHERE abs(extract(epoch FROM at - %s)) < 1
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Who led, and when it was killed by the database's clock."""
+    """Death of a leader: its name, and the time by the database's clock."""
 
     leader: str
     at: datetime
 
 
 def run(scenario: Scenario) -> Verdict:
-    """Let it happen, and judge."""
+    """Bring about the race, and judge its end."""
     first = scenario.leader("enqueuer 1")
     second = scenario.standby("enqueuer 2")
     scenario.workers("worker")
@@ -53,14 +54,14 @@ def run(scenario: Scenario) -> Verdict:
         leader, at = scenario.wait("there is a leader", lambda: scenario.row(_LEADER))
         scenario.kill(first)
         scenario.wait("the standby leads", lambda: second.events("leading"))
-        scenario.tell("leads", process=second.name)
+        scenario.record("leads", process=second.name)
         scenario.place(_WORKED)
-    scenario.wait_until_all_is_settled()
+    scenario.wait_until_settled()
     return judge(scenario.connection, Death(leader, at), shop.committed)
 
 
-def judge(connection: Connection, death: Death, told: Sequence[int] = ()) -> Verdict:
-    """What the tables say."""
+def judge(connection: Connection, death: Death, confirmed: Sequence[int] = ()) -> Verdict:
+    """Judge the drill by the tables."""
     leader, seconds = first_row(connection, _TAKEOVER, death.at) or (None, 0.0)
     drained = first_row(connection, _DRAINED, death.at, death.at) or (0, 0)
     committed = first_row(connection, _COMMITTED, death.at, death.at, death.at) or (0, 0)
@@ -83,10 +84,10 @@ def judge(connection: Connection, death: Death, told: Sequence[int] = ()) -> Ver
                 holds=all(committed),
             ),
         ],
-        survival=invariants.check(connection, told),
+        survival=invariants.check(connection, confirmed),
     )
 
 
-def _before_and_after(counts: Sequence[int], what: str) -> str:
+def _before_and_after(counts: Sequence[int], noun: str) -> str:
     before, after = counts
-    return f"{before} {what} before, {after} after"
+    return f"{before} {noun} before, {after} after"

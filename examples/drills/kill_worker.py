@@ -1,7 +1,7 @@
-"""A worker is killed in the middle of a job, after it has written and before it commits.
+"""Drill: a worker is killed in the middle of a job, after its write and before its commit.
 
-Its lease runs out, and the job runs elsewhere: on RQ's own worker, unmodified, which also does the work that
-has piled up behind it.
+Its lease runs out, and the job runs again on RQ's own worker, unmodified, which also runs the jobs that have queued up
+behind it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from drills.verdict import Evidence, Verdict
 
 SUMMARY = "a worker is killed in the middle of a job"
 
+# Jobs queued behind the one that is killed, and the seconds between its write and its commit.
 _BEHIND = 5
 _HOLD_SECONDS = 20.0
 _CLAIMED_BY = "SELECT claimed_by FROM inflight_jobs WHERE id = %s"
@@ -28,7 +29,7 @@ FROM finished_jobs WHERE id = %s
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """What was seen of the worker before it was killed, and when that was by the database's clock."""
+    """Death of a worker: its job, its name and open transaction, and the time by the database's clock."""
 
     job_id: int
     worker: str
@@ -37,25 +38,25 @@ class Death:
 
 
 def run(scenario: Scenario) -> Verdict:
-    """Let it happen, and judge."""
+    """Bring about the race, and judge its end."""
     scenario.enqueuer("enqueuer")
     (victim,) = scenario.workers("worker 1")
     (order,) = scenario.place(hold_seconds=_HOLD_SECONDS)
     scenario.place(_BEHIND)
     session = scenario.wait("the job writes", lambda: sessions.writing_job(scenario.connection))
     worker = scenario.value(_CLAIMED_BY, order.job_id)
-    scenario.tell(
+    scenario.record(
         "written_not_committed", job_id=order.job_id, worker=worker, transaction=session.transaction
     )
     at = scenario.value(_NOW)
     scenario.kill(victim)
     scenario.rq_worker("rq worker")
-    scenario.wait_until_all_is_settled()
+    scenario.wait_until_settled()
     return judge(scenario.connection, Death(order.job_id, worker, session.transaction, at))
 
 
 def judge(connection: Connection, death: Death) -> Verdict:
-    """What the tables say."""
+    """Judge the drill by the tables."""
     finish = first_row(connection, _FINISH, death.at, death.job_id)
     token, attempts, worker, seconds = finish or (0, 0, None, 0.0)
     became = sessions.status(connection, death.transaction)
@@ -69,7 +70,7 @@ def judge(connection: Connection, death: Death) -> Verdict:
                 "finished_jobs: it took 2 attempts or more", f"{attempts} attempts", holds=attempts >= 2
             ),
             Evidence(
-                "pg_xact_status: what the killed worker had written",
+                "pg_xact_status: the writes of the killed worker",
                 f"its writes {became}",
                 holds=became == "aborted",
             ),

@@ -1,7 +1,7 @@
-"""A job whose id is lower than that of one which has finished is committed after it.
+"""Drill: a job is committed after a job with a higher id has finished.
 
-Ids are given out as rows are inserted, and not as transactions commit. Whoever deletes all that has an id up
-to the last one that was drained loses such a row without a trace.
+Ids are assigned when rows are inserted, not when transactions commit. A drain that deleted all rows up to the highest
+drained id would lose such a row without a trace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FROM orders, finished_jobs AS overtaking WHERE orders.id = %s AND overtaking.id 
 
 @dataclass(frozen=True, slots=True)
 class Overtaking:
-    """The order that was committed late, its job, and the job that overtook it."""
+    """Late commit: the order that was committed late, its job, and the job that overtook it."""
 
     late_order: int
     late_job: int
@@ -34,23 +34,23 @@ class Overtaking:
 
 
 def run(scenario: Scenario) -> Verdict:
-    """Let it happen, and judge."""
+    """Bring about the race, and judge its end."""
     scenario.leader("enqueuer")
     scenario.workers("worker")
     with closing(scenario.connect()) as late:
         with late.transaction():
             (order,) = shop.place(late)
-            scenario.tell("staged_not_committed", job_id=order.job_id)
+            scenario.record("staged_not_committed", job_id=order.job_id)
             (other,) = scenario.place()
             scenario.wait("the other job finishes", lambda: scenario.value(_FINISHED, other.job_id))
-            scenario.tell("finished", job_id=other.job_id)
-        scenario.tell("committed", job_id=order.job_id)
-    scenario.wait_until_all_is_settled()
+            scenario.record("finished", job_id=other.job_id)
+        scenario.record("committed", job_id=order.job_id)
+    scenario.wait_until_settled()
     return judge(scenario.connection, Overtaking(order.id, order.job_id, other.job_id))
 
 
 def judge(connection: Connection, overtaking: Overtaking) -> Verdict:
-    """What the tables say."""
+    """Judge the drill by the tables."""
     late, other = overtaking.late_job, overtaking.overtaking_job
     seconds = value(connection, _SECONDS_LATER, overtaking.late_order, other)
     finished = bool(value(connection, _FINISHED, late))

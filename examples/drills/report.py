@@ -1,7 +1,7 @@
-"""What a reader sees: events as they happen, the verdict of each drill, and at the end a table of all.
+"""Output of the drills: events as they happen, the verdict of each drill, and at the end a table of all.
 
-Standard output gets the events as JSON lines in any case. With `--json` the verdicts are JSON lines as well,
-and there is nothing else.
+The events are JSON lines on standard output in any case. With `--json` the verdicts are JSON lines as well, and
+there is no other output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STYLES = {Outcome.SURVIVED: "green", Outcome.NOT_PROVEN: "yellow", Outcome.NOT_
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One drill that has ended."""
+    """Result of one drill."""
 
     drill: str
     summary: str
@@ -33,7 +33,7 @@ class Result:
     seconds: float
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Convert to JSON's types, for programs."""
         verdict = self.verdict
         return {
             "drill": self.drill,
@@ -47,10 +47,10 @@ class Result:
 
 
 class Report:
-    """The reader's view.
+    """Printer of events, verdicts and the final table.
 
     Args:
-        as_json: Standard output is for a program.
+        as_json: Print JSON lines only, for programs.
     """
 
     def __init__(self, *, as_json: bool) -> None:
@@ -60,18 +60,18 @@ class Report:
         self._began = monotonic()
 
     def begin(self, drill: str, summary: str) -> None:
-        """A drill begins; the times of its events count from here."""
+        """Begin a drill; the times of its events count from now."""
         self._drill, self._began = drill, monotonic()
         if not self._as_json:
             self._console.print(f"[bold]{drill}[/bold]: {escape(summary)}")
 
-    def tell(self, event: str, **details: Any) -> None:
+    def record(self, event: str, **details: Any) -> None:
         """Record an event of the drill."""
         line = {"at": round(self.seconds(), 3), "drill": self._drill, "event": event, **details}
         print(json.dumps(line), flush=True)
 
     def seconds(self) -> float:
-        """For how long the drill has been running."""
+        """Return the seconds since the drill began."""
         return monotonic() - self._began
 
     def conclude(self, result: Result) -> None:
@@ -92,7 +92,7 @@ class Report:
             self._console.print(_table(results), soft_wrap=False)
 
     def error(self, line: str) -> None:
-        """One line that says why there is no verdict."""
+        """Print the reason why there is no verdict, in one line."""
         print(f"Error: {line}", file=sys.stderr)
 
 

@@ -1,7 +1,7 @@
-"""PostgreSQL crashes in the middle of work, and starts again on what it has written down.
+"""Drill: PostgreSQL crashes in the middle of work, and recovers from its write-ahead log.
 
-All of its processes get a SIGKILL at once: with a batch or a claim perhaps under way, and with jobs that have
-written and not committed.
+All of its processes get a SIGKILL at once, perhaps during a batch or a claim, and with jobs that have written and not
+committed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from drills.verdict import Evidence, Verdict
 
 SUMMARY = "PostgreSQL crashes in the middle of work, and comes back"
 
+# Orders placed before the crash and after it, and finished jobs that the crash waits for.
 _AT_ONCE = 400
 _AFTERWARDS = 100
 _WORKED = 20
-# Long enough to be in the middle of it when the crash comes, and not much longer.
+# Seconds between the write and the commit of a job: just long enough for the crash to come between them.
 _HOLD_SECONDS = 2.5
 _FINISHED = "SELECT count(*) >= %s FROM finished_jobs"
 _STARTED = "SELECT pg_postmaster_start_time()"
@@ -36,35 +37,35 @@ _FENCE = "SELECT fencing_token FROM finished_jobs WHERE id = %s"
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """When the server that crashed had been started, and which job had written and not committed."""
+    """Crash of the server: the time when it had been started, and the job that had written and not committed."""
 
     started_at: datetime
     job_id: int
 
 
 def run(scenario: Scenario) -> Verdict:
-    """Let it happen, and judge."""
+    """Bring about the race, and judge its end."""
     scenario.enqueuer("enqueuer")
     scenario.workers("worker 1", "worker 2")
     started_at = scenario.value(_STARTED)
     (order,) = scenario.place(hold_seconds=_HOLD_SECONDS)
     session = scenario.wait("a job writes", lambda: sessions.writing_job(scenario.connection))
-    scenario.tell("written_not_committed", job_id=order.job_id, transaction=session.transaction)
+    scenario.record("written_not_committed", job_id=order.job_id, transaction=session.transaction)
     with Shop(scenario.database_url) as shop:
         scenario.place(_AT_ONCE)
         scenario.wait("the other worker is at work", lambda: scenario.value(_FINISHED, _WORKED))
         scenario.servers.postgres.kill()
-        scenario.tell("killed", process="PostgreSQL", signal="SIGKILL")
+        scenario.record("killed", process="PostgreSQL", signal="SIGKILL")
         scenario.servers.postgres.start()
         scenario.reconnect()
-        scenario.tell("recovered", process="PostgreSQL")
+        scenario.record("recovered", process="PostgreSQL")
         scenario.place(_AFTERWARDS)
-    scenario.wait_until_all_is_settled()
+    scenario.wait_until_settled()
     return judge(scenario.connection, Crash(started_at, order.job_id), shop.committed)
 
 
-def judge(connection: Connection, crash: Crash, told: Sequence[int] = ()) -> Verdict:
-    """What the tables say."""
+def judge(connection: Connection, crash: Crash, confirmed: Sequence[int] = ()) -> Verdict:
+    """Judge the drill by the tables."""
     before, across = first_row(connection, _ACROSS) or (0, 0)
     token = value(connection, _FENCE, crash.job_id) or 0
     later = (value(connection, _STARTED) - crash.started_at).total_seconds()
@@ -87,5 +88,5 @@ def judge(connection: Connection, crash: Crash, told: Sequence[int] = ()) -> Ver
                 holds=token >= 2,
             ),
         ],
-        survival=invariants.check(connection, told),
+        survival=invariants.check(connection, confirmed),
     )

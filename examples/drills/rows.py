@@ -1,4 +1,4 @@
-"""Short questions to the database."""
+"""Short queries."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from drain.database.postgres import Connection
 
 
 def first_row(connection: Connection, statement: str, *parameters: Any) -> tuple[Any, ...] | None:
-    """The first row; None if there is none."""
+    """Query the first row; None if there is none."""
     row: tuple[Any, ...] | None = connection.execute(statement.encode(), parameters).fetchone()
     return row
 
 
 def value(connection: Connection, statement: str, *parameters: Any) -> Any:
-    """The only column of the first row; None if there is no row."""
+    """Query the only column of the first row; None if there is no row."""
     row = first_row(connection, statement, *parameters)
     return None if row is None else row[0]

@@ -1,4 +1,4 @@
-"""Where a drill takes place: servers and processes of its own, and a record of what happens."""
+"""Scenario of a drill: its database and processes, the actions on them, and the record of events."""
 
 from __future__ import annotations
 
@@ -21,46 +21,52 @@ from drills.shop import Order
 
 T = TypeVar("T")
 
+# Timeout for an event.
 _PATIENCE_SECONDS = 30.0
+# Timeout for the next order to be settled.
 _STANDSTILL_SECONDS = 30.0
+# Interval between two checks of a condition.
 _LOOK_SECONDS = 0.01
+# Interval between two counts of unfinished orders.
 _COUNT_SECONDS = 0.05
 
 
 class DidNotHappenError(DrainError):
-    """Something that a drill has waited for did not come."""
+    """An event that a drill waited for did not happen in time."""
 
 
-class Tell(Protocol):
-    """Records an event."""
+class RecordEvent(Protocol):
+    """Function that records an event."""
 
     def __call__(self, event: str, **details: Any) -> None:
         """Record that `event` has just happened."""
 
 
 class Scenario:
-    """A database, the two servers, and the processes that were started.
+    """Stage of one drill: its database, the two servers, and the processes that it has started.
 
     Attributes:
-        servers: PostgreSQL and Redis, as they run.
-        database_url: The drill's own database.
-        connection: To that database, in autocommit mode.
-        tell: Records an event.
+        servers: Running PostgreSQL and Redis.
+        database_url: URL of the drill's own database.
+        connection: Connection to that database, in autocommit mode.
+        record: Records an event.
     """
 
-    def __init__(self, servers: Services, database_url: str, processes: Processes, tell: Tell) -> None:
+    def __init__(
+        self, servers: Services, database_url: str, processes: Processes, record: RecordEvent
+    ) -> None:
         self.servers = servers
         self.database_url = database_url
-        self.tell = tell
+        self.record = record
         self.connection = self.connect()
         self._processes = processes
 
     def connect(self) -> Connection:
-        """One more connection."""
+        """Open a further connection to the drill's database."""
         return postgres.connect(self.database_url, "drain drill")
 
     def reconnect(self) -> None:
-        """Give up a connection that is broken for a new one."""
+        """Replace the connection, after the server has crashed."""
         self.close()
         self.connection = self.connect()
 
@@ -69,21 +75,21 @@ class Scenario:
         self.connection.close()
 
     def enqueuer(self, name: str) -> Child:
-        """Start `drain run`."""
+        """Start `drain run`, and return at once."""
         return self._started(self._processes.drain(name, "run", "--metrics-port", "0"))
 
     def leader(self, name: str) -> Child:
         """Start `drain run`, and return when it leads."""
         child = self.enqueuer(name)
         self.wait(f"the {name} leads", lambda: child.events("leading"))
-        self.tell("leads", process=name)
+        self.record("leads", process=name)
         return child
 
     def standby(self, name: str) -> Child:
         """Start `drain run` beside a leader, and return when it stands by."""
         child = self.enqueuer(name)
         self.wait(f"the {name} stands by", lambda: child.events("up"))
-        self.tell("stands_by", process=name)
+        self.record("stands_by", process=name)
         return child
 
     def workers(self, *names: str) -> list[Child]:
@@ -99,55 +105,60 @@ class Scenario:
         return self._started(self._processes.module(name, "rq.cli", *words))
 
     def kill(self, child: Child) -> None:
-        """SIGKILL a process and its children, as when their machine dies."""
-        # Standing still, it does not see them die.
+        """Kill a process and its children by SIGKILL, as when their machine dies."""
+        # Stopped first, so that it does not react to the death of its children.
         child.pause()
         signals.send(child.children(), signal.SIGKILL)
         self._processes.kill(child)
-        self.tell("killed", process=child.name, signal="SIGKILL")
+        self.record("killed", process=child.name, signal="SIGKILL")
 
     def pause(self, child: Child) -> None:
-        """SIGSTOP a process."""
+        """Stop a process by SIGSTOP."""
         child.pause()
-        self.tell("stopped", process=child.name, signal="SIGSTOP")
+        self.record("stopped", process=child.name, signal="SIGSTOP")
 
     def resume(self, child: Child) -> None:
-        """SIGCONT a process."""
+        """Continue a process by SIGCONT."""
         child.resume()
-        self.tell("continued", process=child.name, signal="SIGCONT")
+        self.record("continued", process=child.name, signal="SIGCONT")
 
     def place(self, count: int = 1, *, hold_seconds: float = 0) -> list[Order]:
         """Place orders and commit them."""
         with self.connection.transaction():
             orders = shop.place(self.connection, count, hold_seconds=hold_seconds)
-        self.tell("committed", orders=count, first_job_id=orders[0].job_id)
+        self.record("committed", orders=count, first_job_id=orders[0].job_id)
         return orders
 
     def row(self, statement: str, *parameters: Any) -> tuple[Any, ...] | None:
-        """The first row; None if there is none."""
+        """Query the first row; None if there is none."""
         return rows.first_row(self.connection, statement, *parameters)
 
     def value(self, statement: str, *parameters: Any) -> Any:
-        """The only column of the first row; None if there is no row."""
+        """Query the only column of the first row; None if there is no row."""
         return rows.value(self.connection, statement, *parameters)
 
-    def wait(self, what: str, condition: Callable[[], T | None], *, pause: float = _LOOK_SECONDS) -> T:
-        """Return the first true value of `condition()`, which is asked every `pause` seconds.
+    def wait(self, event: str, condition: Callable[[], T | None], *, pause: float = _LOOK_SECONDS) -> T:
+        """Call `condition()` every `pause` seconds, and return its first true value.
+
+        Args:
+            event: Sentence for the error if the condition does not come true.
+            condition: Returns a false value as long as the event has not happened.
+            pause: Seconds between two calls.
 
         Raises:
-            DidNotHappenError: None came in half a minute.
+            DidNotHappenError: No true value came within half a minute.
             DrainError: A process has ended meanwhile.
         """
         deadline = monotonic() + _PATIENCE_SECONDS
         while not (value := condition()):
             self._processes.check()
             if monotonic() > deadline:
-                raise DidNotHappenError(f"{what}: not within {_PATIENCE_SECONDS:g} s")
+                raise DidNotHappenError(f"{event}: not within {_PATIENCE_SECONDS:g} s")
             sleep(pause)
         return value
 
-    def wait_until_all_is_settled(self) -> None:
-        """Return once every order is settled, or when none has been for a while."""
+    def wait_until_settled(self) -> None:
+        """Return once every committed order is settled, or no further order was settled for half a minute."""
         left, deadline = -1, monotonic() + _STANDSTILL_SECONDS
         while monotonic() < deadline:
             self._processes.check()
@@ -157,8 +168,8 @@ class Scenario:
             if left != before:
                 deadline = monotonic() + _STANDSTILL_SECONDS
             sleep(_COUNT_SECONDS)
-        self.tell("settled", unfinished=left)
+        self.record("settled", unfinished=left)
 
     def _started(self, child: Child) -> Child:
-        self.tell("started", process=child.name, pid=child.pid)
+        self.record("started", process=child.name, pid=child.pid)
         return child

@@ -1,4 +1,4 @@
-"""What PostgreSQL says of other sessions, and of their transactions after they are gone."""
+"""Other sessions of PostgreSQL, and the end of their transactions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STATUS = "SELECT pg_xact_status(%s::text::xid8)"
 
 
 class Session(NamedTuple):
-    """A session of somebody else.
+    """Session of another process.
 
     Attributes:
-        pid: Of its process on the server.
+        pid: Number of its process on the server.
         transaction: Id of the transaction that is open there.
     """
 
@@ -32,22 +32,22 @@ class Session(NamedTuple):
 
 
 def writing_job(connection: Connection) -> Session | None:
-    """The session of a job that has written in its `transaction()`, and has not committed."""
+    """Find the session of a job that has written in its `transaction()`, and has not committed."""
     row = first_row(connection, _WRITING)
     return None if row is None else Session._make(row)
 
 
 def draining(connection: Connection) -> Session | None:
-    """The session of a leader that has moved rows, or is about to, and has not committed."""
+    """Find the session of a leader that has moved rows, or is about to, and has not committed."""
     row = first_row(connection, _DRAINING)
     return None if row is None else Session._make(row)
 
 
 def status(connection: Connection, transaction: str) -> str:
-    """What became of a transaction: committed, aborted, or in progress."""
+    """Look up the state of a transaction: committed, aborted, or in progress."""
     return str(value(connection, _STATUS, transaction))
 
 
 def end(connection: Connection, session: Session) -> None:
-    """End a session; the server rolls back what it has open, and lets go of its locks."""
+    """End a session; the server rolls its transaction back, and releases its locks."""
     connection.execute("SELECT pg_terminate_backend(%s, 5000)", (session.pid,))

@@ -1,4 +1,4 @@
-"""The application: saves orders and stages their jobs, in one transaction."""
+"""Application of the drills: orders and their jobs, saved and staged in one transaction."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ CREATE TABLE effects (order_id bigint NOT NULL, job_id bigint NOT NULL, fencing_
 _INSERT = "INSERT INTO orders (placed_at) SELECT now() FROM generate_series(1, %s) RETURNING id"
 
 _ROLL_BACK_ONE_IN = 10
+# Pause between two orders.
 _PAUSE_SECONDS = 0.01
+# Pause before the next attempt to connect, while PostgreSQL cannot be reached.
 _AWAY_SECONDS = 0.05
 
 
 class Order(NamedTuple):
-    """An order, and the job that settles it."""
+    """Order, by its id, and the id of the job that settles it."""
 
     id: int
     job_id: int
@@ -37,12 +39,12 @@ def create(connection: Connection) -> None:
 
 
 def place(connection: Connection, count: int = 1, *, hold_seconds: float = 0) -> list[Order]:
-    """Save so many orders and stage their jobs, in the transaction that is open.
+    """Save orders and stage their jobs, in the transaction that is open.
 
     Args:
-        connection: With a transaction open; who opened it commits it.
-        count: How many.
-        hold_seconds: How long the first attempt of each job waits before it commits.
+        connection: Connection with an open transaction, which the caller commits.
+        count: Number of orders.
+        hold_seconds: Seconds that the first attempt of each job waits between its write and its commit.
     """
     ids = [id_ for (id_,) in connection.execute(_INSERT, (count,))]
     jobs = settle.stage_many(connection, [(id_, hold_seconds) for id_ in ids])
@@ -50,13 +52,13 @@ def place(connection: Connection, count: int = 1, *, hold_seconds: float = 0) ->
 
 
 class Shop:
-    """Places one order after the other, for as long as the block runs; every tenth is rolled back.
+    """Thread that places one order after the other while the block runs; every tenth is rolled back.
 
-    When PostgreSQL is away, it goes on as soon as it is back.
+    If PostgreSQL cannot be reached, the thread continues as soon as it can.
 
     Attributes:
-        committed: Ids of the orders of which the application was told that they are committed.
-        rolled_back: How many it has rolled back.
+        committed: Ids of the orders whose commit was confirmed to the application.
+        rolled_back: Number of orders that were rolled back.
     """
 
     def __init__(self, database_url: str) -> None:

@@ -1,4 +1,4 @@
-"""What a drill has found: evidence that the race took place, and that it was survived."""
+"""Verdict of a drill: evidence that the race took place, and that it did no harm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """All that a drill can come to."""
+    """Possible outcomes of a drill."""
 
     SURVIVED = "survived"
     NOT_PROVEN = "not proven"
@@ -17,12 +17,12 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that has to be so, and what was found.
+    """Claim that has to hold, and the finding.
 
     Attributes:
-        claim: What has to be so, and which table says it.
-        found: What was found, in a few words.
-        holds: Whether it is so.
+        claim: Condition that has to hold, and the table that shows it.
+        found: Finding, in a few words.
+        holds: True if the claim holds.
     """
 
     claim: str
@@ -32,12 +32,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one drill came to.
+    """Verdict of one drill.
 
     Attributes:
-        happened: What was done, in one sentence.
-        race: Evidence that it took place.
-        survival: Evidence that it harmed nothing.
+        happened: Summary of the race, in one sentence.
+        race: Evidence that the race took place.
+        survival: Evidence that the race did no harm.
     """
 
     happened: str
@@ -46,7 +46,7 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """Without a race there is nothing to survive."""
+        """Outcome by the evidence: not proven unless the race took place, whatever was survived."""
         if not self.race or not all(each.holds for each in self.race):
             return Outcome.NOT_PROVEN
         if not self.survival or not all(each.holds for each in self.survival):
@@ -55,5 +55,5 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether the race took place and was survived."""
+        """True if the race took place and was survived."""
         return self.outcome is Outcome.SURVIVED

@@ -1,7 +1,7 @@
-"""The leader stands still in the middle of a batch, loses its session and its office, and comes back.
+"""Drill: the leader is stopped in the middle of a batch, loses its session and the leadership, and comes back.
 
-It has moved the rows of the batch and not committed. The server ends its session, as it would that of a
-machine that has vanished. The standby takes the same rows. Then the first leader goes on where it was.
+It has moved the rows of the batch and not committed. The server ends its session, as it ends the session of a machine
+that has failed. The standby drains the same rows. Then the first leader continues in the middle of its batch.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from drills.sessions import Session
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
 
-SUMMARY = "a leader stood still in a batch, and comes back too late"
+SUMMARY = "a leader is stopped in a batch, and comes back too late"
 
+# Orders placed before each attempt to stop the leader in a batch, and the number of attempts.
 _AT_ONCE = 400
 _TRIALS = 10
-# What the server had in hand when its client was stopped ends in this time.
-_SETTLE_SECONDS = 0.1
+# Upper bound of the time in which a statement ends that the server was executing when its client was stopped.
+_STATEMENT_SECONDS = 0.1
 _LEADER = "SELECT leader, leader_since FROM drain_state"
 _RETURNED = """
 SELECT count(*) FROM pg_stat_activity
@@ -33,8 +34,8 @@ WHERE datname = current_database() AND application_name = 'drain run' AND backen
 
 
 @dataclass(frozen=True, slots=True)
-class Office:
-    """Who led and since when, before and after; and the transaction in which the first had moved a batch."""
+class Leadership:
+    """Leadership of the first and of the second leader, and the transaction in which the first had moved a batch."""
 
     first: str
     second: str
@@ -43,7 +44,7 @@ class Office:
 
 
 def run(scenario: Scenario) -> Verdict:
-    """Let it happen, and judge."""
+    """Bring about the race, and judge its end."""
     zombie = scenario.leader("enqueuer 1")
     successor = scenario.standby("enqueuer 2")
     scenario.workers("worker")
@@ -51,38 +52,38 @@ def run(scenario: Scenario) -> Verdict:
     with Shop(scenario.database_url) as shop:
         session = _stop_within_a_batch(scenario, zombie)
         sessions.end(scenario.connection, session)
-        scenario.tell("session_ended", process=zombie.name)
+        scenario.record("session_ended", process=zombie.name)
         scenario.wait("the standby leads", lambda: successor.events("leading"))
         second, since = scenario.wait("there is a leader", lambda: scenario.row(_LEADER))
-        scenario.tell("leads", process=successor.name)
+        scenario.record("leads", process=successor.name)
         scenario.resume(zombie)
         scenario.wait("the first leader sees that its session is gone", lambda: zombie.events("down"))
         scenario.wait("it stands by", lambda: len(zombie.events("up")) > 1)
-        scenario.tell("stands_by", process=zombie.name)
-    scenario.wait_until_all_is_settled()
-    return judge(scenario.connection, Office(first, second, since, session.transaction), shop.committed)
+        scenario.record("stands_by", process=zombie.name)
+    scenario.wait_until_settled()
+    return judge(scenario.connection, Leadership(first, second, since, session.transaction), shop.committed)
 
 
-def judge(connection: Connection, office: Office, told: Sequence[int] = ()) -> Verdict:
-    """What the tables say."""
+def judge(connection: Connection, leadership: Leadership, confirmed: Sequence[int] = ()) -> Verdict:
+    """Judge the drill by the tables."""
     leader, since = first_row(connection, _LEADER) or (None, None)
-    returned = value(connection, _RETURNED, office.second_since)
-    became = sessions.status(connection, office.transaction)
+    returned = value(connection, _RETURNED, leadership.second_since)
+    became = sessions.status(connection, leadership.transaction)
     return Verdict(
-        happened="the leader stood still in a batch, the standby led, and the first came back",
+        happened="the leader was stopped in a batch, the standby led, and the first came back",
         race=[
             Evidence(
                 "drain_state: both have led",
-                f"{office.first}, then {office.second}",
-                holds=office.first != office.second,
+                f"{leadership.first}, then {leadership.second}",
+                holds=leadership.first != leadership.second,
             ),
             Evidence(
                 "pg_stat_activity: the first had begun a batch and not committed",
-                f"transaction {office.transaction} was open",
-                holds=bool(office.transaction),
+                f"transaction {leadership.transaction} was open",
+                holds=bool(leadership.transaction),
             ),
             Evidence(
-                "pg_stat_activity: the first came back, in a session that is younger than its successor's office",
+                "pg_stat_activity: the first came back, in a session that is younger than its successor's leadership",
                 f"{returned} came back",
                 holds=returned > 0,
             ),
@@ -90,11 +91,11 @@ def judge(connection: Connection, office: Office, told: Sequence[int] = ()) -> V
         survival=[
             Evidence("pg_xact_status: the batch of the first leader", became, holds=became == "aborted"),
             Evidence(
-                "drain_state: the second has led without a break",
+                "drain_state: the second has led without interruption",
                 f"{leader} since {since:%H:%M:%S}" if since else "nobody",
-                holds=(leader, since) == (office.second, office.second_since),
+                holds=(leader, since) == (leadership.second, leadership.second_since),
             ),
-            *invariants.check(connection, told),
+            *invariants.check(connection, confirmed),
         ],
     )
 
@@ -105,9 +106,9 @@ def _stop_within_a_batch(scenario: Scenario, leader: Child) -> Session:
         scenario.place(_AT_ONCE)
         began = scenario.wait("the leader drains", lambda: sessions.draining(scenario.connection), pause=0)
         scenario.pause(leader)
-        sleep(_SETTLE_SECONDS)
+        sleep(_STATEMENT_SECONDS)
         if sessions.draining(scenario.connection) == began:
-            scenario.tell("moved_not_committed", transaction=began.transaction)
+            scenario.record("moved_not_committed", transaction=began.transaction)
             return began
         scenario.resume(leader)
     raise DidNotHappenError("the leader could not be stopped in the middle of a batch")

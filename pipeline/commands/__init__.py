@@ -1,6 +1,6 @@
 """Commands of `drain` that run on Spark; each parses its arguments, makes one call, and shows the result.
 
-    options     options that all of them share: where Spark runs, and what it may read
+    options     options that all of them share: where Spark runs, and its settings
     backfill    `drain backfill`
     reconcile   `drain reconcile`
     archive     `drain archive`

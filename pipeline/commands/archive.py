@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 @click.option(
     "--keep-days",
     type=click.IntRange(0, 36_500),
-    # A worker may ask just after midnight whether what it finished just before was recorded.
+    # Not 0: just after midnight a worker may look up whether a job that it finished before midnight was recorded.
     default=1,
     show_default=True,
-    help="Closed days that stay in Postgres.",
+    help="Number of closed days that stay in Postgres.",
 )
-@click.option("--dry-run", is_flag=True, help="Count the rows of each day, and do nothing.")
-@click.option("--follow", is_flag=True, help="Go on, and archive what finishes within seconds.")
+@click.option("--dry-run", is_flag=True, help="Count the rows of each day, and change nothing.")
+@click.option("--follow", is_flag=True, help="Run on, and archive each job seconds after it finishes.")
 @click.option(
-    "--checkpoint", metavar="PATH", help="Where --follow notes how far it is; PATH/_checkpoint by default."
+    "--checkpoint", metavar="PATH", help="Where --follow notes its position; PATH/_checkpoint by default."
 )
 @spark_options
 @as_json_option
@@ -61,10 +61,10 @@ def archive(
     """Move closed days of finished jobs from Postgres to Parquet files in PATH, or DRAIN_ARCHIVE.
 
     A day, by UTC, is closed when it is over. Its rows are written to PATH/finished_date=2026-11-20/queue=mail/, and
-    read again and compared; then its partition is dropped. Whatever is interrupted, run it again. Exits 1 if a day
-    could not be archived; the others are.
+    read again and compared; then its partition is dropped. After an interruption, run the command again. Exits 1 if a
+    day could not be archived; all others are archived.
 
-    With --follow each finished job is in the files a few seconds later, and closed days are dropped as they come,
+    With --follow each finished job is in the files a few seconds later, and days are dropped when they are closed,
     until SIGINT or SIGTERM.
 
     \b
@@ -73,7 +73,9 @@ def archive(
     drain archive s3a://lake/jobs --follow
     """  # noqa: D301
     if Path(path.removeprefix("file:")).is_file():
-        raise ConfigError(f"{path} is a file; name the directory of the archive, which is made if need be")
+        raise ConfigError(
+            f"{path} is a file; name the directory of the archive, which is created if it is missing"
+        )
     if dry_run and follow:
         raise click.UsageError("give --dry-run or --follow, not both")
     if dry_run:
@@ -88,27 +90,27 @@ def archive(
 
 
 def _count(database_url: str, keep_days: int, *, as_json: bool) -> None:
-    counts = work.waiting(database_url, keep_days)
+    counts = work.count_rows(database_url, keep_days)
     if as_json:
         click.echo(json.dumps([{"day": str(day), "rows": rows} for day, rows in counts.items()]))
         return
     for day, rows in counts.items():
         click.echo(f"{day}  {count(rows, 'row')}")
-    click.echo(f"{count(len(counts), 'closed day')}; nothing was done")
+    click.echo(f"{count(len(counts), 'closed day')}; nothing was archived")
 
 
 def _archive(database_url: str, path: str, runtime: Runtime, keep_days: int, *, as_json: bool) -> None:
     days = []
-    say: list[Callable[[str], None]] = []
+    reporters: list[Callable[[str], None]] = []
 
     def report(step: str) -> None:
-        say[-1](step)
+        reporters[-1](step)
 
     found = work.run(database_url, path, lambda: runtime.session(report), keep=keep_days, report=report)
     while True:
-        # Not around the lines on standard output as well: a terminal's progress takes them over.
+        # Not around _show: on a terminal the progress display captures standard output.
         with display.progress() as step:
-            say.append(step)
+            reporters.append(step)
             day = next(found, None)
         if day is None:
             break
@@ -123,7 +125,7 @@ def _follow(plan: following.Plan, runtime: Runtime, *, as_json: bool) -> None:
     stop = threading.Event()
     terminal = sys.stderr.isatty()
 
-    def tell(batch: following.Batch) -> None:
+    def show_batch(batch: following.Batch) -> None:
         if as_json:
             click.echo(json.dumps({"event": "batch", **asdict(batch)}))
         elif terminal:
@@ -138,16 +140,16 @@ def _follow(plan: following.Plan, runtime: Runtime, *, as_json: bool) -> None:
         with runtime.session(report) as spark, _ended_by_signals(stop):
             yield spark
 
-    def show(day: work.Archived) -> None:
+    def show_day(day: work.Archived) -> None:
         _show(day, as_json=as_json)
 
-    following.run(plan, session, stop, on_batch=tell, on_day=show, report=report)
+    following.run(plan, session, stop, on_batch=show_batch, on_day=show_day, report=report)
     click.echo("stopped", err=True)
 
 
 @contextmanager
 def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM set `stop`; the second one has the effect that it had before."""
+    """Let the first SIGINT or SIGTERM set `stop`; for the second one the handlers from before are restored."""
     before: dict[int, Any] = {}
 
     def restore() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipeline.commands.options import Runtime
 
 
-def conserve(
+def check_expected(
     settings: Settings,
     runtime: Runtime,
     expected: str,
@@ -33,19 +33,19 @@ def conserve(
     """Compare a list of jobs with the tables, and show the result; returns whether each is in exactly one place.
 
     Args:
-        settings: Where the database is.
-        runtime: How Spark runs.
-        expected: The list, as a person spells it.
-        key: Its column with the ids.
-        archive: Where archived days are.
-        only: Columns of jobs and the value that the list is about; None for any.
-        as_json: For programs.
+        settings: Settings, of which the database's URL is read.
+        runtime: Settings of the Spark session.
+        expected: Source of the list; see `pipeline.sources.SPELLING`.
+        key: Column of the list with the ids.
+        archive: Path of the archive.
+        only: Columns of jobs, each with the value that all jobs in the list have; None: any value.
+        as_json: Print JSON for programs.
     """
     source = Source.of(expected, database_url=settings.database_url)
     conditions = [f"{name} = {literal(value)}" for name, value in only.items() if value is not None]
     with display.progress() as step, runtime.session(step) as spark:
         warn_if_absent(spark, archive)
-        step("holding the list against the tables")
+        step("comparing the list with the tables")
         report = conservation.check(
             spark,
             settings.database_url,
@@ -66,5 +66,5 @@ def _show(report: conservation.Report) -> None:
         ids = ", ".join(map(str, finding.ids)) + (", ..." if finding.count > len(finding.ids) else "")
         click.echo(f"FAIL  {finding.count:,} {conservation.REASONS[finding.reason]}: {ids}")
     counts = ", ".join(f"{count:,} {place}" for place, count in report.found.items())
-    verdict = "every job is in exactly one place" if report.ok else "not all is well"
+    verdict = "every job is in exactly one place" if report.ok else "not every job is in exactly one place"
     click.echo(f"{report.expected:,} expected; {counts}: {verdict}")

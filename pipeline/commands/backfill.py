@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 @click.command(short_help="Stage a job for each row of a table, file or query.")
 @click.argument("source")
 @settings_options("database_url")
-@click.option("--job", "job_name", required=True, help="The job's name, such as shop.jobs.index_order.")
+@click.option("--job", "job_name", required=True, help="Name of the jobs, such as shop.jobs.index_order.")
 @click.option("--args", "args", metavar="COLUMNS", default="", help="Positional arguments: id,version.")
-@click.option("--kwargs", "kwargs", metavar="NAME=COLUMN,…", default="", help="Keyword ones: user=author.")
-@click.option("--queue", default="default", show_default=True, help="Whose workers run them.")
+@click.option(
+    "--kwargs", "kwargs", metavar="NAME=COLUMN,…", default="", help="Keyword arguments: user=author."
+)
+@click.option("--queue", default="default", show_default=True, help="Queue of the jobs.")
 @click.option(
     "--priority",
     type=click.IntRange(-(2**31), 2**31 - 1),
@@ -34,34 +36,34 @@ if TYPE_CHECKING:
     show_default=True,
     help="Lower runs first; applications' own jobs have 0.",
 )
-@click.option("--tag", help="Where they come from, for people.")
-@click.option("--where", help="Only rows that fulfil this, in Spark's SQL.")
-@click.option("--run-id", help="Tells this run from others; made up and printed by default.")
+@click.option("--tag", help="Note for people on where the jobs come from.")
+@click.option("--where", help="Only rows that fulfil this condition, in Spark's SQL.")
+@click.option("--run-id", help="Identifier of the run; generated and printed by default.")
 @click.option(
     "--max-rows-per-second",
     "rows_per_second",
     type=FiniteRange(min=0, min_open=True),
-    help="Let only so many jobs come due in each second, from the commit on.",
+    help="Number of jobs that come due in each second, from the commit on.",
 )
 @click.option(
     "--max-connections",
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
-    help="The most that copy to Postgres at the same time.",
+    help="Most connections that copy to Postgres at the same time.",
 )
 @click.option(
     "--option",
     "options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of the source's format; may be repeated.",
+    help="Option of the source's format; may be repeated.",
 )
 @click.option(
     "--register",
     multiple=True,
     metavar="MODULE:CLASS",
-    help="A Python data source to read with; may be repeated.",
+    help="Python data source to read with; may be repeated.",
 )
 @click.option("--dry-run", is_flag=True, help="Count the jobs, show ten of them, and stage nothing.")
 @spark_options
@@ -84,8 +86,8 @@ def backfill(
     SOURCE is a path that ends in .parquet, .csv, .json, .jsonl or .orc; a directory of this machine with such files;
     FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres.
 
-    The same --run-id again stages nothing if it was staged, and all of it if it was not. Redis lists are first in,
-    first out, so give a large run a queue of its own, and its workers that queue as the last of theirs.
+    Repeating a run with the same --run-id stages nothing if the run was staged, and all of it if it was not. Redis
+    lists are first in, first out, so give a large run a queue of its own, and name that queue last to its workers.
 
     \b
     drain backfill documents.parquet --job shop.index --args id --dry-run \\
@@ -111,7 +113,7 @@ def backfill(
             count, shown = work.preview(spark, plan)
         _show_preview(plan, count, shown, as_json=as_json)
         return
-    # Before it starts: whoever sees it fail can repeat it.
+    # Printed before the start, so that a failed run can be repeated.
     click.echo(f"run {plan.run_id}", err=True)
     with display.progress() as step:
         result = work.run(

@@ -1,4 +1,4 @@
-"""Options that the Spark commands share: how Spark runs, and what it reads."""
+"""Options that the Spark commands share: where Spark runs, and its settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drain.terminal.commandline import F
 from pipeline import history
 from pipeline.interruption import interruptible
 from pipeline.session import session
-from pipeline.sources import register_others
+from pipeline.sources import register_by_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,26 +22,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Settings of the Spark session of one command."""
+    """Settings of the Spark session of one command.
+
+    Attributes:
+        master: Spark's master URL; None for the default.
+        settings: Spark's settings by name.
+        verbose: Show Spark's log and progress.
+    """
 
     master: str | None
     settings: Mapping[str, str]
     verbose: bool
 
     @contextmanager
-    def session(
-        self, report: Callable[[str], None], sources_of_others: Sequence[str] = ()
-    ) -> Iterator[SparkSession]:
-        """Start a session with these settings, our data sources, and those named here as `module:Class`.
+    def session(self, report: Callable[[str], None], register: Sequence[str] = ()) -> Iterator[SparkSession]:
+        """Start a session with these settings and job-drain's data sources; the first signal cancels its jobs.
 
-        `report` is told that it starts.
+        Args:
+            report: Receives a line when Spark starts.
+            register: Further data sources, each named as `module:Class`.
         """
-        given = {"verbose": self.verbose, "gives_way": True}
+        given = {"verbose": self.verbose, "low_priority": True}
         with interruptible(session(self.master, self.settings, report=report, **given)) as spark:
             from pipeline import datasources
 
             datasources.register(spark)
-            register_others(spark, sources_of_others)
+            register_by_name(spark, register)
             yield spark
 
 
@@ -49,17 +55,17 @@ def warn_if_absent(spark: SparkSession, archive: str | None) -> None:
     """Warn if there is no archive at the path.
 
     Raises:
-        DrainError: Spark cannot look there.
+        DrainError: Spark has no driver for the path's file system, or cannot reach it.
     """
     if archive is not None and not history.exists(spark, archive):
         click.echo(f"there is no archive at {archive}: only what is in Postgres counts", err=True)
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Read settings that were given as NAME=VALUE.
+    """Parse settings that were given as NAME=VALUE.
 
     Raises:
-        click.UsageError: One has no equals sign.
+        click.UsageError: A setting has no equals sign, or no name.
     """
     split = [text.partition("=") for text in texts]
     for (name, equals, _), text in zip(split, texts, strict=True):
@@ -79,14 +85,14 @@ def spark_options(command: F) -> F:
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Show Spark's own log and progress."),
         click.option(
-            "--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; may be repeated."
+            "--conf", multiple=True, metavar="NAME=VALUE", help="Setting of Spark; may be repeated."
         ),
         click.option(
             "--master",
             envvar="SPARK_MASTER",
             show_envvar=True,
             metavar="URL",
-            help="Where Spark runs: local[4], spark://…, k8s://…, yarn. All cores of this machine by default.",
+            help="Spark's master: local[4], spark://…, k8s://…, yarn. All cores of this machine by default.",
         ),
     ):
         decorated = option(decorated)

@@ -24,19 +24,27 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Stage a job for each difference of two data sets.")
 @settings_options("database_url")
-@click.option("--source", required=True, help="The truth; spelled as for backfill.")
-@click.option("--target", required=True, help="What is to follow it; spelled in the same way.")
+@click.option("--source", required=True, help="Source of truth; written as for backfill.")
+@click.option("--target", required=True, help="Data set that has to follow the source; written alike.")
 @click.option(
     "--key",
     required=True,
     metavar="COLUMNS",
-    help="What tells rows apart, and the jobs' arguments in this order: tenant,id.",
+    help="Columns that identify a row, and the jobs' arguments in this order: tenant,id.",
 )
-@click.option("--version", metavar="COLUMN", help="Equal on both sides if the target is up to date.")
-@click.option("--compare", default="", metavar="COLUMNS", help="Or columns that are all equal then.")
-@click.option("--job", "job_name", required=True, help="For what is missing or different in the target.")
-@click.option("--delete-job", help="For what was deleted at the source; without it, that is only counted.")
-@click.option("--queue", default="default", show_default=True, help="Whose workers run them.")
+@click.option(
+    "--version", metavar="COLUMN", help="Column that is equal on both sides if the target is up to date."
+)
+@click.option(
+    "--compare", default="", metavar="COLUMNS", help="In place of --version: columns that are all equal then."
+)
+@click.option(
+    "--job", "job_name", required=True, help="Job for a key that is missing or different in the target."
+)
+@click.option(
+    "--delete-job", help="Job for a key that was deleted at the source; by default it is only counted."
+)
+@click.option("--queue", default="default", show_default=True, help="Queue of the jobs.")
 @click.option(
     "--priority",
     type=click.IntRange(-(2**31), 2**31 - 1),
@@ -44,35 +52,35 @@ if TYPE_CHECKING:
     show_default=True,
     help="Lower runs first; applications' own jobs have 0.",
 )
-@click.option("--tag", help="Where they come from, for people.")
-@click.option("--report", metavar="PATH", help="Keep the differences here, as Parquet.")
-@click.option("--run-id", help="Tells this run from others; made up and printed by default.")
+@click.option("--tag", help="Note for people on where the jobs come from.")
+@click.option("--report", metavar="PATH", help="Directory to write the differences to, as Parquet.")
+@click.option("--run-id", help="Identifier of the run; generated and printed by default.")
 @click.option(
     "--max-connections",
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
-    help="The most that copy to Postgres at the same time.",
+    help="Most connections that copy to Postgres at the same time.",
 )
 @click.option(
     "--source-option",
     "source_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Of the source's format, such as database_url=… for sql; may be repeated.",
+    help="Option of the source's format, such as database_url=… for sql; may be repeated.",
 )
 @click.option(
     "--target-option",
     "target_options",
     multiple=True,
     metavar="NAME=VALUE",
-    help="The same for the target.",
+    help="Option of the target's format; may be repeated.",
 )
 @click.option(
     "--register",
     multiple=True,
     metavar="MODULE:CLASS",
-    help="A Python data source to read with; may be repeated.",
+    help="Python data source to read with; may be repeated.",
 )
 @click.option("--dry-run", is_flag=True, help="Compare and count, and stage nothing.")
 @spark_options
@@ -97,11 +105,11 @@ def reconcile(
 
     Each side is a path that ends in .parquet, .csv, .json, .jsonl or .orc; a directory of this machine with such
     files; FORMAT:PATH for any other format of Spark's; or 'sql:SELECT …' on Postgres.
-    A column that the target calls otherwise is given as id=document_id.
+    A column with another name in the target is given as id=document_id.
 
-    A job gets the key, and has to bring the target to what the source holds when it runs; a delete job has to look
-    whether the source still lacks it. A key whose job waits already is left out, so running this twice does no
-    harm. Exits 0 whether or not anything differs.
+    A job gets the key, and has to bring the target to what the source holds when the job runs; a delete job has to
+    check that the source still lacks the key. A key whose job waits already is left out, so running this command twice
+    does no harm. Exits 0 whether or not there are differences.
 
     \b
     drain reconcile --source 'sql:SELECT id, version FROM documents' \\
@@ -131,7 +139,7 @@ def reconcile(
         if dry_run:
             result = work.count(url, plan, session, step)
         else:
-            # Before it starts: whoever sees it fail can repeat it.
+            # Printed before the start, so that a failed run can be repeated.
             click.echo(f"run {plan.run_id}", err=True)
             result = work.run(url, plan, session, step)
     if as_json:
@@ -141,7 +149,7 @@ def reconcile(
 
 
 def _columns(text: str, option: str, most: int | None = None) -> list[Pair]:
-    """Column names with commas between them, each also as SOURCE=TARGET."""
+    """Parse comma-separated column names, each NAME or SOURCE=TARGET."""
     split = [name.partition("=") for name in text.split(",")]
     found = [Pair(ours.strip(), (theirs if equals else ours).strip()) for ours, equals, theirs in split]
     if not all(name for pair in found for name in pair) or len(found) > (most or len(found)):
@@ -161,10 +169,10 @@ def _show(plan: work.Plan, result: work.Result, *, dry_run: bool) -> None:
     for reason, keys in result.reasons.items():
         table.add_row(reason, f"{keys:,}")
     Console(highlight=False, markup=False).print(table)
-    waiting = f"; for {result.waiting:,} more one waits already" if result.waiting else ""
+    waiting = f"; for {result.waiting:,} more a job waits already" if result.waiting else ""
     if dry_run:
         click.echo(f"{jobs} would be staged{waiting}; nothing was")
     else:
         click.echo(f"{jobs} staged on queue {plan.queue} in {wording.duration(result.seconds)}{waiting}")
     if result.reasons[DELETED] and not plan.delete_job:
-        click.echo("what was deleted at the source stays in the target: there is no --delete-job")
+        click.echo("keys that were deleted at the source stay in the target: there is no --delete-job")

@@ -19,38 +19,39 @@ from pipeline.commands.options import Runtime, spark_options, warn_if_absent
 from pipeline.stats import page, tables, words
 from pipeline.stats.as_json import as_json as plain
 from pipeline.stats.measures import measure
-from pipeline.stats.question import PERIODS, Question, moment
+from pipeline.stats.question import PERIODS, Question, parse_time
 
 if TYPE_CHECKING:
     from drain.config import Settings
     from pipeline.stats.report import Report
 
-# What a terminal shows of the periods; a page shows all of them.
+# Upper bound of the periods that a terminal shows; a page shows all of them.
 _LATEST = 24
+# Spaces between two columns.
 _GAP = 2
-# Of a job's name, however narrow the terminal.
+# Lower bound of the characters of a job's name, however narrow the terminal is.
 _LEAST = 12
 
 
 @click.command(short_help="Show counts, retries and times of jobs.")
 @settings_options("database_url")
 @click.option(
-    "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, metavar="PATH", help="Where archived days are."
+    "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, metavar="PATH", help="Path of the archive."
 )
 @click.option(
-    "--since", metavar="TIME", help="Only what ended since: 2026-11-01, 2026-11-01T12:00, 7d, 24h; UTC."
+    "--since", metavar="TIME", help="Only jobs that ended since 2026-11-01, 2026-11-01T12:00, 7d, 24h; UTC."
 )
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--job", help="Only jobs of this name.")
 @click.option(
-    "--per", type=click.Choice(list(PERIODS)), default="day", show_default=True, help="How long a period is."
+    "--per", type=click.Choice(list(PERIODS)), default="day", show_default=True, help="Length of a period."
 )
 @click.option(
     "--top",
     type=click.IntRange(1, 10_000),
     default=20,
     show_default=True,
-    help="How many jobs a table shows at most.",
+    help="Most jobs that a table shows.",
 )
 @click.option(
     "--html", "file", metavar="FILE", type=click.Path(path_type=Path), help="Write a page with plots as well."
@@ -72,27 +73,27 @@ def stats(
 ) -> None:
     """Show how the jobs went: counts, retries, waiting and processing times, over archived and live jobs together.
 
-    Waiting is from when a job was due until a worker claimed it. Only the latest claim is on record, so a job that
-    was claimed more than once counts for processing only: from the claim that finished it until then. Percentiles
-    are within 1 %, all other numbers are exact.
+    Waiting lasts from when a job was due until a worker claimed it. Only the latest claim is on record, so a job that
+    was claimed more than once has no waiting time. Processing lasts from the claim that finished the job until its
+    finish. Percentiles are within 1 %, all other numbers are exact.
 
-    Finished and dead jobs are those that ended since --since; staged and in flight is what there is now. A retried
-    job is one that finished after more than one attempt; "per job" is how many attempts a finished job took.
+    Finished and dead jobs are those that ended since --since; staged and in-flight jobs are those of now. A retried
+    job finished after more than one attempt; "per job" is the mean number of attempts of a finished job.
 
     \b
     drain stats --since 7d --per hour --html week.html
     drain stats --archive s3a://lake/jobs --queue mail --json
     """  # noqa: D301
-    question = Question(since=moment(since) if since is not None else None, queue=queue, job=job, per=per)
+    question = Question(since=parse_time(since) if since is not None else None, queue=queue, job=job, per=per)
     if file is not None:
         page.check(file)
     with display.progress() as step:
         with runtime.session(step) as spark:
             warn_if_absent(spark, archive)
-            step("reading what has finished")
+            step("reading finished jobs")
             report = measure(spark, settings.database_url, question, archive=archive)
         if file is not None:
-            step("drawing")
+            step("drawing the plots")
             page.write(file, report, about(question, report), top=top)
     if as_json:
         click.echo(json.dumps(plain(report, top)))
@@ -107,7 +108,7 @@ def about(question: Question, report: Report) -> str:
     where = [f"queue {question.queue}" if question.queue is not None else "all queues"]
     if question.job is not None:
         where.append(f"job {question.job}")
-    since = f"since {clock(report.since)}" if report.since else "all that is kept"
+    since = f"since {clock(report.since)}" if report.since else "all jobs that are kept"
     seen = f"{since}, as of {clock(report.at)}"
     before = report.dropped_before
     if before and (not report.since or report.since.date() < before):
@@ -132,9 +133,9 @@ def _show(report: Report, which: str, top: int) -> None:
 
 
 def _table(shown: tables.Table, width: int) -> Table:
-    """Print a line for each row: a name that does not fit loses its beginning."""
+    """Make the table for a terminal, with one line for each row: a name that is too long loses its beginning."""
     texts = shown.texts
-    # Units right behind their digits: seven durations and a name are 80 characters.
+    # Without a space before the unit, seven durations and a name fit into 80 characters.
     rows = [[*row[:texts], *(cell.replace(" ", "") for cell in row[texts:])] for row in shown.rows]
     columns = dict(zip(shown.columns, zip(*rows, strict=True), strict=True))
     if "job" in columns:
@@ -144,7 +145,7 @@ def _table(shown: tables.Table, width: int) -> Table:
         box=None, pad_edge=False, header_style="dim", padding=(0, _GAP, 0, 0), collapse_padding=True
     )
     for index, (name, cells) in enumerate(columns.items()):
-        # Only a heading that is wider than what is below it may take a second line.
+        # Only a heading that is wider than its cells may take a second line.
         table.add_column(
             Text(name),
             justify="left" if index < texts else "right",

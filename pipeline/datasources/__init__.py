@@ -7,8 +7,8 @@
     spark.read.format("finished_jobs").option("where", "queue = 'mail'").load()
     spark.readStream.format("finished_jobs").load()
 
-The database is that of DRAIN_DATABASE_URL in the driver's environment, or of the option `database_url`. Whatever
-runs in executors needs this package installed there too.
+The database is that of DRAIN_DATABASE_URL in the driver's environment, or of the option `database_url`. On other
+machines, Spark's executors need this package installed there too.
 
 The modules, from the bottom:
 
@@ -17,7 +17,7 @@ The modules, from the bottom:
     conditions       Spark's filters as conditions in SQL
     options          options of the data sources, checked
     snapshot         one instant for many connections
-    snapshot_holder  the process that holds it open for a stream's readers
+    snapshot_holder  the process that holds a snapshot open for the tables' readers
     tables           reading: a job table in parallel, by ranges of its blocks
     follow           reading: `finished_jobs` as a stream
     query            reading: the rows of any SELECT
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register the job tables with this session under their names; safe to repeat."""
+    """Register the job tables with this session under their names, and `postgres_query`; safe to repeat."""
     from pipeline.datasources.query import PostgresQuery
     from pipeline.datasources.tables import DeadJobs, FinishedJobs, InflightJobs, StagedJobs
 

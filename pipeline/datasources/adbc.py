@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from adbc_driver_manager.dbapi import Connection
 
-# Some ten thousand rows of a kilobyte each. ADBC's own default is 16 MiB.
+# Size of a batch: some ten thousand rows of a kilobyte each. ADBC's own default is 16 MiB.
 _BATCH_BYTES = 8 * 1024 * 1024
 
 
@@ -22,7 +22,8 @@ def connect(database_url: str, application_name: str) -> Iterator[Connection]:
     """Connect and open a transaction, which is rolled back at the end of the block unless it was committed.
 
     Raises:
-        UnavailableError: The server cannot be reached, or is lost; without the password.
+        UnavailableError: The server cannot be reached, or the connection is lost; the text has no password.
+        DrainError: The server refused a statement.
     """
     import adbc_driver_manager
     from adbc_driver_postgresql import dbapi

@@ -27,7 +27,7 @@ _JOB = {
 }
 _LIMITS = {"expires_at": "timestamp", "max_attempts": "int", "timeout_seconds": "int"}
 
-# Names and kinds, by table. JSON travels as its text; what Spark makes of it is for its own functions.
+# Columns by table, each with its kind. JSON is transferred as its text; Spark's own functions parse it.
 TABLES = {
     "staged_jobs": _JOB | _LIMITS | {"matured_at": "timestamp", "salt": "bigint"},
     "inflight_jobs": _JOB
@@ -68,10 +68,10 @@ TABLES = {
     },
 }
 
-# The columns that whoever stages may give.
+# Columns of `staged_jobs` that can be written, each with its kind.
 STAGEABLE = {name: TABLES["staged_jobs"][name] for name in columns.STAGEABLE.split(", ")}
 
-# How values are written as JSON: nothing is left out, and times keep their microseconds.
+# Options of Spark's JSON functions: no field is left out, and times keep their microseconds.
 JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -86,7 +86,7 @@ def spark_schema(table: str, names: Sequence[str]) -> str:
 
 
 def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
-    """Describe the columns as the Arrow schema that Spark expects."""
+    """Describe columns, given by name and kind, as the Arrow schema that Spark expects."""
     import pyarrow as pa
 
     types = {
@@ -110,7 +110,7 @@ def chosen(table: str, text: str | None) -> list[str]:
     """Choose columns: all of them, or those of a comma-separated list.
 
     Raises:
-        ConfigError: One is no column of the table.
+        ConfigError: The table has no column of such a name.
     """
     known = TABLES[table]
     names = [name.strip() for name in text.split(",")] if text else list(known)

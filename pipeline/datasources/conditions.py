@@ -11,7 +11,7 @@ from psycopg import sql
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-# What a reader asks for often, and an index or a partition can answer.
+# Columns whose filters are pushed down: readers often filter by them, and an index or a partition can answer.
 PUSHED = frozenset(
     {"id", "queue", "job_name", "tag"}
     | {"staged_at", "moved_at", "claimed_at", "finished_at", "died_at", "scheduled_at"}
@@ -46,7 +46,7 @@ def condition(given: Filter) -> str | None:
 
 
 def _compared(column: str, operator: str, value: Any) -> str | None:
-    # Texts are in the database's order, which is not Spark's.
+    # The database orders texts by its collation, Spark by their bytes.
     if isinstance(value, str) and operator != "=":
         return None
     literal = _literal(value)
@@ -68,5 +68,5 @@ def _literal(value: Any) -> str | None:
         if value.tzinfo is None:
             return None
         return f"timestamptz {sql.Literal(value.isoformat()).as_string()}"
-    # PostgreSQL has no text with a NUL, and takes no such literal.
+    # PostgreSQL has no text with a NUL, and refuses such a literal.
     return None if isinstance(value, str) and "\0" in value else sql.Literal(value).as_string()

@@ -14,23 +14,26 @@ from drain.tables import finished
 from pipeline.datasources import adbc, columns, options
 
 _TABLE = "finished_jobs"
+# Default of `max_rows`.
 _MAX_ROWS = 200_000
 
-# Whatever is not visible yet belongs to a transaction from pg_snapshot_xmin() on. (PostgreSQL 14 has no max(xid8).)
+# Rows after the start that no invisible row can precede: every transaction that is not visible yet has a number from
+# pg_snapshot_xmin() on. (PostgreSQL 14 has no max(xid8).)
 _SEEN = """
 finished_jobs WHERE finished_xid > %(start)s::text::xid8 AND finished_xid < pg_snapshot_xmin(pg_current_snapshot())
 """
-# A database that was restored from a dump may have rows, or a reader with a checkpoint, of a server that was further.
+# True if transaction numbers of rows or of the start are beyond those of this server: the database was restored from a
+# dump of another server, or the checkpoint is from before that.
 _IS_OF_ANOTHER_SERVER = """
 SELECT greatest((SELECT finished_xid FROM finished_jobs ORDER BY finished_xid DESC LIMIT 1), %(start)s::text::xid8)
     >= pg_snapshot_xmax(pg_current_snapshot())
 """
 _OF_ANOTHER_SERVER = (
-    "finished_jobs, or the checkpoint, knows of transactions that this server has not had yet: the database has moved "
-    f"here. Execute {finished.ADOPT}, and begin with a new checkpoint"
+    "finished_jobs, or the checkpoint, has transaction numbers that this server has not reached yet: the database has "
+    f"moved here from another server. Execute {finished.ADOPT}, and begin with a new checkpoint"
 )
 _LATEST = f"SELECT finished_xid::text::bigint FROM {_SEEN} ORDER BY finished_xid DESC LIMIT 1"
-# The last transaction that still fits; the first one fits whatever its size.
+# Last transaction within the limit of rows; if the first alone exceeds the limit, the first.
 _LATEST_THAT_FITS = f"""
 WITH too_far AS (
     SELECT finished_xid AS xid FROM {_SEEN} ORDER BY finished_xid OFFSET %(rows)s LIMIT 1
@@ -44,9 +47,10 @@ FROM too_far
 class FinishedJobsStream(DataSourceStreamReader):
     """Stream of the rows of all transactions before the oldest open one, so that no row can appear behind it.
 
-    A transaction that stays open for an hour holds the stream up for as long, and loses it nothing.
+    A transaction that stays open for an hour delays the stream by an hour, and loses no row.
 
-    Options: `max_rows` of a batch (200,000, or the transaction's that crosses it); `database_url`; `columns`.
+    Options: `max_rows` of a batch (200,000; the rows of one transaction are never divided, and may be more);
+    `database_url`; `columns`.
     """
 
     def __init__(self, database_url: str, given: Mapping[str, str], names: Sequence[str]) -> None:
@@ -66,7 +70,7 @@ class FinishedJobsStream(DataSourceStreamReader):
         """Find the last transaction of the next batch; returns the start again if there is nothing new.
 
         Raises:
-            DrainError: The rows, or the start, are of a server that had come further than this one.
+            DrainError: The rows, or the start, have transaction numbers of another server, beyond those of this one.
         """
         connection = postgres.connect(self._database_url, "drain spark stream")
         with connection, postgres.reachable(self._database_url):
@@ -77,7 +81,7 @@ class FinishedJobsStream(DataSourceStreamReader):
             found = None
             if isinstance(limit, ReadMaxRows):
                 found = connection.execute(_LATEST_THAT_FITS, parameters).fetchone()
-            # They all fit.
+            # Fewer rows than the limit are left.
             found = found or connection.execute(_LATEST, parameters).fetchone()
         return {"xid": int(found[0])} if found else start
 

@@ -13,7 +13,7 @@ def database_url(options: Mapping[str, str]) -> str:
     """Read the option `database_url`, or else the environment.
 
     Raises:
-        ConfigError: Neither names a database, or it cannot be read.
+        ConfigError: Neither is given, or the URL is malformed.
     """
     given = options.get("database_url") or os.environ.get(VARIABLES["database_url"])
     return Settings.from_texts({"database_url": given}).database_url
@@ -23,7 +23,7 @@ def whole(options: Mapping[str, str], name: str, default: int) -> int:
     """Read an option that is a whole number above zero.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The text is no such number.
     """
     text = options.get(name, str(default)).strip()
     if not (text.isascii() and text.isdecimal() and int(text)):
@@ -35,7 +35,7 @@ def positive(options: Mapping[str, str], name: str, default: float) -> float:
     """Read an option that is a number above zero.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The text is no such number.
     """
     text = options.get(name)
     if text is None:
@@ -44,7 +44,7 @@ def positive(options: Mapping[str, str], name: str, default: float) -> float:
         number = float(text)
     except ValueError:
         number = 0.0
-    # Not `<= 0`: NaN is no number either.
+    # Not `number <= 0`, which is false for NaN.
     if not number > 0:
         raise ConfigError(f"option {name} must be a number above 0, not {text!r}")
     return number

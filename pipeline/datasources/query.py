@@ -19,9 +19,10 @@ from pipeline.datasources import options as given_options
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection
 
-# The years 1 to 9999. Infinity arrives as a number like any other.
+# Bounds of the years 1 to 9999, which Python can represent. Infinity arrives as a number outside of them.
 _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS = (-719_162, 2_932_896)
+# Name of the connections in pg_stat_activity.
 _APPLICATION = "drain spark query"
 
 
@@ -36,7 +37,7 @@ class PostgresQuery(DataSource):
         self.database_url = given_options.database_url(options)
         self.query = options.get("query", "").strip().rstrip(";")
         if not self.query:
-            raise ConfigError("option query is missing: which SELECT?")
+            raise ConfigError("option query is missing: the SELECT to read")
 
     @classmethod
     def name(cls) -> str:
@@ -47,7 +48,7 @@ class PostgresQuery(DataSource):
         """Ask Postgres for the columns that the query returns."""
         with adbc.connect(self.database_url, _APPLICATION) as connection:
             schema = adbc.schema_of(connection, _readable(connection, self.query))
-        return StructType(list(from_arrow_schema(_as_spark_has_it(schema)).fields))
+        return StructType(list(from_arrow_schema(_spark_compatible(schema)).fields))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  (Spark's own)
         """Read the rows."""
@@ -70,13 +71,14 @@ class _QueryReader(DataSourceReader):
 
     def _batches(self, connection: Connection) -> Iterator[pa.RecordBatch]:
         statement = _readable(connection, self._query)
-        schema = _as_spark_has_it(adbc.schema_of(connection, statement))
+        schema = _spark_compatible(adbc.schema_of(connection, statement))
         for batch in adbc.batches(connection, statement, schema):
-            _refuse_times_of_no_calendar(batch)
+            _refuse_times_out_of_range(batch)
             yield batch
 
 
-def _refuse_times_of_no_calendar(batch: pa.RecordBatch) -> None:
+def _refuse_times_out_of_range(batch: pa.RecordBatch) -> None:
+    """Raise a DrainError for a time that Python has no value for."""
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_timestamp(field.type):
             first, last = _MICROSECONDS
@@ -104,7 +106,7 @@ def _readable(connection: Connection, query: str) -> str:
     return f"SELECT {', '.join(names)} FROM ({query}\n) AS given"
 
 
-def _as_spark_has_it(schema: pa.Schema) -> pa.Schema:
+def _spark_compatible(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, _spark_type(field.type)) for field in schema])
 
 

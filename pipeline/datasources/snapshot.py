@@ -21,7 +21,7 @@ from pipeline.datasources import adbc
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection as ArrowConnection
 
-# Readers are known to the keeper by this name.
+# Name of a reader's connection in pg_stat_activity, by which the holder counts the readers of its snapshot.
 READER = "drain spark {}"
 
 _EXPORT = "SELECT pg_export_snapshot()"
@@ -32,11 +32,12 @@ def exported(connection: Connection, tables: Sequence[str]) -> Iterator[str]:
     """Export a snapshot of these tables and hold it open while the block runs; yields the snapshot's name.
 
     A partition that is truncated or dropped as a whole is gone for every snapshot, older ones too, so the tables are
-    locked before the snapshot is taken: until the block ends no partition of theirs is dropped. Nobody else waits.
+    locked before the snapshot is taken: until the block ends none of their partitions is dropped. Readers and writers
+    never wait for this lock.
 
     Args:
-        connection: In autocommit mode. The block may ask it for what this very instant shows.
-        tables: Names of tables of ours.
+        connection: Connection in autocommit mode. In the block its statements see the same instant.
+        tables: Names of job tables.
     """
     with postgres.transaction(connection, IsolationLevel.REPEATABLE_READ):
         for table in tables:
@@ -47,10 +48,10 @@ def exported(connection: Connection, tables: Sequence[str]) -> Iterator[str]:
 
 @contextmanager
 def joined(database_url: str, name: str) -> Iterator[ArrowConnection]:
-    """Connect, for reading, to the instant that a snapshot shows.
+    """Connect for reading; statements on the connection see the instant of the snapshot.
 
     Raises:
-        UnavailableError: The snapshot has ended, or the server is away.
+        UnavailableError: The snapshot has ended, or the server cannot be reached.
     """
     import adbc_driver_manager
 
@@ -60,25 +61,26 @@ def joined(database_url: str, name: str) -> Iterator[ArrowConnection]:
             cursor.execute(f"SET TRANSACTION SNAPSHOT {Literal(name).as_string()}")
         except adbc_driver_manager.Error:
             raise UnavailableError(
-                f"the snapshot {name} has ended: read the table anew, cache() what you need twice, or let an "
-                "unused one be kept for longer with the option snapshot_seconds"
+                f"the snapshot {name} has ended: read the table again, cache() rows that are needed twice, or keep "
+                "unused snapshots longer by the option snapshot_seconds"
             ) from None
-        # A partition is read by its own name, and its bounds are to be known all the same.
+        # Partitions are read by their own names; with this, the planner uses a partition's bounds all the same.
         cursor.execute("SET LOCAL constraint_exclusion = on")
         cursor.execute("SET LOCAL jit = off")
         yield connection
 
 
-def keep(database_url: str, table: str, unused_seconds: float) -> str:
+def hold(database_url: str, table: str, unused_seconds: float) -> str:
     """Start a process that holds a snapshot of a table open, for readers that start later.
 
-    Spark plans a read in one short-lived process and executes it in others, and tells nobody when it has ended. So
-    the keeper looks for its readers' connections, and ends when it has seen none for a while, or when Spark is gone.
+    Spark plans a read in one short-lived process, executes it in others, and does not report when the read has ended.
+    So the holder looks for the connections of its readers, and ends when it has seen none for a while, or when Spark
+    has ended.
 
     Args:
-        database_url: Of the database.
-        table: To be read.
-        unused_seconds: How long to wait for the next reader.
+        database_url: URL of the database.
+        table: Name of the job table.
+        unused_seconds: Seconds without a reader after which the holder ends.
 
     Returns:
         The snapshot's name.
@@ -92,17 +94,17 @@ def keep(database_url: str, table: str, unused_seconds: float) -> str:
         "unused_seconds": unused_seconds,
         "spark": os.getppid(),
     }
-    keeper = subprocess.Popen(
+    holder = subprocess.Popen(
         [sys.executable, "-m", "pipeline.datasources.snapshot_holder"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        # The planner's end is not the keeper's.
+        # The holder outlives the process that plans the read.
         start_new_session=True,
     )
-    # Not as an argument: others on this machine could read the password.
-    with cast("IO[str]", keeper.stdin) as orders, cast("IO[str]", keeper.stdout) as answers:
+    # Not as an argument: other users of this machine could read the password.
+    with cast("IO[str]", holder.stdin) as orders, cast("IO[str]", holder.stdout) as answers:
         orders.write(json.dumps(order) + "\n")
         orders.flush()
         answer = json.loads(answers.readline() or '{"error": "the snapshot could not be taken"}')

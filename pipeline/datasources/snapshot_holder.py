@@ -1,4 +1,4 @@
-"""Process that holds a snapshot open for Spark's readers; see `snapshot.keep`."""
+"""Process that holds a snapshot open for Spark's readers; see `snapshot.hold`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from drain.database.postgres import Connection
 from drain.errors import DrainError
 from pipeline.datasources import snapshot
 
+# Interval between two looks for readers.
 _LOOK_SECONDS = 1.0
 _READERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
 
@@ -24,7 +25,7 @@ def main() -> None:
         connection = postgres.connect(order["database_url"], "drain snapshot")
         with connection, snapshot.exported(connection, [order["table"]]) as name:
             _answer({"snapshot": name})
-            _stay(connection, name, order["unused_seconds"], order["spark"])
+            _hold_while_used(connection, name, order["unused_seconds"], order["spark"])
     except DrainError as error:
         _answer({"error": str(error)})
 
@@ -33,7 +34,7 @@ def _answer(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)  # noqa: T201  (the answer of a program to a program)
 
 
-def _stay(connection: Connection, name: str, unused_seconds: float, spark: int) -> None:
+def _hold_while_used(connection: Connection, name: str, unused_seconds: float, spark: int) -> None:
     used_at = monotonic()
     while monotonic() - used_at < unused_seconds and _is_alive(spark):
         (readers,) = postgres.fetch_one(connection, _READERS, (snapshot.READER.format(name),))

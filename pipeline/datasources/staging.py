@@ -26,15 +26,19 @@ if TYPE_CHECKING:
 
     from drain.database.postgres import Connection
 
+# Default of `max_connections`.
 _MAX_CONNECTIONS = 8
-# The commit of tens of millions of rows.
+# Timeout for a statement: the commit of tens of millions of rows takes hours.
 _COMMIT_SECONDS = 6 * 3600
+# Timeout for a lock.
 _LOCK_SECONDS = 60
+# Upper bound of the pause between two attempts to lock a slot.
 _LONGEST_WAIT_SECONDS = 1.0
 
-# A task that copies holds one of a few locks, each of which is a place.
-_PLACE = f"SELECT pg_try_advisory_xact_lock({locks.BULK_PLACE})"
+# Lock of one slot: a task that copies holds one of `max_connections` slots.
+_LOCK_SLOT = f"SELECT pg_try_advisory_xact_lock({locks.BULK_PLACE})"
 
+# Spark's types that are accepted for each kind of column.
 _ACCEPTED = {
     "string": ("string",),
     "json": ("string",),
@@ -45,7 +49,7 @@ _ACCEPTED = {
 
 @dataclass
 class Copied(WriterCommitMessage):
-    """Report of one task: the rows that it has copied to the side table, and committed there."""
+    """Message of one task to the driver: the number of rows that it has copied to the side table and committed."""
 
     task: int
     rows: int
@@ -54,12 +58,12 @@ class Copied(WriterCommitMessage):
 class Staging(DataSourceArrowWriter):
     """Writer that stages a job for each row, with the columns `job_name`, `job_args`, … of `staged_jobs`.
 
-    Spark may start a task twice, kill one that goes on to commit a part of its rows, or fail half-way. So tasks copy
-    to a side table that belongs to this write alone, and say under which number; the driver's commit stages the rows
-    of exactly those tasks that Spark counts, together with a note that this run has been staged.
+    Spark may start a task twice, kill a task that goes on to commit a part of its rows, or fail half-way. So tasks copy
+    to a side table that belongs to this write alone, each row with the number of its task; the driver's commit stages
+    the rows of exactly those tasks that Spark reports, together with a note that this run has been staged.
 
-    Options: `run_id` (required), `database_url`, `max_connections` (8), `rows_per_second` (how many come due in each
-    second; all at once by default).
+    Options: `run_id` (required), `database_url`, `max_connections` (8), `rows_per_second` (number of jobs that come due
+    in each second; all at once by default).
 
     Raises:
         ConfigError: An option or a column is missing or unknown.
@@ -72,9 +76,7 @@ class Staging(DataSourceArrowWriter):
         self._database_url = database_url
         self._run_id = given.get("run_id", "")
         if not self._run_id:
-            raise ConfigError(
-                "option run_id is missing: what tells this run from others, such as reindex-2026-11"
-            )
+            raise ConfigError("option run_id is missing: a name for this run alone, such as reindex-2026-11")
         if overwrite:
             raise ConfigError('staged_jobs can only be appended to: use mode("append")')
         self._connections = options.whole(given, "max_connections", _MAX_CONNECTIONS)
@@ -90,20 +92,20 @@ class Staging(DataSourceArrowWriter):
         task = _task_attempt()
         first = next((batch for batch in iterator if batch.num_rows), None)
         if first is None or self._side_table is None:
-            # Spark wants the rows to be taken all the same.
+            # Spark requires that the iterator is exhausted.
             for _ in iterator:
                 pass
             return Copied(task, 0)
         schema = _copied_schema(self._names)
-        rows = (_numbered(batch, schema, task) for batch in chain([first], iterator) if batch.num_rows)
+        rows = (_with_task(batch, schema, task) for batch in chain([first], iterator) if batch.num_rows)
         try:
-            with self._place() as connection:
+            with self._in_slot() as connection:
                 copied = adbc.copy(connection, self._side_table, rows, schema)
                 connection.commit()
         except DrainError:
             if not self._is_staged():
                 raise
-            # By another driver, which has dropped all that belonged to the run.
+            # Another driver has staged the run, and has dropped its side tables.
             return Copied(task, 0)
         return Copied(task, copied)
 
@@ -112,7 +114,7 @@ class Staging(DataSourceArrowWriter):
             return bulk.rows_of(connection, self._run_id) is not None
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Stage what these tasks have copied, and note the run, in one transaction."""
+        """Stage the rows that these tasks have copied, and note the run, in one transaction."""
         if self._side_table is None:
             return
         tasks = [Task(each.task, each.rows) for each in messages if isinstance(each, Copied) and each.rows]
@@ -136,27 +138,27 @@ class Staging(DataSourceArrowWriter):
             yield connection
 
     @contextmanager
-    def _place(self) -> Iterator[ArrowConnection]:
+    def _in_slot(self) -> Iterator[ArrowConnection]:
         """Connect once fewer than `max_connections` other tasks copy to this side table."""
         while True:
             with adbc.connect(self._database_url, "drain spark copy") as connection:
-                if any(self._take(connection, place) for place in range(self._connections)):
+                if any(self._lock_slot(connection, slot) for slot in range(self._connections)):
                     yield connection
                     return
-            # Not connected while it waits: connections are what there are few of.
+            # Waiting tasks hold no connection, since the server has few.
             sleep(random.uniform(0.1, _LONGEST_WAIT_SECONDS))  # noqa: S311  (no secret)
 
-    def _take(self, connection: ArrowConnection, place: int) -> bool:
-        """Lock one of the places, if it is free, until the transaction ends."""
+    def _lock_slot(self, connection: ArrowConnection, slot: int) -> bool:
+        """Lock one of the slots until the transaction ends; returns False if another task holds it."""
         with connection.cursor() as cursor:
-            cursor.execute(_PLACE.format(name=f"{self._side_table}/{place}"))
+            cursor.execute(_LOCK_SLOT.format(name=f"{self._side_table}/{slot}"))
             return cursor.fetchone() == (True,)
 
 
 def _task_attempt() -> int:
     context = TaskContext.get()
     if context is None:
-        raise StageError("rows are copied within a task of Spark's only")
+        raise StageError("rows can be copied only within a task of Spark's")
     return context.taskAttemptId()
 
 
@@ -166,7 +168,7 @@ def _stageable(schema: StructType) -> list[str]:
         raise ConfigError(f"column job_name is missing; there are {', '.join(schema.names) or 'none'}")
     for field in schema.fields:
         if field.name not in kinds:
-            raise ConfigError(f"column {field.name!r} is none that can be staged: {', '.join(kinds)}")
+            raise ConfigError(f"column {field.name!r} cannot be staged; columns that can: {', '.join(kinds)}")
         given = field.dataType.simpleString()
         if given not in _ACCEPTED[kinds[field.name]]:
             hint = "; to_json(array(…)) makes one" if kinds[field.name] == "json" else ""
@@ -180,10 +182,10 @@ def _copied_schema(names: Sequence[str]) -> pa.Schema:
     return columns.arrow_schema({bulk.TASK: "bigint"} | {name: columns.STAGEABLE[name] for name in names})
 
 
-def _numbered(batch: pa.RecordBatch, schema: pa.Schema, task: int) -> pa.RecordBatch:
+def _with_task(batch: pa.RecordBatch, schema: pa.Schema, task: int) -> pa.RecordBatch:
     """Convert a batch to the side table's columns, with the number of the task."""
     number = pa.repeat(pa.scalar(task, pa.int64()), batch.num_rows)
     names = schema.names[1:]
-    # A number that is too large for its column is refused here, and not cut off.
+    # cast() refuses a number that is too large for its column, and does not truncate it.
     cast = [batch.column(name).cast(schema.field(name).type) for name in names]
     return pa.record_batch([number, *cast], schema=schema)

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceWriter, Filter
 
+# Default of `max_connections`.
 _MAX_CONNECTIONS = 8
+# Default of `snapshot_seconds`.
 _UNUSED_SECONDS = 60.0
-# 16 MB, for which a connection is worth its price.
+# Lower bound of the blocks that a task reads, 16 MB: for fewer, a connection costs more than it saves.
 _BLOCKS_PER_TASK = 2048
 
+# Leaf partitions that have blocks, each with their number.
 _LEAVES = """
 SELECT leaf::text, pg_relation_size(leaf) / current_setting('block_size')::bigint FROM (
     SELECT coalesce(tree.relid, main.oid)::regclass AS leaf
@@ -36,21 +39,20 @@ class JobTable(DataSource):
     """Data source for one of the job tables.
 
     Options: `database_url` (DRAIN_DATABASE_URL by default), `columns` (all by default, separated by commas), `where` (a
-    condition in Postgres' SQL), `max_connections` (8), `snapshot` (the name of an exported one; one is taken by
-    default and kept for as long as it is read), `snapshot_seconds` (60: for how long one that nobody reads is kept),
+    condition in Postgres' SQL), `max_connections` (8), `snapshot` (the name of an exported snapshot; by default one is
+    exported and held while it is read), `snapshot_seconds` (60: how long a snapshot without a reader is held),
     `pushdown` (`false`).
 
     With `pushdown`, filters of Spark's own on ids, names, queues and times reach Postgres too, if Spark's setting
-    `spark.sql.python.filterPushdown.enabled` is on. Then ask each DataFrame one question only: one that was asked with
-    a filter, and is asked again without, answers with the filter still on (seen with Spark 4.3). `where` has no such
-    memory.
+    `spark.sql.python.filterPushdown.enabled` is on. Then use each DataFrame for one query only: a DataFrame that was
+    queried with a filter, and then without, still applies the filter (seen with Spark 4.3). `where` has no such effect.
     """
 
     table: ClassVar[str]
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # In the driver: executors have an environment of their own.
+        # Read here, in the driver: executors have another environment.
         self.database_url = given_options.database_url(options)
 
     @classmethod
@@ -113,7 +115,7 @@ class Share(InputPartition):
 
     def __init__(self, snapshot_name: str, blocks: list[Blocks]) -> None:
         super().__init__(blocks)
-        # Here and not in the reader, which Spark has sent out before it asks for partitions.
+        # An attribute of the partition: Spark has copied the reader to the executors before it asks for partitions.
         self.snapshot = snapshot_name
         self.blocks = blocks
 
@@ -133,7 +135,7 @@ class JobTableReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Divide the table's blocks among at most `max_connections` tasks."""
-        name = self._snapshot or snapshot.keep(self._database_url, self._table, self._unused_seconds)
+        name = self._snapshot or snapshot.hold(self._database_url, self._table, self._unused_seconds)
         connection = postgres.connect(self._database_url, "drain spark")
         with connection, postgres.reachable(self._database_url):
             leaves = connection.execute(_LEAVES, [self._table]).fetchall()
@@ -141,7 +143,7 @@ class JobTableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of these blocks that fulfil the conditions, as of the snapshot."""
-        # A table without a block: Spark plans one task all the same.
+        # For a table without blocks, Spark plans one task with a partition of its own.
         if not isinstance(partition, Share):
             return
         schema = columns.arrow_schema({name: columns.TABLES[self._table][name] for name in self._names})
@@ -171,6 +173,7 @@ class FilteringReader(JobTableReader):
 
 
 def _shares(leaves: Iterable[tuple[str, int]], most: int) -> Iterator[list[Blocks]]:
+    """Divide the blocks into at most `most` shares of equal size."""
     leaves = list(leaves)
     size = max(_BLOCKS_PER_TASK, -(-sum(blocks for _, blocks in leaves) // most))
     share: list[Blocks] = []

@@ -1,17 +1,17 @@
-"""Statistics as JSON, for programs: a field may be added, and none is changed or removed.
+"""Statistics as JSON, for programs: later versions may add fields, and change or remove none.
 
-`at`, `since`, `per`     when, since when, hour or day
+`at`, `since`, `per`     the instant, the begin of the report's time or null, hour or day
 `dropped_before`         the day before which finished jobs were dropped unarchived, or null
 `total`                  of all jobs: `finished`, `retried`, `retried_share`, `attempts_per_job`, `failed_attempts`,
                          `dead` by reason, `staged`, `inflight`, `waiting`, `processing`, `slowest_id`
 `jobs`                   the same of each `queue` and `job_name`
-`periods`                what came to an end from `start` on: the same without `staged` and `inflight`
-`details`                the counts among them, of each `queue` and `job_name`
+`periods`                of each hour or day from `start` on: the same without `staged` and `inflight`
+`details`                the counts of each period, by `queue` and `job_name`
 `slowest`                `queue` and `job_name`, by p95 of `processing`
 `most_failing`           `queue` and `job_name`, by dead jobs and failed attempts
 
-`waiting` and `processing` are null or in seconds: `jobs` (over how many), `avg`, `min`, `max`, `p50`, `p90`, `p95`,
-`p99`. Times are ISO 8601 in UTC.
+`waiting` and `processing` are null, or in seconds: `jobs` (the number of jobs), `avg`, `min`, `max`, `p50`, `p90`,
+`p95`, `p99`. Times are ISO 8601 in UTC.
 """
 
 from __future__ import annotations

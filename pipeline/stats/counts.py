@@ -10,14 +10,14 @@ from typing import TypeAlias
 from drain.database.postgres import Connection
 from pipeline.stats.question import Question
 
-# Queue, name and number of the period since 1970; None stands for all of them.
+# Queue, name and number of the period since 1970; None in a place stands for all values.
 Key: TypeAlias = tuple[str | None, str | None, int | None]
 ALL: Key = (None, None, None)
 
 _CHOSEN = "(%(queue)s::text IS NULL OR queue = %(queue)s) AND (%(job)s::text IS NULL OR job_name = %(job)s)"
 _STAGED = f"SELECT queue, job_name, count(*) FROM staged_jobs WHERE {_CHOSEN} GROUP BY queue, job_name"
 _INFLIGHT = f"SELECT queue, job_name, count(*) FROM inflight_jobs WHERE {_CHOSEN} GROUP BY queue, job_name"
-# By name, by period, by both, and all together.
+# Counts by name, by period, by both, and of all together.
 _DEAD = f"""
 SELECT queue, job_name, period, reason, count(*), sum(attempts)
 FROM dead_jobs, LATERAL (SELECT floor(extract(epoch FROM died_at) / %(period)s)::bigint AS period) AS time
@@ -28,14 +28,14 @@ ORDER BY reason
 
 
 @dataclass(frozen=True)
-class Others:
-    """Counts of jobs that are not finished, of one name and queue.
+class Unfinished:
+    """Counts of jobs that are not finished, by queue, name and period.
 
     Attributes:
-        dead: How many were given up, by reason.
-        dead_attempts: How many attempts those took.
-        staged: How many wait, by queue and name.
-        inflight: How many are in flight.
+        dead: Number of dead jobs by reason.
+        dead_attempts: Number of attempts of the dead jobs.
+        staged: Number of staged jobs, over all periods.
+        inflight: Number of jobs in flight, over all periods.
     """
 
     dead: dict[Key, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
@@ -44,7 +44,7 @@ class Others:
     inflight: Counter[Key] = field(default_factory=Counter)
 
 
-def count(connection: Connection, question: Question, now: datetime) -> Others:
+def count(connection: Connection, question: Question, now: datetime) -> Unfinished:
     """Count unfinished jobs, in the transaction that is open on this connection."""
     given = {
         "queue": question.queue,
@@ -52,12 +52,12 @@ def count(connection: Connection, question: Question, now: datetime) -> Others:
         "since": question.begin(now),
         "period": question.period.total_seconds(),
     }
-    others = Others()
+    found = Unfinished()
     for queue, job_name, period, reason, jobs, attempts in connection.execute(_DEAD, given):
-        others.dead[queue, job_name, period][reason] = jobs
-        others.dead_attempts[queue, job_name, period] += attempts
-    for statement, counted in ((_STAGED, others.staged), (_INFLIGHT, others.inflight)):
+        found.dead[queue, job_name, period][reason] = jobs
+        found.dead_attempts[queue, job_name, period] += attempts
+    for statement, counted in ((_STAGED, found.staged), (_INFLIGHT, found.inflight)):
         for queue, job_name, jobs in connection.execute(statement, given):
             counted[queue, job_name, None] = jobs
             counted[ALL] += jobs
-    return others
+    return found

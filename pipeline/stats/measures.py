@@ -1,4 +1,4 @@
-"""Computation of the statistics: finished jobs in one pass of Spark's, all others by counts in Postgres."""
+"""Computation of the statistics: finished jobs in one pass of Spark, all others by counts in Postgres."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drain.tables import finished
 from pipeline import history
 from pipeline.failures import explained
 from pipeline.stats import counts
-from pipeline.stats.counts import ALL, Key, Others
+from pipeline.stats.counts import ALL, Key, Unfinished
 from pipeline.stats.question import Question
 from pipeline.stats.report import PERCENTILES, Finished, Group, Period, Report, Times
 
@@ -26,12 +26,13 @@ _COLUMNS = (
 )
 _SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Each bucket is 2 % wider than the one before, and stands for its middle.
+# Accuracy of a percentile: each bucket is 2 % wider than the one before it, and its middle stands for its values.
 _ACCURACY = 0.01
 _GROWTH = (1 + _ACCURACY) / (1 - _ACCURACY)
 
-# Whoever was claimed once has a token of 1, and whoever was dead before has a history: retried after a week, it
-# would seem to have waited for a week. Times are in microseconds; one of them is added, since 0 has no logarithm.
+# Waiting and processing time of each job, in microseconds. A waiting time is only known of a job that was claimed once,
+# whose token is 1, and was never dead, so it has no history: a dead job that is retried after a week would seem to have
+# waited for a week.
 _TIMED = """
 SELECT id, queue, job_name, attempts, unix_seconds(finished_at) div {period} AS period,
     CASE WHEN fencing_token = 1 AND history IS NULL
@@ -39,7 +40,8 @@ SELECT id, queue, job_name, attempts, unix_seconds(finished_at) div {period} AS 
     greatest(unix_micros(finished_at) - unix_micros(claimed_at), 0) AS ran
 FROM {rows}
 """
-# Each job counts in seven groups. What is left are at most some hundred buckets for each name and each period.
+# Counts by bucket: each job counts in seven groups. The result has at most some hundred buckets for each name and each
+# period. A microsecond is added to each time, since 0 has no logarithm.
 _COUNTED = """
 SELECT queue, job_name, period, waited_bucket, ran_bucket, grouping(waited_bucket) = 0 AS by_waited,
     count(*) AS jobs, count_if(attempts > 1) AS retried, sum(greatest(attempts, 1)) AS attempts,
@@ -51,7 +53,7 @@ FROM (
 GROUP BY GROUPING SETS ((waited_bucket), (ran_bucket), (period, waited_bucket), (period, ran_bucket),
     (queue, job_name, waited_bucket), (queue, job_name, ran_bucket), (queue, job_name, period))
 """
-# Those by waiting time hold the same jobs once more.
+# Measures of each group. The groups by waiting time hold the same jobs as those by processing time, and count once.
 _MEASURED = """
 SELECT queue, job_name, period,
     sum(jobs) FILTER (WHERE NOT by_waited) AS finished, sum(retried) FILTER (WHERE NOT by_waited) AS retried,
@@ -75,17 +77,17 @@ def measure(
     """Compute the statistics of all jobs, archived or not, as of one instant.
 
     Args:
-        spark: With the data sources registered.
-        database_url: Of the job tables.
-        question: Which jobs, and how finely.
-        archive: Where the archive is; without it, only what is in Postgres counts.
+        spark: Session with the data sources registered.
+        database_url: Database with the job tables.
+        question: Selection of jobs, and length of the periods.
+        archive: Path of the archive; without it, only jobs in Postgres count.
 
     Raises:
         DrainError: A table or the archive cannot be read.
     """
     with history.instant(database_url) as instant, explained():
         (now,) = fetch_one(instant.connection, "SELECT now()")
-        others = counts.count(instant.connection, question, now)
+        unfinished = counts.count(instant.connection, question, now)
         begin = question.begin(now)
         rows = instant.finished(
             spark,
@@ -96,7 +98,7 @@ def measure(
         )
         measured = _measured(spark, rows, question.period).collect()
         dropped_before, _ = finished.dropped_up_to(instant.connection)
-    return replace(_report(measured, others, question, now), dropped_before=dropped_before)
+    return replace(_report(measured, unfinished, question, now), dropped_before=dropped_before)
 
 
 def _measured(spark: SparkSession, rows: DataFrame, period: timedelta) -> DataFrame:
@@ -109,16 +111,16 @@ def _measured(spark: SparkSession, rows: DataFrame, period: timedelta) -> DataFr
     return spark.sql(statement, counted=counted)
 
 
-def _report(measured: Iterable[Row], others: Others, question: Question, now: datetime) -> Report:
+def _report(measured: Iterable[Row], unfinished: Unfinished, question: Question, now: datetime) -> Report:
     done = {(row.queue, row.job_name, row.period): _finished(row) for row in measured}
-    keys = {ALL, *done, *others.dead, *others.staged, *others.inflight}
-    groups = [_group(key, done, others) for key in keys if key[2] is None and key != ALL]
-    periods = [_period(key, done, others, question.period) for key in keys if key[2] is not None]
+    keys = {ALL, *done, *unfinished.dead, *unfinished.staged, *unfinished.inflight}
+    groups = [_group(key, done, unfinished) for key in keys if key[2] is None and key != ALL]
+    periods = [_period(key, done, unfinished, question.period) for key in keys if key[2] is not None]
     return Report(
         at=now.astimezone(UTC),
         since=question.begin(now),
         per=question.per,
-        total=_group(ALL, done, others),
+        total=_group(ALL, done, unfinished),
         jobs=sorted(groups, key=lambda job: (-job.done.finished, -job.died, job.queue, job.job_name)),
         periods=sorted((one for one in periods if one.queue is None), key=lambda one: one.start),
         details=sorted(
@@ -128,28 +130,28 @@ def _report(measured: Iterable[Row], others: Others, question: Question, now: da
     )
 
 
-def _group(key: Key, done: Mapping[Key, Finished], others: Others) -> Group:
+def _group(key: Key, done: Mapping[Key, Finished], unfinished: Unfinished) -> Group:
     queue, job_name, _ = key
     return Group(
         queue=queue,
         job_name=job_name,
         done=done.get(key, Finished()),
-        dead=others.dead.get(key, {}),
-        dead_attempts=others.dead_attempts[key],
-        staged=others.staged[key],
-        inflight=others.inflight[key],
+        dead=unfinished.dead.get(key, {}),
+        dead_attempts=unfinished.dead_attempts[key],
+        staged=unfinished.staged[key],
+        inflight=unfinished.inflight[key],
     )
 
 
-def _period(key: Key, done: Mapping[Key, Finished], others: Others, length: timedelta) -> Period:
+def _period(key: Key, done: Mapping[Key, Finished], unfinished: Unfinished, length: timedelta) -> Period:
     queue, job_name, number = key
     return Period(
         start=_EPOCH + (number or 0) * length,
         queue=queue,
         job_name=job_name,
         done=done.get(key, Finished()),
-        dead=others.dead.get(key, {}),
-        dead_attempts=others.dead_attempts[key],
+        dead=unfinished.dead.get(key, {}),
+        dead_attempts=unfinished.dead_attempts[key],
     )
 
 
@@ -169,10 +171,10 @@ def _finished(row: Row) -> Finished:
 def _times(
     jobs: int | None, total: int, shortest: int, longest: int, percentiles: Sequence[float] | None
 ) -> Times | None:
-    """Convert times from microseconds to seconds; None without percentiles, as for a name's single period."""
+    """Convert times from microseconds to seconds; None without percentiles, as for one period of one name."""
     if not jobs or percentiles is None:
         return None
-    # The middle of a bucket may lie beyond the only time that is in it.
+    # Clamped: the middle of a bucket may lie beyond the only time in it.
     within = (min(max(value, shortest), longest) / _SECOND for value in percentiles)
     return Times(
         jobs,

@@ -63,10 +63,10 @@ _PAGE = """<!DOCTYPE html>
 
 
 def check(path: Path) -> None:
-    """Check that a page can be written here, before hours are spent on its contents.
+    """Check that a page can be written at this path, before hours are spent on its contents.
 
     Raises:
-        ConfigError: Its directory is not there or cannot be written to, or it is a directory itself.
+        ConfigError: The directory is missing or cannot be written to, or the path is a directory.
     """
     if not path.parent.is_dir():
         raise ConfigError(f"there is no directory {path.parent}; make it, or name another file")
@@ -79,13 +79,13 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, report: Report, about: str, *, top: int) -> None:
-    """Write the page; a reader of the old one never sees half of the new one.
+    """Write the page in one step: a reader sees either the old page or the new one.
 
     Args:
-        path: Of the file.
-        report: What is to be on it.
-        about: A line on which jobs these are.
-        top: How many jobs the tables show at most.
+        path: Path of the file.
+        report: Report to show.
+        about: Line that describes which jobs the report covers.
+        top: Upper bound of the jobs that a table shows.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

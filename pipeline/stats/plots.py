@@ -14,7 +14,8 @@ from pipeline.stats.question import PERIODS
 from pipeline.stats.report import Period, Report, Times
 from pipeline.stats.words import seconds
 
-# Told apart with any eyes: the palette of Okabe and Ito, without its yellow, which is too light for a white page.
+# Colours of the queues, which people with any colour vision can distinguish: the palette of Okabe and Ito, without
+# its yellow, which is too light for a white page.
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A5195", "#8C8C8C")
 _REST = "#C4C4C4"
 _PERCENTILES = {"p50": "#56B4E9", "p95": "#0072B2", "p99": "#D55E00"}
@@ -25,14 +26,19 @@ _REASONS = {
     "unreadable": "#8C8C8C",
     "lease": "#0072B2",
 }
+# Upper bound of the queues with a colour of their own; all others are drawn together.
 _QUEUES = 7
-# Gaps between periods are drawn as gaps, up to this many of them.
+# Upper bound of the periods of an axis on which periods without jobs are drawn as gaps; longer axes skip them.
 _MOST_PERIODS = 20_000
+# Number of periods from which on bars touch each other, and lines have no markers.
 _MANY = 100
+# Upper bound of the days whose axis names each day.
 _FEW_DAYS = 14
-# Left to itself, the axis of a few days would name their noons.
+# Ticks of the axis of a few days; by default Plotly would name their noons.
 _EACH_DAY = {"dtick": 86_400_000, "ticklabelmode": "period"}
+# Upper bound of the ticks of an axis of durations.
 _MOST_TICKS = 9
+# Round durations in seconds that ticks are chosen from.
 _SECONDS = (1, 2, 5, 10, 20, 60, 120, 300, 600, 1200, 3600, 7200, 18_000, 43_200)
 _DAYS = (1, 2, 5, 10, 30, 90, 365, 1000, 3000)
 _TICKS = (
@@ -44,7 +50,7 @@ _TICKS = (
 
 @dataclass(frozen=True)
 class Plot:
-    """Figure of Plotly's, with its title."""
+    """Figure of Plotly, with its title and a line of description."""
 
     title: str
     about: str
@@ -151,7 +157,7 @@ def _lines(report: Report, starts: Sequence[datetime], times: Callable[[Period],
     figure = _figure(report, starts, "duration, logarithmic")
     drawn: list[float] = []
     for name, colour in _PERCENTILES.items():
-        # There is no zero on this axis.
+        # A logarithmic axis has no zero.
         values = [max(getattr(one, name), 1e-6) if (one := found.get(start)) else None for start in starts]
         drawn += [value for value in values if value]
         figure.add_scatter(
@@ -183,7 +189,7 @@ def _middles(starts: Iterable[datetime], length: timedelta) -> list[datetime]:
 
 
 def _line(colour: str, starts: Sequence[datetime]) -> dict[str, Any]:
-    # A single period between two gaps is no line.
+    # With markers, since a single period between two gaps has no line.
     mode = "lines+markers" if len(starts) < _MANY else "lines"
     return {"mode": mode, "connectgaps": False, "line": {"color": colour, "width": 2}, "marker": {"size": 5}}
 

@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 from drain.errors import ConfigError
 
+# Length of each kind of period.
 PERIODS = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-# What a text in single quotes holds, for Postgres and Spark alike; the rest is spelled by its code.
+# Parts of a text: characters that Postgres and Spark read alike in single quotes, or one that chr() has to write.
 _PLAIN = re.compile(r"([^'\\]+)|['\\]")
 
 
@@ -22,11 +23,11 @@ class Question:
     """Selection of jobs, and length of the periods.
 
     Attributes:
-        since: Those that were finished or given up at this time or later; a duration means that long ago, by the
-            database's clock. None: all there are.
-        queue: Only of this queue.
-        job: Only with this name.
-        per: A key of `PERIODS`.
+        since: Time from which on jobs have finished or died; a duration is subtracted from now, by the database's
+            clock. None: no limit.
+        queue: Queue of the jobs; None: all queues.
+        job: Name of the jobs; None: all names.
+        per: Kind of period, a key of `PERIODS`.
     """
 
     since: datetime | timedelta | None = None
@@ -50,7 +51,7 @@ class Question:
         """Condition on finished jobs, in SQL that Postgres and Spark both understand; None for all of them."""
         begin = self.begin(now)
         conditions = [
-            # A literal with its offset: neither of them asks for the session's time zone.
+            # A literal with its offset, whose meaning does not depend on the session's time zone.
             f"finished_at >= '{begin.isoformat(sep=' ')}'" if begin else None,
             f"queue = {literal(self.queue)}" if self.queue is not None else None,
             f"job_name = {literal(self.job)}" if self.job is not None else None,
@@ -58,11 +59,11 @@ class Question:
         return " AND ".join(condition for condition in conditions if condition) or None
 
 
-def moment(text: str) -> datetime | timedelta:
+def parse_time(text: str) -> datetime | timedelta:
     """Parse a time as people write it: 2026-11-01, 2026-11-01T12:00+01:00, 7d, 24h; UTC unless it says otherwise.
 
     Raises:
-        ConfigError: It is none of these.
+        ConfigError: The text is none of these.
     """
     ago = _AGO.fullmatch(text.strip())
     try:
@@ -75,6 +76,6 @@ def moment(text: str) -> datetime | timedelta:
 
 
 def literal(text: str) -> str:
-    """Quote a text for SQL. Postgres and Spark disagree on backslashes, and on how a quote is written within quotes."""
+    """Quote a text for SQL of Postgres and of Spark, which differ in backslashes and in quotes within quotes."""
     parts = [f"'{found[1]}'" if found[1] else f"chr({ord(found[0])})" for found in _PLAIN.finditer(text)]
     return f"({' || '.join(parts)})" if parts else "''"

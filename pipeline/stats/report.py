@@ -28,12 +28,12 @@ class Finished:
     """Figures of finished jobs.
 
     Attributes:
-        finished: How many.
-        retried: How many of them took more than one attempt.
-        attempts: Of all of them together.
-        waiting: From due to claimed, of those that took one attempt; None if none did.
-        processing: From claimed to finished.
-        slowest_id: Which was processed for longest.
+        finished: Number of finished jobs.
+        retried: Number of finished jobs that took more than one attempt.
+        attempts: Number of attempts of all finished jobs.
+        waiting: Time from due to claimed, of jobs that were claimed once; None if there are none.
+        processing: Time from claimed to finished.
+        slowest_id: Id of the job with the longest processing time.
     """
 
     finished: int = 0
@@ -55,20 +55,20 @@ class Finished:
 
     @property
     def failed_attempts(self) -> int:
-        """Attempts that failed before the one that finished."""
+        """Number of failed attempts of the finished jobs."""
         return max(0, self.attempts - self.finished)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Ended jobs: those of one name on one queue, or of all where these are None.
+    """Ended jobs of one name on one queue, or of all names and queues if these are None.
 
     Attributes:
-        queue: Theirs.
-        job_name: Theirs.
-        done: Those that finished.
-        dead: How many were given up, by reason.
-        dead_attempts: Attempts of those, which all failed.
+        queue: Queue of the jobs; None for all queues.
+        job_name: Name of the jobs; None for all names.
+        done: Figures of the finished jobs.
+        dead: Number of dead jobs by reason.
+        dead_attempts: Number of attempts of the dead jobs, which all failed.
     """
 
     queue: str | None = None
@@ -90,7 +90,7 @@ class Ended:
 
     @property
     def failed_attempts(self) -> int:
-        """Number of failed attempts."""
+        """Number of failed attempts of finished and of dead jobs."""
         return self.done.failed_attempts + self.dead_attempts
 
 
@@ -114,14 +114,14 @@ class Report:
     """Report of statistics.
 
     Attributes:
-        at: The instant that it describes, by the database's clock.
-        since: Only what ended at this time or later; None: all there is.
-        per: hour or day.
-        total: Of all jobs together.
-        jobs: By queue and name; the most frequent first.
-        periods: Those in which anything ended, the earliest first.
-        details: The same by queue and name; counts only.
-        dropped_before: Finished jobs of the days before this one have been dropped unarchived; None if none have.
+        at: Instant that the report describes, by the database's clock.
+        since: Time from which on ended jobs are covered; None: all jobs that are kept.
+        per: Kind of the periods: hour or day.
+        total: Figures of all jobs together.
+        jobs: Figures by queue and name, the most frequent first.
+        periods: Figures of the periods in which a job ended, the earliest first.
+        details: Counts of the periods by queue and name, without times.
+        dropped_before: Day before which finished jobs have been dropped unarchived; None if none have.
     """
 
     at: datetime

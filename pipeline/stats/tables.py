@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from drain.visible import visible
 from pipeline.stats.report import Ended, Group, Period, Report, Times
-from pipeline.stats.words import seconds, share, some
+from pipeline.stats.words import count_or_dash, seconds, share
 
 _TIMES = ("avg", "min", "p50", "p90", "p95", "p99", "max")
 
@@ -26,9 +26,9 @@ def tables(report: Report, *, top: int, periods: int | None = None) -> list[Tabl
     """Make the tables that have a row: counts, waiting and processing times, periods, slowest and most failing jobs.
 
     Args:
-        report: What to show.
-        top: How many jobs at most; the most frequent, slowest or most failing.
-        periods: How many of the latest periods; None for all of them.
+        report: Report to show.
+        top: Upper bound of the jobs of a table: the most frequent, slowest or most failing.
+        periods: Number of the latest periods; None for all of them.
     """
     jobs = report.jobs[:top]
     rest = len(report.jobs) - len(jobs)
@@ -56,12 +56,12 @@ def _counts(title: str, jobs: Sequence[Group], total: Group) -> Table:
 
 def _numbers(job: Group) -> list[str]:
     return [
-        some(job.done.finished),
+        count_or_dash(job.done.finished),
         share(job.done.retried_share),
         f"{job.done.attempts_per_job:.2f}" if job.done.finished else "–",
-        some(job.died),
-        some(job.staged),
-        some(job.inflight),
+        count_or_dash(job.died),
+        count_or_dash(job.staged),
+        count_or_dash(job.inflight),
     ]
 
 
@@ -86,7 +86,11 @@ def _periods(per: str, periods: Sequence[Period], most: int | None) -> Table:
     rows = [
         [
             f"{period.start:{'%Y-%m-%d %H:%M' if per == 'hour' else '%Y-%m-%d'}}",
-            *(some(period.done.finished), share(period.done.retried_share), some(period.died)),
+            *(
+                count_or_dash(period.done.finished),
+                share(period.done.retried_share),
+                count_or_dash(period.died),
+            ),
             *_ends(period.done.waiting),
             *_ends(period.done.processing),
         ]
@@ -113,8 +117,13 @@ def _failing(jobs: Sequence[Group], reasons: Sequence[str]) -> Table:
     columns = ("queue", "job", "attempts lost", "dead", "of all", *map(visible, reasons))
     rows = [
         [
-            *(*_name(job), some(job.failed_attempts), some(job.died), share(job.dead_share)),
-            *(some(job.dead.get(reason, 0)) for reason in reasons),
+            *(
+                *_name(job),
+                count_or_dash(job.failed_attempts),
+                count_or_dash(job.died),
+                share(job.dead_share),
+            ),
+            *(count_or_dash(job.dead.get(reason, 0)) for reason in reasons),
         ]
         for job in jobs
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# Dash in the place of no number.
 _NONE = "–"
 
 
@@ -10,7 +11,7 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
-def some(number: int) -> str:
+def count_or_dash(number: int) -> str:
     """Format a count; a dash for zero, so that other counts stand out."""
     return count(number) if number else _NONE
 

@@ -158,14 +158,14 @@ def test_an_effect_that_vanishes_makes_the_whole_drill_fail(
 ) -> None:
     check = invariants.check
 
-    def check_after_sabotage(connection: Connection, told: list[int] | tuple[()] = ()) -> list[Evidence]:
+    def check_after_sabotage(connection: Connection, confirmed: list[int] | tuple[()] = ()) -> list[Evidence]:
         connection.execute("DELETE FROM effects WHERE order_id = 1")
-        return check(connection, told)
+        return check(connection, confirmed)
 
     monkeypatch.setattr(invariants, "check", check_after_sabotage)
     assert catalogue.main(["late-commit"], as_json=False) == 1
     output = capsys.readouterr().out
-    assert "NO   what each job wrote is there exactly once: 1 once, 0 twice, 1 never" in output
+    assert "NO   effects has the row of each job exactly once: 1 once, 0 twice, 1 never" in output
     assert "late-commit: not survived" in output
 
 
@@ -219,7 +219,7 @@ def test_the_books_do_not_agree_on_nothing_at_all(tables: Books) -> None:
 @pytest.mark.parametrize("effects", [0, 2])
 def test_the_books_miss_an_effect_and_see_a_second_one(tables: Books, effects: int) -> None:
     tables.settle(tables.place(), effects=effects)
-    assert broken(invariants.check(tables.connection)) == ["what each job wrote is there exactly once"]
+    assert broken(invariants.check(tables.connection)) == ["effects has the row of each job exactly once"]
 
 
 def test_the_books_miss_a_job(tables: Books) -> None:
@@ -267,7 +267,9 @@ CALM: dict[ModuleType, Callable[[Books, Order], object]] = {
     kill_enqueuer: lambda _books, _order: kill_enqueuer.Death(A, LONG_AGO),
     flush_redis: lambda _books, _order: flush_redis.Flush(0, 1),
     restart_postgres: lambda _books, order: restart_postgres.Crash(datetime.now(UTC), order.job_id),
-    zombie_leader: lambda books, _order: zombie_leader.Office(A, B, datetime.now(UTC), books.rolled_back()),
+    zombie_leader: lambda books, _order: zombie_leader.Leadership(
+        A, B, datetime.now(UTC), books.rolled_back()
+    ),
     late_commit: lambda _books, order: late_commit.Overtaking(order.id, order.job_id, order.job_id + 1),
 }
 

@@ -236,7 +236,7 @@ def test_days_that_are_kept_stay_and_a_dry_run_counts_and_does_nothing(
     dry = archive("--dry-run")
     assert dry.output == (
         f"{old}  1,234 rows\n{TODAY - timedelta(days=2)}  1 row\n{YESTERDAY}  3 rows\n"
-        "3 closed days; nothing was done\n"
+        "3 closed days; nothing was archived\n"
     )
     assert json.loads(archive("--dry-run", "--json", "--keep-days", "2").output) == [
         {"day": str(old), "rows": 1234}
@@ -454,7 +454,7 @@ def test_rows_that_are_added_while_a_day_is_archived_are_archived_too(
 def test_a_day_that_is_in_use_stays_and_the_next_one_is_archived(
     spark: SparkSession, database_url: str, archive: Archive, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work.Archive.close, "__defaults__", (0.2,))
+    monkeypatch.setattr(work.Archiver.close, "__defaults__", (0.2,))
     name = make_day(database_url, YESTERDAY - timedelta(days=1))
     make_day(database_url, YESTERDAY)
     finish(database_url, 1, 5, YESTERDAY - timedelta(days=1))
@@ -464,7 +464,7 @@ def test_a_day_that_is_in_use_stays_and_the_next_one_is_archived(
         reader.execute(f"LOCK TABLE {name} IN ROW EXCLUSIVE MODE")
         result = archive()
     assert result.exit_code == 1
-    assert f"archived, and {name} is in use by somebody's transaction" in result.output
+    assert f"archived, and a transaction uses {name}" in result.output
     assert f"{YESTERDAY}  5 rows  archived, partition dropped" in result.output
     again = archive()
     assert (again.exit_code, in_files(spark, path, YESTERDAY - timedelta(days=1))) == (0, [1, 2, 3, 4, 5])
@@ -490,7 +490,7 @@ def test_a_reader_who_goes_away_soon_is_waited_for(
 
 def test_only_one_archives_at_a_time(database_url: str, archive: Archive) -> None:
     make_day(database_url, YESTERDAY)
-    with work.alone(database_url):
+    with work.exclusive(database_url):
         for options in ([], ["--follow"]):
             result = archive(*options)
             assert result.exit_code == 1
@@ -580,7 +580,7 @@ class Following:
 def following(
     spark: SparkSession, database_url: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Any]]:
-    monkeypatch.setattr(follow, "_EVERY", "100 milliseconds")
+    monkeypatch.setattr(follow, "_BATCH_INTERVAL", "100 milliseconds")
     with ExitStack() as stack:
 
         @contextmanager
@@ -693,13 +693,13 @@ def test_a_batch_that_comes_after_the_end_is_not_taken_for_written(
     spark: SparkSession, database_url: str, path: Path
 ) -> None:
     plan = follow.Plan(database_url, str(path), str(path.with_name("checkpoint")))
-    with work.alone(database_url) as connection:
+    with work.exclusive(database_url) as connection:
         follower = follow.Follower(plan, connection, spark, lambda _batch: None, lambda _day: None)
         query_ = follower.start()
         follower.end(query_)
         finish(database_url, 1, 1, TODAY)
         with pytest.raises(DrainError, match="has been stopped"):
-            follower._take(spark.range(1), 0)
+            follower._write_batch(spark.range(1), 0)
     assert in_files(spark, path, TODAY) == []
 
 

@@ -308,7 +308,7 @@ def test_progress_says_how_far_how_fast_and_how_long_still() -> None:
         str(progress.Step(50_000, 2_000_000, 0.5)) == "50,000 of 2,000,000 rows, 100,000 a second, 20s left"
     )
     assert str(progress.Step(1_000, 200_000, 1.0)) == "1,000 of 200,000 rows, 1,000 a second, 3m 19s left"
-    assert str(progress.Step(100, 100, 1.0)) == "100 rows copied, now they are staged in one commit"
+    assert str(progress.Step(100, 100, 1.0)) == "100 rows copied; staging them in one commit"
 
 
 def test_progress_is_what_postgres_has_of_the_rows(

@@ -396,7 +396,7 @@ def test_of_two_at_the_same_time_for_the_same_job_the_second_is_refused(database
 def test_a_report_that_is_there_already_is_not_written_over(database_url: str, tmp_path: Path) -> None:
     (tmp_path / "report").mkdir()
     line = refusal(database_url, *MISSING_1_TO_8, "--report", str(tmp_path / "report"))
-    assert "there is something at" in line
+    assert "exists already; --report writes to a new path" in line
 
 
 def test_what_a_run_has_reported_before_it_failed_is_written_over_by_its_next_attempt(

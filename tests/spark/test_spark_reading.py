@@ -230,7 +230,7 @@ def test_a_snapshot_that_nobody_reads_is_let_go_and_reading_it_then_is_one_clear
     wait_until(lambda: not query(database_url, kept))
     with pytest.raises(PySparkException) as error:
         rows.collect()
-    assert "has ended: read the table anew" in explanation(str(error.value))
+    assert "has ended: read the table again" in explanation(str(error.value))
 
 
 def test_no_partition_is_dropped_while_an_instant_is_open(database_url: str) -> None:

@@ -286,7 +286,7 @@ def test_one_row_that_breaks_a_rule_fails_the_whole_run_and_is_named(
     ("columns", "options", "words"),
     [
         ("1 AS id", {}, "column job_name is missing"),
-        ("'a' AS job_name, 1 AS id", {}, "column 'id' is none that can be staged"),
+        ("'a' AS job_name, 1 AS id", {}, "column 'id' cannot be staged"),
         ("'a' AS job_name, array(1) AS job_args", {}, "to_json(array(…)) makes one"),
         ("'a' AS job_name, 'high' AS priority", {}, "column priority is string and must be int"),
         ("'a' AS job_name", {"run_id": ""}, "option run_id is missing"),

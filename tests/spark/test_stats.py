@@ -297,7 +297,7 @@ def test_where_nothing_has_finished_that_is_said(database_url: str, tmp_path: Pa
     stage_jobs(database_url, 2)
     result = run(database_url, "--html", str(tmp_path / "page.html"))
     assert result.exit_code == 0, result.output
-    assert "nothing has finished (all queues; all that is kept" in result.stdout
+    assert "nothing has finished (all queues; all jobs that are kept" in result.stdout
     assert "2 staged and 0 in flight" in result.stdout
     assert "How the jobs went" in (tmp_path / "page.html").read_text()
     found = report(database_url)

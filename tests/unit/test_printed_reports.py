@@ -96,7 +96,7 @@ def test_reconcile_counts_what_differs(staged: int, said: str, capsys: pytest.Ca
     result.run_id, result.staged, result.waiting, result.seconds = "nightly", staged, 1, 61.2
     show_differences(plan, result, dry_run=False)
     text = capsys.readouterr().out
-    assert f"{said} on queue default in 1m 1s; for 1 more one waits already" in text
+    assert f"{said} on queue default in 1m 1s; for 1 more a job waits already" in text
 
 
 def test_numbers_and_times_are_worded_alike_everywhere(capsys: pytest.CaptureFixture[str]) -> None:

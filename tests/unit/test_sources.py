@@ -74,12 +74,12 @@ def test_a_directory_that_could_be_anything_is_refused_with_what_it_holds(
     tmp_path: Path, names: list[str], found: str
 ) -> None:
     place = directory(tmp_path / "orders", *names)
-    with pytest.raises(ConfigError, match=re.escape(f"which holds {found}; say it before the path")):
+    with pytest.raises(ConfigError, match=re.escape(f"which holds {found}; put the format before the path")):
         Source.of(place)
 
 
 def test_what_only_spark_could_look_into_is_known_by_its_name_alone() -> None:
     with pytest.raises(
-        ConfigError, match=r"'s3a://lake/orders', into which only Spark could look; give a path"
+        ConfigError, match=r"'s3a://lake/orders', whose files only Spark could list; give a path"
     ):
         Source.of("s3a://lake/orders")

@@ -11,7 +11,7 @@ from drain.errors import ConfigError
 from pipeline.commands.stats import _show, about
 from pipeline.stats import page, words
 from pipeline.stats.as_json import as_json
-from pipeline.stats.question import Question, literal, moment
+from pipeline.stats.question import Question, literal, parse_time
 from pipeline.stats.report import Finished, Group, Period, Report, Times
 
 
@@ -43,13 +43,13 @@ def test_a_share_is_in_percent_and_a_tiny_one_is_not_none() -> None:
     ],
 )
 def test_a_time_is_written_as_a_date_or_as_how_long_ago(text: str, found: datetime | timedelta) -> None:
-    assert moment(text) == found
+    assert parse_time(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "d", "7 days", "7y", "-1d", "2026-13-01", "0001-01-01T00:00+02:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is no time; give 2026-11-01"):
-        moment(text)
+        parse_time(text)
 
 
 def test_how_long_ago_counts_from_the_given_now_however_long_it_is() -> None:
