@@ -19,8 +19,8 @@ from rq import SimpleWorker
 from drain import stage
 from drain.__main__ import main
 from drain.audit import CHECKS, PATIENCE_SECONDS, Breach, Report, audit
-from drain.audit.attended import Attended
-from drain.audit.recheck import settle
+from drain.audit.attended import AttendedCheck
+from drain.audit.recheck import look_until_clear
 from drain.audit.report import OF_REDIS
 from drain.database import postgres
 from drain.enqueuer import redelivery
@@ -938,9 +938,9 @@ def test_a_queue_that_seems_unattended_only_later_is_not_a_breach_yet(system: Sy
         closing(postgres.connect(system.database_url, "audit")) as connection,
         closing(Producer(system.redis_url, NAMESPACE)) as redis,
     ):
-        watch = Attended(connection, redis, 300)
-        settle([watch], PATIENCE_SECONDS, wait_elsewhere)
-        assert watch.breaches() == []
+        check = AttendedCheck(connection, redis, 300)
+        look_until_clear([check], PATIENCE_SECONDS, wait_elsewhere)
+        assert check.breaches() == []
 
 
 def test_many_queues_without_a_worker_are_few_lines(system: System) -> None:

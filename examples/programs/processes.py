@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import current_thread, main_thread
 from time import monotonic
 from typing import Self
 
+import drain
 from drain.embedded import binaries
-from drain.embedded.child import Child
+from drain.embedded.guard import Guard
+from programs.child import Child
 
 _STOP_SECONDS = 10.0
 
@@ -45,23 +46,16 @@ class Processes:
             **variables,
         }
         self._running: dict[str, Child] = {}
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
 
     def __enter__(self) -> Self:
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._guard = Guard(_GUARD)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
         if self._guard is not None:
-            self._guard.communicate(timeout=_STOP_SECONDS)
+            self._guard.close(_STOP_SECONDS)
 
     def drain(self, name: str, *words: str) -> Child:
         """Start a `drain` command."""
@@ -115,7 +109,7 @@ class Processes:
         """Be done with a process that has ended."""
         # The guard has to forget it too: its pid may soon be that of somebody else's process.
         del self._running[name]
-        self._tell_guard()
+        self._note_for_guard()
 
     def stop(self) -> None:
         """End all of them by SIGTERM, and what does not end by SIGKILL."""
@@ -130,14 +124,12 @@ class Processes:
     def _start(self, name: str, *words: str) -> Child:
         log = self._directory / f"{name.replace(' ', '-')}.log"
         child = self._running[name] = Child(name, words, self._environment, log)
-        self._tell_guard()
+        self._note_for_guard()
         return child
 
-    def _tell_guard(self) -> None:
-        pids = " ".join(str(child.pid) for child in self._running.values())
-        if self._guard is not None and self._guard.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._guard.stdin.write(f"{pids}\n".encode())
+    def _note_for_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.note(" ".join(str(child.pid) for child in self._running.values()))
 
 
 @contextmanager
@@ -163,5 +155,5 @@ def _without_drain(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _import_paths(modules: Iterable[Path]) -> list[str]:
     """Those given and where job-drain itself is, before whatever the caller has set."""
-    packages = Path(__file__).parents[2]
+    packages = Path(drain.__file__).parents[1]
     return [*map(str, modules), str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
