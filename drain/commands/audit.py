@@ -12,7 +12,7 @@ from drain import wire
 from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, UNATTENDED_SECONDS, audit
 from drain.commands.database import database
 from drain.config import Settings
-from drain.terminal import audit_report, display
+from drain.terminal import audit_report, progress
 from drain.terminal.commandline import as_json_option, settings_options
 from pipeline.commands.audit import conserve
 from pipeline.commands.options import Runtime, spark_options
@@ -93,7 +93,7 @@ def audit_jobs(
         sys.exit(0 if ok else 1)
     if queue or job:
         raise click.UsageError("--queue and --job go with --expected")
-    with database(settings, _AUDIT_SECONDS) as connection, display.progress() as progress:
+    with database(settings, _AUDIT_SECONDS) as connection, progress.show() as step:
         redis = wire.Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
         with closing(redis) if redis else nullcontext():
             report = audit(
@@ -102,7 +102,7 @@ def audit_jobs(
                 overdue_seconds=overdue_seconds,
                 patience_seconds=patience_seconds,
                 unattended_seconds=unattended_seconds,
-                progress=progress,
+                progress=step,
             )
     if as_json:
         click.echo(json.dumps(report.as_json()))

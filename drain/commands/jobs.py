@@ -12,8 +12,10 @@ import click
 from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 from drain.tables import queries
-from drain.terminal import display
 from drain.terminal.commandline import JOB_ID, as_json_option, limit_option, settings_options
+from drain.terminal.job_details import show_job
+from drain.terminal.job_table import show_jobs
+from drain.terminal.values import json_default
 
 
 @click.command("list", short_help="List jobs by state: staged, inflight, finished, dead.")
@@ -56,9 +58,9 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
 def print_jobs(state: str, jobs: Sequence[dict[str, Any]], now: datetime, *, as_json: bool) -> None:
     """Print jobs of one state as a table or as JSON, or say that there is none; `now` by the database's clock."""
     if as_json:
-        click.echo(json.dumps(jobs, default=display.plain))
+        click.echo(json.dumps(jobs, default=json_default))
     elif jobs:
-        display.show_jobs(state, jobs, now)
+        show_jobs(state, jobs, now)
     else:
         click.echo(f"no {state} job matches", err=True)
 
@@ -66,6 +68,6 @@ def print_jobs(state: str, jobs: Sequence[dict[str, Any]], now: datetime, *, as_
 def print_job(job: dict[str, Any], now: datetime, *, as_json: bool) -> None:
     """Print all that is known about a job; `now` by the database's clock."""
     if as_json:
-        click.echo(json.dumps(job, default=display.plain))
+        click.echo(json.dumps(job, default=json_default))
     else:
-        display.show_job(job, now)
+        show_job(job, now)

@@ -26,7 +26,7 @@ from drain.database import postgres
 from drain.enqueuer import redelivery
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import inflight, queries
-from drain.terminal import display
+from drain.terminal import progress
 from drain.wire import Producer, producer
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
@@ -1034,17 +1034,17 @@ def test_a_table_longer_than_the_other_commands_may_read_can_be_audited(
 def test_progress_is_shown_on_a_terminal_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(display, "_PROGRESS_AFTER_SECONDS", 0)
-    with display.progress() as progress:
-        progress("reading a table")
+    monkeypatch.setattr(progress, "_SHOWN_AFTER_SECONDS", 0)
+    with progress.show() as step:
+        step("reading a table")
     assert capsys.readouterr() == ("", "")
 
     ours, theirs = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(theirs, "w") as terminal, os.fdopen(ours, "rb", buffering=0) as shown:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with display.progress() as progress:
-            progress("reading a table")
+        with progress.show() as step:
+            step("reading a table")
             text = b""
             while b"reading a table" not in text:
                 text += shown.read(1000)
