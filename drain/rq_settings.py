@@ -1,7 +1,7 @@
 """Settings for RQ's own workers: `rq worker --config drain.rq_settings mail`.
 
 RQ imports this module once, before it forks a process for each job. So the entry point and the modules of DRAIN_JOBS
-are imported once as well, and every job finds them there. No connection is opened and no thread is started.
+are imported once too, and every job finds them loaded. No connection is opened and no thread is started.
 
 A settings module of your own does the same with `from drain.rq_settings import *`.
 """
@@ -20,16 +20,16 @@ from drain.wire import ENTRY_POINT
 def _settings() -> dict[str, str]:
     try:
         packages.own("workers")
-        # By its name, as RQ looks it up: the drain's own modules know nothing of the workers.
+        # Imported by name, as RQ does: the modules of `drain` do not depend on `workers`.
         entry = importlib.import_module(ENTRY_POINT.rpartition(".")[0])
         redis_url = entry.load().redis_url
     except DrainError as error:
-        # RQ would print a traceback of any exception but this one.
+        # RQ prints a traceback of every other exception than SystemExit.
         sys.exit(f"drain.rq_settings: {error}")
-    # RQ reads these from the environment if it is given no module.
+    # Without a settings module RQ would read these from the environment.
     given = {name: text for name, text in os.environ.items() if name.startswith("REDIS_")}
     return given | ({"REDIS_URL": redis_url} if redis_url else {})
 
 
-# Each name in upper case is a setting for RQ.
+# RQ reads every name in upper case as a setting.
 globals().update(_settings())
