@@ -1,4 +1,4 @@
-"""`drain list` and `drain show`: the jobs themselves."""
+"""`drain list` and `drain show`: single jobs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from drain.terminal.values import json_default
 @limit_option
 @as_json_option
 def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
-    """List jobs that are STATE, the latest first: staged, inflight, finished or dead.
+    """List jobs of one STATE, the latest first: staged, inflight, finished or dead.
 
-    A job in flight is queued in Redis, running, retrying after a failure, deferred because it asked to be run
-    later, or stalled: its worker is gone, and it will be pushed again. With 120 columns there are tags and
+    A job in flight is queued (in Redis), running, retrying (waits after a failure), deferred (asked to run later) or
+    stalled (its worker is gone; it will be pushed again). From a width of 120 columns on there are tags and
     arguments too.
 
     \b
@@ -48,7 +48,12 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
 @settings_options("database_url")
 @as_json_option
 def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
-    """Show all that is known about one job."""
+    """Show all that is known about one job, in whichever table it is.
+
+    \b
+    drain show 42
+    drain show 42 --json | jq .last_error
+    """  # noqa: D301
     with database(settings) as connection:
         job = queries.job(connection, job_id)
         now = queries.now(connection)

@@ -4,6 +4,7 @@
     addresses        free ports, and directories in which the path of a Unix socket is short enough
     signals          signals to a process and its children
     guard            a shell that ends processes when this one is killed
+    server_process   the process of a server with all of its descendants
     guarded_server   a server process that cannot outlive the process that started it
     postgres_server  PostgreSQL, which root runs as another account
     redis_server     Redis, or Valkey

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from drain.embedded.guarded_server import Credentials
+from drain.embedded.server_process import Credentials
 from drain.errors import EmbeddedError
 
 # Environment variable that names the directory of PostgreSQL's programs, such as /usr/lib/postgresql/17/bin.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
-import select
 import signal
 import subprocess
 import tempfile
@@ -18,10 +17,10 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, Self, TypedDict
+from typing import ClassVar, Self
 
-from drain.embedded import signals
 from drain.embedded.guard import Guard
+from drain.embedded.server_process import Credentials, ServerProcess
 from drain.errors import EmbeddedError
 
 # Timeout for a server to answer after its start, in seconds.
@@ -41,14 +40,6 @@ if [ -n "$pid" ]; then
 fi
 rm -rf -- "$2"
 """
-
-
-class Credentials(TypedDict, total=False):
-    """Account that a child runs as; empty for the account of this process."""
-
-    user: int
-    group: int
-    extra_groups: list[int]
 
 
 class GuardedServer:
@@ -74,9 +65,8 @@ class GuardedServer:
         self.scratch = Path(tempfile.gettempdir(), f"drain-{secrets.token_hex(8)}").absolute()
         self.directory = (directory or self.scratch).absolute()
         self.log = self.directory / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ServerProcess | None = None
         self._guard: Guard | None = None
-        self._descendants = -1
 
     @property
     def pid(self) -> int:
@@ -88,7 +78,7 @@ class GuardedServer:
     @property
     def runs(self) -> bool:
         """True if the server has been started and has not ended."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.runs
 
     def start(self) -> None:
         """Start the server on the data of the directory, if any, and return when the server answers.
@@ -96,11 +86,14 @@ class GuardedServer:
         Raises:
             EmbeddedError: The server did not start; the text quotes the end of its log.
         """
-        if self._process is not None and self._process.poll() is None:
+        if self.runs:
             return
         try:
             self.kill()
-            self._start_guard()
+            if self._guard is None:
+                self.scratch.mkdir(mode=0o700)
+                self._guard = Guard(_GUARD, self.stop_signal, self.scratch)
+                _OPEN.add(self)
             self.directory.mkdir(parents=True, exist_ok=True)
             self.launch()
             self._wait_for_answer()
@@ -121,15 +114,9 @@ class GuardedServer:
         if self._process is None:
             return
         try:
-            if self._process.poll() is None:
-                # SIGSTOP first, so that the server neither forks nor cleans up while its children die.
-                self._process.send_signal(signal.SIGSTOP)
-                pid = self._process.pid
-                signals.send([*signals.children(pid), pid], signal.SIGKILL)
-                self._process.wait(STOP_SECONDS)
-            self._wait_for_descendants()
+            if not self._process.kill_all(STOP_SECONDS):
+                raise self.failure(f"left children that still ran {STOP_SECONDS:.0f} s later")
         finally:
-            os.close(self._descendants)
             self._process = None
             self._note_for_guard("")
 
@@ -166,7 +153,7 @@ class GuardedServer:
         command: Sequence[str | Path],
         credentials: Credentials | None = None,
         descriptors: Iterable[int] = (),
-    ) -> subprocess.Popen[bytes]:
+    ) -> ServerProcess:
         """Start a command under guard, with its output appended to the log.
 
         Args:
@@ -174,28 +161,10 @@ class GuardedServer:
             credentials: Account to run it as; None for the account of this process.
             descriptors: File descriptors to inherit.
         """
-        # Every descendant inherits the writing end, so that the pipe closes with the last of them.
-        # Their process ids would not show that: orphans stay zombies where process 1 does not reap them.
-        descendants, inherited = os.pipe()
         try:
-            with self.log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    command,
-                    cwd="/",
-                    env=_environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    pass_fds=(inherited, *descriptors),
-                    **(credentials or {}),
-                )
+            self._process = ServerProcess(command, self.log, credentials or {}, descriptors)
         except OSError as error:
-            os.close(descendants)
             raise EmbeddedError(f"cannot run {command[0]}: {error.strerror}") from error
-        finally:
-            os.close(inherited)
-        self._descendants = descendants
         self._note_for_guard(str(self._process.pid))
         return self._process
 
@@ -204,13 +173,6 @@ class GuardedServer:
         lines = self.log.read_text(errors="replace").splitlines()[-5:]
         return EmbeddedError(f"{self.title} {problem}; its log ends: {' | '.join(lines)}")
 
-    def _start_guard(self) -> None:
-        if self._guard is not None:
-            return
-        self.scratch.mkdir(mode=0o700)
-        self._guard = Guard(_GUARD, self.stop_signal, self.scratch)
-        _OPEN.add(self)
-
     def _note_for_guard(self, pid: str) -> None:
         if self._guard is not None:
             self._guard.note(pid)
@@ -218,29 +180,16 @@ class GuardedServer:
     def _wait_for_answer(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
-            if self._process is None or self._process.poll() is not None:
+            if not self.runs:
                 raise self.failure("did not start")
             if time.monotonic() > deadline:
                 raise self.failure(f"did not answer within {START_SECONDS:.0f} s")
             time.sleep(0.01)
 
-    def _wait_for_descendants(self) -> None:
-        poll = select.poll()
-        poll.register(self._descendants, select.POLLIN)
-        if not poll.poll(STOP_SECONDS * 1000):
-            raise self.failure(f"left children that still ran {STOP_SECONDS:.0f} s later")
-
     def _disown(self) -> None:
         if self._guard is not None:
             self._guard.disown()
         self._guard = self._process = None
-
-
-def _environment() -> dict[str, str]:
-    # Variables for a PostgreSQL client are not meant for this server. A locale that the machine lacks costs warnings,
-    # and a time zone that initdb has to guess costs time.
-    inherited = {name: text for name, text in os.environ.items() if not name.startswith("PG")}
-    return inherited | {"LC_ALL": "C", "TZ": "UTC"}
 
 
 # Servers of this process that have a guard.

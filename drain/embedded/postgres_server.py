@@ -19,7 +19,8 @@ import psycopg
 
 from drain.embedded.addresses import directory_with_room_for, free_port
 from drain.embedded.binaries import find_postgres, path_for, reachable, unprivileged_account
-from drain.embedded.guarded_server import START_SECONDS, Credentials, GuardedServer
+from drain.embedded.guarded_server import START_SECONDS, GuardedServer
+from drain.embedded.server_process import Credentials, ServerProcess
 
 # Timeout for one attempt to connect, in seconds.
 _CONNECT_SECONDS = 5
@@ -137,7 +138,7 @@ class EmbeddedPostgres(GuardedServer):
         self.kill()
         unfinished.rename(self._data)
 
-    def _run_on(self, data: Path, program: str, options: Iterable[str]) -> subprocess.Popen[bytes]:
+    def _run_on(self, data: Path, program: str, options: Iterable[str]) -> ServerProcess:
         if os.geteuid() != 0:
             return self.run([self.bin_directory / program, "-D", data, *options])
         owner = data.stat()
@@ -149,7 +150,7 @@ class EmbeddedPostgres(GuardedServer):
             return self.run([binary, "-D", path, *options], credentials, descriptors)
 
 
-def _ends_well(process: subprocess.Popen[bytes]) -> bool:
+def _ends_well(process: ServerProcess) -> bool:
     try:
         return process.wait(START_SECONDS) == 0
     except subprocess.TimeoutExpired:

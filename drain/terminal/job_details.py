@@ -23,7 +23,12 @@ _GAP = 2
 
 
 def show_job(job: dict[str, Any], now: datetime) -> None:
-    """Print all that is known about one job; then its former lives, each with the traceback of its end."""
+    """Print all that is known about one job; then its former lives, each with the traceback of its end.
+
+    Args:
+        job: Fields of the job.
+        now: Time by the database's clock.
+    """
     console = Console(highlight=False, markup=False)
     _show_fields(job, now, console)
     history = job.get("history") or []
@@ -41,17 +46,17 @@ def _show_fields(fields: dict[str, Any], now: datetime, console: Console) -> Non
                 console.print(f"{title:{width}}{line}", soft_wrap=True)
     if error := fields.get("last_error"):
         texts = error if isinstance(error, dict) else {"message": error}
-        told = visible(f"{texts.get('type', 'error')}: {texts.get('message', '')}", lines=True)
+        summary = visible(f"{texts.get('type', 'error')}: {texts.get('message', '')}", lines=True)
         for title, line in zip_longest(
-            ["last_error"], _folded(told.splitlines(), console.width - width), fillvalue=""
+            ["last_error"], _folded(summary.splitlines(), console.width - width), fillvalue=""
         ):
             console.print(f"{title:{width}}{line}", style="red", soft_wrap=True)
-        # Not folded: what is copied from here is to be a traceback still.
+        # Not folded, so that a copy of it is still a traceback.
         console.print(visible(str(texts.get("traceback", "")).rstrip("\n"), lines=True), soft_wrap=True)
 
 
 def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
-    """A value in lines that may still be too long."""
+    """Format a value as lines that may still be too long."""
     if name.endswith("_at") and isinstance(value, str):
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
@@ -65,7 +70,7 @@ def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
 
 
 def _folded(lines: Sequence[str], width: int) -> list[str]:
-    """Lines no longer than that, those that go on indented."""
+    """Fold lines to the width; continued lines are indented."""
     folded: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 2)

@@ -22,9 +22,9 @@ def show_jobs(state: str, jobs: Sequence[Job], now: datetime) -> None:
     """Print a table of jobs of one state, a line for each.
 
     Args:
-        state: One of `inspection.TABLES`.
-        jobs: Rows of its table.
-        now: By the database's clock.
+        state: One of `queries.TABLES`.
+        jobs: Rows of the table of that state.
+        now: Time by the database's clock.
     """
     console = Console(highlight=False, markup=False)
     console.print(_job_table(state, jobs, now, console.width))
@@ -34,12 +34,12 @@ class _Column(NamedTuple):
     """A column of a table of jobs.
 
     Attributes:
-        title: Its heading.
-        cell: Its text for a job, given the time that it is.
-        cut: What is left out where there is no room: "start" or "end" of the text; None if it is never cut.
-        is_number: Set to the right.
-        share: How much of the room it gets where texts are cut, beside the others.
-        least: Characters that are left as long as another column has more than its own.
+        title: Heading.
+        cell: Text for a job, at the current time.
+        cut: Part of the text that is left out if there is no room, "start" or "end"; None if it is never cut.
+        is_number: True to align it to the right.
+        share: Weight of the column when room is divided among columns that are cut.
+        least: Characters that stay while another column has more than its own least.
     """
 
     title: str
@@ -84,7 +84,7 @@ def _next_try(job: Job, now: datetime) -> str:
 
 
 def _worker(job: Job, _now: datetime) -> str:
-    """Host and process, without the host's domain; `drain show` has the whole name."""
+    """Shorten the name of a worker to host and process id; `drain show` has the whole name."""
     if not job.get("finished_by") and job.get("lease_expires_at") is None:
         return ""
     name: str = job.get("finished_by") or job.get("claimed_by") or ""
@@ -108,6 +108,7 @@ _TRIES = _Column("tries", _tries, is_number=True)
 _WORKER = _Column("worker", _worker, "start")
 _ARGUMENTS = (_Column("tag", _field("tag"), "end"), _Column("arguments", _field("job_args"), "end"))
 _SINCE = _Column("since", _since)
+# Columns by state.
 _COLUMNS: dict[str, tuple[_Column, ...]] = {
     "staged": (
         _ID,
@@ -135,16 +136,17 @@ _COLUMNS: dict[str, tuple[_Column, ...]] = {
         _Column("error", _error, "end", share=3),
     ),
 }
-# Terminals with less room than this do without tag and arguments; `drain show` has them.
+# Width from which there are tags and arguments; `drain show` has them in any case.
 _WIDE = 120
+# Blanks between two columns.
 _GAP = 2
 
 
 def _job_table(state: str, jobs: Sequence[Job], now: datetime, width: int) -> Table:
-    """A line for each job, in which texts are cut where there is no room for all of them."""
+    """Build a table with a line for each job, cutting texts to fit the width."""
     columns: Sequence[_Column] = _COLUMNS[state]
     if width >= _WIDE:
-        # An error is the last column in any case.
+        # An error stays the last column.
         at = len(columns) - (columns[-1].title == "error")
         columns = (*columns[:at], *_ARGUMENTS, *columns[at:])
     cells = [[_as_rich(column.cell(job, now)) for job in jobs] for column in columns]
@@ -166,7 +168,7 @@ def _as_rich(cell: str | Text) -> Text:
 
 
 def _widths(columns: Sequence[_Column], cells: Sequence[Sequence[Text]], width: int) -> list[int]:
-    """The width of each column: what it needs, less where that is too much: the widest text is cut first."""
+    """Compute the width of each column: that of its longest text; if there is no room, the widest are cut first."""
     needed = [
         max(len(column.title), *(text.cell_len for text in texts))
         for column, texts in zip(columns, cells, strict=True)

@@ -17,7 +17,11 @@ _SHOWN_AFTER_SECONDS = 2.0
 
 @contextmanager
 def show() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being done, once it has taken two seconds; standard output stays clean."""
+    """Show the current step on a terminal, from two seconds on; standard output stays untouched.
+
+    Yields:
+        Function to call with each step as it begins.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _step: None
