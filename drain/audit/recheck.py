@@ -66,4 +66,4 @@ def slices(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 def no_leader_note(connection: Connection) -> str:
     """Build the end of an explanation while there is no leader; an empty text while there is one."""
-    return "" if queries.leader(connection) else "; nobody leads, start `drain run`"
+    return "" if queries.leader(connection) else "; there is no leader, start `drain run`"

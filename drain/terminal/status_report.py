@@ -53,7 +53,7 @@ def _totals(result: Status) -> list[Text]:
 
 def _leader(result: Status) -> str:
     if result.leader is None:
-        return "nobody; start `drain run`"
+        return "none; start `drain run`"
     return visible(f"{result.leader['name']} since {clock(datetime.fromisoformat(result.leader['since']))}")
 
 

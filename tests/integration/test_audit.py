@@ -552,7 +552,7 @@ def test_what_is_overdue_is_found(system: System, make: Callable[[System], int],
     assert (breach.check, breach.count, breach.ids) == ("overdue", 1, (job_id,))
     assert explanation in breach.explanation
     assert "more than 60 s" in breach.explanation
-    assert "nobody leads" in breach.explanation
+    assert "there is no leader" in breach.explanation
 
 
 @OVERDUE
@@ -569,7 +569,7 @@ def test_somebody_who_leads_is_not_called_nobody(system: System) -> None:
     overdue_staged(system)
 
     with system.enqueue():
-        assert "nobody leads" not in system.breach().explanation
+        assert "there is no leader" not in system.breach().explanation
 
 
 def test_a_row_that_another_session_holds_is_overdue_all_the_same(system: System) -> None:
@@ -638,7 +638,7 @@ def test_a_delivery_that_is_in_no_list_is_found(system: System) -> None:
     breach = system.breach()
 
     assert (breach.check, breach.count, breach.ids) == ("redis", 1, (job_id,))
-    assert "not in the list of their queue (default); nobody leads" in breach.explanation
+    assert "not in the list of their queue (default); there is no leader" in breach.explanation
 
 
 def test_a_delivery_that_is_in_the_list_under_another_number_is_found(system: System) -> None:
