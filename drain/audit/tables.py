@@ -91,8 +91,8 @@ def check(connection: Connection, progress: Callable[[str], None]) -> tuple[dict
                 counts[name] = _apply_rules(connection, TABLES[name], parameters, breaches)
             progress("looking for ids in two tables")
             breaches += _in_several_tables(connection)
-            breaches += _counted(connection, _SHARED_DELIVERIES, "deliveries", _SHARED_EXPLANATION)
-            breaches += _counted(connection, _REFUSED_ABOVE, "tokens", _REFUSED_EXPLANATION)
+            breaches += _breach_of(connection, _SHARED_DELIVERIES, "deliveries", _SHARED_EXPLANATION)
+            breaches += _breach_of(connection, _REFUSED_ABOVE, "tokens", _REFUSED_EXPLANATION)
         progress("reading finished_jobs")
         counts["finished"] = _apply_rules(connection, "finished_jobs", parameters, breaches)
     return {name: counts[name] for name in TABLES}, breaches
@@ -146,6 +146,6 @@ def _places(times: list[Any]) -> str:
     )
 
 
-def _counted(connection: Connection, statement: str, check_name: str, explanation: str) -> list[Breach]:
+def _breach_of(connection: Connection, statement: str, check_name: str, explanation: str) -> list[Breach]:
     count, ids = postgres.fetch_one(connection, statement)
     return [Breach(check_name, explanation, count, tuple(ids))] if count else []
