@@ -6,21 +6,46 @@
         session.add(order)
         stage(session, "shop.jobs.send_receipt", [order.id])
 
-All that an application needs is imported from here: `job`, what a job asks and raises, and the errors.
+All that an application needs is imported from here: `job`, `stage` and `stage_many`; in a running job `current_job` and
+`transaction`; what a job raises, `Defer` and `Dead`; and the errors.
 
-One job's way through these modules:
+The rooms of the house, in the order in which a job passes:
 
-    stage          the application inserts a row into `staged_jobs`, in its own transaction
-    registry       which function belongs to which name: `@job`
-    transitions    every statement that moves a row from table to table, in the order of a job's life
-    enqueuer       one leader takes what is committed and due, in repeatable-read batches
-    wire           what is pushed into Redis: RQ's keys and formats
-    redelivery     what was pushed and never came back is pushed again
-    (workers)      claim it in Postgres, run it, finish it
+    drain.jobs            `@job` registers a function under a name; `stage` inserts a row into `staged_jobs`
+    drain.tables          every statement that moves a row from table to table, by the table that the row leaves
+    drain.enqueuer        one leader takes what is committed and due, pushes it, and pushes again what was lost
+    drain.wire            RQ's keys and formats: the enqueuer's producer, and the workers' consumer
+    workers.process       fetches ids from Redis in batches, and claims the jobs in PostgreSQL
+    workers.execution     one attempt: look the function up, call it, decide what its outcome means, record that
+    workers.context       the questions and transactions that are open to a running job
+    workers.lease         keeps the claim of a running job alive
+    workers.handover      recovery of the jobs that a dead process has left behind
+    workers.supervisor    starts the processes of one `drain work`, and replaces them
 
-What always holds: no job is seen before its transaction has committed, nor after it has rolled back;
-every committed job ends in `finished_jobs` or `dead_jobs`, whatever dies on the way; it is finished once.
-Redis holds nothing that could not be rebuilt from `inflight_jobs`.
+Beside the road:
+
+    drain.database        connections to PostgreSQL, poolers, locks, schema, roles
+    drain.service         HTTP and systemd, for the programs that watch a long-running process
+    drain.audit           the proof that no job is lost, doubled or stuck
+    drain.commands        the command line: `__main__` puts it together, drain.terminal prints for people
+    drain.dev             `drain dev`: all programs in one terminal, on the servers of drain.embedded
+    workers.plain         RQ jobs that were not staged
+    pipeline              work on millions of jobs at once, on Spark
+
+Modules that every room uses:
+
+    config                settings, from the environment or the command line
+    errors                every error that is raised on purpose
+    log, metrics          log lines; names of all metrics
+    failpoints            instants at which a test kills a process
+    packages              applications whose packages have the names of ours
+    wording, visible      numbers and times for people; texts of others, made harmless for a terminal
+    rq, rq_settings       entry points by which RQ's own tools and workers find tracked jobs
+
+What always holds: no job is seen before its transaction has committed, nor after it has rolled back; every committed
+job ends in `finished_jobs` or `dead_jobs`, whatever process or server dies on the way; it is finished once. Redis holds
+nothing that could not be rebuilt from `inflight_jobs`. The modules of `drain` never import `workers` or `pipeline`; the
+command line alone does.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -61,14 +86,14 @@ __all__ = [
     "transaction",
 ]
 
-# For type checkers each name has its own type, and an unknown one is an error.
+# Type checkers see the imports above: each name has its own type, and an unknown one is an error.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Look a name of `workers` up at its first use: an application that only stages needs nothing of it."""
+        """Import a name of `workers` at its first use: an application that only stages never loads that package."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        # By its name: the drain's own modules know nothing of the workers.
+        # Imported by name: the modules of `drain` do not depend on `workers`.
         from drain import packages
 
         value = globals()[name] = getattr(packages.own("workers"), name)

@@ -1,4 +1,4 @@
-"""The `drain` command, put together; also `python -m drain`."""
+"""The `drain` command, put together from all groups of commands; also `python -m drain`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from drain.commands.work import work
 from drain.terminal.commandline import Group
 from pipeline.commands import COMMANDS
 
+# Headings of `drain --help`, each with its commands.
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
@@ -31,8 +32,8 @@ _SECTIONS = {
 def main() -> None:
     """Jobs that commit with your data: staged in Postgres, drained into Redis, run by RQ workers.
 
-    `drain COMMAND --help` has examples. Exit codes: 0 done, 1 it could not be done (one line says why; a setting
-    that cannot be used is one reason), 2 wrong usage.
+    `drain COMMAND --help` explains a command and has examples. Exit codes: 0 done; 1 not done, and one line on
+    standard error says why (a setting that cannot be used is one reason); 2 wrong usage.
     """
 
 

@@ -1,4 +1,4 @@
-"""Settings: one frozen value, read from the environment or the command line, checked at the door."""
+"""Settings: one frozen value, read from the environment or the command line, and checked when it is made."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from drain.errors import ConfigError
 
+# Environment variable of each setting.
 VARIABLES = {
     "database_url": "DRAIN_DATABASE_URL",
     "redis_url": "DRAIN_REDIS_URL",
@@ -25,29 +26,29 @@ VARIABLES = {
 }
 
 
-# What RQ carries inside of keys; the schema has the same rule.
+# Pattern of a queue name: RQ uses it as a part of keys. schema.sql has the same rule.
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 QUEUE_CHARACTERS = "letters, digits, _ . : - only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All that a process of ours has to be told; `VARIABLES` names where each comes from.
+    """All settings of one process; `VARIABLES` names the environment variable of each.
 
     Attributes:
         database_url: `postgresql://…`; SQLAlchemy's `postgresql+psycopg://…` means the same.
-        redis_url: `redis://…`, `rediss://…` or `unix://…`. Workers that RQ started do without it.
+        redis_url: `redis://…`, `rediss://…` or `unix://…`. Workers that RQ started do not need it.
         jobs: Modules that define jobs; workers import them.
         namespace: First part of the RQ job ids, so that several databases can share one Redis. The
             name of the database by default, with what RQ ids cannot carry replaced by `_`.
-        forward_queues: Queues whose jobs leave Postgres when they are pushed.
-        only_tracked_queues: Queues in which `drain work` runs nothing but tracked jobs: plain RQ jobs and those of
-            forward mode are refused.
-        batch_size: The most rows that one transaction of the enqueuer takes.
-        poll_seconds: How long the enqueuer sleeps at most when nothing wakes it.
+        forward_queues: Queues in forward mode: their jobs leave Postgres when they are pushed.
+        only_tracked_queues: Queues in which `drain work` runs tracked jobs only: it refuses plain RQ jobs and jobs of
+            forward mode.
+        batch_size: Upper bound of the rows in one transaction of the enqueuer.
+        poll_seconds: Upper bound of the enqueuer's sleep when nothing wakes it.
 
     Raises:
-        ConfigError: A value is missing or cannot be used; the text says which, and what would do.
+        ConfigError: A value is missing or cannot be used; the text says which, and how a valid one looks.
     """
 
     database_url: str = field(repr=False)
@@ -80,9 +81,7 @@ class Settings:
         for name in ("forward_queues", "only_tracked_queues"):
             for queue in getattr(self, name):
                 if not QUEUE_NAME.fullmatch(queue):
-                    raise ConfigError(
-                        f"{VARIABLES[name]}: {queue!r} is no name of a queue: {QUEUE_CHARACTERS}"
-                    )
+                    raise ConfigError(f"{VARIABLES[name]}: {queue!r} is not a queue name: {QUEUE_CHARACTERS}")
         if both := self.forward_queues & self.only_tracked_queues:
             raise ConfigError(
                 f"queue {min(both)!r} is named in DRAIN_FORWARD_QUEUES and in DRAIN_ONLY_TRACKED_QUEUES: "
@@ -95,7 +94,7 @@ class Settings:
                 "DRAIN_REDIS_URL must start with redis://, rediss:// or unix://, "
                 "such as redis://localhost:6379/0"
             )
-        # redis-py would take any other path for database 0.
+        # redis-py would read any other path as database 0.
         if re.match(r"rediss?://", self.redis_url) and not re.fullmatch(
             r"/?\d*/?", urlsplit(self.redis_url).path, re.ASCII
         ):
@@ -103,10 +102,10 @@ class Settings:
 
     @property
     def required_redis_url(self) -> str:
-        """The Redis URL, for those who cannot do without.
+        """Redis URL, for a command that needs Redis.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: No Redis is configured.
         """
         if not self.redis_url:
             raise ConfigError(
@@ -117,7 +116,7 @@ class Settings:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str | None]) -> Settings:
-        """Read settings from texts, by the names of the fields; missing and empty ones are defaults.
+        """Read settings from texts, by field name; a missing or empty text means the default.
 
         Raises:
             ConfigError: A text cannot be read, or no database is named.
@@ -144,7 +143,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """Read settings from the DRAIN_* variables alone, as a worker that RQ started does.
+        """Read settings from the DRAIN_* variables alone, for a worker that RQ started.
 
         Raises:
             ConfigError: As `from_texts`.
@@ -153,17 +152,17 @@ class Settings:
 
 
 def process_name() -> str:
-    """This process, as people see it in `drain status` and in the tables; no other one has the same name."""
-    return f"{socket.gethostname()}:{os.getpid()}:{_word()}"
+    """Build the unique name of this process for `drain status` and the tables: host, process id and a random word."""
+    return f"{socket.gethostname()}:{os.getpid()}:{_random_word()}"
 
 
 @cache
-def _word() -> str:
-    # Containers that share the name of their host are all process 1 of it.
+def _random_word() -> str:
+    # Containers may share a host name, and each one's process has the id 1.
     return os.urandom(3).hex()
 
 
-os.register_at_fork(after_in_child=_word.cache_clear)
+os.register_at_fork(after_in_child=_random_word.cache_clear)
 
 
 def _libpq_url(url: str) -> str:
@@ -177,7 +176,7 @@ def _libpq_url(url: str) -> str:
 
 
 def _refuse_bare_characters(variable: str, url: str) -> None:
-    """Refuse a password with bare special characters: a part of it would be taken for the host, and shown."""
+    """Refuse a password with bare special characters: a part of it would be read as the host, and shown."""
     if not url.isprintable():
         raise ConfigError(f"{variable} holds a character that cannot be printed, such as a newline")
     user_and_password, at, _ = url.partition("://")[2].rpartition("@")

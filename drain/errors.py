@@ -1,7 +1,6 @@
-"""Every error that this project raises on purpose, under one root.
+"""Every error that job-drain raises on purpose, under one root.
 
-The text of each is one line that says what is wrong and what to do about it.
-No text ever holds a password.
+The text of an error is one line that says what is wrong and what to do about it. No text holds a password.
 """
 
 
@@ -18,7 +17,7 @@ class OwnedByAnotherError(ConfigError):
 
 
 class SchemaError(DrainError):
-    """The database has no schema of ours, or one of another version."""
+    """The database has no schema of job-drain, or another version of it."""
 
 
 class StageError(DrainError, ValueError):
@@ -34,7 +33,7 @@ class UnknownJobError(DrainError, LookupError):
 
 
 class UndeliverableError(DrainError):
-    """A staged row cannot be written in RQ's format; it belongs into `dead_jobs`."""
+    """A staged row cannot be written in RQ's format; the enqueuer moves it to `dead_jobs`."""
 
 
 class JobModuleError(ConfigError):
@@ -42,7 +41,7 @@ class JobModuleError(ConfigError):
 
 
 class NameTakenError(DrainError, ImportError):
-    """An application's own package has the name of one of job-drain's, and stands before it."""
+    """An application's package has the name of one of job-drain's packages, and Python finds it first."""
 
 
 class EmbeddedError(DrainError):

@@ -1,7 +1,7 @@
-"""The instants between two steps that touch a store, each with a name: where dying must harm nothing.
+"""Failure points: named instants between two steps that touch a store, at which the death of the process does no harm.
 
-Nothing happens there, unless a test has set a hook in its own process that kills it. There is no setting
-for it, so no configuration can switch one on.
+Nothing happens at a failure point unless a test has set a hook in the process, which then kills it. No setting does
+that, so no configuration can.
 """
 
 from __future__ import annotations
@@ -11,45 +11,46 @@ from enum import StrEnum
 
 
 class FailurePoint(StrEnum):
-    """All of them, in the order in which a job passes them."""
+    """All failure points, in the order in which a job passes them; the text says what is done and what is not."""
 
-    LEADING = "the lock is held, nothing recovered"
-    RECOVERED = "what was left to push has been pushed, Redis not marked"
-    MATURED = "scheduled rows made ready, not committed"
-    TAKEN = "rows read, not moved"
-    MOVED = "rows moved, not committed"
-    COMMITTED = "the move committed, nothing pushed"
-    PUSHED_A_SLICE = "a part of the batch pushed"
-    PUSHED = "all pushed, the watermark not moved"
-    WATERMARK_MOVED = "the watermark written down"
-    BURIED = "a row that cannot be moved given up"
+    LEADING = "the lock of the leader is held, deliveries that were never pushed not pushed yet"
+    RECOVERED = "unclaimed deliveries pushed again, Redis not marked as fed by this database"
+    MATURED = "scheduled rows made ready, their transaction not committed"
+    TAKEN = "staged rows read, not moved"
+    MOVED = "staged rows moved to inflight_jobs, the move not committed"
+    COMMITTED = "the move committed, nothing of the batch pushed"
+    PUSHED_A_SLICE = "a part of the batch pushed, the rest not"
+    PUSHED = "the whole batch pushed, the watermark not moved"
+    WATERMARK_MOVED = "the watermark moved"
+    BURIED = "a row that cannot be moved put into dead_jobs"
     FORWARDED = "forwarded rows deleted, not pushed"
     PUSHED_FORWARD = "forwarded rows pushed, their deletion not committed"
-    RENUMBERED = "a redelivery numbered, not pushed"
-    PUSHED_AGAIN = "a redelivery pushed, its last one not forgotten"
-    FORGOTTEN = "the last delivery forgotten, the watermark not moved"
-    ASLEEP = "asleep, and those who stage know it"
+    RENUMBERED = "a redelivery has its new delivery number, not pushed"
+    PUSHED_AGAIN = "a redelivery pushed, its former delivery not removed from Redis"
+    FORGOTTEN = "the former delivery removed from Redis, the watermark not moved"
+    ASLEEP = "the enqueuer asleep, and transactions that stage will notify it"
 
-    POPPED = "popped, not claimed"
-    CLAIMED = "claimed, not run"
-    EXTENDED = "the lease extended, the job in the middle"
-    WRITTEN = "the job's transaction written, not finished"
-    SETTLED_AND_COMMITTED = "the job's transaction committed, RQ not told"
-    RAN = "run, the outcome not recorded"
-    RECORDED = "the outcome recorded, RQ not told"
-    REFUSED = "a stale outcome refused, not noted"
+    POPPED = "ids popped from Redis, not claimed"
+    CLAIMED = "jobs claimed, not run"
+    EXTENDED = "leases extended, their jobs still running"
+    WRITTEN = "the writes of the job's transaction made, the job not finished"
+    FINISHED_AND_COMMITTED = "the job's transaction committed with its finish, RQ's books not updated"
+    RAN = "the job has run, its outcome not recorded"
+    RECORDED = "the outcome recorded, RQ's books not updated"
+    REFUSED = "a stale outcome refused, the refusal not noted in stale_finishes"
 
 
+# Hook of the test that runs in this process.
 _hook: Callable[[FailurePoint], None] | None = None
 
 
 def failpoint(point: FailurePoint) -> None:
-    """To be called at the point; does nothing unless a hook is set."""
+    """Mark that this process has reached a point; does nothing unless a test has set a hook."""
     if _hook is not None:
         _hook(point)
 
 
 def set_hook(hook: Callable[[FailurePoint], None] | None) -> None:
-    """Let `hook` be called, in whatever thread, with each point that this process reaches."""
+    """Set the function that is called with each point that this process reaches, on the same thread; None for none."""
     global _hook  # noqa: PLW0603
     _hook = hook

@@ -1,4 +1,4 @@
-"""Log lines: for people on a terminal, JSON elsewhere."""
+"""Log lines: plain lines on a terminal, JSON elsewhere."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 
 from drain.visible import visible
 
+# Attributes of every record; all others are fields of the event.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and whatever the event adds."""
+    """One JSON object a line: time, level, logger, message, and the fields of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -28,13 +29,13 @@ class JsonLines(logging.Formatter):
         more = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         try:
             return json.dumps(line | more, default=str, allow_nan=False)
-        # RQ adds the arguments of a plain job that failed, which may be anything.
+        # RQ adds the arguments of a plain job that failed; they may be of types that cannot be written.
         except Exception:  # noqa: BLE001
             return json.dumps(line)
 
 
 class Lines(logging.Formatter):
-    """Time, level and message; whatever follows on further lines is indented, and cannot pass for a log line."""
+    """Time, level and message; further lines of a message are indented, so that none looks like a log line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one record."""
@@ -42,9 +43,12 @@ class Lines(logging.Formatter):
 
 
 def configure(level: str = "INFO") -> None:
-    """Send what we log to standard error, in the form that suits it.
+    """Send log lines to standard error: plain lines if that is a terminal, else JSON.
 
-    A line that cannot be written is dropped: the terminal is gone, the disk is full.
+    A line that cannot be written, to a closed terminal or a full disk, is dropped.
+
+    Args:
+        level: Lowest level that is logged.
     """
     logging.raiseExceptions = False
     handler = logging.StreamHandler(sys.stderr)

@@ -1,7 +1,8 @@
-"""Names that collide: an application's own `workers` or `pipeline`, where job-drain needs its packages of these names.
+"""Colliding names: an application's own `workers` or `pipeline`, where job-drain has packages of these names.
 
-Python imports what it finds first. An application's package that stands before job-drain's breaks job-drain; one that
-stands behind it cannot be imported. Either is one line here, instead of an ImportError from deep inside.
+Python imports the package that it finds first. If that is the application's, job-drain breaks; if it is job-drain's,
+the application's cannot be imported. Either case is reported in one line here, instead of by an ImportError that names
+neither package.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from types import ModuleType
 
 from drain.errors import NameTakenError
 
+# Names of our packages that an application might choose too.
 OURS = ("workers", "pipeline")
+# Directory that holds our packages.
 _HOME = path.dirname(path.dirname(path.realpath(__file__)))  # noqa: PTH120  (pathlib takes longer to import)
 
 
@@ -24,20 +27,20 @@ def require_own(*names: str, directories: Sequence[str] = ()) -> None:
 
     Args:
         names: Names of the packages; both by default.
-        directories: Where Python will look before the import path of this process.
+        directories: Directories that Python will search before the import path of this process.
 
     Raises:
-        NameTakenError: An application's package stands before one of them; the text says which, and what to do.
+        NameTakenError: Python finds an application's package first; the text says which, and what to do.
     """
     for name in names or OURS:
         _refuse(name, PathFinder.find_spec(name, [*directories, *sys.path]))
 
 
 def own(name: str) -> ModuleType:
-    """Job-drain's own package of this name, imported.
+    """Import job-drain's own package of this name.
 
     Raises:
-        NameTakenError: What Python imports under this name is an application's.
+        NameTakenError: Python imports an application's package under this name.
     """
     if name not in sys.modules:
         require_own(name)
@@ -47,7 +50,7 @@ def own(name: str) -> ModuleType:
 
 
 def hint(error: BaseException) -> str:
-    """What to do about an import that failed because job-drain's package hides the application's; else ""."""
+    """Explain an import that failed because job-drain's package hides the application's; "" for other errors."""
     name = (getattr(error, "name", None) or "").partition(".")[0]
     if not isinstance(error, ImportError) or name not in OURS:
         return ""
@@ -55,12 +58,12 @@ def hint(error: BaseException) -> str:
 
 
 def _refuse(name: str, spec: ModuleSpec | None) -> None:
-    # A directory without __init__.py has no origin, and never stands before a package that has one.
+    # A directory without __init__.py has no origin, and Python never prefers it to a package that has one.
     if spec is None or spec.origin is None:
         return
     place = spec.origin.removesuffix(f"{path.sep}__init__.py")
     directory = path.dirname(path.realpath(place))  # noqa: PTH120
-    # Beside another copy of job-drain, such as a clone that somebody stands in, it is a copy too.
+    # A package beside another copy of `drain` is job-drain's too: a clone of job-drain is the current directory.
     if directory == _HOME or path.isdir(path.join(directory, "drain", "tables")):  # noqa: PTH112, PTH118
         return
     raise NameTakenError(

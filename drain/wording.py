@@ -1,15 +1,16 @@
-"""Numbers and times as people read them: one format each, in every table, message and log line."""
+"""Numbers and times for people: one format for each kind, in every table, message and log line."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import pairwise
 
+# Units of time and their length in seconds.
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def duration(seconds: float) -> str:
-    """Length of time with two significant units at most: 4ms, 0.34s, 4.2s, 42s, 3m 20s, 2h 5m, 4d 3h."""
+    """Format a length of time with two significant units at most: 4ms, 0.34s, 4.2s, 42s, 3m 20s, 2h 5m, 4d 3h."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 0.01:
@@ -25,7 +26,7 @@ def duration(seconds: float) -> str:
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """How long ago a moment was, or in how long it will be: `3m 20s ago`, `in 2h 5m`, `now`."""
+    """Format the distance of a moment from now: `3m 20s ago`, `in 2h 5m`, `now`."""
     seconds = (now - moment).total_seconds()
     if abs(seconds) < 0.5:
         return "now"
@@ -33,10 +34,10 @@ def relative(moment: datetime, now: datetime) -> str:
 
 
 def clock(moment: datetime) -> str:
-    """Point in time, in UTC and to the second: `2026-11-22 01:31:07Z`."""
+    """Format a point in time, in UTC and to the second: `2026-11-22 01:31:07Z`."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
-    """Number of things: `1 job`, `2 jobs`, `12,000 jobs`."""
+    """Format a number of things: `1 job`, `2 jobs`, `12,000 jobs`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

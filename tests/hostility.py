@@ -18,7 +18,7 @@ import psycopg
 
 from drain.database import postgres, roles, schema
 from drain.database.grants import DEFAULT_NAMES
-from drain.embedded.servers import EmbeddedPostgres
+from drain.embedded import EmbeddedPostgres
 from tests.helpers import ROOT, query
 
 OWNER = "drain_owner"

@@ -15,7 +15,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from drain.embedded.binaries import unprivileged_account
-from drain.embedded.guarded_server import Credentials, GuardedServer
+from drain.embedded.guarded_server import GuardedServer
+from drain.embedded.server_process import Credentials
 from tests.helpers import free_port
 
 Mode: TypeAlias = Literal["session", "transaction"]

@@ -1,16 +1,16 @@
-"""The proof, on a live system, that what must always hold does.
+"""The audit: proves on a live system that no job is lost, doubled or stuck.
 
     tables    one snapshot: each id in exactly one table, no finish without a claim, no token gone backwards
-    rules     what no row of a table may be, for `tables`
-    overdue   what should have been drained or delivered again long ago
-    lists     what has been delivered against the lists in Redis
-    strays    what is in a list and should be in none, for `lists`
-    attended  queues whose jobs wait though no worker takes them
-    watch     looking again, since both of these may show what is just under way
-    report    what was found
+    rules     conditions that no row of a table may meet, for `tables`
+    recheck   repeated looks, since jobs under way may seem wrong at one look; for the three that follow
+    overdue   rows that should have been drained or delivered again long ago
+    lists     delivered jobs compared with the lists in Redis
+    orphans   entries of a list that belong to no job or no delivery, for `lists`
+    attended  queues with jobs and without a worker
+    report    the result: counts and breaches
 
-Nothing is changed, and nobody waits for an audit; only vacuum is held up while it reads. What it cannot know
-of are rows that are in no table at all: ids have gaps, since transactions roll back.
+What always holds: an audit changes nothing, and no job, worker or enqueuer waits for it; only vacuum is delayed while
+it reads. An audit cannot find rows that are in no table at all: ids have gaps, since transactions roll back.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from drain.audit import tables
-from drain.audit.attended import Attended
-from drain.audit.lists import Lists
-from drain.audit.overdue import Overdue
-from drain.audit.recheck import Watch, settle
+from drain.audit.attended import AttendedCheck
+from drain.audit.lists import ListsCheck
+from drain.audit.overdue import OverdueCheck
+from drain.audit.recheck import LiveCheck, look_until_clear
 from drain.audit.report import CHECKS, Breach, Report
 from drain.database.postgres import Connection
 from drain.wire import Producer
@@ -36,11 +36,12 @@ __all__ = [
     "audit",
 ]
 
+# Time that a row may be due, in seconds.
 OVERDUE_SECONDS = 60
-# Workers that a deploy replaces are back by then.
+# Time that jobs may wait in a queue without a worker, in seconds: a deploy has replaced its workers by then.
 UNATTENDED_SECONDS = 300
-# The leader takes 15 s to be sure that a popped delivery is lost. One that is lost while it is waiting for
-# another has its 15 s after those.
+# Time in which what seems wrong may clear, in seconds. The leader takes 15 s to be sure that a popped delivery is lost;
+# a delivery that is lost during these has its own 15 s after them.
 PATIENCE_SECONDS = 35
 
 
@@ -57,34 +58,34 @@ def audit(
     unattended_seconds: float = UNATTENDED_SECONDS,
     progress: Callable[[str], None] = _ignore,
 ) -> Report:
-    """Look for everything that must not be.
+    """Check everything that must always hold.
 
-    Takes as long as it takes to read the tables once; and, while something is overdue or missing in Redis, up
-    to `patience_seconds` more. Reads of 100 million rows want a `statement_timeout` of their own.
+    Reads all tables once; and, while something is overdue or missing in Redis, looks again for up to
+    `patience_seconds`. Reading 100 million rows needs a longer `statement_timeout` than other commands have.
 
     Args:
         connection: In autocommit mode, with no transaction open.
-        redis: Where the leader pushes; None leaves the lists out.
-        overdue_seconds: For how long something may be due before it is overdue.
-        patience_seconds: For how long what seems overdue, missing or astray may take to clear. 0 is for a
-            system that stands still: it takes what is under way for a breach.
-        unattended_seconds: For how long jobs may wait in a queue that has no worker.
+        redis: Redis that the leader pushes into; None leaves the lists and the workers out.
+        overdue_seconds: Time that a row may be due before it is overdue.
+        patience_seconds: Time in which what seems overdue, missing or orphaned may clear. 0 is for a system that
+            stands still: jobs under way would be breaches.
+        unattended_seconds: Time that jobs may wait in a queue without a worker.
         progress: Called with the name of each step as it begins.
 
     Raises:
-        psycopg.Error: The database. A Redis that does not answer leaves its checks unmade; see `Report.unchecked`.
+        psycopg.Error: The database failed. If Redis does not answer, its checks are not made: see `Report.unchecked`.
     """
     counts, breaches = tables.check(connection, progress)
-    watches: list[Watch] = [Overdue(connection, overdue_seconds)]
+    live_checks: list[LiveCheck] = [OverdueCheck(connection, overdue_seconds)]
     if redis is not None:
-        watches += [Lists(connection, redis), Attended(connection, redis, unattended_seconds)]
+        live_checks += [ListsCheck(connection, redis), AttendedCheck(connection, redis, unattended_seconds)]
     progress("looking for what is overdue or missing")
-    settle(watches, patience_seconds, progress)
-    breaches += (breach for watch in watches for breach in watch.breaches())
+    look_until_clear(live_checks, patience_seconds, progress)
+    breaches += (breach for check in live_checks for breach in check.breaches())
     order = list(CHECKS)
     return Report(
         counts=counts,
         breaches=tuple(sorted(breaches, key=lambda breach: order.index(breach.check))),
         redis_asked=redis is not None,
-        unchecked={name: why for watch in watches for name, why in watch.unchecked().items()},
+        unchecked={name: why for check in live_checks for name, why in check.unchecked().items()},
     )

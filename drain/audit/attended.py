@@ -1,8 +1,8 @@
-"""Queues in which jobs wait though no worker takes them.
+"""Queues with jobs and without a worker.
 
-Only jobs that have been delivered count: what is staged, or due for its next attempt, waits for the enqueuer, and is
-overdue if that takes too long. So a queue in forward mode has none here. A worker is one that RQ's books in this Redis
-name; one that died is in them for another two minutes, an `rq worker` for eight.
+Only delivered jobs count: a job that is staged, or due for its next attempt, waits for the enqueuer, and is overdue if
+that takes too long. So a queue in forward mode has no such jobs. A worker counts if it is registered with RQ in this
+Redis; a worker that died stays registered for another two minutes, an `rq worker` for eight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from drain.tables.waiting import WAITS_SINCE
 from drain.wire import Producer
 from drain.wording import clock
 
-# Upper bound of the breaches; one more counts the queues that are left.
+# Upper bound of the breaches that name one queue; one more breach counts the remaining queues.
 _MOST = 10
 
 _WAITING = f"""
@@ -33,20 +33,20 @@ ORDER BY delivery LIMIT {SAMPLES}
 
 
 class Waiting(NamedTuple):
-    """Delivered jobs of a queue that nobody has claimed, and since when the oldest of them waits."""
+    """Delivered jobs of a queue that no worker has claimed: their number, and since when the oldest waits."""
 
     queue: str
     jobs: int
     since: datetime
 
 
-class Attended:
-    """Keeps an eye on queues without a worker.
+class AttendedCheck:
+    """Checks that each queue with jobs has a worker.
 
     Args:
         connection: In autocommit mode.
-        redis: Where workers register.
-        seconds: For how long a job of such a queue may have waited, by the database's clock.
+        redis: Redis in which workers register.
+        seconds: Time that a job may wait in a queue without a worker, by the database's clock.
     """
 
     def __init__(self, connection: Connection, redis: Producer, seconds: float) -> None:
@@ -59,11 +59,11 @@ class Attended:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether to look again before these are called breaches."""
+        """True while a queue seems to have no worker, or Redis did not answer."""
         return bool(self._problem or self._unattended)
 
     def look(self) -> None:
-        """Find queues without a worker; from the second time on, keep those that still have none."""
+        """Find queues without a worker; from the second look on, keep those that still have none."""
         known = None if self._unattended is None else {waiting.queue for waiting in self._unattended}
         rows = self._connection.execute(_WAITING, (self._seconds,), binary=True)
         waiting = [each for each in map(Waiting._make, rows) if known is None or each.queue in known]
@@ -76,7 +76,7 @@ class Attended:
         self._unattended = [each for each in waiting if not workers[each.queue]]
 
     def breaches(self) -> list[Breach]:
-        """A breach for each queue that had no worker each time, those whose jobs wait for longest first."""
+        """Build a breach for each queue that had no worker at any look, the longest waiting first."""
         if self._problem:
             return []
         unattended = self._unattended or []
@@ -87,7 +87,7 @@ class Attended:
         return breaches
 
     def unchecked(self) -> dict[str, str]:
-        """The check, if Redis did not answer."""
+        """Name this check, if Redis did not answer."""
         return {"attended": self._problem} if self._problem else {}
 
     def _breach(self, waiting: Waiting) -> Breach:

@@ -1,4 +1,4 @@
-"""What is in a list and should be in none."""
+"""Orphaned entries: ids in a list in Redis that no job of the tables, or no delivery, belongs to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AHEAD = (
     "or another database has the same namespace"
 )
 
-# One statement, and so one snapshot: a job is never seen between two tables.
+# One statement, and so one snapshot: no job is seen between two tables.
 _IN_NO_TABLE = """
 SELECT id FROM pg_catalog.unnest(%s::bigint[]) AS listed (id)
 WHERE NOT EXISTS (SELECT FROM staged_jobs AS job WHERE job.id = listed.id)
@@ -32,41 +32,41 @@ WHERE NOT EXISTS (SELECT FROM staged_jobs AS job WHERE job.id = listed.id)
 """
 
 
-class Stray(NamedTuple):
-    """An entry in a list that should be in none."""
+class Entry(NamedTuple):
+    """An entry of a list in Redis."""
 
     queue: str
     id: int
     delivery: int
 
 
-def astray(connection: Connection, entries: Collection[Stray]) -> set[Stray]:
-    """Those of jobs that are in no table, or under numbers that were never handed out."""
+def orphans_among(connection: Connection, entries: Collection[Entry]) -> set[Entry]:
+    """Find the entries whose job is in no table, or whose delivery number was never handed out."""
     if not entries:
         return set()
-    unknown = _unknown(connection, entries)
-    # Asked after the list was read: a number is handed out before it is pushed.
+    unknown = _ids_in_no_table(connection, entries)
+    # Read after the list: a number is handed out before it is pushed.
     last = leader_progress.progress(connection).last_delivery
     return {entry for entry in entries if entry.id in unknown or entry.delivery > last}
 
 
-def stray_breaches(connection: Connection, strays: set[Stray]) -> list[Breach]:
-    """One for each of the two reasons."""
-    ids = _unknown(connection, strays)
-    unknown = {stray for stray in strays if stray.id in ids}
+def orphan_breaches(connection: Connection, orphans: set[Entry]) -> list[Breach]:
+    """Build a breach for each of the two reasons."""
+    ids = _ids_in_no_table(connection, orphans)
+    unknown = {entry for entry in orphans if entry.id in ids}
     return [
         Breach(
             "redis",
-            explanation.format(queues=queue_names({stray.queue for stray in found})),
+            explanation.format(queues=queue_names({entry.queue for entry in found})),
             len(found),
-            samples({stray.id for stray in found}),
+            samples({entry.id for entry in found}),
         )
-        for found, explanation in ((unknown, _UNKNOWN), (strays - unknown, _AHEAD))
+        for found, explanation in ((unknown, _UNKNOWN), (orphans - unknown, _AHEAD))
         if found
     ]
 
 
-def _unknown(connection: Connection, entries: Collection[Stray]) -> set[int]:
+def _ids_in_no_table(connection: Connection, entries: Collection[Entry]) -> set[int]:
     unknown: set[int] = set()
     for slice_ in slices(entries, _IDS_PER_STATEMENT):
         ids = id_array(entry.id for entry in slice_)

@@ -1,7 +1,7 @@
-"""What should have left its place long ago.
+"""Rows that should have left their table long ago.
 
-A row that was staged an hour ago by a transaction which has just committed looks overdue, and is not. So what
-looks overdue is looked at again, and only what stays is.
+A row that was staged an hour ago by a transaction which has just committed looks overdue, and is not. So the check
+looks again, and only rows that stay are overdue.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from drain.audit.recheck import nobody_leads, slices
+from drain.audit.recheck import no_leader_note, slices
 from drain.audit.report import Breach, samples
 from drain.database.postgres import Connection
 from drain.tables import waiting
 from drain.tables.columns import id_array
 
-# The most ids to keep an eye on, for each reason; those that have been due for longest.
+# Upper bound of the ids to look at again, for each reason; those that have been due for longest.
 _LIMIT = 1_000_000
 _IDS_PER_STATEMENT = 10_000
 
 
 class Reason(NamedTuple):
-    """Why a row may be overdue: `due` has been over for too long, and the condition holds."""
+    """A reason why a row is overdue: its time `due` has passed too long ago, and the condition holds."""
 
     table: str
     due: str
@@ -30,7 +30,7 @@ class Reason(NamedTuple):
 
 
 REASONS = (
-    # A row that was scheduled is due at that time, and one that a person retried is due anew.
+    # A scheduled row is due at that time; a dead job that a person retried is due from then on.
     Reason("staged_jobs", "greatest(scheduled_at, staged_at, matured_at)", "due and not drained"),
     Reason("inflight_jobs", "lease_expires_at", "claimed, and not delivered again since the lease ran out"),
     # While a queue fails, its retries wait for each other.
@@ -49,12 +49,12 @@ _STILL_LATE = (
 )
 
 
-class Overdue:
-    """Keeps an eye on what looks overdue.
+class OverdueCheck:
+    """Checks that no row is overdue.
 
     Args:
         connection: In autocommit mode.
-        seconds: For how long a row may have been due, by the database's clock.
+        seconds: Time that a row may be due, by the database's clock.
     """
 
     def __init__(self, connection: Connection, seconds: float) -> None:
@@ -65,11 +65,11 @@ class Overdue:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether to look again before these are called breaches."""
+        """True while a row looks overdue."""
         return any((self._late or {}).values())
 
     def look(self) -> None:
-        """Find what looks overdue; from the second time on, keep what still does."""
+        """Find rows that look overdue; from the second look on, keep those that still do."""
         failing = [queue.queue for queue in waiting.retrying_queues(self._connection) if queue.failing]
         if self._late is None:
             self._late = {reason: self._ids(_LATEST, reason, failing) for reason in REASONS}
@@ -77,11 +77,11 @@ class Overdue:
             self._late = {reason: self._still(reason, ids, failing) for reason, ids in self._late.items()}
 
     def breaches(self) -> list[Breach]:
-        """What has looked overdue each time."""
+        """Build a breach for each reason, of the rows that have looked overdue at every look."""
         return [
             Breach(
                 "overdue",
-                f"{reason.explanation}, for more than {self._seconds:g} s{nobody_leads(self._connection)}",
+                f"{reason.explanation}, for more than {self._seconds:g} s{no_leader_note(self._connection)}",
                 len(ids),
                 samples(ids),
             )
@@ -90,7 +90,7 @@ class Overdue:
         ]
 
     def unchecked(self) -> dict[str, str]:
-        """None: without PostgreSQL there is no audit."""
+        """Return nothing: without PostgreSQL there is no audit."""
         return {}
 
     def _ids(self, statement: str, reason: Reason, failing: Sequence[str], ids: str = "{}") -> set[int]:

@@ -1,4 +1,4 @@
-"""Looking again: a system that lives is always in the middle of something."""
+"""Repeated looks: on a live system some jobs are under way at any instant, and seem wrong at a single look."""
 
 from __future__ import annotations
 
@@ -13,48 +13,57 @@ from drain.tables import queries
 
 T = TypeVar("T")
 
+# Pause before the second look, in seconds; doubles with each further look, up to the longest.
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
 
-class Watch(Protocol):
-    """Finds at its first look what seems wrong, and drops at later ones what has cleared."""
+class LiveCheck(Protocol):
+    """A check of a live system: its first look finds what seems wrong, later looks drop what has cleared."""
 
     @property
     def in_doubt(self) -> bool:
-        """Whether to look again before these are called breaches."""
+        """True while something seems wrong, so that another look is needed before it is called a breach."""
 
     def look(self) -> None:
         """Look once."""
 
     def breaches(self) -> list[Breach]:
-        """What has seemed wrong at every look so far."""
+        """List what has seemed wrong at every look so far."""
 
     def unchecked(self) -> dict[str, str]:
-        """Checks that could not be made, and why: the store did not answer at the last look."""
+        """Name the checks that could not be made, and why: the store did not answer at the last look."""
 
 
-def settle(watches: Sequence[Watch], patience_seconds: float, progress: Callable[[str], None]) -> None:
-    """Look once, and again until nothing is in doubt or patience is over."""
-    for watch in watches:
-        watch.look()
+def look_until_clear(
+    checks: Sequence[LiveCheck], patience_seconds: float, progress: Callable[[str], None]
+) -> None:
+    """Let each check look once, and again until nothing is in doubt or the patience is over.
+
+    Args:
+        checks: Checks to make.
+        patience_seconds: Upper bound of the time in which doubtful checks look again.
+        progress: Called with a line for people before each further round of looks.
+    """
+    for check in checks:
+        check.look()
     deadline = monotonic() + patience_seconds
     pause = _FIRST_PAUSE_SECONDS
-    while (doubtful := [watch for watch in watches if watch.in_doubt]) and monotonic() < deadline:
+    while (doubtful := [check for check in checks if check.in_doubt]) and monotonic() < deadline:
         progress(f"looking again for up to {patience_seconds:g} s whether what seems wrong clears")
         sleep(max(0.0, min(pause, deadline - monotonic())))
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-        for watch in doubtful:
-            watch.look()
+        for check in doubtful:
+            check.look()
 
 
 def slices(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in lists of `size`, the last one shorter."""
+    """Cut the items into lists of `size`; the last one may be shorter."""
     rest = iter(items)
     while slice_ := list(islice(rest, size)):
         yield slice_
 
 
-def nobody_leads(connection: Connection) -> str:
-    """What to add to an explanation while there is no leader; else nothing."""
-    return "" if queries.leader(connection) else "; nobody leads, start `drain run`"
+def no_leader_note(connection: Connection) -> str:
+    """Build the end of an explanation while there is no leader; an empty text while there is one."""
+    return "" if queries.leader(connection) else "; there is no leader, start `drain run`"

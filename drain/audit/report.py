@@ -1,4 +1,4 @@
-"""What an audit found: how many jobs are where, and each breach of what must always hold."""
+"""Report of an audit: how many jobs are in each state, and each breach of what must always hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Check(NamedTuple):
-    """What a check says in one line where all is well, and where there is a breach."""
+    """The two lines of a check: one for no breach, one for a breach."""
 
     ok: str
     breach: str
@@ -31,12 +31,13 @@ CHECKS: Mapping[str, Check] = {
     "redis": Check("the Redis lists and inflight_jobs agree", "the Redis lists and inflight_jobs disagree"),
     "attended": Check("each queue with jobs has a worker", "queues with jobs have no worker"),
 }
-# Checks for which Redis has to be asked.
+# Names of the checks that ask Redis.
 OF_REDIS = ("redis", "attended")
 
-# The most ids that a breach names, and the most queues.
+# Upper bound of the ids that a breach names.
 SAMPLES = 10
-_QUEUES = 3
+# Upper bound of the queues that a breach names.
+_MOST_QUEUES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ class Breach:
 
     Attributes:
         check: One of `CHECKS`.
-        explanation: What is wrong, to be read after the count.
-        count: How many there are of it.
-        ids: Up to `SAMPLES` of the jobs, the lowest first; none where it is no matter of jobs.
+        explanation: Text that follows the count in a line.
+        count: Number of jobs, queues or rows.
+        ids: Up to `SAMPLES` ids of the jobs, the lowest first; empty if the breach is not about jobs.
     """
 
     check: str
@@ -58,13 +59,13 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that an audit found.
+    """The whole result of an audit.
 
     Attributes:
-        counts: Exact numbers of rows, all of one instant: staged, inflight, finished, dead.
+        counts: Exact numbers of rows, all as of one instant: staged, inflight, finished, dead.
         breaches: In the order of `CHECKS`.
-        redis_asked: Whether Redis was to be asked; without it nothing is known of the checks `OF_REDIS`.
-        unchecked: Checks that could not be made, since a store did not answer, and why.
+        redis_asked: True if Redis was to be asked; otherwise the checks `OF_REDIS` were not made.
+        unchecked: Names of checks that could not be made since a store did not answer, each with the reason.
     """
 
     counts: dict[str, int]
@@ -74,21 +75,21 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether all that was to be checked could be, and there is no breach."""
+        """True if every check could be made, and there is no breach."""
         return not self.breaches and not self.unchecked
 
     @property
     def exit_code(self) -> int:
-        """0 if all is well, 1 for breaches, 3 if there are none so far and a check could not be made."""
+        """Exit code of `drain audit`: 0 for ok, 1 for breaches, 3 for no breach and a check that was not made."""
         return 1 if self.breaches else 3 if self.unchecked else 0
 
     def checks(self) -> dict[str, list[Breach]]:
-        """The breaches of each check that was to be made."""
+        """Group the breaches by the checks that were to be made."""
         made = [name for name in CHECKS if self.redis_asked or name not in OF_REDIS]
         return {name: [breach for breach in self.breaches if breach.check == name] for name in made}
 
     def as_json(self) -> dict[str, Any]:
-        """As an object of JSON types; `ok` of a check that could not be made is null."""
+        """Convert to JSON types; `ok` of a check that could not be made is null."""
         checks = [
             {
                 "name": name,
@@ -102,11 +103,11 @@ class Report:
 
 
 def samples(ids: Iterable[int]) -> tuple[int, ...]:
-    """As many of the lowest ids as a breach names."""
+    """Pick the lowest ids, as many as a breach names."""
     return tuple(nsmallest(SAMPLES, ids))
 
 
 def queue_names(queues: Collection[str]) -> str:
-    """Some of the names, and how many more there are."""
-    more = f" and {len(queues) - _QUEUES} more" if len(queues) > _QUEUES else ""
-    return ", ".join(sorted(queues)[:_QUEUES]) + more
+    """Name some of the queues, and say how many more there are."""
+    more = f" and {len(queues) - _MOST_QUEUES} more" if len(queues) > _MOST_QUEUES else ""
+    return ", ".join(sorted(queues)[:_MOST_QUEUES]) + more

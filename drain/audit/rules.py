@@ -1,4 +1,4 @@
-"""What no row of a table may be, each row by itself."""
+"""Rules for single rows: conditions that no row of a table may meet."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from typing import NamedTuple
 
 from drain.tables.queries import TABLES
 
-# Each claim raises the token by one and the attempts by one at most. A person who retries a dead job sets the
-# attempts back, and leaves in the history how many there were; the token is never set back.
+# Number of claims in the history of a row. Each claim raises the token by one and the attempts by one at most. A person
+# who retries a dead job sets the attempts back, and the history keeps their number; the token is never set back.
 _CLAIMS_ON_RECORD = """(CASE WHEN history IS NULL THEN 0 ELSE (
     SELECT coalesce(sum(item::numeric), 0)
     FROM pg_catalog.jsonb_path_query(history, '$[*].attempts ? (@.type() == "number")') AS item) END)"""
-# The database's clock may be set back by a little, and that of a standby which takes over may be behind.
+# Comparison of two times with a second of tolerance: the clock of the database may be set back by a little, and the
+# clock of a standby that takes over may be behind.
 _EARLIER = "{} < {} - interval '1 second'"
 
 
 class Rule(NamedTuple):
-    """No row of the table may meet the condition, which may ask for `last_id` and `last_delivery`."""
+    """A condition that no row of the table may meet; `last_id` and `last_delivery` are its parameters."""
 
     check: str
     table: str

@@ -1,7 +1,7 @@
-"""What one snapshot of the tables can prove.
+"""Checks that one snapshot of the tables can prove.
 
-All rules of a table are counted in one pass, together with its rows, so that a hundred million finished jobs
-are read once.
+One pass over a table counts its rows and the breaches of all of its rules, so that a hundred million finished jobs are
+read once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from drain.tables.queries import TABLES
 
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
 _STATE_ROWS = "SELECT count(*) FROM drain_state"
-# The finished ones are looked up one by one for those that are not: they may be a hundred times as many.
+# Ids that are in several tables. Unfinished ids are looked up in finished_jobs, which may have a hundred times as many
+# rows.
 _PLACES = f"""
 WITH unfinished AS (
     SELECT id, 'staged' AS place FROM staged_jobs
@@ -47,8 +48,9 @@ WITH shared AS (SELECT delivery FROM inflight_jobs GROUP BY delivery HAVING coun
 found AS (SELECT id, row_number() OVER (ORDER BY id) AS number FROM inflight_jobs JOIN shared USING (delivery))
 SELECT count(*), pg_catalog.array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
 """
-_SHARED_EXPLAINED = "in flight under delivery numbers that they share"
-# A worker is refused because somebody has claimed its job since, so under a higher token.
+_SHARED_EXPLANATION = "in flight under delivery numbers that they share"
+# Jobs with a token lower than a refused one. A worker is refused because another one has claimed its job since, which
+# is under a higher token.
 _REFUSED_ABOVE = f"""
 WITH refused AS (
     SELECT id, max(fencing_token) AS token FROM stale_finishes GROUP BY id
@@ -62,29 +64,37 @@ WITH refused AS (
 )
 SELECT count(*), pg_catalog.array_agg(id ORDER BY id) FILTER (WHERE number <= {SAMPLES}) FROM found
 """
-_REFUSED_EXPLAINED = "with a token lower than one that was refused as stale"
+_REFUSED_EXPLANATION = "with a token lower than one that was refused as stale"
 
 
 def check(connection: Connection, progress: Callable[[str], None]) -> tuple[dict[str, int], list[Breach]]:
-    """Count the rows of each table, and what is wrong with them, as they were at one instant."""
+    """Count the rows of each table and find their breaches, all as of one instant.
+
+    Args:
+        connection: In autocommit mode.
+        progress: Called with the name of each step as it begins.
+
+    Returns:
+        Number of rows by state, and the breaches.
+    """
     breaches: list[Breach] = []
     counts: dict[str, int] = {}
     with _snapshot(connection):
-        # A partition of staged_jobs that is emptied as a whole is empty for every snapshot, older ones too:
-        # what left it after ours was taken would be nowhere. So we hold on to it before we take one, and let
-        # go of it, with the savepoint, before the longest pass.
+        # A truncated partition of staged_jobs is empty for every snapshot, older ones too: a job that left it after
+        # our snapshot would be in no table. So staged_jobs is locked before the snapshot is taken, and unlocked,
+        # with the savepoint, before the longest pass.
         with connection.transaction(force_rollback=True):
             connection.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
-            known = _known(connection, breaches)
+            parameters = _parameters(connection, breaches)
             for name in ("staged", "inflight", "dead"):
                 progress(f"reading {TABLES[name]}")
-                counts[name] = _pass(connection, TABLES[name], known, breaches)
+                counts[name] = _apply_rules(connection, TABLES[name], parameters, breaches)
             progress("looking for ids in two tables")
-            breaches += _twice(connection)
-            breaches += _one_of(connection, _SHARED_DELIVERIES, "deliveries", _SHARED_EXPLAINED)
-            breaches += _one_of(connection, _REFUSED_ABOVE, "tokens", _REFUSED_EXPLAINED)
+            breaches += _in_several_tables(connection)
+            breaches += _breach_of(connection, _SHARED_DELIVERIES, "deliveries", _SHARED_EXPLANATION)
+            breaches += _breach_of(connection, _REFUSED_ABOVE, "tokens", _REFUSED_EXPLANATION)
         progress("reading finished_jobs")
-        counts["finished"] = _pass(connection, "finished_jobs", known, breaches)
+        counts["finished"] = _apply_rules(connection, "finished_jobs", parameters, breaches)
     return {name: counts[name] for name in TABLES}, breaches
 
 
@@ -95,8 +105,8 @@ def _snapshot(connection: Connection) -> Iterator[None]:
         yield
 
 
-def _known(connection: Connection, breaches: list[Breach]) -> dict[str, int]:
-    """What the rules may ask for; breaches of what it is read from are added to `breaches`."""
+def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, int]:
+    """Read the parameters of the rules; breaches of their sources are added to `breaches`."""
     (sequence,) = postgres.fetch_one(connection, "SELECT pg_get_serial_sequence('staged_jobs', 'id')")
     (last_id,) = postgres.fetch_one(connection, _LAST_ID.format(sequence))
     last_delivery, pushed_up_to = leader_progress.progress(connection)
@@ -109,31 +119,33 @@ def _known(connection: Connection, breaches: list[Breach]) -> dict[str, int]:
     return {"last_id": last_id, "last_delivery": last_delivery}
 
 
-def _pass(connection: Connection, table: str, known: dict[str, int], breaches: list[Breach]) -> int:
-    """Apply all rules of a table, adding to `breaches`; returns how many rows it has."""
+def _apply_rules(
+    connection: Connection, table: str, parameters: dict[str, int], breaches: list[Breach]
+) -> int:
+    """Apply all rules of a table, adding to `breaches`; returns the number of its rows."""
     rules = [rule for rule in RULES if rule.table == table]
     filters = "".join(f", count(*) FILTER (WHERE {rule.condition})" for rule in rules)
-    rows, *found = postgres.fetch_one(connection, f"SELECT count(*){filters} FROM {table}", known)
+    rows, *found = postgres.fetch_one(connection, f"SELECT count(*){filters} FROM {table}", parameters)
     for rule, count in zip(rules, found, strict=True):
         if count:
             statement = f"SELECT id FROM {table} WHERE {rule.condition} ORDER BY id LIMIT {SAMPLES}"
-            ids = tuple(id_ for (id_,) in connection.execute(statement, known))
+            ids = tuple(id_ for (id_,) in connection.execute(statement, parameters))
             breaches.append(Breach(rule.check, rule.explanation, count, ids))
     return int(rows)
 
 
-def _twice(connection: Connection) -> Iterator[Breach]:
+def _in_several_tables(connection: Connection) -> Iterator[Breach]:
     for *times, count, ids in connection.execute(_PLACES):
-        yield Breach("once", f"in {_spelled(times)}", count, tuple(ids))
+        yield Breach("once", f"in {_places(times)}", count, tuple(ids))
 
 
-def _spelled(times: list[Any]) -> str:
+def _places(times: list[Any]) -> str:
     places = zip(("staged", "inflight", "finished", "dead"), times, strict=True)
     return " and ".join(
         f"{TABLES[name]}{' more than once' if number > 1 else ''}" for name, number in places if number
     )
 
 
-def _one_of(connection: Connection, statement: str, check_name: str, explanation: str) -> list[Breach]:
+def _breach_of(connection: Connection, statement: str, check_name: str, explanation: str) -> list[Breach]:
     count, ids = postgres.fetch_one(connection, statement)
     return [Breach(check_name, explanation, count, tuple(ids))] if count else []

@@ -1,16 +1,21 @@
-"""The commands of `drain`, a module for each group of them; each reads its words, makes one call, shows the result.
+"""Commands of `drain`: each reads its arguments, makes one call and prints the result.
 
-setup       init, roles
-run         the enqueuer
-work        the workers
-status      how many jobs are where
-jobs        list, show
-audit       is any job lost, doubled or stuck?
-dead        list, show, retry, discard
-prune       old days of finished jobs
-dev         all that runs, for development
-demo        demo, drill
-database    the connection of a command that asks PostgreSQL
+    demo        demo, drill
+    dev         dev: all programs, for development
+    setup       init, roles
+    run         run: the enqueuer
+    work        work: the workers
+    rq_options  options of `work` that RQ's own worker has too
+    status      status: how many jobs are in each state
+    watching    status --watch: the status again and again
+    jobs        list, show
+    audit       audit: is any job lost, doubled or stuck?
+    dead        dead list, show, retry and discard
+    prune       prune: drops old days of finished jobs
+    database    the connection of a command that asks PostgreSQL
+
+What always holds: an expected error is one line on standard error, with exit code 1; wrong usage has exit code 2; a
+password is never printed. `drain.__main__` puts the commands together, with those of `pipeline.commands`.
 """
 
 import sys
@@ -18,7 +23,7 @@ import sys
 from drain import packages
 from drain.errors import NameTakenError
 
-# Here, before a command imports one of these packages: an application's own would end in a traceback.
+# Checked before a command imports one of these packages: an application's own would end in a traceback.
 try:
     packages.require_own()
 except NameTakenError as error:

@@ -12,12 +12,12 @@ from drain import wire
 from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, UNATTENDED_SECONDS, audit
 from drain.commands.database import database
 from drain.config import Settings
-from drain.terminal import audit_report, display
+from drain.terminal import audit_report, progress
 from drain.terminal.commandline import as_json_option, settings_options
 from pipeline.commands.audit import check_expected
 from pipeline.commands.options import Runtime, spark_options
 
-# What one step of an audit may take: it reads all of a hundred million finished jobs.
+# Timeout of one statement of an audit, in seconds: one reads all of a hundred million finished jobs.
 _AUDIT_SECONDS = 3600
 
 
@@ -28,30 +28,33 @@ _AUDIT_SECONDS = 3600
     type=click.IntRange(0, 100_000_000),
     default=OVERDUE_SECONDS,
     show_default=True,
-    help="What has been due for longer than this is overdue.",
+    help="Jobs that have been due for longer than this are overdue.",
 )
 @click.option(
     "--patience-seconds",
     type=click.IntRange(0, 3600),
     default=PATIENCE_SECONDS,
     show_default=True,
-    help="For how long to look again at what may only be under way.",
+    help="Time in which jobs that may only be under way are checked again.",
 )
 @click.option(
     "--unattended-seconds",
     type=click.IntRange(0, 100_000_000),
     default=UNATTENDED_SECONDS,
     show_default=True,
-    help="For how long jobs may wait in a queue that has no worker.",
+    help="Time that jobs may wait in a queue without a worker.",
 )
 @click.option(
     "--expected",
     metavar="SOURCE",
-    help="Instead: hold a list of job ids that an application says it has committed against all tables, on Spark.",
+    help="Instead, compare a list of job ids that an application has committed with all tables, on Spark.",
 )
-@click.option("--key", default="id", show_default=True, help="The list's column with the ids.")
+@click.option("--key", default="id", show_default=True, help="Column of the list that holds the ids.")
 @click.option(
-    "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, help="With --expected: where archived days are."
+    "--archive",
+    envvar="DRAIN_ARCHIVE",
+    show_envvar=True,
+    help="With --expected: directory of the archived days.",
 )
 @click.option("--queue", help="With --expected: the list is about this queue only.")
 @click.option("--job", help="With --expected: the list is about this job name only.")
@@ -71,15 +74,14 @@ def audit_jobs(
     job: str | None,
     as_json: bool,
 ) -> None:
-    """Check that no job is lost, doubled or stuck. Exits 1 if one is, with a line for each breach.
+    """Check that no job is lost, doubled or stuck.
 
-    Exits 3 if nothing is wrong so far and Redis could not be asked.
+    Changes nothing, and may run at any time. It reads every table once, all as of one instant: each id is in exactly
+    one table, no job has finished without a claim, no fencing token has gone backwards, and no job is overdue. If
+    Redis is named, it also compares the lists in Redis with inflight_jobs, and checks that each queue with jobs has a
+    worker. Jobs that seem overdue or missing are checked again, for up to --patience-seconds.
 
-    Changes nothing, and may run beside everything else at any time. It reads every table once, all as of one
-    instant: each id is in exactly one of them, nothing has finished without a claim, no fencing token has gone
-    backwards, and nothing is overdue. Then it compares the lists in Redis with inflight_jobs, if Redis is named, and
-    looks whether each queue with jobs has a worker there.
-    What seems overdue or missing is looked at again until it has cleared or patience is over.
+    Exit codes: 0 all is well; 1 a breach, with a line for each; 3 no breach found, but Redis did not answer.
 
     \b
     drain audit
@@ -93,7 +95,7 @@ def audit_jobs(
         sys.exit(0 if ok else 1)
     if queue or job:
         raise click.UsageError("--queue and --job go with --expected")
-    with database(settings, _AUDIT_SECONDS) as connection, display.progress() as progress:
+    with database(settings, _AUDIT_SECONDS) as connection, progress.show() as step:
         redis = wire.Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
         with closing(redis) if redis else nullcontext():
             report = audit(
@@ -102,7 +104,7 @@ def audit_jobs(
                 overdue_seconds=overdue_seconds,
                 patience_seconds=patience_seconds,
                 unattended_seconds=unattended_seconds,
-                progress=progress,
+                progress=step,
             )
     if as_json:
         click.echo(json.dumps(report.as_json()))

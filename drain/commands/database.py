@@ -1,4 +1,4 @@
-"""The connection of a command that asks PostgreSQL, and what it says of names that nobody knows."""
+"""Connection of a command that asks PostgreSQL, and its hint at unknown names of queues."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from drain.database.postgres import Connection
 from drain.tables import queries
 from drain.visible import visible
 
-# What a question may take; counting a few million rows takes a second.
+# Timeout of one statement, in seconds; counting a few million rows takes a second.
 _STATEMENT_SECONDS = 30
+# Timeout for a lock, in seconds.
 _LOCK_SECONDS = 5
 
 
 @contextmanager
 def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[Connection]:
-    """Connect a command to a database of our schema version, with bounds on each statement and on the whole.
+    """Connect a command to a database with our schema, with timeouts for each statement and for the whole.
 
     Args:
-        settings: Where.
-        seconds: Bound of a statement; the whole may take twice as long.
+        settings: Settings that name the database.
+        seconds: Timeout of a statement; the whole block may take twice as long.
 
     Raises:
-        DrainError: There is no database, it has no schema or that of another version, or it took too long.
+        DrainError: There is no database, its schema is missing or has another version, or it took too long.
     """
     connection = postgres.connect(settings.database_url, "drain cli")
     with (
@@ -41,7 +42,7 @@ def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[
 
 
 def hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:
-    """Print a line to standard error for each of these queues that is not among the known ones."""
+    """Print a line to standard error for each queue that is not a known one."""
     for queue in queues:
         if queue not in known:
             names = visible(", ".join(sorted(known))) or "none"

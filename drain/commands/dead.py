@@ -1,4 +1,4 @@
-"""`drain dead`: the jobs that were given up."""
+"""`drain dead`: jobs that were given up."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from drain.terminal.commandline import JOB_ID, F, as_json_option, limit_option, 
 def dead() -> None:
     """List, show, retry or discard the jobs that were given up.
 
-    A job is dead when it is out of attempts, or has given up by itself; when its expires_at has passed; when
-    nobody can read it; or when it took its worker along on its last attempt. It stays until a person decides.
+    A job is dead when it has no attempts left; when it raised Dead; when its expires_at has passed; when its row
+    cannot be read; or when its worker process died on its last attempt. It stays until a person decides.
 
     \b
     drain dead list --queue mail
@@ -35,20 +35,24 @@ def dead() -> None:
     """  # noqa: D301
 
 
-@dead.command("list", short_help="List dead jobs and what they died of.")
+@dead.command("list", short_help="List dead jobs with their errors.")
 @settings_options("database_url")
-@click.option("--queue", help="Only those of this queue.")
-@click.option("--job", help="Only those of this job name.")
-@click.option("--tag", help="Only those with this tag.")
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--job", help="Only jobs of this job name.")
+@click.option("--tag", help="Only jobs with this tag.")
 @limit_option
 @as_json_option
 def list_dead(
     settings: Settings, *, queue: str | None, job: str | None, tag: str | None, limit: int, as_json: bool
 ) -> None:
-    """List dead jobs, the latest first, a line for each, which ends with what it died of.
+    """List dead jobs, the latest first, a line for each, which ends with the error.
 
-    `drain dead show ID` has all of the error, with its traceback; --json has it too.
-    """
+    `drain dead show ID` and --json have the whole error, with its traceback.
+
+    \b
+    drain dead list --queue mail --limit 100
+    drain dead list --json | jq '.[].last_error.type'
+    """  # noqa: D301
     with database(settings) as connection:
         jobs = queries.jobs(connection, "dead", limit=limit, queue=queue, job_name=job, tag=tag)
         if queue and not jobs:
@@ -62,7 +66,14 @@ def list_dead(
 @settings_options("database_url")
 @as_json_option
 def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
-    """Show all that is known about one dead job: its arguments, its traceback, its former lives."""
+    """Show all that is known about one dead job: its arguments, its traceback, its former lives.
+
+    A job that was retried and died again shows its earlier deaths as former lives.
+
+    \b
+    drain dead show 42
+    drain dead show 42 --json | jq .job_args
+    """  # noqa: D301
     with database(settings) as connection:
         job = queries.job(connection, job_id)
         now = queries.now(connection)
@@ -72,7 +83,7 @@ def show_dead(settings: Settings, *, job_id: int, as_json: bool) -> None:
 
 
 def selection_options(command: F) -> F:
-    """Let a command say which dead jobs it means; it gets one `Selection`."""
+    """Add the options that choose dead jobs to a command; the command gets one `Selection`."""
 
     def with_selection(
         *,
@@ -93,34 +104,48 @@ def selection_options(command: F) -> F:
     with_selection.__name__, with_selection.__doc__ = command.__name__, command.__doc__
     with_selection.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in (
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--all", "everything", is_flag=True, help="All of them."),
-        click.option("--tag", help="Those with this tag."),
-        click.option("--job", help="Those of this job name."),
-        click.option("--queue", help="Those of this queue."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        click.option("--all", "everything", is_flag=True, help="All dead jobs."),
+        click.option("--tag", help="Jobs with this tag."),
+        click.option("--job", help="Jobs of this job name."),
+        click.option("--queue", help="Jobs of this queue."),
         click.argument("ids", nargs=-1, metavar="[ID]...", type=JOB_ID),
     ):
         with_selection = option(with_selection)
     return with_selection  # type: ignore[return-value]
 
 
-@dead.command()
+@dead.command(short_help="Stage dead jobs again, with all of their attempts.")
 @settings_options("database_url")
 @selection_options
 def retry(settings: Settings, selection: Selection, *, yes: bool) -> None:
-    """Stage dead jobs again, with fresh attempts. What they died of stays on record."""
-    _act_on_dead(settings, selection, "retry", dead_jobs.revive, yes=yes)
+    """Stage dead jobs again, with all of their attempts. Their errors stay on record.
+
+    Options combine: --queue and --job choose the jobs that have both.
+
+    \b
+    drain dead retry 42
+    drain dead retry --queue mail --job shop.jobs.send_receipt --yes
+    """  # noqa: D301
+    _act_on(settings, selection, "retry", dead_jobs.revive, yes=yes)
 
 
 @dead.command()
 @settings_options("database_url")
 @selection_options
 def discard(settings: Settings, selection: Selection, *, yes: bool) -> None:
-    """Delete dead jobs for good."""
-    _act_on_dead(settings, selection, "discard", dead_jobs.discard, yes=yes)
+    """Delete dead jobs for good.
+
+    Options combine: --queue and --job choose the jobs that have both.
+
+    \b
+    drain dead discard 42
+    drain dead discard --tag import --yes
+    """  # noqa: D301
+    _act_on(settings, selection, "discard", dead_jobs.discard, yes=yes)
 
 
-def _act_on_dead(
+def _act_on(
     settings: Settings,
     selection: Selection,
     verb: str,

@@ -1,4 +1,4 @@
-"""`drain demo` and `drain drill`: the proofs that run on servers of their own."""
+"""`drain demo` and `drain drill`: proofs that run on servers of their own."""
 
 from __future__ import annotations
 
@@ -15,24 +15,29 @@ from drain.terminal.commandline import as_json_option
 def demo(*, as_json: bool) -> None:
     """Index Python's documentation: ten thousand real jobs, and the proof that none is lost.
 
-    Brings its own PostgreSQL, Redis, enqueuer and workers. Exits 1 if a job was lost, or ran for a
+    Starts its own PostgreSQL, Redis, enqueuer and workers, and ends them. Needs nothing but
+    `pip install 'job-drain[servers]'`, or both servers on PATH. Exit code 1: a job was lost, or ran for a
     transaction that had been rolled back.
-    """
+
+    \b
+    drain demo
+    drain demo --json | jq .
+    """  # noqa: D301
     _find_examples()
     from docsearch.demo import main as run_demo
 
     sys.exit(run_demo(as_json=as_json))
 
 
-@click.command(short_help="Break something on purpose, and prove that it did no harm.")
+@click.command(short_help="Break something on purpose, and prove that no job was harmed.")
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help="All of them, with a table at the end.")
+@click.option("--all", "everything", is_flag=True, help="All drills, with a table at the end.")
 @as_json_option
 def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
-    """Break something on purpose, and let the tables prove that it happened and harmed nothing.
+    """Break something on purpose, and prove from the tables that it happened and that no job was harmed.
 
-    Brings its own PostgreSQL, Redis, enqueuers and workers, and prints what happens as JSON lines. Exits 1 if
-    a drill was not survived, or if what it is about did not take place.
+    Starts its own PostgreSQL, Redis, enqueuers and workers, and prints each event as a JSON line. Exit code 1: a
+    drill did harm, or its fault did not take place.
 
     \b
     lease-race        a worker outlives its lease, and another one does the job
@@ -40,7 +45,7 @@ def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
     kill-worker       a worker is killed in the middle of a job
     flush-redis       Redis forgets thousands of queued jobs under load
     restart-postgres  PostgreSQL crashes in the middle of work, and comes back
-    zombie-leader     a leader stood still in a batch, and comes back too late
+    zombie-leader     a leader is paused in a batch, and goes on too late
     late-commit       a job commits after one with a higher id has finished
 
     \b
@@ -54,13 +59,13 @@ def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
     if everything and name:
         raise click.UsageError("either name one drill or --all, not both")
     if not everything and name not in DRILLS:
-        wrong = f"{name!r} is no drill; " if name else ""
+        wrong = f"{name!r} is not a drill; " if name else ""
         raise click.UsageError(f"{wrong}name one, or --all: {', '.join(DRILLS)}")
     sys.exit(run_drills([name] if name else list(DRILLS), as_json=as_json))
 
 
 def _find_examples() -> None:
-    """Let the examples be imported, from beside the packages or from the wheel."""
+    """Add the examples to the import path, from beside the packages or from the wheel."""
     beside_the_packages = Path(__file__).parents[2] / "examples"
     in_the_wheel = Path(__file__).parents[1] / "examples"
     sys.path.insert(0, str(in_the_wheel if in_the_wheel.exists() else beside_the_packages))

@@ -1,4 +1,4 @@
-"""`drain dev`: all that runs, for development."""
+"""`drain dev`: all programs, for development."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import click
 from drain.terminal.commandline import setting_option
 
 
-@click.command(short_help="Run servers for development, and with --jobs all that runs.")
+@click.command(short_help="Run servers for development, and with --jobs all programs.")
 @setting_option("jobs")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the data here; without it they are gone at the end.",
+    help="Directory to keep the data in; by default they are removed at the end.",
 )
 @click.option(
     "--port",
@@ -30,9 +30,9 @@ from drain.terminal.commandline import setting_option
 def dev(jobs: str | None, directory: Path | None, port: int | None, redis_port: int | None) -> None:
     """Run PostgreSQL and Redis in the foreground, for development, until Ctrl-C.
 
-    With --jobs an enqueuer and a worker run too. The worker works all queues of
+    With --jobs an enqueuer and a worker run too. The worker works on all queues of
     the jobs, and starts again whenever a Python file below the current directory
-    has changed. Each line says which program writes it.
+    has changed. Each line begins with the name of the program that wrote it.
 
     Prints the two URLs as export lines for another shell, with the tables in
     place. They lead to Unix sockets; for programs in containers and GUI clients,

@@ -1,4 +1,4 @@
-"""`drain list` and `drain show`: the jobs themselves."""
+"""`drain list` and `drain show`: single jobs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import click
 from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 from drain.tables import queries
-from drain.terminal import display
 from drain.terminal.commandline import JOB_ID, as_json_option, limit_option, settings_options
+from drain.terminal.job_details import show_job
+from drain.terminal.job_table import show_jobs
+from drain.terminal.values import json_default
 
 
 @click.command("list", short_help="List jobs by state: staged, inflight, finished, dead.")
@@ -23,10 +25,10 @@ from drain.terminal.commandline import JOB_ID, as_json_option, limit_option, set
 @limit_option
 @as_json_option
 def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, as_json: bool) -> None:
-    """List jobs that are STATE, the latest first: staged, inflight, finished or dead.
+    """List jobs of one STATE, the latest first: staged, inflight, finished or dead.
 
-    A job in flight is queued in Redis, running, retrying after a failure, deferred because it asked to be run
-    later, or stalled: its worker is gone, and it will be pushed again. With 120 columns there are tags and
+    A job in flight is queued (in Redis), running, retrying (waits after a failure), deferred (asked to run later) or
+    stalled (its worker is gone; it will be pushed again). From a width of 120 columns on there are tags and
     arguments too.
 
     \b
@@ -46,7 +48,12 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
 @settings_options("database_url")
 @as_json_option
 def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
-    """Show all that is known about one job."""
+    """Show all that is known about one job, in whichever table it is.
+
+    \b
+    drain show 42
+    drain show 42 --json | jq .last_error
+    """  # noqa: D301
     with database(settings) as connection:
         job = queries.job(connection, job_id)
         now = queries.now(connection)
@@ -56,9 +63,9 @@ def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
 def print_jobs(state: str, jobs: Sequence[dict[str, Any]], now: datetime, *, as_json: bool) -> None:
     """Print jobs of one state as a table or as JSON, or say that there is none; `now` by the database's clock."""
     if as_json:
-        click.echo(json.dumps(jobs, default=display.plain))
+        click.echo(json.dumps(jobs, default=json_default))
     elif jobs:
-        display.show_jobs(state, jobs, now)
+        show_jobs(state, jobs, now)
     else:
         click.echo(f"no {state} job matches", err=True)
 
@@ -66,6 +73,6 @@ def print_jobs(state: str, jobs: Sequence[dict[str, Any]], now: datetime, *, as_
 def print_job(job: dict[str, Any], now: datetime, *, as_json: bool) -> None:
     """Print all that is known about a job; `now` by the database's clock."""
     if as_json:
-        click.echo(json.dumps(job, default=display.plain))
+        click.echo(json.dumps(job, default=json_default))
     else:
-        display.show_job(job, now)
+        show_job(job, now)

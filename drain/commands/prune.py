@@ -1,4 +1,4 @@
-"""`drain prune`."""
+"""`drain prune`: drops old days of finished jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from drain.tables.finished import Dropped
 from drain.terminal.commandline import as_json_option, settings_options
 from drain.wording import count
 
-_SECONDS = 600
+# Timeout of one statement, in seconds.
+_STATEMENT_SECONDS = 600
 
 
 @click.command()
@@ -29,23 +30,23 @@ _SECONDS = 600
     required=True,
     envvar="DRAIN_KEEP_DAYS",
     show_envvar=True,
-    help="Days before today, by UTC, that stay.",
+    help="Number of days to keep before today, by UTC.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be dropped, and drop nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show the days that would be dropped, and drop nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json_option
 def prune(settings: Settings, *, keep_days: int, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Drop old days of finished jobs, unarchived, for good.
+    """Drop old days of finished jobs for good, without archiving them.
 
     Today and the --keep-days days before it stay, by UTC: with 1, today and
     yesterday. Dead jobs stay until a person decides. `drain run --keep-days` does
-    the same all the time, `drain archive` writes the days to files first.
+    the same continuously; `drain archive` writes the days to files first.
 
     \b
     drain prune --keep-days 30 --dry-run
     drain prune --keep-days 30 --yes        from cron, as the tables' owner
     """  # noqa: D301
-    with database(settings, _SECONDS) as connection:
+    with database(settings, _STATEMENT_SECONDS) as connection:
         found = [
             Dropped(day.date, finished.count_jobs(connection, day))
             for day in finished.closed_days(connection, keep_days)
@@ -54,7 +55,7 @@ def prune(settings: Settings, *, keep_days: int, dry_run: bool, yes: bool, as_js
         _show(found, "would be dropped", as_json=as_json)
         return
     _confirm(found, yes=yes)
-    with database(settings, _SECONDS) as connection:
+    with database(settings, _STATEMENT_SECONDS) as connection:
         dropped = _by_day(retention.prune(connection, keep_days))
         _show(dropped, "dropped", as_json=as_json)
 
@@ -62,20 +63,20 @@ def prune(settings: Settings, *, keep_days: int, dry_run: bool, yes: bool, as_js
 def _confirm(days: list[Dropped], *, yes: bool) -> None:
     if yes:
         return
-    what = f"{count(len(days), 'day')} with {count(sum(day.jobs for day in days), 'finished job')}"
+    extent = f"{count(len(days), 'day')} with {count(sum(day.jobs for day in days), 'finished job')}"
     if not sys.stdin.isatty():
-        raise DrainError(f"{what} would be dropped for good; confirm with --yes, or look with --dry-run")
-    click.confirm(f"drop {what}, from {days[0].date} to {days[-1].date}, for good?", abort=True)
+        raise DrainError(f"{extent} would be dropped for good; confirm with --yes, or look with --dry-run")
+    click.confirm(f"drop {extent}, from {days[0].date} to {days[-1].date}, for good?", abort=True)
 
 
 def _by_day(dropped: Iterable[Dropped]) -> Iterator[Dropped]:
-    # The rows of a day without a partition go in portions, one behind the other.
+    # The rows of a day without a partition are deleted in portions, one after the other.
     for date, days in groupby(dropped, key=lambda day: day.date):
         yield Dropped(date, sum(day.jobs for day in days))
 
 
 def _show(days: Iterable[Dropped], verb: str, *, as_json: bool) -> None:
-    """Show each day as it comes."""
+    """Print each day as it comes."""
     if as_json:
         click.echo(json.dumps([{"day": str(day.date), "jobs": day.jobs} for day in days]))
         return

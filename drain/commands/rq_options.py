@@ -1,4 +1,4 @@
-"""The options of `drain work` that RQ's own worker has too, as RQ spells them."""
+"""Options of `drain work` that RQ's own worker has too, spelled as RQ spells them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _OPTIONS = (
         "mode",
         type=click.Choice(["fork", "inline", "refuse"]),
         show_default="fork",
-        help="Plain RQ jobs: in a process forked for each, as `rq worker` does; in one process, which is faster; "
-        "or not at all.",
+        help="How to run plain RQ jobs: each in a forked process, as `rq worker` does; inline in one process, which "
+        "is faster; or not at all.",
     ),
-    click.option("--only-tracked", is_flag=True, help="The same as --plain refuse: not a byte is unpickled."),
+    click.option("--only-tracked", is_flag=True, help="Short for --plain refuse: nothing is unpickled."),
     click.option("--serializer", metavar="PATH", help="RQ's serializer: json, pickle, or a dotted path."),
     click.option("--job-class", metavar="PATH", help="RQ's job class."),
     click.option(
@@ -24,15 +24,19 @@ _OPTIONS = (
         "exception_handlers",
         metavar="PATH",
         multiple=True,
-        help="Called when a plain job fails; may be given several times.",
+        help="Handler to call when a plain job fails; may be repeated.",
     ),
     click.option(
-        "--disable-default-exception-handler", is_flag=True, help="Leave failed plain jobs to those alone."
+        "--disable-default-exception-handler",
+        is_flag=True,
+        help="Do not call RQ's own handler when a plain job fails.",
     ),
-    click.option("--name", help="Name of RQ's worker; with several processes, NAME.1, NAME.2 and so on."),
+    click.option("--name", help="Name of the worker in RQ; NAME.1, NAME.2 and so on with several processes."),
     click.option("--with-scheduler", is_flag=True, help="Enqueue RQ's scheduled jobs when they are due."),
     click.option(
-        "--worker-ttl", type=click.IntRange(16), help="Seconds until RQ takes a silent worker for dead."
+        "--worker-ttl",
+        type=click.IntRange(16),
+        help="Seconds without a heartbeat after which RQ regards a worker as dead.",
     ),
     click.option("--results-ttl", type=int, help="Seconds for which RQ keeps results."),
     click.option("--maintenance-interval", type=click.IntRange(1), help="Seconds between RQ's clean-ups."),
@@ -50,7 +54,7 @@ _NAMES = (
 
 
 def rq_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command these options; it gets them as one dict, `rq`, without `--only-tracked`."""
+    """Add these options to a command; the command gets them as one dict, `rq`, without `--only-tracked`."""
 
     def with_options(**given: Any) -> Any:
         rq = {name: given.pop(name) for name in _NAMES}

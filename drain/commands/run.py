@@ -14,19 +14,20 @@ from drain.wording import count
 
 @click.command(short_help="Drain committed jobs into Redis: the enqueuer.")
 @settings_options("database_url", "redis_url", "namespace", "forward_queues", "batch_size", "poll_seconds")
-@click.option("--once", is_flag=True, help="Drain what is due now, and exit.")
+@click.option("--once", is_flag=True, help="Drain the jobs that are due now, and exit.")
 @click.option(
     "--take-over",
     type=click.UUID,
     metavar="INSTALLATION",
-    help="That database is gone: feed its namespace and queues in Redis from now on.",
+    help="Take over namespace and queues in Redis from this database, which is gone for good.",
 )
 @click.option(
     "--keep-days",
     type=click.IntRange(1, 36_500),
     envvar="DRAIN_KEEP_DAYS",
     show_envvar=True,
-    help="Days of finished jobs before today, by UTC, that stay; older ones are dropped for good. All by default.",
+    help="Number of days of finished jobs to keep before today, by UTC; older days are dropped for good. By default "
+    "all days are kept.",
 )
 @click.option(
     "--metrics-port",
@@ -35,7 +36,7 @@ from drain.wording import count
     show_default=True,
     envvar="DRAIN_METRICS_PORT",
     show_envvar=True,
-    help="Serve /metrics, /healthz and /readyz here; 0 for none.",
+    help="Port for /metrics, /healthz and /readyz; 0 for none.",
 )
 @click.option(
     "--metrics-host",
@@ -43,7 +44,7 @@ from drain.wording import count
     show_default=True,
     envvar="DRAIN_METRICS_HOST",
     show_envvar=True,
-    help="Address to serve them on.",
+    help="Address of that port.",
 )
 @verbose_option
 def run(
@@ -56,16 +57,16 @@ def run(
     metrics_host: str,
     verbose: bool,
 ) -> None:
-    """Drain committed jobs into Redis. Start as many as you like: one leads, the others stand by.
+    """Drain committed jobs into Redis. Start two or more: one leads, the others are standbys.
 
-    SIGTERM and SIGINT end it after the batch in hand, with exit code 0.
+    SIGTERM and SIGINT end it after the current batch, with exit code 0.
 
     \b
     drain run --metrics-port 9187
-    drain run --keep-days 30              finished jobs of older days go for good
-    drain run --once                      from cron, where a daemon is too much
+    drain run --keep-days 30              drop older days of finished jobs
+    drain run --once                      from cron, without a daemon
     """  # noqa: D301
-    # Imported here: the other commands start faster without the enqueuer.
+    # Imported here, so that the other commands start faster.
     from drain.enqueuer.daemon import Daemon
     from drain.service import http
 

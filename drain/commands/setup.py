@@ -1,4 +1,4 @@
-"""`drain init` and `drain roles`: the tables, and who may do what with them."""
+"""`drain init` and `drain roles`: the tables, and the rights of roles on them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from drain.terminal.commandline import F, setting_option, settings_options
 @click.command()
 @setting_option("database_url")
 @click.option(
-    "--print", "only_print", is_flag=True, help="Print the SQL instead, for psql; no database is asked."
+    "--print", "only_print", is_flag=True, help="Print the SQL for psql instead; connects to no database."
 )
-@click.option("--version", "to", type=int, help="With --print: of this version; of the newest by default.")
-@click.option("--from", "since", type=int, help="With --print: of the way from this version.")
+@click.option("--version", "to", type=int, help="With --print: version to reach; by default the newest.")
+@click.option(
+    "--from", "since", type=int, help="With --print: version to start from; by default an empty database."
+)
 def init(database_url: str | None, *, only_print: bool, to: int | None, since: int | None) -> None:
     """Create the tables, or bring them up to date; safe to repeat.
 
+    The change of the tables is one transaction: after an error the database is unchanged.
+
     \b
     drain init
-    drain init --print              what it would do in an empty database
-    drain init --print --from 1     what it would do in one that has version 1
+    drain init --print              the SQL for an empty database
+    drain init --print --from 1     the SQL for a database with version 1
     """  # noqa: D301
     if only_print:
         click.echo(schema.script(schema.VERSION if to is None else to, since or 0), nl=False)
@@ -38,7 +42,7 @@ def init(database_url: str | None, *, only_print: bool, to: int | None, since: i
 
 
 def role_options(command: F) -> F:
-    """Give a command the name of each role as an option."""
+    """Add the name of each role to a command, as an option."""
     for role, name in reversed(DEFAULT_NAMES.items()):
         command = click.option(
             f"--{role}",
@@ -55,17 +59,17 @@ def role_options(command: F) -> F:
 @settings_options("database_url")
 @role_options
 @click.option(
-    "--owner", metavar="NAME", help="Hand the tables over to this role; by default they stay where they are."
+    "--owner", metavar="NAME", help="Role that becomes the owner of the tables; by default the owner stays."
 )
-@click.option("--apply", "is_applied", is_flag=True, help="Execute it, in one transaction.")
+@click.option("--apply", "is_applied", is_flag=True, help="Execute the SQL, in one transaction.")
 def show_roles(
     settings: Settings, *, which: Sequence[str], owner: str | None, is_applied: bool, **names: str
 ) -> None:
-    """Print the SQL that makes roles with the least rights: application, enqueuer, worker, inspection.
+    """Print the SQL for roles with the least rights: application, enqueuer, worker, inspection.
 
-    They are roles that nobody logs in as: grant them to those that your programs log in as. What is printed is for
-    psql, and does the same as --apply, which takes a superuser, or an owner of schema and tables who may create
-    roles. Safe to repeat.
+    The roles cannot log in: grant them to the roles that your programs log in as. The SQL is for psql. --apply
+    executes it instead, and needs a superuser, or an owner of schema and tables who may create roles. Both are safe to
+    repeat.
 
     \b
     drain roles | less

@@ -1,4 +1,4 @@
-"""`drain status`: how many jobs are where, and who works on them."""
+"""`drain status`: how many jobs are in each state, the leader, and the workers of each queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drain.terminal import status_report
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 
 
-@click.command(short_help="Show how many jobs are where, and who works on them.")
+@click.command(short_help="Show how many jobs are in each state, the leader and workers.")
 @settings_options("database_url", "redis_url")
 @click.option(
     "--watch",
@@ -26,14 +26,15 @@ from drain.terminal.commandline import FiniteRange, as_json_option, settings_opt
     flag_value=2.0,
     type=FiniteRange(0.1, 3600),
     metavar="[SECONDS]",
-    help="Show it again and again, every 2 s by default, until Ctrl-C (exit code 0).",
+    help="Show the status every SECONDS, 2 by default, until Ctrl-C (exit code 0).",
 )
 @as_json_option
 def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) -> None:
-    """Show how many jobs are where, who drains, and who works on each queue.
+    """Show how many jobs are in each state, the leader, and the workers of each queue.
 
-    queued: waits for a worker; running: a worker has claimed it; retrying: waits for the time of its next attempt.
-    A queue with jobs and no worker is marked "none". Without Redis, workers are unknown ("?"; null in JSON).
+    A job is staged until the enqueuer takes it; then in flight: queued (waits for a worker), running (claimed by a
+    worker) or retrying (waits for its next attempt); at last finished or dead. A queue with jobs and without a worker
+    is marked "none". Without Redis the workers are unknown ("?"; null in JSON).
 
     \b
     drain status
@@ -42,7 +43,7 @@ def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) ->
     """  # noqa: D301
 
     def look() -> tuple[Status, str | None]:
-        return look_at_both(settings)
+        return status_of_both_stores(settings)
 
     if watch_seconds is not None:
         watch_status(look, watch_seconds, as_json=as_json)
@@ -56,8 +57,12 @@ def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) ->
         status_report.show_status(result)
 
 
-def look_at_both(settings: Settings) -> tuple[Status, str | None]:
-    """Status of the tables and of Redis, and the line that says why the latter is unknown; None if it is known."""
+def status_of_both_stores(settings: Settings) -> tuple[Status, str | None]:
+    """Read the status of the tables and of Redis.
+
+    Returns:
+        The status, and the reason why the part of Redis is unknown; None if it is known.
+    """
     with database(settings) as connection:
         result = counts.status(connection)
     if not settings.redis_url:

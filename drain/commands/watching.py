@@ -1,4 +1,4 @@
-"""`drain status --watch`: the status again and again, in place on a terminal."""
+"""`drain status --watch`: the status, repeatedly, in place on a terminal."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from drain.tables.counts import Status
 from drain.terminal.status_report import status_view
 from drain.visible import visible
 
-# A status, and why a part of it is unknown.
+# Function that reads a status; with the reason why a part of it is unknown.
 Look = Callable[[], tuple[Status, str | None]]
+# Function that shows a status, or the reason why there is none.
 Show = Callable[[Status | None, str | None], None]
 
 
 def watch_status(look: Look, seconds: float, *, as_json: bool) -> None:
-    """Look and show what was found every so many seconds, until Ctrl-C, which returns.
+    """Read and show the status every `seconds`, until Ctrl-C.
 
-    While a store is away, one line says so when it begins and one when it ends.
+    An outage of a store is reported by one line at its beginning and one at its end.
 
     Raises:
-        DrainError: It is no outage: a setting cannot be used, or the schema is missing.
+        DrainError: The problem is no outage: a setting cannot be used, or the schema is missing.
     """
     console = Console(highlight=False, markup=False)
     in_place = console.is_terminal and not as_json
     try:
-        with _in_place(console) if in_place else _in_turn(console, as_json=as_json) as show:
+        with _in_place(console) if in_place else _one_by_one(console, as_json=as_json) as show:
             while True:
                 show(*_look(look))
                 sleep(seconds)
@@ -50,7 +51,7 @@ def _look(look: Look) -> tuple[Status | None, str | None]:
 
 @contextmanager
 def _in_place(console: Console) -> Iterator[Show]:
-    """On a terminal: the latest status, and below it what is wrong by now."""
+    """Show, on a terminal, the latest status in place, and below it the current problem."""
     latest: list[Status] = []
 
     with Live(console=console, auto_refresh=False) as live:
@@ -65,15 +66,15 @@ def _in_place(console: Console) -> Iterator[Show]:
 
 
 @contextmanager
-def _in_turn(console: Console, *, as_json: bool) -> Iterator[Show]:
-    """In a file or a pipe: one after the other, and on standard error what changes about the stores."""
-    told: str | None = None
+def _one_by_one(console: Console, *, as_json: bool) -> Iterator[Show]:
+    """Show, in a file or a pipe, one status after the other, and on standard error the begin and end of outages."""
+    problem_shown: str | None = None
 
     def show(result: Status | None, problem: str | None) -> None:
-        nonlocal told
-        if bool(problem) != bool(told):
-            click.echo(visible(problem) if problem else "PostgreSQL and Redis answer again", err=True)
-        told = problem
+        nonlocal problem_shown
+        if bool(problem) != bool(problem_shown):
+            click.echo(visible(problem) if problem else "PostgreSQL and Redis are reachable again", err=True)
+        problem_shown = problem
         if result and as_json:
             click.echo(json.dumps(result.as_json()))
         elif result:

@@ -37,33 +37,35 @@ _log = logging.getLogger(__name__)
 @click.option(
     "--prefetch",
     type=click.IntRange(1, 1000),
-    help="How many jobs a process takes at a time; by default as many as it is about to run.",
+    help="Number of jobs that a process takes at a time; by default as many as it is about to run.",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 1000),
     default=100,
     show_default=True,
-    help="How many async jobs a process runs at once.",
+    help="Number of async jobs that a process runs at once.",
 )
 @click.option(
     "--grace-seconds",
     type=FiniteRange(0, 86_400),
     default=30.0,
     show_default=True,
-    help="How long running jobs may take to end when the worker is told to stop.",
+    help="Time that running jobs have to end after SIGTERM, before they are interrupted.",
 )
 @click.option("--max-jobs", type=click.IntRange(1), help="Replace a process after this many jobs.")
-@click.option("--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a process that takes more.")
-@click.option("--burst", is_flag=True, help="End when the queues are empty.")
-@click.option("--max-idle-time", type=FiniteRange(0), help="End after so many seconds without a job.")
+@click.option(
+    "--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a process that uses more memory."
+)
+@click.option("--burst", is_flag=True, help="Exit when the queues are empty.")
+@click.option("--max-idle-time", type=FiniteRange(0), help="Exit after this many seconds without a job.")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     default=0,
     envvar="DRAIN_WORK_METRICS_PORT",
     show_envvar=True,
-    help="Serve /metrics, /healthz and /readyz here; by default nowhere.",
+    help="Port for /metrics, /healthz and /readyz; by default none.",
 )
 @click.option(
     "--metrics-host",
@@ -71,7 +73,7 @@ _log = logging.getLogger(__name__)
     show_default=True,
     envvar="DRAIN_METRICS_HOST",
     show_envvar=True,
-    help="Address to serve them on.",
+    help="Address of that port.",
 )
 @rq_options
 @verbose_option
@@ -92,10 +94,11 @@ def work(
     rq: dict[str, Any],
     verbose: bool,
 ) -> None:
-    """Run jobs of these queues, the first named first; without any, of all queues of the registered jobs.
+    """Run jobs of these QUEUEs, in order of precedence; by default of all queues of the registered jobs.
 
-    SIGTERM and SIGINT let what runs end within --grace-seconds, and give the rest back; a second one ends it.
-    An unmodified `rq worker` with DRAIN_DATABASE_URL and DRAIN_JOBS set does the same work, one job at a time.
+    On SIGTERM or SIGINT running jobs have --grace-seconds to end; jobs that have not begun, or not ended by then, go
+    back to their queues. A second signal interrupts the running jobs at once. An unmodified `rq worker` with
+    DRAIN_DATABASE_URL and DRAIN_JOBS set does the same work, one job at a time.
 
     \b
     drain work mail default --processes 4
@@ -107,10 +110,10 @@ def work(
     from workers.options import Plain, PlainOptions, WorkOptions
 
     for queue in queues:
-        # RQ takes any text; a tracked job's queue has a stricter name.
+        # Not QUEUE_NAME: RQ allows any text as the name of a queue of plain jobs.
         if not queue or not queue.isprintable():
-            raise click.UsageError(f"{queue!r} is no name of a queue: it is empty, or cannot be printed")
-    # As RQ's own command does: modules beside the one who calls are found.
+            raise click.UsageError(f"{queue!r} is not a queue name: it is empty, or cannot be printed")
+    # As RQ's own command does: job modules in the current directory are found.
     sys.path.insert(0, str(Path.cwd()))
     packages.require_own()
     log.configure("INFO")
@@ -149,7 +152,7 @@ def work(
 
 
 def _queues_of(registered: set[str]) -> list[str]:
-    """Queues of the registered jobs, in alphabetical order.
+    """List the queues of the registered jobs, in alphabetical order.
 
     Raises:
         ConfigError: The job modules register no job.
@@ -163,7 +166,7 @@ def _queues_of(registered: set[str]) -> list[str]:
 
 
 def _known_to_rq(settings: Settings) -> set[str]:
-    """Queues that RQ knows, idle ones among them; none while Redis is away, which is reported further on."""
+    """Read the queues that RQ knows, idle ones too; none while Redis is unreachable, which is reported later."""
     with (
         closing(Producer(settings.required_redis_url, settings.namespace)) as redis,
         suppress(UnavailableError),

@@ -1,4 +1,4 @@
-"""Lines on the terminal, each with the name of the program that writes it."""
+"""Lines on the terminal, each beginning with the name of the program that wrote it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from drain.visible import visible
 
 _COLOURS = {"enqueuer": "cyan", "worker": "green", "postgres": "magenta", "redis": "magenta", "dev": "blue"}
 _WIDTH = max(map(len, _COLOURS))
-# Events of a worker that ends: the reason is another line. RQ's own steps are left out too.
+# Log events of a worker that ends: another line says why. RQ's own steps are left out too.
 _LEFT_OUT = frozenset({"stopping", "ended"})
 _LEVELS = {"warning": "yellow", "error": "red", "critical": "red"}
 
 
 class Console:
-    """Writes whole lines to standard output, from any thread; in colour on a terminal alone."""
+    """Writes whole lines to standard output, from any thread; in colour if that is a terminal."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        # None: click leaves the colours out where standard output is no terminal.
+        # None lets click leave the colours out where standard output is no terminal.
         self._color = False if os.environ.get("NO_COLOR") else None
 
     def say(self, name: str, text: str, colour: str | None = None) -> None:
@@ -32,8 +32,8 @@ class Console:
 
         Args:
             name: `enqueuer`, `worker`, `postgres`, `redis` or `dev`.
-            text: What to write; a character that a terminal would obey is shown as its escape.
-            colour: Of the text.
+            text: Text to write; a character that a terminal would obey is shown as its escape.
+            colour: Colour of the text.
         """
         prefix = click.style(f"{name:<{_WIDTH}} |", fg=_COLOURS[name])
         for line in visible(text, lines=True).splitlines() or [""]:
@@ -55,13 +55,13 @@ class Console:
         self.say(name, message, _LEVELS.get(record["level"]))
 
     def _write(self, line: str) -> None:
-        # The terminal may be gone, and the programs are to end in order all the same.
+        # The terminal may be gone; the programs end in order all the same.
         with self._lock, suppress(OSError):
             click.echo(line, color=self._color)
 
 
 def _record(line: str) -> dict[str, Any] | None:
-    """The fields of one of our log lines; None for anything else."""
+    """Read the fields of one of our log lines; None for any other line."""
     if not line.startswith('{"time": '):
         return None
     with suppress(ValueError):

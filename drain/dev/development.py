@@ -1,4 +1,4 @@
-"""All that `drain dev` runs: started, looked after, and ended in order."""
+"""All programs of `drain dev`: started, restarted when they die, and ended in order."""
 
 from __future__ import annotations
 
@@ -14,38 +14,43 @@ from drain.config import VARIABLES
 from drain.database import schema
 from drain.dev import ports
 from drain.dev.console import Console
-from drain.dev.hold import held
-from drain.dev.program import Program
-from drain.dev.sources import Sources
-from drain.dev.worker import DOES_NOT_IMPORT, FIRST, GRACE_SECONDS
+from drain.dev.directory_lock import locked
+from drain.dev.guarded_program import GuardedProgram
+from drain.dev.source_watcher import SourceWatcher
+from drain.dev.worker import DOES_NOT_IMPORT, GRACE_SECONDS, WITH_EXAMPLE
 from drain.embedded import Services, services
 from drain.embedded.guarded_server import GuardedServer
 
+# Pause between two checks of all programs, in seconds.
 _TICK_SECONDS = 0.1
 _HOST = "127.0.0.1"
-# After Ctrl-C: until what runs is interrupted, and until it is killed.
+# After Ctrl-C, in seconds: until running jobs are interrupted, and from then on until programs are killed.
 _POLITE_SECONDS = 3.0
 _KILL_SECONDS = 2.0
-# Pause before a program that died is started again; doubles with each death in a row.
+# Pause before a program that died is started again, in seconds; doubles with each death in a row.
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 10.0
-# A program that has lived this long has begun well.
+# Lifetime after which a death is the first in a row again, in seconds.
 _WELL_SECONDS = 10.0
-# A worker that does not end after a change is killed this long after it was told to.
+# Time from the SIGTERM after a change to the SIGKILL of a worker that has not ended, in seconds.
 _RELOAD_SECONDS = GRACE_SECONDS + 5.0
-_FEW = 3
+# Upper bound of the changed files that a line names.
+_MOST_NAMED = 3
 
 _ENQUEUER = "from drain.__main__ import main; main(['run', '--metrics-port', '0'])"
-_WORKER = "from drain.dev.worker import words; from drain.__main__ import main; main(words(sys.argv[1:]))"
+_WORKER = (
+    "from drain.dev.worker import work_arguments; "
+    "from drain.__main__ import main; main(work_arguments(sys.argv[1:]))"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to run.
+    """The choices of one `drain dev`.
 
     Attributes:
-        jobs: Modules that define jobs; without any, only the servers run.
-        directory: Where the data are kept; None for a temporary directory.
+        jobs: Modules that define jobs; if empty, only the servers run.
+        directory: Directory to keep the data in; None for a temporary one.
         port: Port of PostgreSQL on 127.0.0.1; None for a Unix socket alone.
         redis_port: Port of Redis on 127.0.0.1; None for a Unix socket alone.
     """
@@ -60,7 +65,7 @@ class Development:
     """One `drain dev`.
 
     Args:
-        plan: What to run.
+        plan: The choices of the user.
         stop: Ends `run` once it is set, by a signal handler for example.
     """
 
@@ -74,16 +79,16 @@ class Development:
         """Run PostgreSQL, with the tables, and Redis for as long as the block runs.
 
         Raises:
-            EmbeddedError: A server is not installed or did not start, a port is in use, or another `drain dev` has
+            EmbeddedError: A server is not installed or did not start, a port is in use, or another `drain dev` uses
                 the directory.
         """
         plan = self._plan
         ports.require_free(_HOST, {"--port": plan.port, "--redis-port": plan.redis_port})
-        # Data that are kept on purpose are kept whole: Redis too.
+        # Where PostgreSQL keeps its data, Redis does too.
         durable = {"appendonly": "yes"} if plan.directory else {}
         with ExitStack() as stack:
             if plan.directory:
-                stack.enter_context(held(plan.directory))
+                stack.enter_context(locked(plan.directory))
             started = stack.enter_context(
                 services(
                     plan.directory,
@@ -96,54 +101,54 @@ class Development:
             yield started
 
     def run(self, started: Services) -> None:
-        """Look after everything until `stop` is set."""
+        """Start the programs, and check on all of them until `stop` is set."""
         with ExitStack() as stack:
-            parts: list[_Log | _Enqueuer | _Worker] = [
-                _Log("postgres", started.postgres, _POSTGRES_PROBLEM, self._console),
-                _Log("redis", started.redis, _REDIS_PROBLEM, self._console),
+            parts: list[_Server | _Enqueuer | _Worker] = [
+                _Server("postgres", started.postgres, _POSTGRES_PROBLEM, self._console),
+                _Server("redis", started.redis, _REDIS_PROBLEM, self._console),
             ]
             if self._plan.jobs:
                 variables = {
                     VARIABLES["database_url"]: started.database_url,
                     VARIABLES["redis_url"]: started.redis_url,
                 }
-                enqueuer = Program("enqueuer", _ENQUEUER, variables, self._console.relay)
+                enqueuer = GuardedProgram("enqueuer", _ENQUEUER, variables, self._console.relay)
                 stack.callback(enqueuer.close)
-                worker = Program("worker", _WORKER, variables, self._console.relay)
+                worker = GuardedProgram("worker", _WORKER, variables, self._console.relay)
                 stack.callback(worker.close)
                 stack.callback(_end, [worker, enqueuer])
                 parts += [_Enqueuer(enqueuer, self._console), _Worker(worker, self._console, self._plan.jobs)]
             while not self._stop.is_set():
                 for part in parts:
-                    part.look()
-                # A signal's handler does not run in a wait that began just after the signal had come.
+                    part.check()
+                # Short: the handler of a signal does not run in a wait that began just after the signal had come.
                 self._stop.wait(_TICK_SECONDS)
 
 
 class _Enqueuer:
-    """Keeps the enqueuer running."""
+    """Starts the enqueuer, and starts it again when it dies."""
 
-    def __init__(self, program: Program, console: Console) -> None:
+    def __init__(self, program: GuardedProgram, console: Console) -> None:
         self._program = program
         self._console = console
         self._start_at: float | None = 0.0
         self._began_at = 0.0
         self._pause = 0.0
 
-    def look(self) -> None:
-        """Start the program if it is time to, and notice that it has ended."""
+    def check(self) -> None:
+        """Notice that the program has ended, and start it when it is time to."""
         code = self._program.ended()
         if code is not None:
-            self._start_at = self._after(code)
+            self._start_at = self._restart_time(code)
         if not self._program.pid and self._start_at is not None and monotonic() >= self._start_at:
             self._began_at = monotonic()
-            self._program.start(*self._words())
+            self._program.start(*self._arguments())
 
-    def _words(self) -> Sequence[str]:
+    def _arguments(self) -> Sequence[str]:
         return ()
 
-    def _after(self, code: int) -> float | None:
-        """When to start again the program that has ended with this code; None for not now."""
+    def _restart_time(self, code: int) -> float | None:
+        """Decide when the program that has ended with this code starts again; None for not now."""
         lived = monotonic() - self._began_at
         self._pause = (
             _FIRST_PAUSE_SECONDS
@@ -156,62 +161,62 @@ class _Enqueuer:
 
 
 class _Worker(_Enqueuer):
-    """Keeps the worker running, and replaces it when the sources change."""
+    """Starts the worker, starts it again when it dies, and replaces it when the sources change."""
 
-    def __init__(self, program: Program, console: Console, modules: Sequence[str]) -> None:
+    def __init__(self, program: GuardedProgram, console: Console, modules: Sequence[str]) -> None:
         super().__init__(program, console)
         self._modules = modules
-        self._first = [FIRST]
-        # Before the first worker imports them, so that no change is missed.
-        self._sources = Sources(Path.cwd(), modules)
+        self._extra_arguments = [WITH_EXAMPLE]
+        # Made before the first worker imports the sources, so that no change is missed.
+        self._sources = SourceWatcher(Path.cwd(), modules)
         if not self._sources.complete:
             console.say(
                 "dev",
                 f"too many directories below {Path.cwd()}: only the job modules' own are watched",
                 "yellow",
             )
-        self._reloads_since: float | None = None
+        self._reload_began_at: float | None = None
 
-    def look(self) -> None:
-        """As for every program; and end it when a source has changed."""
+    def check(self) -> None:
+        """Check the program; and end it when a source has changed, so that it starts again."""
         if changed := self._sources.changed():
             self._reload(changed)
-        if self._reloads_since and monotonic() > self._reloads_since + _RELOAD_SECONDS:
+        if self._reload_began_at and monotonic() > self._reload_began_at + _RELOAD_SECONDS:
             self._console.say("worker", "does not end, and is killed", "yellow")
             self._program.kill()
-            self._reloads_since, self._start_at = None, 0.0
-        super().look()
+            self._reload_began_at, self._start_at = None, 0.0
+        super().check()
 
-    def _words(self) -> Sequence[str]:
-        first, self._first = self._first, []
-        return [*first, *self._modules]
+    def _arguments(self) -> Sequence[str]:
+        extra, self._extra_arguments = self._extra_arguments, []
+        return [*extra, *self._modules]
 
     def _reload(self, changed: Sequence[Path]) -> None:
         self._console.say("worker", f"{_named(changed)} changed: the worker starts again", "blue")
         if not self._program.pid:
             self._start_at = 0.0
-        elif not self._reloads_since:
-            self._reloads_since = monotonic()
+        elif not self._reload_began_at:
+            self._reload_began_at = monotonic()
             self._program.terminate()
 
-    def _after(self, code: int) -> float | None:
-        reloads, self._reloads_since = self._reloads_since, None
-        if reloads:
+    def _restart_time(self, code: int) -> float | None:
+        reload_began_at, self._reload_began_at = self._reload_began_at, None
+        if reload_began_at:
             return 0.0
         if code == DOES_NOT_IMPORT:
-            self._first = [FIRST]
+            self._extra_arguments = [WITH_EXAMPLE]
             self._console.say("worker", "waits for the next change of a Python file", "yellow")
             return None
-        return super()._after(code)
+        return super()._restart_time(code)
 
 
-# Lines of a server's log that say that something is wrong: PostgreSQL's from the word behind time and process on.
+# Lines of a server's log that report a problem. Of PostgreSQL's, the text from the level on is shown.
 _POSTGRES_PROBLEM = re.compile(r"(?:\S+ \S+ \S+ \[\d+\] )?((?:ERROR|FATAL|PANIC): .*)")
 _REDIS_PROBLEM = re.compile(r"\S+ .*? # (.*)")
 
 
-class _Log:
-    """Shows what a server's log says is wrong from now on, and starts the server again if it has ended."""
+class _Server:
+    """Shows problems from the log of a server, and starts the server again when it dies."""
 
     def __init__(self, name: str, server: GuardedServer, problem: re.Pattern[str], console: Console) -> None:
         self._name = name
@@ -220,8 +225,8 @@ class _Log:
         self._console = console
         self._offset = server.log.stat().st_size
 
-    def look(self) -> None:
-        """Show the new lines that say that something is wrong."""
+    def check(self) -> None:
+        """Show the new lines that report a problem, and start the server if it has ended."""
         with self._server.log.open("rb") as log:
             log.seek(self._offset)
             text = log.read()
@@ -234,13 +239,13 @@ class _Log:
         if not self._server.runs:
             self._console.say(self._name, "has ended: it starts again", "red")
             self._server.start()
-            # What a server writes as it starts looks like trouble and is none.
+            # Lines that a server writes as it starts look like problems and are none.
             self._offset = self._server.log.stat().st_size
             self._console.say(self._name, "runs again")
 
 
-def _end(programs: Sequence[Program]) -> None:
-    """Let the programs end within seconds: what runs in them is interrupted, then killed."""
+def _end(programs: Sequence[GuardedProgram]) -> None:
+    """End the programs within seconds: running jobs are interrupted first, and programs that still run are killed."""
     for seconds in (_POLITE_SECONDS, _KILL_SECONDS):
         deadline = monotonic() + seconds
         for program in programs:
@@ -251,6 +256,8 @@ def _end(programs: Sequence[Program]) -> None:
 
 def _named(paths: Sequence[Path]) -> str:
     here = Path.cwd()
-    names = [str(path.relative_to(here) if path.is_relative_to(here) else path) for path in paths[:_FEW]]
-    more = f" and {len(paths) - _FEW} more" if len(paths) > _FEW else ""
+    names = [
+        str(path.relative_to(here) if path.is_relative_to(here) else path) for path in paths[:_MOST_NAMED]
+    ]
+    more = f" and {len(paths) - _MOST_NAMED} more" if len(paths) > _MOST_NAMED else ""
     return f"{', '.join(names)}{more}"

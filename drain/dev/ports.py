@@ -1,4 +1,4 @@
-"""Whether a port is free."""
+"""Check that the ports of the servers are free, before a server is started."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def require_free(host: str, ports: dict[str, int | None]) -> None:
         ports: Port by the option that names it; None for no port.
 
     Raises:
-        EmbeddedError: One is in use, or may not be used; the text names the option.
+        EmbeddedError: A port is in use, or may not be used; the text names the option.
     """
     for option, port in ports.items():
         if port is None:
             continue
         with socket.socket() as probe:
-            # As PostgreSQL does: connections that have ended a minute ago are in nobody's way.
+            # As PostgreSQL sets it: a connection that ended within the last minute does not keep the port busy.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))

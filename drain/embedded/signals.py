@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of the children of a process."""
+    """Find the process ids of the children of a process."""
     listing = Path(f"/proc/{pid}/task/{pid}/children")
     if listing.exists():
         return [int(child) for child in listing.read_text().split()]
@@ -20,8 +20,8 @@ def children(pid: int) -> list[int]:
 
 
 def pause(pid: int) -> None:
-    """SIGSTOP a process and its children: all stand still, and keep what they hold."""
-    # Itself first, so that it has no more children than those that are found.
+    """SIGSTOP a process and its children: they stand still, and keep their locks and connections."""
+    # The process first, so that it starts no child after its children are listed.
     send([pid], signal.SIGSTOP)
     send(children(pid), signal.SIGSTOP)
 

@@ -1,4 +1,4 @@
-"""The words that a job is described in: its name, and the options that a registration gives it."""
+"""Name and options of a job, as its registration gives them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from drain.errors import StageError
 from drain.tables.limits import DEFAULT_LEASE_SECONDS, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS, Limits
 from drain.visible import visible
 
+# Queue of a job that names none.
 DEFAULT_QUEUE = "default"
-# What the integer columns of the schema can hold.
+# Largest value that the integer columns of the schema can hold.
 LARGEST_INTEGER = 2**31 - 1
+# Upper bound of the wait between two attempts: a year.
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
-# A shorter one would be over before its first heartbeat could reach the database.
+# Bounds of a lease, in seconds. A shorter lease would expire before its first heartbeat could reach the database.
 _SHORTEST_LEASE_SECONDS = 0.1
 _LONGEST_LEASE_SECONDS = 24 * 3600
-
-
+# Type of each option that is a number.
 _KINDS: dict[str, Any] = {
     "max_attempts": int,
     "timeout_seconds": int,
@@ -33,20 +34,20 @@ _KINDS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What a registration says about every job of one name; a staged row may say otherwise.
+    """Options of every job of one name, from its registration; a staged row may have other values.
 
     Attributes:
         queue: Queue that `.stage` puts the job into.
         max_attempts: Claims that may fail before the job is dead; 0 for no limit.
-        timeout_seconds: How long one attempt may run.
+        timeout_seconds: Timeout of one attempt.
         retry_base_seconds: Wait after the first failure; doubles with each further one.
-        retry_cap_seconds: The longest wait between two attempts.
-        lease_seconds: For how long a claim holds unless its worker extends it; so long after a worker's
-            death its job runs elsewhere.
-        heartbeat_seconds: How often the worker extends the lease; None for a third of it.
-        max_execute_seconds: An attempt that runs for longer has its stack logged, once, and goes on;
+        retry_cap_seconds: Upper bound of the wait between two attempts.
+        lease_seconds: Time that a claim holds unless its worker extends it: when a worker dies, its jobs run
+            elsewhere after this time.
+        heartbeat_seconds: Time between two extensions of the lease; None for a third of it.
+        max_execute_seconds: Time after which the stack of a running attempt is logged, once; the attempt goes on.
             None for half of its timeout.
-        isolated: Whether each runs in a process of its own.
+        isolated: True if each attempt runs in a process of its own.
     """
 
     queue: str = DEFAULT_QUEUE
@@ -97,29 +98,29 @@ class JobOptions:
 
     @property
     def limits(self) -> Limits:
-        """What a claim has to know."""
+        """Limits that a claim of such a job needs to know."""
         return Limits(self.max_attempts, self.timeout_seconds, self.lease_seconds)
 
 
 def _is_a(kind: Any, value: object) -> bool:
-    # True is an int to Python, and a slip to everybody else.
+    # True is an int to Python, but a mistake as the value of an option.
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
 @runtime_checkable
 class RegisteredJob(Protocol):
-    """A function that `workers.job` has registered: it knows its name and its options."""
+    """A function that `@job` has registered: it has a name and options."""
 
     job_name: str
     job_options: JobOptions
 
 
 def dotted_name(function: Callable[..., Any]) -> str:
-    """Name under which a worker can find `function`: its module and its qualified name.
+    """Build the name under which a worker can find `function`: its module and its qualified name.
 
     Raises:
         StageError: The function cannot be imported by that name: a lambda, a function inside of a
-            function, or one of the script that is being run.
+            function, or a function of the script that is being run.
     """
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
@@ -127,7 +128,7 @@ def dotted_name(function: Callable[..., Any]) -> str:
         shown = visible(repr(function))[:200]
         raise StageError(f"{shown} has no name that a worker could import; use a function of a module")
     if module == "__main__":
-        # `python -m shop.jobs` runs shop.jobs under another name, but remembers the real one.
+        # `python -m shop.jobs` runs shop.jobs under the name __main__; its spec has the real name.
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         module = spec.name if spec is not None else None
     if module is None:
@@ -141,10 +142,10 @@ def dotted_name(function: Callable[..., Any]) -> str:
 def name_and_options(
     job: str | Callable[..., Any] | RegisteredJob,
 ) -> tuple[str, JobOptions | None]:
-    """Name of a job that was given by name, as a registered function, or as a plain function.
+    """Find name and options of a job that is given by name, as a registered function, or as a plain function.
 
     Returns:
-        The name, and the options of the registration where there is one.
+        The name, and the options if the job is a registered function.
 
     Raises:
         StageError: `job` is none of the three, or a function without an importable name.

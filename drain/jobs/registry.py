@@ -1,4 +1,4 @@
-"""Which function belongs to which name. In the tracked mode nothing else ever runs."""
+"""Registered jobs: `@job` gives a function a name. A worker runs tracked jobs only by the names in this registry."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Job(Generic[P, R]):
     """A registered function: still callable as before, and able to stage itself.
 
     Attributes:
-        function: The function as it was written.
-        job_name: The name that it is registered under.
-        job_options: What the registration says about its jobs.
-        runs_in_loop: It is an `async def`, many of which run at once.
+        function: Function as it was written.
+        job_name: Name that it is registered under.
+        job_options: Options of its jobs.
+        runs_in_loop: True for an `async def`: many of its jobs run at once, in the event loop of a worker process.
     """
 
     def __init__(self, function: Callable[P, R], name: str, options: JobOptions) -> None:
@@ -57,9 +57,9 @@ class Job(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def stage(self, connection: Connectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Stage one job in the transaction that is open on `connection`; returns its id.
+        """Stage one job in the transaction that is open on `connection`; returns the id of the job.
 
-        For a priority, a time or another option: `drain.stage(connection, this, args, kwargs, …)`.
+        For a priority, a time or another option use `drain.stage(connection, this, args, kwargs, …)`.
 
         Raises:
             StageError: As `drain.stage`.
@@ -98,26 +98,27 @@ def job(
 ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
     """Register a function as a job: `@job`, or `@job(queue="mail", max_attempts=5)`.
 
-    An `async def` runs in the event loop of its worker, many at once; in RQ's own worker one by one.
+    Jobs of an `async def` run in the event loop of a worker process, many at once; in RQ's own worker one by one.
 
     Args:
-        function: The function, where no option is given.
-        name: Name of the job; the function's dotted path by default.
+        function: Function to register, for `@job` without options.
+        name: Name of the job; by default the dotted path of the function.
         queue: Queue that `.stage` puts the job into.
-        max_attempts: Claims that may fail before it is dead; 0 for no limit.
-        timeout_seconds: How long one attempt may run.
+        max_attempts: Claims that may fail before the job is dead; 0 for no limit.
+        timeout_seconds: Timeout of one attempt.
         retry_base_seconds: Wait after the first failure; doubles with each further one, with jitter.
-        retry_cap_seconds: The longest wait between two attempts.
-        lease_seconds: So long after its worker's death the job runs elsewhere; extended while it runs.
-        heartbeat_seconds: How often it is extended; a third of the lease by default.
-        max_execute_seconds: An attempt that runs for longer has its stack logged, once, and goes on; half of
-            its timeout by default.
-        isolated: `drain work` runs each in a process of its own, as RQ's worker does anyway: for code that
-            leaks, crashes or cannot be interrupted.
+        retry_cap_seconds: Upper bound of the wait between two attempts.
+        lease_seconds: Time after its worker's death at which the job runs elsewhere; the worker extends the lease while
+            the job runs.
+        heartbeat_seconds: Time between two extensions of the lease; a third of the lease by default.
+        max_execute_seconds: Time after which the stack of a running attempt is logged, once; the attempt goes on.
+            Half of its timeout by default.
+        isolated: True to let `drain work` run each attempt in a process of its own, as RQ's worker always does: for
+            code that leaks memory, crashes or cannot be interrupted.
 
     Raises:
-        ValueError: An option makes no sense, another function has this name already, or this one yields.
-        TypeError: There is no such option.
+        ValueError: An option has an impossible value, another function has this name, or the function is a generator.
+        TypeError: `job` has no such option.
     """
     if function is not None:
         return _register(function, name, JobOptions())
@@ -134,7 +135,7 @@ def _checked(name: str | None, options: dict[str, Any]) -> JobOptions:
     checked = JobOptions(**options)
     if not QUEUE_NAME.fullmatch(checked.queue):
         raise ValueError(
-            f"{checked.queue!r} is no name of a queue: {QUEUE_CHARACTERS}, at most 100 of them, "
+            f"{checked.queue!r} is not a queue name: {QUEUE_CHARACTERS}, at most 100 of them, "
             "and a letter, a digit or _ first"
         )
     return checked
@@ -170,8 +171,8 @@ def load(modules: Sequence[str]) -> None:
     """Import the modules that define jobs, so that they register them.
 
     Raises:
-        ConfigError: No module is named.
-        JobModuleError: One does not import; the text says which, and why.
+        ConfigError: `modules` is empty.
+        JobModuleError: A module does not import; the text says which, and why.
     """
     if not modules:
         raise ConfigError(
@@ -180,7 +181,7 @@ def load(modules: Sequence[str]) -> None:
     for module in modules:
         try:
             importlib.import_module(module)
-        # Whatever the module's own code raises while it is imported, SystemExit included.
+        # The code of a module may raise anything while it is imported, SystemExit too.
         except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())
             place = _place_in(module, error.__traceback__)
@@ -192,7 +193,7 @@ def load(modules: Sequence[str]) -> None:
 
 
 def _place_in(module: str, trace: TracebackType | None) -> str | None:
-    """The last line of the module's own package that was executed before an error; None if there is none."""
+    """Find the last line of the module's own package that was executed before an error; None if there is none."""
     package = module.partition(".")[0]
     place = None
     for frame, line in traceback.walk_tb(trace):
@@ -202,28 +203,28 @@ def _place_in(module: str, trace: TracebackType | None) -> str | None:
 
 
 def find(name: str) -> Job[..., Any] | None:
-    """The job registered under this name."""
+    """Find the job that is registered under this name; None if there is none."""
     return _jobs.get(name)
 
 
 def options(name: str) -> JobOptions:
-    """What is registered about jobs of this name; the defaults if nothing is."""
+    """Find the options of jobs of this name; the defaults if no job has it."""
     registered = _jobs.get(name)
     return registered.job_options if registered else _DEFAULT_OPTIONS
 
 
 def names() -> list[str]:
-    """All registered names, sorted."""
+    """List all registered names, sorted."""
     return sorted(_jobs)
 
 
 def queues() -> set[str]:
-    """All queues that registered jobs name."""
+    """Collect the queues of all registered jobs."""
     return {registered.job_options.queue for registered in _jobs.values()}
 
 
 def limits() -> dict[str, Limits]:
-    """What a claim has to know of each name."""
+    """Collect the limits that a claim needs to know, by name."""
     return {name: registered.job_options.limits for name, registered in _jobs.items()}
 
 

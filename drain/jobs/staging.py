@@ -1,7 +1,7 @@
-"""Staging: insert a job in the transaction that the application has open.
+"""Staging: inserts jobs in the transaction that the application has open.
 
-If that transaction commits, the job will be worked, whatever crashes next. If it rolls back, the job
-never existed. Nothing here commits, rolls back, or waits for anything but the one INSERT.
+If that transaction commits, the job will run, whatever process crashes next. If it rolls back, the job never existed.
+Nothing here commits, rolls back, or waits for anything but one INSERT.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ Connectable: TypeAlias = (
 )
 Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
 
-# Rows and characters for one INSERT of stage_many: few round trips, and no parameter beyond what a JSON
-# array may hold.
+# Upper bounds of one INSERT of stage_many, in rows and characters: few round trips, and no JSON array that is larger
+# than PostgreSQL accepts.
 _ROWS_PER_STATEMENT = 10_000
 _CHARACTERS_PER_STATEMENT = 8_000_000
-# The escape for NUL, and not a backslash that happens to be followed by u0000.
+# JSON escape of NUL, and not an escaped backslash followed by u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+# Surrogates: halves of a character.
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
@@ -56,8 +57,8 @@ def stage(
 ) -> int:
     """Stage one job in the transaction that is open on `connection`; one round trip.
 
-    Options that are left out come from the job's registration (`workers.job`), if `job` is a
-    registered function, and from the schema's defaults otherwise.
+    Options that are left out come from the job's registration (`@job`), if `job` is a registered
+    function, and from the schema's defaults otherwise.
 
     Args:
         connection: A SQLAlchemy Session or Connection, or a psycopg connection or cursor. Its
@@ -66,20 +67,20 @@ def stage(
         job: The job's name, such as `"shop.jobs.send_receipt"`, or the function itself.
         args: Positional arguments; they travel as JSON.
         kwargs: Keyword arguments; they travel as JSON.
-        queue: Which queue's workers run it.
+        queue: Queue whose workers run it.
         priority: Lower runs first; 0 by default.
-        run_at: Not before this time; it must have a time zone.
-        expires_at: Not after this time; it must have a time zone.
-        tag: Where it was staged, for people: `"storage.create_annotation"`.
+        run_at: Time before which it does not run; with a time zone.
+        expires_at: Time after which it does not run; with a time zone.
+        tag: Place where it was staged, for people: `"storage.create_annotation"`.
         max_attempts: Attempts before it is dead; 0 for no limit.
-        timeout_seconds: How long one attempt may run.
+        timeout_seconds: Timeout of one attempt.
         context: Trace and log context, as JSON.
 
     Returns:
         The job's id.
 
     Raises:
-        StageError: The job cannot be staged as given. Nothing was sent; the transaction is as it was.
+        StageError: The job cannot be staged as given. Nothing was sent; the transaction is unchanged.
         The driver's own IntegrityError: A CHECK of the schema refused the row, by its name.
     """
     columns = _columns(job, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context)
@@ -102,14 +103,14 @@ def stage_many(
     timeout_seconds: int | None = None,
     context: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Stage the same job many times: once for each element of `arguments`, in one statement per 10,000.
+    """Stage one job for each element of `arguments`, in one statement per 10,000.
 
     Args:
         connection: As for `stage`.
         job: As for `stage`.
         arguments: For each job its positional arguments (a sequence) or its keyword arguments (a
             mapping): `[(1,), (2,)]` or `[{"user": 1}, {"user": 2}]`. May be a generator.
-        queue: As for `stage`; so are all the others.
+        queue: As for `stage`.
         priority: As for `stage`.
         run_at: As for `stage`.
         expires_at: As for `stage`.
@@ -122,8 +123,8 @@ def stage_many(
         The ids, in the order of `arguments`.
 
     Raises:
-        StageError: As for `stage`. Elements before the one that is refused may have been sent: roll
-            back, or use a savepoint.
+        StageError: As for `stage`. Jobs before the refused element may have been staged: roll back, or use
+            a savepoint.
     """
     columns = _columns(job, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context)
     ids: list[int] = []
@@ -160,7 +161,7 @@ def _columns(
     timeout_seconds: int | None,
     context: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The given columns of the row; what is not given is left to the schema's defaults."""
+    """Collect the columns of the row that have a value; the others get the schema's defaults."""
     name, options = name_and_options(job)
     if options is not None:
         queue = options.queue if queue is None else queue
@@ -201,7 +202,7 @@ def _context(context: Mapping[str, Any] | None) -> str | None:
 def _integer(name: str, number: int | None) -> int | None:
     if number is None:
         return None
-    # True is an int to Python, and a slip to everybody else.
+    # True is an int to Python, but a mistake as a number here.
     if isinstance(number, bool) or not hasattr(number, "__index__"):
         raise StageError(f"{name} must be a whole number, not a {_kind(number)}")
     number = operator.index(number)
@@ -211,7 +212,7 @@ def _integer(name: str, number: int | None) -> int | None:
 
 
 def _text(name: str, text: str | None) -> str | None:
-    """The text as a plain `str`: the drivers would write an Enum by its name."""
+    """Convert a text to a plain `str`: the drivers would write an Enum by its name."""
     if text is None:
         return None
     if not isinstance(text, str):
@@ -235,17 +236,17 @@ def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str
     return _json("arguments", list(args)), _json("keyword arguments", dict(kwargs))
 
 
-def _json(what: str, value: Any) -> str:
+def _json(part: str, value: Any) -> str:
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        # PostgreSQL would refuse both as well, and the application's transaction would be lost with it.
+        # PostgreSQL would refuse surrogates and NUL too, and would abort the application's transaction.
         text.encode()
         if _NUL.search(text):
             raise ValueError("a text holds a NUL character")
         return text
     except (TypeError, ValueError, RecursionError) as error:
         raise StageError(
-            f"the {what} cannot be written as JSON ({error}); "
+            f"the {part} cannot be written as JSON ({error}); "
             "pass numbers, texts, lists and objects, and ids rather than what they stand for"
         ) from None
 
@@ -255,10 +256,10 @@ def _execute(
     build: Callable[[Sequence[str], Callable[[str], str]], str],
     parameters: Mapping[str, Any],
 ) -> list[int]:
-    """Run the statement in the open transaction, in the parameter style of whoever holds it."""
+    """Run the statement in the open transaction, in the parameter style of the driver."""
     columns = [name for name in parameters if name != "arguments"]
     if isinstance(connection, psycopg.Cursor):
-        # A cursor of its own: the caller's may hold rows that are still to be fetched.
+        # Staging opens its own cursor: the caller's may have rows that are not fetched yet.
         connection = connection.connection
     if isinstance(connection, psycopg.Connection):
         return _execute_with_psycopg(connection, build(columns, "%({})s".format), parameters)
@@ -266,7 +267,7 @@ def _execute(
 
 
 def _execute_with_sqlalchemy(connection: Any, statement: str, parameters: Mapping[str, Any]) -> list[int]:
-    # Here, since most processes of ours never stage, and it takes longer to import than all the rest.
+    # Imported here: most of our processes never stage, and SQLAlchemy takes longer to import than all else.
     import sqlalchemy
     from sqlalchemy.orm import Session, scoped_session
 
@@ -283,9 +284,9 @@ def _execute_with_sqlalchemy(connection: Any, statement: str, parameters: Mappin
 def _execute_with_psycopg(
     connection: psycopg.Connection[Any], statement: str, parameters: Mapping[str, Any]
 ) -> list[int]:
-    # Psycopg prepares what it has executed five times, and behind a pooler the next transaction may be in a
-    # session that knows nothing of it. Both statements end in "RETURNING id": what is added to that tells
-    # whether there is a pooler, and costs nothing.
+    # Psycopg prepares a statement that it has executed five times, and behind a pooler the next transaction may be in
+    # another session, which lacks it. Both statements end in "RETURNING id": the process id of the server, added to
+    # that, shows whether there is a pooler, and costs nothing.
     prepare = False if postgres.is_pooled(connection) else None
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)

@@ -1,4 +1,4 @@
-"""One HTTP port for machines: `/metrics` for Prometheus, `/healthz` and `/readyz` for supervisors."""
+"""HTTP port for programs: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,23 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from drain.errors import ConfigError
 from drain.visible import visible
 
-# Upper bounds for clients: Prometheus and a probe or two need a connection each, for some milliseconds.
+# Upper bounds for clients. Prometheus and a probe or two need a connection each, for some milliseconds.
 _CONNECTIONS = 32
 _CONNECTION_SECONDS = 5.0
 _REQUEST_BYTES = 16_384
-_LOOK_SECONDS = 0.5
+# Time between two searches for connections that take too long, in seconds.
+_CHECK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the two probes ask: each returns None if all is well, or the reason why not; and the text of the metrics."""
+    """The content of the answers.
+
+    Attributes:
+        unhealthy: Called for /healthz; returns None for healthy, or the reason why not.
+        unready: Called for /readyz; returns None for ready, or the reason why not.
+        metrics: Called for /metrics; returns the metrics in the format of Prometheus.
+    """
 
     unhealthy: Callable[[], str | None]
     unready: Callable[[], str | None]
@@ -34,7 +41,7 @@ class Answers:
 
 
 class _Head:
-    """The beginning of what a client sends: no more than so many bytes of it are read."""
+    """Head of a request, of which a bounded number of bytes is read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -48,7 +55,7 @@ class _Head:
 
 
 class _Server(ThreadingHTTPServer):
-    """Closes at once the connections that are too many, and after a few seconds those that take too long."""
+    """Closes connections beyond the upper bound at once, and any other that is open for too long."""
 
     daemon_threads = True
 
@@ -58,7 +65,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # The one of HTTPServer asks the name service for the name of the address, which may take a minute.
+        # HTTPServer.server_bind asks the name service for the name of the address, which may take a minute.
         TCPServer.server_bind(self)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
@@ -76,30 +83,30 @@ class _Server(ThreadingHTTPServer):
         now = monotonic()
         for request, deadline in list(self._open.items()):
             if now > deadline:
-                # Its thread reads the end of the request, or cannot write.
+                # The thread of the connection then reads its end, or fails to write.
                 with suppress(OSError):
                     request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a client that has gone is not news."""
+        """Log nothing: a client that has gone is no problem."""
 
 
 def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
-    """Serve on a thread of its own until `shutdown()`; arguments and errors are those of `listen`."""
+    """Listen, and serve clients on a thread of its own until `shutdown()`; arguments and errors as for `listen`."""
     server = listen(host, port, answers)
-    threading.Thread(target=server.serve_forever, args=[_LOOK_SECONDS], name="http", daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[_CHECK_SECONDS], name="http", daemon=True).start()
     return server
 
 
 def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
-    """Listen on a port; clients are served by `serve_forever()`, in this process or in one that is forked from it.
+    """Listen on a port; clients are served by `serve_forever()`, in this process or in a fork of it.
 
     A client has five seconds for a request of at most 16 KiB. Connections beyond 32 at a time are closed at once.
 
     Args:
-        host: Name or address to listen on, of IPv4 or IPv6; of a name's addresses, one of IPv4 if there is one.
+        host: Name or address to listen on, IPv4 or IPv6; of the addresses of a name, an IPv4 one if there is any.
         port: Port to listen on.
-        answers: What the probes are told.
+        answers: Content of the answers.
 
     Raises:
         ConfigError: The address cannot be listened on.
@@ -131,7 +138,7 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Say nothing: a probe every second is not news."""
+            """Log nothing: a probe comes every second."""
 
     try:
         family, address = _address(host, port)
@@ -146,7 +153,7 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
 
 
 def _reply(path: str, answers: Answers) -> tuple[int, bytes, str]:
-    """Status, body and type of the answer."""
+    """Build an answer: status, body and content type."""
     if path == "/metrics":
         return 200, answers.metrics(), CONTENT_TYPE_LATEST
     if path in ("/healthz", "/readyz"):

@@ -1,4 +1,4 @@
-"""Tells systemd how we are, where a unit of `Type=notify` asks for it. Elsewhere it does nothing."""
+"""Notifications to systemd, for a unit of `Type=notify`; without one they do nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def notify(*lines: str) -> None:
-    """Send lines such as `READY=1` or `STATUS=…`; a systemd that does not listen is no error of ours."""
+    """Send lines such as `READY=1` or `STATUS=…` to systemd; errors are ignored, since a job matters more."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,1 +1,13 @@
-"""drain/terminal."""
+"""The terminal: how every command reads its options and prints for people.
+
+    commandline     the group of commands, options that they share, errors as one line, exit codes
+    progress        progress on standard error of a command that takes long
+    values          values of fields as text
+    job_table       a line for each job
+    job_details     all fields of one job, and its former lives
+    status_report   the whole system at a glance
+    audit_report    the result of an audit
+
+What always holds: texts of others are shown and never obeyed (`drain.visible`); tables fit the width of the terminal;
+there are no colours in a pipe or a file. Nothing here reads a database.
+"""

@@ -1,4 +1,4 @@
-"""What an audit found, as `drain audit` prints it."""
+"""Report of `drain audit`: a line for each check, a line for each breach, and one that sums up."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NOT_ASKED = "no Redis is named: set DRAIN_REDIS_URL"
 
 
 def show_audit(report: Report) -> None:
-    """Print a line for each check, one for each breach, and one that sums up.
+    """Print the report.
 
-    Lines of breaches are broken where the width is a terminal's; what goes to a file has one line each.
+    Lines of breaches are wrapped on a terminal; in a file each breach has one line.
     """
     console = Console(highlight=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -28,10 +28,10 @@ def show_audit(report: Report) -> None:
     checks = report.checks()
     for name in CHECKS:
         _show_check(console, report, name, checks.get(name))
-    # All of them have the same reason: there is one Redis.
+    # One line for all: there is one Redis, and so one reason.
     for reason in sorted(set(report.unchecked.values()))[:1]:
         _show_indented(console, reason)
-    console.print(Text(_sum(report)))
+    console.print(Text(_summary(report)))
 
 
 def _show_check(console: Console, report: Report, name: str, breaches: list[Breach] | None) -> None:
@@ -44,7 +44,7 @@ def _show_check(console: Console, report: Report, name: str, breaches: list[Brea
     elif breaches:
         _show_line(console, "FAIL", "red", name, CHECKS[name].breach)
         for breach in breaches:
-            _show_indented(console, _told(breach))
+            _show_indented(console, _breach_line(breach))
     else:
         _show_line(console, "ok", "green", name, CHECKS[name].ok)
 
@@ -58,13 +58,13 @@ def _show_indented(console: Console, text: str) -> None:
     console.print(Text("      ") + line if console.soft_wrap else Padding(line, (0, 0, 0, 6)))
 
 
-def _told(breach: Breach) -> str:
+def _breach_line(breach: Breach) -> str:
     ids = ", ".join(map(str, breach.ids))
     more = ", ..." if breach.count > len(breach.ids) else ""
     return f"{breach.count:,} {breach.explanation}" + (f": {ids}{more}" if ids else "")
 
 
-def _sum(report: Report) -> str:
+def _summary(report: Report) -> str:
     counts = ", ".join(f"{number:,} {state}" for state, number in report.counts.items())
     if report.breaches:
         return f"{counts}: {count(len(report.breaches), 'breach', 'breaches')}"

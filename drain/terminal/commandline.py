@@ -1,4 +1,4 @@
-"""What all commands share: settings as options, errors as one line, and the exit code that goes with it."""
+"""Parts that all commands share: settings as options, errors as one line, and exit codes."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ from drain.visible import visible
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Help text of each setting.
 _HELP = {
-    "database_url": "PostgreSQL: postgresql://user@host/database.",
-    "redis_url": "Redis: redis://host:6379/0, rediss://… or unix:///path.",
+    "database_url": "URL of PostgreSQL: postgresql://user@host/database.",
+    "redis_url": "URL of Redis: redis://host:6379/0, rediss://… or unix:///path.",
     "jobs": "Modules that define jobs, separated by commas.",
-    "namespace": "First part of the RQ job ids; the database's name by default.",
-    "forward_queues": "Queues whose jobs leave Postgres as they are pushed, separated by commas.",
+    "namespace": "First part of the RQ job ids; by default the name of the database.",
+    "forward_queues": "Queues whose jobs leave Postgres when they are pushed, separated by commas.",
     "only_tracked_queues": "Queues in which plain RQ jobs are refused, separated by commas.",
-    "batch_size": "The most rows of one transaction; 2500 by default.",
-    "poll_seconds": "How long to sleep at most when nothing wakes the enqueuer; 1 by default.",
+    "batch_size": "Upper bound of the rows in one transaction; 2500 by default.",
+    "poll_seconds": "Upper bound of the sleep when nothing wakes the enqueuer; 1 by default.",
 }
 _KINDS = {"batch_size": "INTEGER", "poll_seconds": "FLOAT"}
 
 
 class FiniteRange(click.FloatRange):
-    """A range of numbers, which NaN is not in: it is neither below nor above."""
+    """A range of numbers that excludes NaN, which click would accept in any range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Read one number."""
+        """Convert the text to a number."""
         number = super().convert(value, param, ctx)
         if math.isnan(number):
-            self.fail(f"{value!r} is no number", param, ctx)
+            self.fail(f"{value!r} is not a number", param, ctx)
         return number
 
 
 class Port(click.IntRange):
-    """A port of TCP, 0 for none; it is a setting, so that another text is a `ConfigError`, and exit code 1.
+    """A TCP port, 0 for none. It is a setting: a text that is no port is a `ConfigError`, with exit code 1.
 
     Args:
-        variable: Its name in the environment.
+        variable: Environment variable of the setting, for the error.
     """
 
     def __init__(self, variable: str) -> None:
@@ -56,7 +57,7 @@ class Port(click.IntRange):
         self._variable = variable
 
     def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> int:
-        """Read one port."""
+        """Convert the text to a port."""
         # Python would also read the digits of other scripts, and 1_0.
         if not re.fullmatch("[0-9]{1,5}", str(value).strip()) or int(value) > 65_535:
             raise ConfigError(
@@ -71,15 +72,16 @@ class _JobId(click.IntRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         # Python would also read the digits of other scripts, and 1_0.
         if not re.fullmatch("[0-9]+", str(value)):
-            self.fail(f"{value!r} is no id of a job, which is a whole number", param, ctx)
+            self.fail(f"{value!r} is not a job id, which is a whole number", param, ctx)
         return super().convert(value, param, ctx)
 
 
+# Type of an argument that is the id of a job.
 JOB_ID = _JobId(0, 2**63 - 1)
 
 
 class Group(click.Group):
-    """Shows our own errors as one line, without a traceback, and exits 1.
+    """A group of commands that reports expected errors in one line, without a traceback, and exits with 1.
 
     Args:
         sections: Headings of the help, each with the names of its commands.
@@ -90,7 +92,7 @@ class Group(click.Group):
         self._sections = sections or {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands under their headings; those of none come last, under "Commands"."""
+        """Write the commands under their headings; commands without a heading come last, under "Commands"."""
         placed = {name for names in self._sections.values() for name in names}
         rest = [name for name in self.list_commands(ctx) if name not in placed]
         width = max(map(len, self.commands), default=0)
@@ -105,23 +107,23 @@ class Group(click.Group):
                     formatter.write_dl(rows)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command line, whatever has become of the standard streams."""
+        """Run the command line, even if standard streams are closed or full."""
         open_standard_streams()
         try:
             try:
                 return super().main(*args, **extra)
             finally:
-                # At exit it would be too late to say that the disk is full.
+                # Flushed here: at the exit of the interpreter it is too late to report a full disk.
                 sys.stdout.flush()
         except OSError as error:
             _forget_output()
-            # The reader of a pipe that was closed has seen enough.
+            # The reader of the pipe has closed it, as `head` does: that is no error.
             if not isinstance(error, BrokenPipeError):
                 click.echo(f"Error: the operating system says: {error.strerror or error}", err=True)
             sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command, and report an expected error in one line."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
@@ -139,23 +141,25 @@ class Group(click.Group):
                 f"{visible(str(error.filename))}: {error.strerror or error}"
             ) from error
         except UnicodeEncodeError as error:
-            raise click.ClickException("an argument holds bytes that are no text") from error
+            raise click.ClickException(
+                "an argument holds bytes that are not text in this encoding"
+            ) from error
         except psycopg.Error as error:
             reason = error.diag.message_primary or str(error).partition("\n")[0]
             raise click.ClickException(f"PostgreSQL refused: {visible(reason)}") from error
 
 
 def _forget_output() -> None:
-    """Send what is still to be written to the null device: the interpreter would try once more at its exit."""
+    """Send unwritten output to the null device: the interpreter would try to write it again at its exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def open_standard_streams() -> None:
-    """Open each standard stream that is closed on the null device, and let none refuse a character.
+    """Open each closed standard stream on the null device, and let every stream accept all characters.
 
-    Otherwise the next file or connection would get its number, and with it whatever C code writes there. A width of
-    the terminal that is no number above 0 is forgotten.
+    Otherwise the next file or connection would get the number of a closed stream, and with it the output that C code
+    writes there. COLUMNS is ignored unless it is a number above 0.
     """
     if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get("COLUMNS", "80")):
         del os.environ["COLUMNS"]
@@ -163,7 +167,7 @@ def open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free is this one.
+            # `open` returns the lowest free number, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # noqa: FBT003
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
@@ -173,13 +177,13 @@ def open_standard_streams() -> None:
 
 
 def setting_option(name: str) -> Callable[[F], F]:
-    """Give a command one setting as an option, with its variable; it gets the text, or None."""
+    """Add one setting to a command, as an option and its variable; the command gets the text, or None."""
     option, kind = f"--{name.replace('_', '-')}", _KINDS.get(name, "TEXT")
     return click.option(option, envvar=VARIABLES[name], show_envvar=True, metavar=kind, help=_HELP[name])
 
 
 def settings_options(*names: str) -> Callable[[F], F]:
-    """Give a command these settings as options, each with its variable; it gets one `Settings`."""
+    """Add settings to a command, as options and their variables; the command gets one `Settings`."""
 
     def decorate(command: F) -> F:
         def with_settings(**given: Any) -> Any:
@@ -195,8 +199,12 @@ def settings_options(*names: str) -> Callable[[F], F]:
     return decorate
 
 
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 limit_option = click.option(
-    "--limit", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="The most to show."
+    "--limit",
+    type=click.IntRange(1, 1_000_000),
+    default=20,
+    show_default=True,
+    help="Upper bound of the jobs to show.",
 )
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Log every step.")

@@ -1,4 +1,4 @@
-"""The whole system at a glance, as `drain status` prints it."""
+"""Report of `drain status`: totals, a table of the queues, and advice on queues without a worker."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from drain.tables.counts import QueueCounts, Status
 from drain.visible import visible
 from drain.wording import clock, count, duration
 
-# Terminals with less room than this do without the columns that say more of staged jobs and of the list in Redis.
+# Width from which the table has more columns of staged jobs and the length of the list in Redis.
 _WIDE = 100
 # Upper bound of the lines that say what to do about a queue.
 _ADVICE_LINES = 10
 
 
 def show_status(result: Status) -> None:
-    """Print it to standard output."""
+    """Print the report."""
     console = Console(highlight=False, markup=False)
     console.print(status_view(result, console.width))
 
 
 def status_view(result: Status, width: int) -> RenderableType:
-    """Lines of totals, a table of the queues, and a line for each queue that needs somebody's attention."""
+    """Build the report for a terminal of this width."""
     parts: list[RenderableType] = [*_totals(result)]
     if result.queues:
         parts += [Text(), _table(result, wide=width >= _WIDE)]
@@ -53,7 +53,7 @@ def _totals(result: Status) -> list[Text]:
 
 def _leader(result: Status) -> str:
     if result.leader is None:
-        return "nobody; start `drain run`"
+        return "none; start `drain run`"
     return visible(f"{result.leader['name']} since {clock(datetime.fromisoformat(result.leader['since']))}")
 
 

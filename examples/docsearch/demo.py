@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from time import monotonic, sleep
 
+from programs.processes import Processes, ended_by_sigterm
+
 from docsearch import index, store
 from docsearch.index import Index
 from docsearch.journal import JournalReader, Transaction
@@ -17,7 +19,6 @@ from docsearch.verdict import compare
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.embedded import Services, services
-from drain.embedded.processes import Processes, ended_by_sigterm
 from drain.errors import DrainError
 from drain.tables import counts
 

@@ -8,10 +8,11 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Protocol
 
+from programs.processes import ended_by_sigterm
+
 from drain.audit import audit
 from drain.config import Settings
 from drain.embedded import Services
-from drain.embedded.processes import ended_by_sigterm
 from drain.errors import DrainError
 from drain.wire import Producer
 from drills import (

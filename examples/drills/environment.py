@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from programs.processes import Processes
 from psycopg.sql import SQL, Identifier
 from redis import Redis
 
 from drain.database import postgres, schema
 from drain.embedded import Services, services
-from drain.embedded.processes import Processes
 from drills import shop
 from drills.scenario import DidNotHappenError, RecordEvent, Scenario
 

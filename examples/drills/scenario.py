@@ -7,13 +7,13 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any, Protocol, TypeVar
 
+from programs.child import Child
+from programs.processes import Processes
 from redis import Redis
 
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.embedded import Services, signals
-from drain.embedded.child import Child
-from drain.embedded.processes import Processes
 from drain.errors import DrainError
 from drills import invariants, rows, shop
 from drills.jobs import QUEUE

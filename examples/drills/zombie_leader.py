@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import sleep
 
+from programs.child import Child
+
 from drain.database.postgres import Connection
-from drain.embedded.child import Child
 from drills import invariants, sessions
 from drills.rows import first_row, value
 from drills.scenario import DidNotHappenError, Scenario

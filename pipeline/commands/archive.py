@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drain.errors import ConfigError
-from drain.terminal import display
+from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
 from drain.visible import visible
 from drain.wording import count, duration
@@ -109,7 +109,7 @@ def _archive(database_url: str, path: str, runtime: Runtime, keep_days: int, *, 
     found = work.run(database_url, path, lambda: runtime.session(report), keep=keep_days, report=report)
     while True:
         # Not around _show: on a terminal the progress display captures standard output.
-        with display.progress() as step:
+        with progress.show() as step:
             reporters.append(step)
             day = next(found, None)
         if day is None:

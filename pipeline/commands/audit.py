@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from drain.terminal import display
+from drain.terminal import progress
 from pipeline import conservation
 from pipeline.commands.options import warn_if_absent
 from pipeline.sources import Source
@@ -43,7 +43,7 @@ def check_expected(
     """
     source = Source.of(expected, database_url=settings.database_url)
     conditions = [f"{name} = {literal(value)}" for name, value in only.items() if value is not None]
-    with display.progress() as step, runtime.session(step) as spark:
+    with progress.show() as step, runtime.session(step) as spark:
         warn_if_absent(spark, archive)
         step("comparing the list with the tables")
         report = conservation.check(

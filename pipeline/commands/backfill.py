@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from drain import wording
-from drain.terminal import display
+from drain.terminal import progress
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 from drain.visible import visible
 from pipeline import backfill as work
@@ -108,14 +108,14 @@ def backfill(
         **given,
     )
     if dry_run:
-        with display.progress() as step, runtime.session(step, register) as spark:
+        with progress.show() as step, runtime.session(step, register) as spark:
             step("counting the rows")
             count, shown = work.preview(spark, plan)
         _show_preview(plan, count, shown, as_json=as_json)
         return
     # Printed before the start, so that a failed run can be repeated.
     click.echo(f"run {plan.run_id}", err=True)
-    with display.progress() as step:
+    with progress.show() as step:
         result = work.run(
             settings.database_url,
             plan,

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drain import wording
-from drain.terminal import display
+from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
 from pipeline import reconcile as work
 from pipeline import runs, sources
@@ -134,7 +134,7 @@ def reconcile(
         ),
         **given,
     )
-    with display.progress() as step:
+    with progress.show() as step:
         session = partial(runtime.session, step, register)
         if dry_run:
             result = work.count(url, plan, session, step)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drain.terminal import display
+from drain.terminal import progress
 from drain.terminal.commandline import as_json_option, settings_options
 from drain.visible import visible
 from drain.wording import clock
@@ -87,7 +87,7 @@ def stats(
     question = Question(since=parse_time(since) if since is not None else None, queue=queue, job=job, per=per)
     if file is not None:
         page.check(file)
-    with display.progress() as step:
+    with progress.show() as step:
         with runtime.session(step) as spark:
             warn_if_absent(spark, archive)
             step("reading finished jobs")

@@ -11,8 +11,7 @@ from redis import Redis
 
 from drain.config import Settings
 from drain.database import schema
-from drain.embedded import Services
-from drain.embedded.servers import CARELESS, EmbeddedPostgres
+from drain.embedded import CARELESS, EmbeddedPostgres, Services
 from drain.jobs import registry
 from tests import hostility, jobs_for_tests, jobs_in_batches
 from tests.helpers import query

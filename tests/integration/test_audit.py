@@ -19,14 +19,14 @@ from rq import SimpleWorker
 from drain import stage
 from drain.__main__ import main
 from drain.audit import CHECKS, PATIENCE_SECONDS, Breach, Report, audit
-from drain.audit.attended import Attended
-from drain.audit.recheck import settle
+from drain.audit.attended import AttendedCheck
+from drain.audit.recheck import look_until_clear
 from drain.audit.report import OF_REDIS
 from drain.database import postgres
 from drain.enqueuer import redelivery
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import claims, outcomes, waiting
-from drain.terminal import display
+from drain.terminal import progress
 from drain.wire import Producer
 from drain.wire import queues as queues_module
 from tests import jobs_for_tests as jobs
@@ -553,7 +553,7 @@ def test_what_is_overdue_is_found(system: System, make: Callable[[System], int],
     assert (breach.check, breach.count, breach.ids) == ("overdue", 1, (job_id,))
     assert explanation in breach.explanation
     assert "more than 60 s" in breach.explanation
-    assert "nobody leads" in breach.explanation
+    assert "there is no leader" in breach.explanation
 
 
 @OVERDUE
@@ -570,7 +570,7 @@ def test_somebody_who_leads_is_not_called_nobody(system: System) -> None:
     overdue_staged(system)
 
     with system.enqueue():
-        assert "nobody leads" not in system.breach().explanation
+        assert "there is no leader" not in system.breach().explanation
 
 
 def test_a_row_that_another_session_holds_is_overdue_all_the_same(system: System) -> None:
@@ -639,7 +639,7 @@ def test_a_delivery_that_is_in_no_list_is_found(system: System) -> None:
     breach = system.breach()
 
     assert (breach.check, breach.count, breach.ids) == ("redis", 1, (job_id,))
-    assert "not in the list of their queue (default); nobody leads" in breach.explanation
+    assert "not in the list of their queue (default); there is no leader" in breach.explanation
 
 
 def test_a_delivery_that_is_in_the_list_under_another_number_is_found(system: System) -> None:
@@ -939,9 +939,9 @@ def test_a_queue_that_seems_unattended_only_later_is_not_a_breach_yet(system: Sy
         closing(postgres.connect(system.database_url, "audit")) as connection,
         closing(Producer(system.redis_url, NAMESPACE)) as redis,
     ):
-        watch = Attended(connection, redis, 300)
-        settle([watch], PATIENCE_SECONDS, wait_elsewhere)
-        assert watch.breaches() == []
+        check = AttendedCheck(connection, redis, 300)
+        look_until_clear([check], PATIENCE_SECONDS, wait_elsewhere)
+        assert check.breaches() == []
 
 
 def test_many_queues_without_a_worker_are_few_lines(system: System) -> None:
@@ -1035,17 +1035,17 @@ def test_a_table_longer_than_the_other_commands_may_read_can_be_audited(
 def test_progress_is_shown_on_a_terminal_and_nowhere_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(display, "_PROGRESS_AFTER_SECONDS", 0)
-    with display.progress() as progress:
-        progress("reading a table")
+    monkeypatch.setattr(progress, "_SHOWN_AFTER_SECONDS", 0)
+    with progress.show() as step:
+        step("reading a table")
     assert capsys.readouterr() == ("", "")
 
     ours, theirs = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(theirs, "w") as terminal, os.fdopen(ours, "rb", buffering=0) as shown:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with display.progress() as progress:
-            progress("reading a table")
+        with progress.show() as step:
+            step("reading a table")
             text = b""
             while b"reading a table" not in text:
                 text += shown.read(1000)

@@ -208,7 +208,7 @@ WORKERS = {
     FailurePoint.CLAIMED: TRANSACTIONAL,
     FailurePoint.EXTENDED: f"{jobs_that_crash.MODULE}.outlive_the_first_lease",
     FailurePoint.WRITTEN: TRANSACTIONAL,
-    FailurePoint.SETTLED_AND_COMMITTED: TRANSACTIONAL,
+    FailurePoint.FINISHED_AND_COMMITTED: TRANSACTIONAL,
     FailurePoint.RAN: TRANSACTIONAL,
     FailurePoint.RECORDED: TRANSACTIONAL,
     FailurePoint.REFUSED: f"{jobs_that_crash.MODULE}.lose_the_first_lease",

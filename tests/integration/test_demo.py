@@ -31,9 +31,9 @@ from docsearch import (  # noqa: E402
     verdict,
 )
 from docsearch.corpus import Entry  # noqa: E402
+from programs import processes  # noqa: E402
 
 from drain.database.postgres import Connection  # noqa: E402
-from drain.embedded import processes  # noqa: E402
 from drain.errors import DrainError  # noqa: E402
 from tests.marked import marked, on_linux  # noqa: E402
 from tests.marked import processes as running  # noqa: E402

@@ -15,10 +15,10 @@ import psycopg
 import pytest
 from redis import Redis
 
-from drain.dev import sources, worker
+from drain.dev import source_watcher, worker
 from drain.dev.console import Console
-from drain.dev.program import Program
-from drain.dev.sources import Sources
+from drain.dev.guarded_program import GuardedProgram
+from drain.dev.source_watcher import SourceWatcher
 from tests.helpers import PATIENCE_SECONDS, ROOT, Command, drain_command, environment, query, wait_until
 
 SHOP = """
@@ -206,8 +206,8 @@ def test_a_program_is_guarded_from_its_first_instant(tmp_path: Path) -> None:
     """Its owner may die before it can note the pid."""
     owner = f"""
 import os, signal, sys
-from drain.dev.program import Program
-program = Program("worker", "import time; time.sleep(60)", {{"MARK_OF_TEST": {str(tmp_path)!r}}}, print)
+from drain.dev.guarded_program import GuardedProgram
+program = GuardedProgram("worker", "import time; time.sleep(60)", {{"MARK_OF_TEST": {str(tmp_path)!r}}}, print)
 program.start()
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -221,7 +221,9 @@ def test_a_program_that_heeds_no_signal_is_killed_with_its_children(tmp_path: Pa
         "os.write(1, b'deaf\\n'); time.sleep(60)"
     )
     lines: list[str] = []
-    program = Program("worker", deaf, {"MARK_OF_TEST": str(tmp_path)}, lambda _, line: lines.append(line))
+    program = GuardedProgram(
+        "worker", deaf, {"MARK_OF_TEST": str(tmp_path)}, lambda _, line: lines.append(line)
+    )
     program.start()
     wait_until(lambda: lines == ["deaf", "deaf"], PATIENCE_SECONDS)
     program.terminate()
@@ -232,8 +234,8 @@ def test_a_program_that_heeds_no_signal_is_killed_with_its_children(tmp_path: Pa
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(sources, "_SECONDS", 0.0)
-    monkeypatch.setattr(sources, "_TIMES", 0)
+    monkeypatch.setattr(source_watcher, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(source_watcher, "_PAUSE_IN_SCANS", 0)
     directory = tmp_path / "project"
     for name in ("shop/jobs.py", ".venv/lib/x.py", "node_modules/y.py", "other/pyvenv.cfg", "other/z.py"):
         path = directory / name
@@ -243,7 +245,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_change_is_reported_once_when_the_writing_is_over(project: Path) -> None:
-    watched = Sources(project, ["shop"])
+    watched = SourceWatcher(project, ["shop"])
     assert watched.changed() == watched.changed() == []
     jobs, added = project / "shop/jobs.py", project / "shop/mail.py"
     jobs.write_text("1")
@@ -257,7 +259,7 @@ def test_a_change_is_reported_once_when_the_writing_is_over(project: Path) -> No
 
 
 def test_what_is_no_source_of_the_application_is_not_watched(project: Path) -> None:
-    watched = Sources(project, ["shop"])
+    watched = SourceWatcher(project, ["shop"])
     for name in (".venv/lib/x.py", "node_modules/y.py", "other/z.py", "shop/notes.txt"):
         project.joinpath(name).write_text("changed")
     assert [watched.changed() for _ in range(3)] == [[], [], []]
@@ -269,8 +271,8 @@ def test_a_module_from_elsewhere_is_watched_and_a_huge_tree_is_not(
     monkeypatch.syspath_prepend(str(project))
     here = project.parent / "huge"
     here.joinpath("a/b/c").mkdir(parents=True)
-    monkeypatch.setattr(sources, "_MOST_DIRECTORIES", 3)
-    watched = Sources(here, ["shop.jobs"])
+    monkeypatch.setattr(source_watcher, "_MOST_DIRECTORIES", 3)
+    watched = SourceWatcher(here, ["shop.jobs"])
     assert not watched.complete
     here.joinpath("a/b/c/d.py").write_text("not watched")
     project.joinpath("shop/jobs.py").write_text("watched")
@@ -318,7 +320,7 @@ def test_a_module_that_does_not_import_is_named_with_its_line(
     tmp_path.joinpath("broken.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        worker.words(["broken"])
+        worker.work_arguments(["broken"])
     assert ended.value.code == worker.DOES_NOT_IMPORT
     assert capsys.readouterr().out == said
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(tmp_path)])

@@ -16,7 +16,7 @@ from drain.audit import audit
 from drain.config import Settings
 from drain.database import postgres, roles, schema
 from drain.database.grants import DEFAULT_NAMES
-from drain.embedded.servers import EmbeddedPostgres
+from drain.embedded import EmbeddedPostgres
 from drain.enqueuer.daemon import Daemon
 from drain.errors import SchemaError
 from drain.tables import bulk, claims, counts, dead, finished, leases, outcomes, queries, staged, waiting

@@ -24,7 +24,7 @@ from drain.config import Settings
 from drain.database import postgres, roles, schema
 from drain.database.grants import DEFAULT_NAMES
 from drain.database.roles import Installation
-from drain.embedded.servers import EmbeddedPostgres
+from drain.embedded import EmbeddedPostgres
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.waits import Waits

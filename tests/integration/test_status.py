@@ -329,7 +329,7 @@ def test_a_watched_status_survives_an_outage_with_one_line_when_it_begins_and_on
     assert len(out.splitlines()) == 3
     assert err.splitlines() == [
         "PostgreSQL at x cannot be used: gone; trying again",
-        "PostgreSQL and Redis answer again",
+        "PostgreSQL and Redis are reachable again",
     ]
 
 
@@ -343,7 +343,7 @@ def test_a_watched_status_goes_on_when_postgresql_is_back(
         query(other, f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
         wait_until(lambda: "trying again" in command.output, PATIENCE_SECONDS)
         query(other, f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-        wait_until(lambda: "answer again" in command.output, PATIENCE_SECONDS)
+        wait_until(lambda: "reachable again" in command.output, PATIENCE_SECONDS)
         assert command.output.count("trying again") == 1
 
 

@@ -15,3 +15,9 @@ PostgreSQL and Redis included. In the end the tables must agree with what the ap
     verdict    whether anything was lost, ran without a commit, or happened twice
     report     what a reader sees
 """
+
+import sys
+from pathlib import Path
+
+# `python -m tests.soak` finds the package `programs` there, as pytest does.
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))

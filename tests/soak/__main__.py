@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import time
 
+from programs.processes import ended_by_sigterm
 from rich.console import Console
 
-from drain.embedded.processes import ended_by_sigterm
 from drain.errors import DrainError
 from tests.soak import report
 from tests.soak.soak import soak

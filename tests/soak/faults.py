@@ -8,11 +8,11 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from programs.child import Child
 from redis import Redis
 
 from drain.database import postgres
 from drain.embedded import EmbeddedRedis, Services, signals
-from drain.embedded.child import Child
 from tests.soak.fleet import Fleet
 from tests.soak.plan import POSTGRES, REDIS, SESSIONS, Fault, Kind
 

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from drain.embedded.child import Child
-from drain.embedded.processes import Processes
+from programs.child import Child
+from programs.processes import Processes
+
 from tests.soak.plan import ENQUEUERS, PRODUCERS, RQ_WORKERS, WORKERS
 from tests.soak.producer import QUEUES
 

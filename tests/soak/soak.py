@@ -7,12 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from time import monotonic, sleep
 
+from programs.processes import Processes
+
 from drain.audit import Report, audit
 from drain.config import Settings
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.embedded import Services, services
-from drain.embedded.processes import Processes
 from drain.wire import Producer
 from tests.soak import survived, tables, verdict
 from tests.soak.chaos import Chaos

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from drain.__main__ import main
 from drain.errors import DrainError
-from drain.terminal import display
+from drain.terminal import progress
 from pipeline import java
 from pipeline.failures import explanation
 from pipeline.session import session, temporarily
@@ -59,7 +59,7 @@ def test_each_command_says_that_spark_starts(
     def step(text: str) -> None:
         raise DrainError(f"told: {text}")
 
-    monkeypatch.setattr(display, "progress", lambda: nullcontext(step))
+    monkeypatch.setattr(progress, "show", lambda: nullcontext(step))
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     result = CliRunner().invoke(main, [*words, "--database-url", database_url])
     assert re.search(r"^Error: told: starting Spark \(Java \d+\)$", result.stderr, re.MULTILINE), (

@@ -16,7 +16,7 @@ ANSWERS = http.Answers(unhealthy=lambda: None, unready=lambda: None)
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(http, "_CHECK_SECONDS", 0.02)
 
 
 @contextmanager

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
-from drain.terminal import display
+from drain.terminal.job_details import show_job
+from drain.terminal.job_table import show_jobs
 from tests.golden import WIDTHS, assert_printed
 
 NOW = datetime(2026, 11, 22, 1, 31, 7, tzinfo=UTC)
@@ -125,7 +126,7 @@ def test_a_table_of_jobs_has_a_line_for_each_that_fits_the_terminal(
     state: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    display.show_jobs(state, TABLES[state], NOW)
+    show_jobs(state, TABLES[state], NOW)
     text = capsys.readouterr().out
     assert len(text.splitlines()) == 1 + len(TABLES[state])
     assert_printed(f"list-{state}", width, text)
@@ -146,7 +147,7 @@ def test_all_about_one_job_fits_the_terminal(
         history=[life],
     )
     monkeypatch.setenv("COLUMNS", str(width))
-    display.show_job({"state": "dead", **job}, NOW)
+    show_job({"state": "dead", **job}, NOW)
     assert_printed("show", width, capsys.readouterr().out)
 
 
@@ -158,7 +159,7 @@ def test_colours_are_for_terminals_and_for_those_who_want_them(
             monkeypatch.delenv(name, raising=False)
         for name, value in env.items():
             monkeypatch.setenv(name, value)
-        display.show_jobs("dead", TABLES["dead"], NOW)
+        show_jobs("dead", TABLES["dead"], NOW)
         return capsys.readouterr().out
 
     monkeypatch.setenv("TERM", "xterm-256color")

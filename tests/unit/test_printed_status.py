@@ -125,7 +125,10 @@ COUNTS = {"staged": 12_000, "inflight": 3, "finished": 1_234_567, "dead": 1}
 BREACHES = (
     Breach("once", "in staged_jobs and inflight_jobs", 2, (7, 8)),
     Breach(
-        "overdue", "due and not drained, for more than 60 s; nobody leads, start `drain run`", 12_000, (1, 2)
+        "overdue",
+        "due and not drained, for more than 60 s; there is no leader, start `drain run`",
+        12_000,
+        (1, 2),
     ),
     Breach(
         "attended",

@@ -166,7 +166,7 @@ def test_options_at_the_edge_of_sense_are_taken(options: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("queue", ["bad queue!", "-mail", "a" * 101, "größe", "a\n"])
 def test_a_queue_that_the_schema_refuses_is_refused_as_the_module_is_imported(queue: str) -> None:
-    with pytest.raises(ValueError, match=r"is no name of a queue: letters, digits, _ \. : - only") as refused:
+    with pytest.raises(ValueError, match=r"is not a queue name: letters, digits, _ \. : - only") as refused:
         job(queue=queue)
     assert repr(queue) in str(refused.value)
 
@@ -251,7 +251,7 @@ def test_an_option_that_makes_no_sense_is_told_with_the_line_of_its_decorator(mo
     source = "from workers import job\n\n\n@job(queue='bad queue!')\ndef send(): pass\n"
     (modules / "misnamed.py").write_text(source)
     with pytest.raises(
-        JobModuleError, match=r"'bad queue!' is no name of a queue.* look at misnamed\.py, line 4 "
+        JobModuleError, match=r"'bad queue!' is not a queue name.* look at misnamed\.py, line 4 "
     ):
         registry.load(["misnamed"])
 

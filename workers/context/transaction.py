@@ -59,7 +59,7 @@ def transaction() -> Iterator[Session]:
             failpoint(FailurePoint.WRITTEN)
             with _finishing(job, driver_of(session.connection())):
                 session.commit_with_the_finish()
-        failpoint(FailurePoint.SETTLED_AND_COMMITTED)
+        failpoint(FailurePoint.FINISHED_AND_COMMITTED)
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
         failpoint(FailurePoint.WRITTEN)
         with _finishing(job, connection):
             connection.commit()
-        failpoint(FailurePoint.SETTLED_AND_COMMITTED)
+        failpoint(FailurePoint.FINISHED_AND_COMMITTED)
 
 
 def load_sessions() -> None:

@@ -1,14 +1,9 @@
-"""What people see of the jobs: lines and tables that fit their terminal, and no colours when piped."""
+"""Table of jobs of one state: a line for each job, fitted to the width of the terminal; no colours when piped."""
 
 from __future__ import annotations
 
-import json
-import textwrap
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from itertools import zip_longest
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rich.console import Console
@@ -16,13 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from drain.tables import queries
+from drain.terminal.values import as_text
 from drain.visible import visible
-from drain.wording import clock, duration, relative
+from drain.wording import duration, relative
 
 Job: TypeAlias = dict[str, Any]
-
-# What takes no longer than this needs no announcement.
-_PROGRESS_AFTER_SECONDS = 2.0
 
 
 def show_jobs(state: str, jobs: Sequence[Job], now: datetime) -> None:
@@ -30,57 +23,23 @@ def show_jobs(state: str, jobs: Sequence[Job], now: datetime) -> None:
 
     Args:
         state: One of `queries.TABLES`.
-        jobs: Rows of its table.
-        now: By the database's clock.
+        jobs: Rows of the table of that state.
+        now: Time by the database's clock.
     """
     console = Console(highlight=False, markup=False)
     console.print(_job_table(state, jobs, now, console.width))
-
-
-def show_job(job: Job, now: datetime) -> None:
-    """Print all that is known about one job; then its former lives, each with the traceback of its end."""
-    console = Console(highlight=False, markup=False)
-    _show_fields(job, now, console)
-    history = job.get("history") or []
-    for number, life in enumerate(history if isinstance(history, list) else [history], 1):
-        console.print(f"\nformer life {number}")
-        _show_fields(life if isinstance(life, dict) else {"life": life}, now, console)
-
-
-@contextmanager
-def progress() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal what is being done, once it has taken two seconds; standard output stays clean."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _step: None
-        return
-    status = console.status("")
-    timer = threading.Timer(_PROGRESS_AFTER_SECONDS, status.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield lambda step: status.update(Text(visible(step)))
-    finally:
-        timer.cancel()
-        timer.join()
-        status.stop()
-
-
-def plain(value: Any) -> str:
-    """A value that JSON has no type for, as a text."""
-    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 class _Column(NamedTuple):
     """A column of a table of jobs.
 
     Attributes:
-        title: Its heading.
-        cell: Its text for a job, given the time that it is.
-        cut: What is left out where there is no room: "start" or "end" of the text; None if it is never cut.
-        is_number: Set to the right.
-        share: How much of the room it gets where texts are cut, beside the others.
-        least: Characters that are left as long as another column has more than its own.
+        title: Heading.
+        cell: Text for a job, at the current time.
+        cut: Part of the text that is left out if there is no room, "start" or "end"; None if it is never cut.
+        is_number: True to align it to the right.
+        share: Weight of the column when room is divided among columns that are cut.
+        least: Characters that stay while another column has more than its own least.
     """
 
     title: str
@@ -96,7 +55,7 @@ def _ago(name: str) -> Callable[[Job, datetime], str]:
 
 
 def _field(name: str) -> Callable[[Job, datetime], str]:
-    return lambda job, _now: " ".join(visible(_text(job[name]), lines=True).split())
+    return lambda job, _now: " ".join(visible(as_text(job[name]), lines=True).split())
 
 
 def _took(job: Job, _now: datetime) -> str:
@@ -125,7 +84,7 @@ def _next_try(job: Job, now: datetime) -> str:
 
 
 def _worker(job: Job, _now: datetime) -> str:
-    """Host and process, without the host's domain; `drain show` has the whole name."""
+    """Shorten the name of a worker to host and process id; `drain show` has the whole name."""
     if not job.get("finished_by") and job.get("lease_expires_at") is None:
         return ""
     name: str = job.get("finished_by") or job.get("claimed_by") or ""
@@ -149,6 +108,7 @@ _TRIES = _Column("tries", _tries, is_number=True)
 _WORKER = _Column("worker", _worker, "start")
 _ARGUMENTS = (_Column("tag", _field("tag"), "end"), _Column("arguments", _field("job_args"), "end"))
 _SINCE = _Column("since", _since)
+# Columns by state.
 _COLUMNS: dict[str, tuple[_Column, ...]] = {
     "staged": (
         _ID,
@@ -176,21 +136,20 @@ _COLUMNS: dict[str, tuple[_Column, ...]] = {
         _Column("error", _error, "end", share=3),
     ),
 }
-# Fields of a job that are shown apart, or say nothing to people; --json has them.
-_NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})
-# Terminals with less room than this do without tag and arguments; `drain show` has them.
+# Width from which there are tags and arguments; `drain show` has them in any case.
 _WIDE = 120
+# Blanks between two columns.
 _GAP = 2
 
 
 def _job_table(state: str, jobs: Sequence[Job], now: datetime, width: int) -> Table:
-    """A line for each job, in which texts are cut where there is no room for all of them."""
+    """Build a table with a line for each job, cutting texts to fit the width."""
     columns: Sequence[_Column] = _COLUMNS[state]
     if width >= _WIDE:
-        # An error is the last column in any case.
+        # An error stays the last column.
         at = len(columns) - (columns[-1].title == "error")
         columns = (*columns[:at], *_ARGUMENTS, *columns[at:])
-    cells = [[_as_text(column.cell(job, now)) for job in jobs] for column in columns]
+    cells = [[_as_rich(column.cell(job, now)) for job in jobs] for column in columns]
     widths = _widths(columns, cells, width)
     table = Table(
         box=None, pad_edge=False, padding=(0, _GAP, 0, 0), collapse_padding=True, header_style="bold"
@@ -204,12 +163,12 @@ def _job_table(state: str, jobs: Sequence[Job], now: datetime, width: int) -> Ta
     return table
 
 
-def _as_text(cell: str | Text) -> Text:
+def _as_rich(cell: str | Text) -> Text:
     return cell if isinstance(cell, Text) else Text(cell)
 
 
 def _widths(columns: Sequence[_Column], cells: Sequence[Sequence[Text]], width: int) -> list[int]:
-    """The width of each column: what it needs, less where that is too much: the widest text is cut first."""
+    """Compute the width of each column: that of its longest text; if there is no room, the widest are cut first."""
     needed = [
         max(len(column.title), *(text.cell_len for text in texts))
         for column, texts in zip(columns, cells, strict=True)
@@ -236,54 +195,3 @@ def _cut(text: Text, column: _Column, width: int) -> Text:
         return Text(f"…{plain.lstrip('.')}", style=text.style)
     text.truncate(width, overflow="ellipsis")
     return text
-
-
-def _show_fields(fields: Job, now: datetime, console: Console) -> None:
-    width = max(map(len, fields), default=0) + _GAP
-    for name, value in fields.items():
-        if value is not None and name not in _NOT_SHOWN:
-            lines = _folded(_lines(name, value, now, console.width - width), console.width - width)
-            for title, line in zip_longest([visible(name)], lines, fillvalue=""):
-                console.print(f"{title:{width}}{line}", soft_wrap=True)
-    if error := fields.get("last_error"):
-        texts = error if isinstance(error, dict) else {"message": error}
-        told = visible(f"{texts.get('type', 'error')}: {texts.get('message', '')}", lines=True)
-        for title, line in zip_longest(
-            ["last_error"], _folded(told.splitlines(), console.width - width), fillvalue=""
-        ):
-            console.print(f"{title:{width}}{line}", style="red", soft_wrap=True)
-        # Not folded: what is copied from here is to be a traceback still.
-        console.print(visible(str(texts.get("traceback", "")).rstrip("\n"), lines=True), soft_wrap=True)
-
-
-def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
-    """A value in lines that may still be too long."""
-    if name.endswith("_at") and isinstance(value, str):
-        with suppress(ValueError):
-            value = datetime.fromisoformat(value)
-    if isinstance(value, datetime) and value.tzinfo:
-        return [f"{clock(value)}, {relative(value, now)}"]
-    text = visible(_text(value))
-    if isinstance(value, dict | list) and len(text) > width:
-        indented = json.dumps(value, ensure_ascii=False, default=plain, indent=2)
-        return [visible(line) for line in indented.splitlines()]
-    return [text]
-
-
-def _folded(lines: Sequence[str], width: int) -> list[str]:
-    """Lines no longer than that, those that go on indented."""
-    folded: list[str] = []
-    for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()) + 2)
-        folded += textwrap.wrap(
-            line, max(width, 20), subsequent_indent=indent if len(lines) > 1 else "", break_on_hyphens=False
-        ) or [""]
-    return folded
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return clock(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=plain)

@@ -1,25 +1,27 @@
-"""The programs of a demonstration: started together, hurt on purpose, and never left behind."""
+"""All child processes of a demonstration, and the guard that ends them if this process is killed."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import current_thread, main_thread
 from time import monotonic
 from typing import Self
 
+import drain
 from drain.embedded import binaries
-from drain.embedded.child import Child
+from drain.embedded.guard import Guard
+from programs.child import Child
 
+# Timeout for all processes to end after SIGTERM, in seconds.
 _STOP_SECONDS = 10.0
 
-# Reads the pids that run, the latest line counts; once nobody can write any more, ends them. One that
-# stands still heeds no signal before the one that lets it go on.
+# Script of the guard: once the pipe is closed, ends the processes that the last line names. SIGCONT, since a stopped
+# process handles no other signal before it.
 _GUARD = """
 while read -r line; do pids=$line; done
 [ -z "$pids" ] || { kill -s TERM $pids; kill -s CONT $pids; }
@@ -27,15 +29,15 @@ while read -r line; do pids=$line; done
 
 
 class Processes:
-    """Child processes that end with the block, and even if this process is killed.
+    """Child processes that end with the block, or when this process is killed.
 
-    They run in sessions of their own: Ctrl-C reaches this process alone, which stops them in order. A name
-    may be used again once its process has ended; its log goes on.
+    They run in sessions of their own: Ctrl-C reaches this process alone, which stops them in order. A name may be used
+    again once its process has ended; the log is continued.
 
     Args:
-        directory: Where their logs are written.
-        variables: Environment variables to give to them, in the place of all DRAIN_* ones.
-        modules: Where to import from, besides job-drain itself.
+        directory: Directory of their logs.
+        variables: Environment variables for them, in the place of all DRAIN_* variables.
+        modules: Directories to import from, beside that of job-drain.
     """
 
     def __init__(self, directory: Path, variables: Mapping[str, str], modules: Iterable[Path] = ()) -> None:
@@ -45,23 +47,16 @@ class Processes:
             **variables,
         }
         self._running: dict[str, Child] = {}
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
 
     def __enter__(self) -> Self:
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._guard = Guard(_GUARD)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
         if self._guard is not None:
-            self._guard.communicate(timeout=_STOP_SECONDS)
+            self._guard.close(_STOP_SECONDS)
 
     def drain(self, name: str, *words: str) -> Child:
         """Start a `drain` command."""
@@ -72,10 +67,10 @@ class Processes:
         return self._start(name, "-m", *words)
 
     def has_ended(self, name: str) -> bool:
-        """Whether this process has done its work and ended.
+        """Return True if the process has ended with exit code 0, False while it runs.
 
         Raises:
-            DrainError: It ended otherwise; the text says how, and quotes the end of its log.
+            DrainError: It ended with another exit code; the text says how, and quotes the end of its log.
         """
         child = self._running.get(name)
         if child is None:
@@ -88,10 +83,10 @@ class Processes:
         return True
 
     def check(self, *names: str) -> None:
-        """Make sure that these still run; all that have been started if none is named.
+        """Make sure that these processes still run; all of them if none is named.
 
         Raises:
-            DrainError: One has ended; the text says how, and quotes the end of its log.
+            DrainError: A process has ended; the text says how, and quotes the end of its log.
         """
         for name in names or list(self._running):
             child = self._running[name]
@@ -99,11 +94,11 @@ class Processes:
                 raise child.death()
 
     def running(self) -> list[Child]:
-        """Those that were started, and have not been seen to end."""
+        """List the processes that were started, and have not been seen to end."""
         return list(self._running.values())
 
     def last_lines(self, name: str) -> str:
-        """The end of the log of one that runs, on one line."""
+        """Quote the end of the log of a running process, on one line."""
         return self._running[name].last_lines()
 
     def kill(self, child: Child) -> None:
@@ -112,13 +107,13 @@ class Processes:
         self.forget(child.name)
 
     def forget(self, name: str) -> None:
-        """Be done with a process that has ended."""
-        # The guard has to forget it too: its pid may soon be that of somebody else's process.
+        """Remove a process that has ended."""
+        # The guard has to forget it too: its pid may soon be that of another process.
         del self._running[name]
-        self._tell_guard()
+        self._note_for_guard()
 
     def stop(self) -> None:
-        """End all of them by SIGTERM, and what does not end by SIGKILL."""
+        """End all processes by SIGTERM, and those that still run after ten seconds by SIGKILL."""
         for child in self.running():
             child.terminate()
             child.resume()
@@ -130,19 +125,17 @@ class Processes:
     def _start(self, name: str, *words: str) -> Child:
         log = self._directory / f"{name.replace(' ', '-')}.log"
         child = self._running[name] = Child(name, words, self._environment, log)
-        self._tell_guard()
+        self._note_for_guard()
         return child
 
-    def _tell_guard(self) -> None:
-        pids = " ".join(str(child.pid) for child in self._running.values())
-        if self._guard is not None and self._guard.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._guard.stdin.write(f"{pids}\n".encode())
+    def _note_for_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.note(" ".join(str(child.pid) for child in self._running.values()))
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end the block as an exception does, so that whatever it has started is ended too."""
+    """Let SIGTERM end the block as an exception does, so that the processes it has started are ended too."""
     if current_thread() is not main_thread():
         yield
         return
@@ -162,6 +155,6 @@ def _without_drain(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _import_paths(modules: Iterable[Path]) -> list[str]:
-    """Those given and where job-drain itself is, before whatever the caller has set."""
-    packages = Path(__file__).parents[2]
+    """List the directories to import from: the given ones, that of job-drain, and then those of PYTHONPATH."""
+    packages = Path(drain.__file__).parents[1]
     return [*map(str, modules), str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -1,4 +1,4 @@
-"""One child process of `drain dev`: its output by lines, and a guard that it cannot outlive."""
+"""One child process of `drain dev`: its output line by line, and a guard that ends it if `drain dev` is killed."""
 
 from __future__ import annotations
 
@@ -11,33 +11,38 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
-# Once nobody can write a line any more, ends the group of the process that the last line names.
+from drain.embedded.guard import Guard
+
+# Script of the guard: once the pipe is closed, ends the group of the process that the last line names.
 _GUARD = """
 while read -r line; do pid=$line; done
 [ -n "$pid" ] || exit 0
 kill -s TERM -- "$pid"
-turns=0
-while kill -0 -- "-$pid" && [ $turns -lt 30 ]; do sleep 0.1; turns=$((turns + 1)); done
+tenths=0
+while kill -0 -- "-$pid" && [ $tenths -lt 30 ]; do sleep 0.1; tenths=$((tenths + 1)); done
 kill -s KILL -- "-$pid"
 """
-# Standard input is the guard's pipe: the child names itself before it becomes the program, so that there is no
-# instant at which it runs and the guard does not know of it.
+# Shell command that becomes the program. Its standard input is the guard's pipe: the child names itself before it
+# becomes the program, so that there is no instant at which it runs and the guard does not know of it.
 _REGISTER = 'echo "$$" >&0; exec "$@" < /dev/null'
-# `drain` as this process has imported it; what lies in the current directory is found by the command itself, later.
-_PROGRAM = "import sys; sys.path.insert(0, {!r}); import drain, pipeline, workers; del sys.path[0]; {}"
+# Statements of the child: import `drain` from where this process has imported it, before the command adds the current
+# directory to the import path.
+_STATEMENTS = "import sys; sys.path.insert(0, {!r}); import drain, pipeline, workers; del sys.path[0]; {}"
+# Timeout for the end of the guard, in seconds.
+_CLOSE_SECONDS = 10.0
 
 
-class Program:
+class GuardedProgram:
     """A Python program in a session of its own, so that Ctrl-C reaches `drain dev` alone.
 
-    It may be started again once it has ended. If this process dies, whatever the signal, the guard sends SIGTERM to
+    The program may be started again once it has ended. If this process dies, by any signal, the guard sends SIGTERM to
     the program and SIGKILL to its group three seconds later.
 
     Args:
-        name: What its lines begin with.
+        name: Name that each line of its output gets.
         statement: Python statements to execute.
-        environment: Variables beside those of this process.
-        relay: Called with the name and each line of its output, by another thread.
+        environment: Variables added to those of this process.
+        relay: Called with the name and each line of the output, on another thread.
     """
 
     def __init__(
@@ -49,32 +54,25 @@ class Program:
     ) -> None:
         self.name = name
         packages = str(Path(__file__).parents[2])
-        self._command = [sys.executable, "-P", "-c", _PROGRAM.format(packages, statement)]
+        self._command = [sys.executable, "-P", "-c", _STATEMENTS.format(packages, statement)]
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         self._relay = relay
         self._process: subprocess.Popen[str] | None = None
         self._reader: Thread | None = None
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._guard = Guard(_GUARD)
 
     @property
     def pid(self) -> int | None:
-        """Process id; None while it does not run."""
+        """Process id; None while the program does not run."""
         return self._process.pid if self._process else None
 
     def start(self, *words: str) -> None:
-        """Start it with these arguments."""
+        """Start the program with these arguments."""
         assert self._process is None  # noqa: S101
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _REGISTER, "sh", *self._command, *words],
             env=self._environment,
-            stdin=self._guard.stdin,
+            stdin=self._guard.pipe,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -85,51 +83,49 @@ class Program:
         self._reader.start()
 
     def ended(self) -> int | None:
-        """How it ended, negative for a signal, once all of its processes have; None while it runs or does not."""
+        """Exit code, negative for a signal, once the program has ended; its children are killed then.
+
+        None while the program runs, and after its end was reported.
+        """
         code = self._process.poll() if self._process else None
         if code is not None:
             self._forget()
         return code
 
     def terminate(self) -> None:
-        """SIGTERM: it ends when it has done what it has in hand; the second one interrupts that."""
+        """Send SIGTERM: the program finishes its current work and ends; a second SIGTERM interrupts that work."""
         if self._process:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the program has ended, or the seconds are over; returns whether it has ended."""
+        """Wait up to `seconds` for the end of the program; returns whether it has ended."""
         if self._process:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, seconds))
         return self._process is None or self.ended() is not None
 
     def kill(self) -> None:
-        """SIGKILL it and its children, and return when it is gone."""
+        """SIGKILL the program and its children, and return when it is gone."""
         if self._process:
             self._forget()
 
     def close(self) -> None:
-        """Kill what still runs, and let the guard go."""
+        """Kill the program if it still runs, and end the guard."""
         self.kill()
-        self._guard.communicate(timeout=10)
+        self._guard.close(_CLOSE_SECONDS)
 
     def _forget(self) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        # Its children too, which may have outlived it.
+        # The whole group: children may have outlived the program.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        self._tell_guard_that_nothing_runs()
+        # The guard has to forget it: its pid may soon be that of another process.
+        self._guard.note("")
         if self._reader:
             self._reader.join(timeout=1)
-
-    def _tell_guard_that_nothing_runs(self) -> None:
-        # Its pid may soon be that of another process.
-        if self._guard.stdin:
-            with suppress(BrokenPipeError):
-                self._guard.stdin.write(b"\n")
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         if process.stdout:

@@ -1,4 +1,4 @@
-"""Python files below a few directories: which have changed since the last look."""
+"""Python files of an application: reports those that have changed since the last scan."""
 
 from __future__ import annotations
 
@@ -11,26 +11,32 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from time import monotonic
 
-# Directories that hold no sources of an application; hidden ones are skipped too.
+# Names of directories that hold no sources of an application; hidden directories are skipped too.
 _SKIPPED = frozenset({"node_modules", "__pycache__", "site-packages", "venv", "env"})
+# Upper bound of the directories of one tree.
 _MOST_DIRECTORIES = 3000
-_SECONDS = 0.5
-# A look takes a tenth of the time at most.
-_TIMES = 10
+# Pause between two scans, in seconds.
+_PAUSE_SECONDS = 0.5
+# Pause between two scans, in durations of a scan: scanning takes less than a tenth of the time.
+_PAUSE_IN_SCANS = 10
 
+# Time of modification in nanoseconds, size and inode of a file.
 Stamp = tuple[int, int, int]
 
 
 class TooManyDirectoriesError(Exception):
-    """A tree is too large to look through it every half second."""
+    """A tree is too large to scan it every half second."""
 
 
-class Sources:
-    """Looks at the modification times of all .py files, twice a second, or less often where that takes long.
+class SourceWatcher:
+    """Scans the modification times of all .py files, twice a second, or less often where a scan takes long.
 
     Args:
-        directory: Watched with all that is below, unless that is too much.
-        modules: Names of modules; the directories of those elsewhere are watched too.
+        directory: Directory to watch, with all directories below it, unless there are too many of them.
+        modules: Names of modules; the directories of modules that lie elsewhere are watched too.
+
+    Attributes:
+        complete: Whether all of `directory` is watched.
     """
 
     def __init__(self, directory: Path, modules: Iterable[str]) -> None:
@@ -39,39 +45,39 @@ class Sources:
             dict.fromkeys(place for module in modules for place in _places_of(module, directory))
         )
         self.complete = True
-        self._look_at = 0.0
+        self._next_scan_at = 0.0
         try:
             _stamps([directory])
         except TooManyDirectoriesError:
             self.complete = False
         self._watched = [*([directory] if self.complete else []), *self._places]
-        self._known = self._look()
+        self._known = self._scan()
         self._latest = self._known
 
     def changed(self) -> list[Path]:
         """Files that were added, removed or written since the last change that was reported.
 
-        Empty until two looks in a row have found the same: an editor or a checkout that writes many files is one
+        Empty until two scans in a row have found the same: an editor or a checkout that writes many files makes one
         change.
         """
-        if monotonic() < self._look_at:
+        if monotonic() < self._next_scan_at:
             return []
-        before, self._latest = self._latest, self._look()
+        before, self._latest = self._latest, self._scan()
         if self._latest == self._known or self._latest != before:
             return []
         paths = {path for path, _ in self._latest.items() ^ self._known.items()}
         self._known = self._latest
         return sorted(paths)
 
-    def _look(self) -> dict[Path, Stamp]:
+    def _scan(self) -> dict[Path, Stamp]:
         began = monotonic()
         try:
             return _stamps(self._watched)
         except TooManyDirectoriesError:
-            # It has grown since; what was found before has to do.
+            # The tree has grown since the first scan.
             return self._latest
         finally:
-            self._look_at = monotonic() + max(_SECONDS, _TIMES * (monotonic() - began))
+            self._next_scan_at = monotonic() + max(_PAUSE_SECONDS, _PAUSE_IN_SCANS * (monotonic() - began))
 
 
 def _stamps(places: Sequence[Path]) -> dict[Path, Stamp]:
@@ -86,11 +92,11 @@ def _stamps(places: Sequence[Path]) -> dict[Path, Stamp]:
 
 
 def _sources(directory: Path) -> Iterator[Path]:
-    """All .py files below a directory; links to directories are not followed."""
+    """List all .py files below a directory; links to directories are not followed."""
     for visited, (root, directories, files) in enumerate(os.walk(directory)):
         if visited >= _MOST_DIRECTORIES:
             raise TooManyDirectoriesError
-        # Another name of a virtual environment.
+        # pyvenv.cfg marks a virtual environment of any name.
         directories[:] = (
             [] if "pyvenv.cfg" in files else [name for name in directories if not _is_skipped(name)]
         )
@@ -103,7 +109,7 @@ def _is_skipped(name: str) -> bool:
 
 
 def _places_of(module: str, directory: Path) -> Iterator[Path]:
-    """Directories of a package, or the file of a module; none if it is below the directory, or not found."""
+    """Find the directories of a package, or the file of a module; none if below `directory`, or not found."""
     spec = _spec_of(module.partition(".")[0], directory)
     if spec is None:
         return
@@ -115,7 +121,7 @@ def _places_of(module: str, directory: Path) -> Iterator[Path]:
 
 
 def _spec_of(name: str, directory: Path) -> ModuleSpec | None:
-    # Found but not imported: this process never runs the application's code.
+    # The module is found but not imported: this process never runs code of the application.
     if found := PathFinder.find_spec(name, [str(directory), *sys.path]):
         return found
     with suppress(ValueError, ImportError):

@@ -1,4 +1,4 @@
-"""A directory of data belongs to one `drain dev` at a time."""
+"""Lock of a data directory: one `drain dev` uses it at a time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from time import monotonic, sleep
 from drain.errors import EmbeddedError
 
 _NAME = "drain-dev.pid"
-# Time that the servers of a killed `drain dev` have to end: their guards end them.
-_PATIENCE_SECONDS = 15.0
+# Timeout for the end of the servers that a killed `drain dev` has left: their guards end them.
+_LEFT_SERVERS_SECONDS = 15.0
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[None]:
-    """Hold a directory for as long as the block runs; it is created if need be.
+def locked(directory: Path) -> Iterator[None]:
+    """Lock a directory while the block runs; creates the directory if it is missing.
 
     Raises:
-        EmbeddedError: Another process holds it; the text says which.
+        EmbeddedError: Another process has locked the directory; the text names its process id.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    # The lock goes with the process, however that ends; the file stays, and says nothing without the lock.
+    # The kernel releases the lock when the process ends. The file stays, and means nothing without the lock.
     descriptor = os.open(directory / _NAME, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
@@ -42,18 +42,18 @@ def held(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _wait_for_postgres_to_end(lock: Path) -> None:
-    deadline = monotonic() + _PATIENCE_SECONDS
-    while _names_a_process(lock) and monotonic() < deadline:
+def _wait_for_postgres_to_end(pid_file: Path) -> None:
+    deadline = monotonic() + _LEFT_SERVERS_SECONDS
+    while _names_a_process(pid_file) and monotonic() < deadline:
         sleep(0.1)
 
 
-def _names_a_process(lock: Path) -> bool:
+def _names_a_process(pid_file: Path) -> bool:
     try:
-        os.kill(int(lock.read_text().split("\n", 1)[0]), 0)
+        os.kill(int(pid_file.read_text().split("\n", 1)[0]), 0)
     except (FileNotFoundError, ProcessLookupError, ValueError):
         return False
     except PermissionError:
-        # Of another account, as when root runs PostgreSQL as `postgres`.
+        # The process belongs to another account, as when root runs PostgreSQL as `postgres`.
         pass
     return True

@@ -1,0 +1,157 @@
+"""Real PostgreSQL as a child of this process.
+
+PostgreSQL refuses to run as root, so root runs it as `postgres` or `nobody`. These accounts may be unable to reach the
+data or the programs, below /root for example. The permissions of directories that are not ours are never changed for
+that: the data are reached through an open descriptor, and the programs are copied.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+
+from drain.embedded.addresses import directory_with_room_for, free_port
+from drain.embedded.binaries import find_postgres, path_for, reachable, unprivileged_account
+from drain.embedded.guarded_server import START_SECONDS, GuardedServer
+from drain.embedded.server_process import Credentials, ServerProcess
+
+# Timeout for one attempt to connect, in seconds.
+_CONNECT_SECONDS = 5
+
+# Port in the name of the Unix socket, where the server listens on nothing else.
+_SOCKET_PORT = 5432
+
+# Settings without fsync: the data survive the death of any process, though not of the machine. `synchronous_commit`
+# stays on: without it a killed server forgets commits that it has confirmed.
+CARELESS = {"fsync": "off", "full_page_writes": "off"}
+
+# Options of initdb.
+_INITDB = (
+    "--auth=trust",
+    "--encoding=UTF8",
+    "--locale=C",
+    "--username=postgres",
+    "--no-instructions",
+    "--no-sync",
+)
+
+
+class EmbeddedPostgres(GuardedServer):
+    """A PostgreSQL of our own, with a database `drain`, on a Unix socket.
+
+    Args:
+        directory: Directory of the data; None for a temporary one, which `close` removes.
+        settings: Server settings by name, in the place of the defaults.
+        listen: Listen on a free port of 127.0.0.1 too, which `url` then names.
+        port: Listen on this port instead of a free one.
+        bin_directory: Directory of `postgres` and `initdb`; None to look for them.
+    """
+
+    title = "PostgreSQL"
+    stop_signal = "INT"
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        settings: Mapping[str, str] | None = None,
+        listen: bool = False,
+        port: int | None = None,
+        bin_directory: Path | None = None,
+    ) -> None:
+        super().__init__(directory)
+        self.settings = dict(settings or {})
+        self.port = port or (free_port() if listen else None)
+        self.bin_directory = find_postgres(bin_directory)
+        self._data = self.directory / "data"
+        self._sockets = directory_with_room_for(
+            f".s.PGSQL.{_SOCKET_PORT}", self._data, self.scratch / "sockets"
+        )
+
+    @property
+    def url(self) -> str:
+        """URL of the database `drain`."""
+        return self.url_of("drain")
+
+    def url_of(self, database: str) -> str:
+        """Build the URL of another database of this server."""
+        if self.port:
+            return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+        # The port names the socket's file, and PGPORT would name another one.
+        return f"postgresql://postgres@/{database}?host={quote(str(self._sockets))}&port={_SOCKET_PORT}"
+
+    def launch(self) -> None:
+        """Run `initdb` where there are no data yet, and the server on them."""
+        if not self._data.exists():
+            self._create_data()
+        self._sockets.mkdir(mode=0o700, exist_ok=True)
+        os.chown(self._sockets, self._data.stat().st_uid, -1)
+        settings = {
+            "listen_addresses": "127.0.0.1" if self.port else "",
+            "port": str(self.port or _SOCKET_PORT),
+            "unix_socket_directories": "." if self._sockets == self._data else str(self._sockets),
+            "max_connections": "100",
+            "shared_buffers": "128MB",
+            # Files in the directory, removed with it; shared memory of a killed server would stay in /dev/shm.
+            "dynamic_shared_memory_type": "mmap",
+        } | self.settings
+        self._run_on(self._data, "postgres", [f"--{name}={settings[name]}" for name in settings])
+
+    def answers(self) -> bool:
+        """Connect, and create the database `drain` if it is missing; returns True once this server answers."""
+        # Another server that still runs in this directory would answer in the place of this one.
+        if not self._locked_by(self.pid):
+            return False
+        try:
+            with psycopg.connect(
+                self.url_of("postgres"), autocommit=True, connect_timeout=_CONNECT_SECONDS
+            ) as connection:
+                found = connection.execute("SELECT FROM pg_database WHERE datname = 'drain'")
+                if not found.rowcount:
+                    connection.execute("CREATE DATABASE drain")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _locked_by(self, pid: int) -> bool:
+        with suppress(FileNotFoundError):
+            return (self._data / "postmaster.pid").read_text().startswith(f"{pid}\n")
+        return False
+
+    def _create_data(self) -> None:
+        # The directory is renamed when complete, so that an interrupted initdb leaves nothing to start on.
+        unfinished = self.directory / "data.new"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            account = unprivileged_account()
+            os.chown(unfinished, account.pw_uid, account.pw_gid)
+        if not _ends_well(self._run_on(unfinished, "initdb", _INITDB)):
+            raise self.failure("could not be initialised")
+        self.kill()
+        unfinished.rename(self._data)
+
+    def _run_on(self, data: Path, program: str, options: Iterable[str]) -> ServerProcess:
+        if os.geteuid() != 0:
+            return self.run([self.bin_directory / program, "-D", data, *options])
+        owner = data.stat()
+        # Others may pass through, and no more: root writes into no directory of another account.
+        self.scratch.chmod(0o711)
+        credentials = Credentials(user=owner.st_uid, group=owner.st_gid, extra_groups=[])
+        binary = reachable(self.bin_directory, credentials, self.scratch) / program
+        with path_for(data) as (path, descriptors):
+            return self.run([binary, "-D", path, *options], credentials, descriptors)
+
+
+def _ends_well(process: ServerProcess) -> bool:
+    try:
+        return process.wait(START_SECONDS) == 0
+    except subprocess.TimeoutExpired:
+        return False

@@ -1,0 +1,81 @@
+"""Both servers, started and stopped together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from drain.embedded.postgres_server import CARELESS, EmbeddedPostgres
+from drain.embedded.redis_server import EmbeddedRedis
+
+
+@dataclass(frozen=True)
+class Services:
+    """Both servers, running."""
+
+    postgres: EmbeddedPostgres
+    redis: EmbeddedRedis
+
+    @property
+    def database_url(self) -> str:
+        """URL of the database `drain`."""
+        return self.postgres.url
+
+    @property
+    def redis_url(self) -> str:
+        """URL of database 0 of Redis."""
+        return self.redis.url
+
+
+@contextmanager
+def services(
+    directory: Path | None = None,
+    *,
+    listen: bool = False,
+    postgres_port: int | None = None,
+    redis_port: int | None = None,
+    durable: bool = True,
+    postgres_settings: Mapping[str, str] | None = None,
+    redis_settings: Mapping[str, str] | None = None,
+) -> Iterator[Services]:
+    """Run both servers while the block runs.
+
+    During the block the environment of this process lacks libpq's variables, such as PGPORT, PGOPTIONS and PGSERVICE:
+    they are meant for another server.
+
+    Args:
+        directory: Directory to keep the data in; None for a temporary one.
+        listen: Listen on free ports of 127.0.0.1 too, not on Unix sockets alone.
+        postgres_port: Let PostgreSQL listen on this port of 127.0.0.1.
+        redis_port: Let Redis listen on this port of 127.0.0.1.
+        durable: False turns fsync of PostgreSQL off: a crash of the machine may lose data.
+        postgres_settings: Server settings of PostgreSQL by name.
+        redis_settings: Server settings of Redis by name.
+
+    Raises:
+        EmbeddedError: One of the two is not installed, or did not start.
+    """
+    postgres = EmbeddedPostgres(
+        directory and directory / "postgres",
+        settings=({} if durable else CARELESS) | dict(postgres_settings or {}),
+        listen=listen,
+        port=postgres_port,
+    )
+    redis_ = EmbeddedRedis(
+        directory and directory / "redis", settings=redis_settings, listen=listen, port=redis_port
+    )
+    with without_client_settings(), postgres, redis_:
+        yield Services(postgres, redis_)
+
+
+@contextmanager
+def without_client_settings() -> Iterator[None]:
+    """Remove libpq's variables from the environment of this process while the block runs."""
+    removed = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PG")}
+    try:
+        yield
+    finally:
+        os.environ.update(removed)

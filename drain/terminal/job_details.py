@@ -1,0 +1,80 @@
+"""Details of one job: each field on a line of its own, then its former lives, each with the traceback of its end."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import zip_longest
+from typing import Any
+
+from rich.console import Console
+
+from drain.terminal.values import as_text, json_default
+from drain.visible import visible
+from drain.wording import clock, relative
+
+# Fields that are shown apart, or mean nothing to people; --json has them.
+_NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})
+# Blanks between the names and the values.
+_GAP = 2
+
+
+def show_job(job: dict[str, Any], now: datetime) -> None:
+    """Print all that is known about one job; then its former lives, each with the traceback of its end.
+
+    Args:
+        job: Fields of the job.
+        now: Time by the database's clock.
+    """
+    console = Console(highlight=False, markup=False)
+    _show_fields(job, now, console)
+    history = job.get("history") or []
+    for number, life in enumerate(history if isinstance(history, list) else [history], 1):
+        console.print(f"\nformer life {number}")
+        _show_fields(life if isinstance(life, dict) else {"life": life}, now, console)
+
+
+def _show_fields(fields: dict[str, Any], now: datetime, console: Console) -> None:
+    width = max(map(len, fields), default=0) + _GAP
+    for name, value in fields.items():
+        if value is not None and name not in _NOT_SHOWN:
+            lines = _folded(_lines(name, value, now, console.width - width), console.width - width)
+            for title, line in zip_longest([visible(name)], lines, fillvalue=""):
+                console.print(f"{title:{width}}{line}", soft_wrap=True)
+    if error := fields.get("last_error"):
+        texts = error if isinstance(error, dict) else {"message": error}
+        summary = visible(f"{texts.get('type', 'error')}: {texts.get('message', '')}", lines=True)
+        for title, line in zip_longest(
+            ["last_error"], _folded(summary.splitlines(), console.width - width), fillvalue=""
+        ):
+            console.print(f"{title:{width}}{line}", style="red", soft_wrap=True)
+        # Not folded, so that a copy of it is still a traceback.
+        console.print(visible(str(texts.get("traceback", "")).rstrip("\n"), lines=True), soft_wrap=True)
+
+
+def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
+    """Format a value as lines that may still be too long."""
+    if name.endswith("_at") and isinstance(value, str):
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
+    if isinstance(value, datetime) and value.tzinfo:
+        return [f"{clock(value)}, {relative(value, now)}"]
+    text = visible(as_text(value))
+    if isinstance(value, dict | list) and len(text) > width:
+        indented = json.dumps(value, ensure_ascii=False, default=json_default, indent=2)
+        return [visible(line) for line in indented.splitlines()]
+    return [text]
+
+
+def _folded(lines: Sequence[str], width: int) -> list[str]:
+    """Fold lines to the width; continued lines are indented."""
+    folded: list[str] = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        folded += textwrap.wrap(
+            line, max(width, 20), subsequent_indent=indent if len(lines) > 1 else "", break_on_hyphens=False
+        ) or [""]
+    return folded

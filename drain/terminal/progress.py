@@ -1,0 +1,38 @@
+"""Progress of a command that may take long, on standard error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
+
+from drain.visible import visible
+
+# Time after which progress is shown, in seconds: a shorter command needs no announcement.
+_SHOWN_AFTER_SECONDS = 2.0
+
+
+@contextmanager
+def show() -> Iterator[Callable[[str], None]]:
+    """Show the current step on a terminal, from two seconds on; standard output stays untouched.
+
+    Yields:
+        Function to call with each step as it begins.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _step: None
+        return
+    status = console.status("")
+    timer = threading.Timer(_SHOWN_AFTER_SECONDS, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda step: status.update(Text(visible(step)))
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()

@@ -1,0 +1,23 @@
+"""Values of a job's fields as text, for tables and for JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from drain.wording import clock
+
+
+def json_default(value: Any) -> str:
+    """Convert a value that JSON has no type for into a text: `default=` of `json.dumps`."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def as_text(value: Any) -> str:
+    """Convert the value of a field into a text for people."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return clock(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=json_default)
