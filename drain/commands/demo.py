@@ -40,7 +40,7 @@ def drill(name: str | None, *, everything: bool, as_json: bool) -> None:
     kill-worker       a worker is killed in the middle of a job
     flush-redis       Redis forgets thousands of queued jobs under load
     restart-postgres  PostgreSQL crashes in the middle of work, and comes back
-    zombie-leader     a leader stood still in a batch, and comes back too late
+    zombie-leader     a leader is stopped in a batch, and comes back too late
     late-commit       a job commits after one with a higher id has finished
 
     \b
