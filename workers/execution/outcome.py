@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -134,24 +133,6 @@ def in_ascii(result: Outcome) -> Outcome:
         case Unreadable():
             return Unreadable(_in_ascii(result.explanation))
     return result
-
-
-def too_often(interrupted: Failed, most: int) -> Failed:
-    """The outcome of an attempt that counts, since so many before it were interrupted and did not."""
-    why = f"its worker stopped, for more than the {most} times that do not count (is the grace too short?)"
-    message = f"{why}: {interrupted.error['message']}"
-    return replace(interrupted, error={**interrupted.error, "message": message})
-
-
-def wait_seconds(attempts: int, options: JobOptions | None) -> float:
-    """How long to wait after this many failed attempts: exponential, capped, with jitter.
-
-    Between half of the step and all of it, so that jobs which failed together do not come back together.
-    """
-    options = options or JobOptions()
-    # The exponent is bounded, since the float would overflow long before the cap is reached a second time.
-    step = min(options.retry_cap_seconds, options.retry_base_seconds * 2.0 ** min(attempts - 1, 64))
-    return step * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 def _name(kind: type[BaseException]) -> str:
