@@ -23,14 +23,13 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
 from drain.tables import inflight, leader_progress
 from drain.tables.inflight import Claim
-from workers.context.current import CurrentJob
+from workers.context.current import Attempt
 from workers.context.transaction import load_sessions
-from workers.execution import attempt
+from workers.execution.attempt import run as run_here
 from workers.execution.outcome import Outcome
 from workers.execution.recorder import Recorder, log_finished
 from workers.lease.database import Database, prepare
 from workers.lease.heartbeat import Heartbeat
-from workers.lease.lease import Lease
 from workers.stores import Stores
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ FOREIGN = "foreign"
 # A worker that is alone with ids of another database takes one of them in so many seconds.
 _FOREIGN_PAUSE_SECONDS = 2.0
 _ANY_NUMBER = 2**31
-Run = Callable[[CurrentJob], Outcome]
+Runner = Callable[[Attempt], Outcome]
 
 # Executions of a statement after which it is prepared; psycopg's own default.
 _PREPARE_AFTER = 5
@@ -122,7 +121,7 @@ class Worker:
     def execute(
         self,
         job_id: int,
-        run: Run = attempt.run,
+        run: Runner = run_here,
         *,
         queue: str | None = None,
         installation: str | None = None,
@@ -148,13 +147,13 @@ class Worker:
         failpoint(FailurePoint.CLAIMED)
         if claim.expired or claim.is_spent:
             return self.recorder.bury_unrun(claim)
-        heartbeat = Heartbeat(self.database.url, lambda: [lease], self.database.stores)
-        lease = Lease(claim, registry.options(claim.job_name), asked_at, heartbeat)
+        heartbeat = Heartbeat(self.database.url, lambda: [attempt], self.database.stores)
+        attempt = Attempt(claim, asked_at, heartbeat, self.database.url)
         try:
-            result = run(CurrentJob(claim, lease, self.database.url))
+            result = run(attempt)
         finally:
             heartbeat.stop()
-        took = monotonic() - lease.began
+        took = monotonic() - attempt.interruption.began_at
         failpoint(FailurePoint.RAN)
         word = self.recorder.record(claim, result)
         failpoint(FailurePoint.RECORDED)

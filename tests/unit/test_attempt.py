@@ -15,18 +15,17 @@ from uuid import UUID
 import pytest
 
 from drain.jobs import registry
-from drain.jobs.options import JobOptions
 from drain.tables.inflight import Claim
 from tests.helpers import wait_until
 from workers import Defer, job
-from workers.context.current import CurrentJob
+from workers.context.current import Attempt
 from workers.errors import JobTimeoutError, LeaseLostError
-from workers.execution import attempt
-from workers.execution.attempt import interruptible
+from workers.execution import alarm as alarms
+from workers.execution.alarm import interruptible
+from workers.execution.attempt import run as run_here
 from workers.execution.outcome import Failed, Finished, Outcome, Unreadable
-from workers.lease import lease as leases
+from workers.lease import interruption
 from workers.lease.heartbeat import Heartbeat
-from workers.lease.lease import Lease
 
 NAME = "tests.act"
 FOREVER_SECONDS = 60
@@ -70,10 +69,10 @@ def claim(args: str = "[]", kwargs: str = "{}", *, name: str = NAME, timeout_sec
 
 def run(claimed: Claim) -> Outcome:
     """The attempt of a claim whose lease is long enough to need no extension."""
-    heartbeat = Heartbeat("postgresql://nowhere", lambda: [lease])
-    lease = Lease(claimed, JobOptions(), time.monotonic(), heartbeat)
+    heartbeat = Heartbeat("postgresql://nowhere", lambda: [attempt])
+    attempt = Attempt(claimed, time.monotonic(), heartbeat, "postgresql://nowhere")
     try:
-        return attempt.run(CurrentJob(claimed, lease, "postgresql://nowhere"))
+        return run_here(attempt)
     finally:
         heartbeat.stop()
 
@@ -297,7 +296,7 @@ def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> No
 
 
 def come_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attempt, leases):
+    for module in (alarms, interruption):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
 
 
@@ -356,7 +355,7 @@ def test_an_alarm_that_comes_when_the_block_has_ended_raises_nothing(error: Exce
         signal.raise_signal(signal.SIGALRM)
         ended.append(True)
 
-    def act(_: object) -> None:
+    def act(*_: object) -> None:
         if error:
             raise error
 
@@ -370,7 +369,7 @@ def test_an_alarm_at_whatever_instruction_the_function_ends_leaves_no_alarm() ->
     outcomes = set()
     for turn in range(20_000):
         try:
-            interruptible(lambda _: None, 1e-6 * (1 + turn % 100))
+            interruptible(lambda *_: None, 1e-6 * (1 + turn % 100))
             outcomes.add("in time")
         except JobTimeoutError:
             outcomes.add("too late")
@@ -381,7 +380,7 @@ def test_an_alarm_at_whatever_instruction_the_function_ends_leaves_no_alarm() ->
 
 def test_a_watch_that_cannot_be_ended_leaves_no_alarm_either() -> None:
     with pytest.raises(OSError, match="no end"):
-        interruptible(lambda _: None, FOREVER_SECONDS, end=lambda: fail("no end"))
+        interruptible(lambda *_: None, FOREVER_SECONDS, end=lambda: fail("no end"))
 
 
 def test_a_function_that_ends_in_time_leaves_no_alarm() -> None:
@@ -393,7 +392,7 @@ def test_a_function_that_ends_in_time_leaves_no_alarm() -> None:
 
 def test_a_function_that_raises_leaves_no_alarm_either() -> None:
     with pytest.raises(OSError, match="its own"):
-        interruptible(lambda _: fail("its own"), FOREVER_SECONDS)
+        interruptible(lambda *_: fail("its own"), FOREVER_SECONDS)
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
@@ -403,9 +402,9 @@ def test_the_longest_timeout_of_the_schema_can_be_set() -> None:
     assert remaining[0] > 2**30
 
 
-def look(remaining: list[float]) -> Callable[[object], None]:
+def look(remaining: list[float]) -> Callable[..., None]:
     """A function that notes what is left of the time."""
-    return lambda _: remaining.append(signal.getitimer(signal.ITIMER_REAL)[0])
+    return lambda *_: remaining.append(signal.getitimer(signal.ITIMER_REAL)[0])
 
 
 @contextlib.contextmanager
@@ -439,7 +438,7 @@ def test_an_alarm_that_came_due_in_the_meantime_rings_afterwards() -> None:
         due = time.monotonic() + 0.05
         meanwhile: list[float] = []
 
-        def act(_: object) -> None:
+        def act(*_: object) -> None:
             wait_until(lambda: time.monotonic() > due)
             meanwhile.extend(rang)
 
@@ -452,7 +451,7 @@ def test_an_alarm_that_was_set_before_goes_on_after_a_timeout() -> None:
     with alarm(1000):
         outer = signal.getsignal(signal.SIGALRM)
         with pytest.raises(JobTimeoutError):
-            interruptible(lambda _: time.sleep(FOREVER_SECONDS), 0.01)
+            interruptible(lambda *_: time.sleep(FOREVER_SECONDS), 0.01)
         remaining, _ = signal.getitimer(signal.ITIMER_REAL)
         assert signal.getsignal(signal.SIGALRM) is outer
         assert remaining > FOREVER_SECONDS

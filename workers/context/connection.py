@@ -14,7 +14,7 @@ from psycopg.rows import tuple_row
 
 from drain.database import postgres
 from drain.tables import inflight
-from workers.context.current import CurrentJob
+from workers.context.current import Attempt
 from workers.errors import JobTimeoutError, LeaseLostError, TransactionError, WorkerStoppedError
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class JobConnection(psycopg.Connection[Any]):
     """Commits with the finish of a job, and at no other time.
 
     Attributes:
-        finishing: The job whose finish goes with the next commit; None while there is to be no commit.
+        finishing: The attempt whose job is finished by the next commit; None while there is to be no commit.
     """
 
-    finishing: CurrentJob | None = None
+    finishing: Attempt | None = None
     _pid = 0
     _savepoints = 0
     _as_opened: tuple[object, ...] = ()
@@ -58,8 +58,8 @@ class JobConnection(psycopg.Connection[Any]):
             LeaseLostError: Somebody else has claimed the job; everything is rolled back.
             TransactionError: Nobody has asked for the finish yet; or it has come already; or something is still open.
         """
-        job = self.finishing
-        if job is None:
+        attempt = self.finishing
+        if attempt is None:
             raise too_early()
         if os.getpid() != self._pid:
             raise TransactionError(
@@ -70,24 +70,25 @@ class JobConnection(psycopg.Connection[Any]):
                 "a transaction() or pipeline() of psycopg's is still open within the transaction of the job; "
                 "all of it is rolled back"
             )
-        # The job has had its way with what these make of a row.
+        claim = attempt.claim
+        # The job may have replaced these factories; reset them.
         self.row_factory, self.cursor_factory = tuple_row, psycopg.Cursor
         try:
-            job.finished = inflight.finish_and_commit(self, job.id, job.fencing_token)
+            attempt.finished = inflight.finish_and_commit(self, claim.id, claim.fencing_token)
         except psycopg.errors.SerializationFailure as error:
             error.add_note(
                 "A heartbeat has extended the job's lease since the transaction took its snapshot."
             )
             raise
-        if job.finished:
+        if attempt.finished:
             return
-        if inflight.is_finished(self, job.id, job.fencing_token):
-            job.finished = True
+        if inflight.is_finished(self, claim.id, claim.fencing_token):
+            attempt.finished = True
             raise TransactionError(
-                f"job {job.id} was finished by its first transaction(), whose commit was not answered; "
+                f"job {claim.id} was finished by its first transaction(), whose commit was not answered; "
                 "this one is rolled back"
             )
-        raise LeaseLostError(f"job {job.id} has been claimed by somebody else; its writes are rolled back")
+        raise LeaseLostError(f"job {claim.id} has been claimed by somebody else; its writes are rolled back")
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
         """Refuse to let each statement commit by itself."""

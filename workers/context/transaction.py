@@ -22,7 +22,7 @@ import psycopg
 
 from drain.failpoints import FailurePoint, failpoint
 from workers.context.connection import JobConnection, bare, driver_of
-from workers.context.current import CurrentJob, current_job
+from workers.context.current import Attempt, current_attempt
 from workers.errors import TransactionError
 
 if TYPE_CHECKING:
@@ -51,13 +51,13 @@ def transaction() -> Iterator[Session]:
     # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
     from workers.context.session import session_of
 
-    job = current_job()
-    with _its_only_one(job):
-        with session_of(job._database_url) as session:
+    attempt = current_attempt()
+    with _its_only_one(attempt):
+        with session_of(attempt.database_url) as session:
             yield session
             session.flush()
             failpoint(FailurePoint.WRITTEN)
-            with _finishing(job, driver_of(session.connection())):
+            with _finishing(attempt, driver_of(session.connection())):
                 session.commit_with_the_finish()
         failpoint(FailurePoint.SETTLED_AND_COMMITTED)
 
@@ -76,11 +76,11 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
     Raises:
         LeaseLostError, NoCurrentJobError, TransactionError: As `transaction`.
     """
-    job = current_job()
-    with _its_only_one(job), bare(job._database_url) as connection:
+    attempt = current_attempt()
+    with _its_only_one(attempt), bare(attempt.database_url) as connection:
         yield connection
         failpoint(FailurePoint.WRITTEN)
-        with _finishing(job, connection):
+        with _finishing(attempt, connection):
             connection.commit()
         failpoint(FailurePoint.SETTLED_AND_COMMITTED)
 
@@ -92,33 +92,33 @@ def load_sessions() -> None:
 
 
 @contextmanager
-def _finishing(job: CurrentJob, connection: JobConnection) -> Iterator[None]:
+def _finishing(attempt: Attempt, connection: JobConnection) -> Iterator[None]:
     """Let the commit in the block finish the job."""
     # From here on a refused heartbeat may be the echo of our own finish.
-    job._lease.settling = True
-    connection.finishing = job
+    attempt.lease.ending = True
+    connection.finishing = attempt
     try:
         yield
     finally:
         connection.finishing = None
-    if not job.finished:
-        raise TransactionError(f"nothing of the transaction of job {job.id} has been committed")
+    if not attempt.finished:
+        raise TransactionError(f"nothing of the transaction of job {attempt.claim.id} has been committed")
 
 
 @contextmanager
-def _its_only_one(job: CurrentJob) -> Iterator[None]:
-    if job.finished or job.in_transaction:
+def _its_only_one(attempt: Attempt) -> Iterator[None]:
+    if attempt.finished or attempt.in_transaction:
         raise TransactionError(
-            f"job {job.id} has its transaction already; a job has one, since it finishes it"
+            f"job {attempt.claim.id} has its transaction already; a job has one, since it finishes it"
         )
-    job.in_transaction = True
+    attempt.in_transaction = True
     never_ended = False
     try:
         yield
     except GeneratorExit:
-        # Nobody came to the end of the block, and what it wrote is lost: the job must not finish as if it were not.
+        # The block was thrown away before its end: what it wrote is lost, so the job must not finish.
         never_ended = True
         raise
     finally:
-        job.in_transaction = never_ended
-        job._lease.settling = job.finished
+        attempt.in_transaction = never_ended
+        attempt.lease.ending = attempt.finished

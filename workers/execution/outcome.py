@@ -19,7 +19,7 @@ _LONGEST_TRACEBACK = 32_000
 _MACHINERY = frozenset({"workers", "asyncio", "selectors"})
 # Handlers of the alarm, in which an exception from outside is raised: frames at the end that say nothing of the job.
 _ALARMS = frozenset({"interrupt", "_interrupt"})
-_ALARMS_FILE = str(Path(__file__).with_name("attempt.py"))
+_ALARMS_FILE = str(Path(__file__).with_name("alarm.py"))
 
 
 @dataclass(frozen=True, slots=True)
