@@ -17,13 +17,14 @@ import pytest
 from drain.jobs import registry
 from drain.tables.inflight import Claim
 from tests.helpers import wait_until
-from workers import Defer, job
+from workers import Dead, Defer, current_job, job
 from workers.context.current import Attempt
 from workers.errors import JobTimeoutError, LeaseLostError
 from workers.execution import alarm as alarms
 from workers.execution.alarm import interruptible
 from workers.execution.attempt import run as run_here
-from workers.execution.outcome import Failed, Finished, Outcome, Unreadable
+from workers.execution.attempt import run_in_loop
+from workers.execution.outcome import Deferred, Failed, Finished, GaveUp, Outcome, Unreadable
 from workers.lease import interruption
 from workers.lease.heartbeat import Heartbeat
 
@@ -73,6 +74,16 @@ def run(claimed: Claim) -> Outcome:
     attempt = Attempt(claimed, time.monotonic(), heartbeat, "postgresql://nowhere")
     try:
         return run_here(attempt)
+    finally:
+        heartbeat.stop()
+
+
+def run_in_the_loop(claimed: Claim) -> Outcome:
+    """The same attempt, by the runner of the event loop."""
+    heartbeat = Heartbeat("postgresql://nowhere", lambda: [attempt])
+    attempt = Attempt(claimed, time.monotonic(), heartbeat, "postgresql://nowhere")
+    try:
+        return asyncio.run(run_in_loop(attempt))
     finally:
         heartbeat.stop()
 
@@ -241,6 +252,15 @@ def test_arguments_that_do_not_fit_are_told_with_the_signature_and_nothing_is_ca
     assert complaint in outcome.error["message"]
     assert outcome.options is not None
     assert calls == []
+
+
+def test_arguments_that_do_not_fit_an_async_def_are_told_with_the_signature_in_the_event_loop_too() -> None:
+    @job(name=NAME)
+    async def act(left: int) -> None: ...
+
+    outcome = failed(run_in_the_loop(claim("[1, 2]")))
+    assert outcome.error["type"] == "workers.errors.ArgumentsDoNotFitError"
+    assert f"{NAME}(left: int) -> None: too many positional arguments" in outcome.error["message"]
 
 
 def test_a_function_whose_signature_nobody_knows_is_called_all_the_same() -> None:
@@ -491,6 +511,28 @@ def test_the_traceback_of_an_async_job_begins_at_its_own_function() -> None:
         fail("no disk")
 
     assert traceback_of(run(claim()))[1].endswith(", in act")
+
+
+@pytest.mark.parametrize("runner", [run, run_in_the_loop])
+def test_both_runners_in_this_process_come_to_the_same_outcomes(runner: Callable[[Claim], Outcome]) -> None:
+    async def act(what: str) -> None:
+        assert current_job().id == 1
+        await asyncio.sleep(0)
+        if what == "defer":
+            raise Defer(5)
+        if what == "die":
+            raise Dead("enough")
+        if what == "hang":
+            await asyncio.sleep(FOREVER_SECONDS)
+
+    job(name=NAME)(act)
+    assert runner(claim('["return"]')) == Finished()
+    assert runner(claim('["defer"]')) == Deferred(5.0)
+    assert isinstance(runner(claim('["die"]')), GaveUp)
+    assert isinstance(runner(claim("[")), Unreadable)
+    late = failed(runner(claim('["hang"]', timeout_seconds=1)))
+    assert late.error["type"] == "workers.errors.JobTimeoutError"
+    assert failed(runner(claim(name="unknown"))).error["type"] == "workers.errors.NotRegisteredError"
 
 
 def test_the_traceback_of_a_job_that_took_too_long_ends_at_the_line_where_it_was() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def transaction() -> Iterator[Session]:
-    """A session whose writes and the job's finish commit together, at the end of the block.
+    """Open a session whose writes and the job's finish commit together, at the end of the block.
 
     If the block raises, all of it is rolled back, and the job fails or retries as by any exception. Once it
     has committed, the job is finished, and whatever it does or raises afterwards changes nothing about that.
@@ -44,7 +44,7 @@ def transaction() -> Iterator[Session]:
         what it has loaded can still be read afterwards.
 
     Raises:
-        LeaseLostError: Somebody else has claimed the job; everything is rolled back.
+        LeaseLostError: Another worker has claimed the job; everything is rolled back.
         NoCurrentJobError: No job is running here.
         TransactionError: The job has, or had, its transaction already; or the block would commit by itself.
     """
@@ -64,7 +64,7 @@ def transaction() -> Iterator[Session]:
 
 @contextmanager
 def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
-    """As `transaction`, on a bare psycopg connection, which costs a job of one statement four fifths as much.
+    """Do as `transaction`, on a bare psycopg connection, which costs a job of one statement four fifths as much.
 
     The connection is this job's until the block ends, and then the next one's: keep no handle of it. What a plain SET
     has set stays; SET LOCAL ends with the transaction.
@@ -86,7 +86,7 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
 
 
 def load_sessions() -> None:
-    """Import what `transaction` needs, for processes forked later; only if the job modules have imported SQLAlchemy."""
+    """Import the modules that `transaction` needs, if SQLAlchemy is imported already, for processes forked later."""
     if "sqlalchemy" in sys.modules:
         importlib.import_module("workers.context.session")
 

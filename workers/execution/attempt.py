@@ -133,7 +133,7 @@ def _canceler() -> Callable[[], None]:
 def leave_if_forked(pid: int, error: BaseException | None = None) -> None:
     """End this process if it is not the one that began the job, but a child that the job has forked.
 
-    It would go on as a second worker, with the connections and the other jobs of the first.
+    The child would go on as a second worker, with the connections and the other jobs of the first.
     """
     if os.getpid() == pid:
         return
@@ -203,7 +203,7 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
         return GaveUp(describe(error), error)
     if issubclass(kind, LeaseLostError):
         return Lost(describe(error), options, error)
-    # Whatever the job makes of the interruption.
+    # Whatever exception the job raises in answer to the interruption.
     if stopped and not issubclass(kind, JobTimeoutError):
         return Interrupted(describe(error), options, error)
     return Failed(describe(error), options, error)
@@ -212,13 +212,13 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
 def _deferred(error: Any, options: JobOptions) -> Outcome:
     try:
         return Deferred(checked(error.when))
-    # A class of the job's own may have left `when` out, or made anything of it.
+    # A subclass of the job's own may have left `when` out, or set it to anything.
     except Exception as unusable:  # noqa: BLE001
         return Failed(describe(unusable), options, unusable)
 
 
 def _is_of_the_call(error: BaseException) -> bool:
-    """Whether it was raised before the function had begun."""
+    """Tell whether an exception was raised before the function had begun."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -226,11 +226,11 @@ def _is_of_the_call(error: BaseException) -> bool:
 
 
 def _misfit(call: Call, error: BaseException) -> BaseException:
-    """The error in the words of the job, if it is that the arguments do not fit the function."""
+    """Return the error in the words of the job, if the arguments do not fit the function."""
     try:
         signature = inspect.signature(call.job.function)
     except ValueError:
-        # Some functions that are written in C do not tell.
+        # Some functions that are written in C have no signature.
         return error
     try:
         signature.bind(*call.args, **call.kwargs)

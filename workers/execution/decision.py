@@ -1,7 +1,7 @@
-"""What is to be done about a job whose attempt has ended: decided here, without a store, and executed by the recorder.
+"""Decisions about a job whose attempt has ended: made here, without a store, and executed by the recorder.
 
 A decision names one statement of `drain.tables`, which changes the job's row only under the token of the claim, and
-what follows once the row has changed: the word for RQ, the log line, the death that RQ's books are told. The order is
+what follows once the row has changed: the word for RQ, the log line, the death that RQ's books get. The order is
 the same for each outcome: the statement first, the log line and the word afterwards, so that nothing is reported that
 was not committed.
 """
@@ -72,14 +72,14 @@ class LogLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is to be done about a job whose attempt has ended.
+    """The consequence of an attempt that has ended.
 
     Attributes:
         word: What became of the job, once the statement has changed its row.
-        statement: What is to be executed under the token of the claim; None if the row has been written already.
+        statement: Executed under the token of the claim; None if the row has been written already.
         values: Arguments of the statement beside the job's id and the token.
         log: Line that is logged once the row has changed.
-        death: What RQ's books and exception handlers are told, if the job is dead.
+        death: Why the job is dead, for RQ's books and exception handlers; None if it is not.
         otherwise: Outcome that is decided on instead if the statement changes nothing; None: then the token is stale.
         if_forbidden: Outcome that is decided on instead if a constraint of the table forbids the statement.
         stale_outcome: Outcome that `stale_finishes` names if the token is stale.
@@ -96,7 +96,7 @@ class Decision:
 
 
 def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one return for each outcome)
-    """Decide what is to be done about a job, by the outcome of its attempt."""
+    """Decide what becomes of a job, by the outcome of its attempt."""
     match result:
         case Settled(rest):
             return Decision(FINISHED, log=_failed_after_finish(claim, rest))
@@ -124,7 +124,7 @@ def decide_unrun(claim: Claim) -> Decision:
 
 
 def retry_wait_seconds(attempts: int, options: JobOptions | None) -> float:
-    """Wait after this many failed attempts: exponential, capped, with jitter.
+    """Return the wait after this many failed attempts: exponential, capped, with jitter.
 
     Between half of the step and all of it, so that jobs which failed together do not come back together.
     """
@@ -174,7 +174,7 @@ def _interrupt(claim: Claim, interrupted: Interrupted) -> Decision:
 
 
 def _too_often(interrupted: Interrupted) -> Failed:
-    """The outcome of an attempt that counts, since too many before it were interrupted and did not."""
+    """Return the outcome of an interrupted attempt that counts, since too many before it did not."""
     most = inflight.MOST_INTERRUPTIONS
     why = f"its worker stopped, for more than the {most} times that do not count (is the grace too short?)"
     message = f"{why}: {interrupted.error['message']}"

@@ -1,4 +1,4 @@
-"""What becomes of an attempt. Plain values: nothing here touches a store."""
+"""Outcomes of an attempt, as plain values; nothing here touches a store. `decision` says what follows from each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from types import TracebackType
 
 from drain.jobs.options import JobOptions
 
-# PostgreSQL takes a lot more, but nobody reads it, and a row that is read at each claim should be small.
+# Upper bounds of stored texts, in characters. PostgreSQL takes a lot more, but no person reads it, and a row that is
+# read at each claim should be small.
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 32_000
 # Packages whose frames lie between the worker and a job's own function: ours, and the event loop of an `async def`.
@@ -33,7 +34,7 @@ class Failed:
 
     Attributes:
         error: `type`, `message` and `traceback`, fit to be stored.
-        options: Of the registration; None if nobody has registered the name.
+        options: Of the registration; None if no function is registered under the name.
         cause: The exception itself, where it was raised in this process.
     """
 
@@ -50,7 +51,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """The function wants to be run later: after so many seconds, or at a time."""
+    """The function wants to be run later: after some seconds, or at a time."""
 
     when: float | datetime
 
@@ -70,12 +71,12 @@ class GaveUp:
 
 @dataclass(frozen=True, slots=True)
 class Lost(Failed):
-    """The function has learned that somebody else has claimed the job. The database knows whether it is so."""
+    """The function has learned that another worker has claimed the job. The database knows whether it is so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Failed):
-    """The worker was told to stop, and ended the attempt, which does not count unless that happens too often."""
+    """The worker stops and has ended the attempt, which does not count unless that happens too often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The process that ran the job has written down that it is not finished, and why.
+    """The process that ran the job has recorded that the job is not finished, and why.
 
     Attributes:
         dead: Why it is dead; None if it is not.
@@ -114,19 +115,19 @@ FINISHED = Finished()
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """An exception as texts that PostgreSQL can store: no NUL, no lone surrogate, no megabytes.
+    """Return an exception as texts that PostgreSQL can store: no NUL, no lone surrogate, no megabytes.
 
     The traceback begins at the job's own function.
     """
     return {
-        "type": _told(partial(_name, type(error)), _LONGEST_MESSAGE),
-        "message": _told(partial(str, error), _LONGEST_MESSAGE),
-        "traceback": _told(partial(_traceback, error), _LONGEST_TRACEBACK),
+        "type": _text(partial(_name, type(error)), _LONGEST_MESSAGE),
+        "message": _text(partial(str, error), _LONGEST_MESSAGE),
+        "traceback": _text(partial(_traceback, error), _LONGEST_TRACEBACK),
     }
 
 
 def in_ascii(result: Outcome) -> Outcome:
-    """The same outcome, its texts with escapes as in Python for all that is not ASCII."""
+    """Return the same outcome, its texts with Python's escapes for all that is not ASCII."""
     match result:
         case Failed() | GaveUp():
             return replace(result, error={name: _in_ascii(text) for name, text in result.error.items()})
@@ -147,14 +148,14 @@ def _traceback(error: BaseException) -> str:
             while len(each.stack) > 1 and _is_of_the_alarm(each.stack[-1]):
                 each.stack.pop()
         return "".join(shown.format())
-    # It asks the error for texts and notes, and takes those of a SyntaxError for a place in a file.
+    # TracebackException asks the error for texts and notes, and takes those of a SyntaxError for a place in a file.
     except Exception as unprintable:  # noqa: BLE001
         lines = traceback.format_tb(trace)
         return "".join([*lines, f"(the rest cannot be shown: {type(unprintable).__name__})\n"])
 
 
 def _of_the_job(trace: TracebackType | None) -> TracebackType | None:
-    """Part of a traceback from the job's own function on; all of it if there is no such function in it."""
+    """Return the part of a traceback from the job's own function on; all of it if there is no such function in it."""
     inner = trace
     while inner is not None and _is_machinery(inner.tb_frame.f_globals.get("__name__")):
         inner = inner.tb_next
@@ -170,7 +171,7 @@ def _is_of_the_alarm(frame: traceback.FrameSummary) -> bool:
 
 
 def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """An exception with its causes, its contexts and the members of its groups."""
+    """Yield an exception, its causes, its contexts and the members of its groups."""
     pending = [shown]
     while pending:
         each = pending.pop()
@@ -179,10 +180,10 @@ def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
         pending.extend(more for more in following if more is not None)
 
 
-def _told(tell: Callable[[], str], longest: int) -> str:
-    """A text of an error, whose class may make anything of being asked."""
+def _text(ask: Callable[[], str], longest: int) -> str:
+    """Return a text of an error, whose class may raise anything when it is asked for it."""
     try:
-        return _storable(tell(), longest)
+        return _storable(ask(), longest)
     except BaseException as unprintable:  # noqa: BLE001
         return f"(its text cannot be shown: {type(unprintable).__name__})"
 

@@ -176,7 +176,7 @@ class Heartbeat:
         try:
             self._extend_or_lose(kept, now, seconds)
             self._stores.answered(POSTGRES, began)
-        # Whatever it is, a job must not lose its lease over it: the next heartbeat may succeed.
+        # A job must not lose its lease because of any error here: the next heartbeat may succeed.
         except Exception as error:  # noqa: BLE001
             self._disconnect()
             for each in heeded:
@@ -254,7 +254,7 @@ def _lose(watched: Watched) -> None:
     lease.beat_at = NEVER
     watched.interruption.due_at = monotonic()
     log.warning(
-        "job %d has been claimed by somebody else: the lease of attempt %d is lost",
+        "job %d has been claimed by another worker: the lease of attempt %d is lost",
         claim.id,
         claim.attempts,
         extra={"event": "lease_lost", "job_id": claim.id, "token": claim.fencing_token},

@@ -110,7 +110,7 @@ class Interruption:
     def cause(self) -> Exception | None:
         """Return why the job is to be interrupted, if it is."""
         if self._lease.lost:
-            return LeaseLostError("somebody else has claimed the job; this attempt can finish nothing")
+            return LeaseLostError("another worker has claimed the job; this attempt can finish nothing")
         seconds = self._lease.claim.timeout_seconds
         if self.ordered is None and monotonic() >= self.began_at + seconds:
             return JobTimeoutError(f"it ran for longer than its timeout of {seconds:g} s")
