@@ -21,6 +21,7 @@ from workers.context.current import Attempt
 from workers.execution.attempt import run
 from workers.execution.outcome import Finished, Lost
 from workers.lease import heartbeat, interruption
+from workers.lease.extension import Extender
 from workers.lease.heartbeat import Heartbeat
 
 ROUNDS = 1500
@@ -65,7 +66,7 @@ def main() -> None:
     sys.setswitchinterval(SECONDS / 100)
     heartbeat._SHORTEST_PAUSE_SECONDS = 0.0001
     interruption.AGAIN_SECONDS = 0.0005
-    Heartbeat._connected = lambda *_: None  # type: ignore[assignment, method-assign]
+    Extender._connected = lambda *_: None  # type: ignore[assignment, method-assign]
     postgres.time_limit = lambda *_: nullcontext()  # type: ignore[assignment]
     inflight.extend_many = refuse  # type: ignore[assignment]
     inflight.is_finished = lambda *_: False

@@ -54,7 +54,7 @@ class Stores:
         self._left = 0
 
     def is_away(self, store: str) -> bool:
-        """Tell whether no thread has reached the store since one failed to."""
+        """Return whether no thread has reached the store since one failed to."""
         return store in self._away
 
     def failed(self, error: UnavailableError, *, by_loop: bool = False) -> None:
@@ -122,7 +122,7 @@ def _left(count: int) -> str:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Tell whether a store is away, and has not only refused one request."""
+    """Return whether a store is away, and has not only refused one request."""
     if not isinstance(error, UnavailableError):
         return False
     cause = error.__cause__ or error.__context__
@@ -132,7 +132,7 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_stale(began: float) -> bool:
-    """Tell whether an open connection failed so soon that it had been closed before: that is no outage."""
+    """Return whether an open connection failed so soon that it had been closed before: that is no outage."""
     return monotonic() - began < _STALE_SECONDS
 
 
@@ -148,7 +148,7 @@ class QuietWhileAway(logging.Filter):
         self._stores = stores
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record is logged."""
+        """Return whether a record is logged."""
         arguments = record.args if isinstance(record.args, tuple) else ()
         causes = [each for each in arguments if isinstance(each, _redis_errors())]
         if causes and self._stores is not None:

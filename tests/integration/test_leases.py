@@ -40,6 +40,7 @@ from workers import LeaseLostError, current_job, job, transaction
 from workers.context.current import Attempt, current_attempt
 from workers.entry import Worker
 from workers.lease import interruption
+from workers.lease.extension import Extender
 from workers.lease.heartbeat import Heartbeat
 
 QUICK: dict[str, Any] = {
@@ -547,8 +548,8 @@ def test_a_job_that_goes_on_after_its_transaction_is_neither_extended_nor_told_t
 ) -> None:
     beats: list[float] = []
     extensions: list[int] = []
-    beat, extend = Heartbeat._beat, inflight.extend_many
-    monkeypatch.setattr(Heartbeat, "_beat", lambda self, *held: beats.append(held[1]) or beat(self, *held))  # type: ignore[func-returns-value]
+    beat, extend = Extender.extend, inflight.extend_many
+    monkeypatch.setattr(Extender, "extend", lambda self, *held: beats.append(held[1]) or beat(self, *held))  # type: ignore[func-returns-value]
     monkeypatch.setattr(inflight, "extend_many", lambda *claims: extensions.append(1) or extend(*claims))  # type: ignore[func-returns-value]
 
     def act() -> None:

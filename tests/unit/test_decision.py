@@ -16,6 +16,7 @@ from workers.execution.death import Death
 from workers.execution.decision import Decision, decide, decide_unrun, retry_wait_seconds
 from workers.execution.outcome import (
     FINISHED,
+    AlreadyFinished,
     Deferred,
     Failed,
     GaveUp,
@@ -23,7 +24,6 @@ from workers.execution.outcome import (
     Lost,
     Outcome,
     Recorded,
-    Settled,
     Unreadable,
 )
 
@@ -199,7 +199,7 @@ def test_a_job_that_its_own_process_has_recorded_is_not_written_again() -> None:
     ],
 )
 def test_what_a_job_wanted_after_its_own_finish_is_only_logged(rest: Outcome, shown: str) -> None:
-    decision = decide(claim(), Settled(rest))
+    decision = decide(claim(), AlreadyFinished(rest))
     assert replace(decision, log=None) == Decision("finished")
     assert event_of(decision) == "failed_after_finish"
     assert (
@@ -209,7 +209,7 @@ def test_what_a_job_wanted_after_its_own_finish_is_only_logged(rest: Outcome, sh
 
 
 def test_a_job_that_finished_itself_and_returned_is_finished_without_a_line_of_the_log() -> None:
-    assert decide(claim(), Settled(FINISHED)) == Decision("finished")
+    assert decide(claim(), AlreadyFinished(FINISHED)) == Decision("finished")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class JobConnection(psycopg.Connection[Any]):
         self._as_opened = self._settings()
 
     def is_fit(self) -> bool:
-        """Tell whether the connection is as it was opened, and so fit for the next job."""
+        """Return whether the connection is as it was opened, and so fit for the next job."""
         if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE or self._savepoints:
             return False
         # All that the server sends on an idle connection is that it ends the session. Polling costs a microsecond;

@@ -92,12 +92,12 @@ class CurrentJob:
 
     @property
     def finished(self) -> bool:
-        """Whether its `transaction()` has committed."""
+        """True once its `transaction()` has committed."""
         return self._attempt.finished
 
     @property
     def in_transaction(self) -> bool:
-        """Whether its `transaction()` is open, or was thrown away without having been ended."""
+        """True while its `transaction()` is open, or was thrown away without having been ended."""
         return self._attempt.in_transaction
 
     @property
@@ -124,7 +124,7 @@ class CurrentJob:
 
     @property
     def lease_lost(self) -> bool:
-        """Whether another worker has claimed the job: then stop, nothing that you do can finish it."""
+        """True once another worker has claimed the job: then stop, nothing that you do can finish it."""
         return self._attempt.lease.lost
 
 

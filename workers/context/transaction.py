@@ -6,8 +6,12 @@
         with drain.transaction() as session:
             session.execute(update(Order).where(Order.id == order_id).values(settled=True))
 
-What is written on that session and the job's finish are one commit: both, exactly once, or neither. A job
-whose lease was taken over cannot finish, so what it wrote is rolled back.
+The writes on that session and the job's finish are one commit: both, exactly once, or neither. A job whose lease
+another worker has taken cannot finish, so its writes are rolled back.
+
+The order of writes: first the session is flushed, then the finish is executed under the token of the claim, then both
+are committed. So a stale token is noticed before anything is durable. From the flush on, a refused heartbeat is no sign
+of a lost lease: it may be the effect of the job's own finish.
 """
 
 from __future__ import annotations
@@ -66,8 +70,8 @@ def transaction() -> Iterator[Session]:
 def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
     """Do as `transaction`, on a bare psycopg connection, which costs a job of one statement four fifths as much.
 
-    The connection is this job's until the block ends, and then the next one's: keep no handle of it. What a plain SET
-    has set stays; SET LOCAL ends with the transaction.
+    The connection is this job's until the block ends, and then the next one's: do not keep it. The effect of a plain
+    SET stays; SET LOCAL ends with the transaction.
 
     Yields:
         A connection on DRAIN_DATABASE_URL, in a transaction; its `transaction()` is a savepoint, and its `commit()`

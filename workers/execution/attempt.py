@@ -37,6 +37,7 @@ from workers.errors import (
 from workers.execution.alarm import Alarm, interruptible
 from workers.execution.outcome import (
     FINISHED,
+    AlreadyFinished,
     Deferred,
     Failed,
     Finished,
@@ -44,7 +45,6 @@ from workers.execution.outcome import (
     Interrupted,
     Lost,
     Outcome,
-    Settled,
     Unreadable,
     describe,
 )
@@ -172,7 +172,7 @@ def prepare(attempt: Attempt) -> Call | Failed | Unreadable:
 def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     """Return the outcome of an attempt in view of its transaction, which may have finished the job."""
     if attempt.finished:
-        return Settled(result)
+        return AlreadyFinished(result)
     if attempt.in_transaction and isinstance(result, Finished):
         return Failed(describe(TransactionError(_LEFT_OPEN)), attempt.options)
     return result
@@ -218,7 +218,7 @@ def _deferred(error: Any, options: JobOptions) -> Outcome:
 
 
 def _is_of_the_call(error: BaseException) -> bool:
-    """Tell whether an exception was raised before the function had begun."""
+    """Return whether an exception was raised before the function had begun."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

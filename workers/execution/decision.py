@@ -21,6 +21,7 @@ from drain.visible import visible
 from drain.wording import count, duration
 from workers.execution.death import Death
 from workers.execution.outcome import (
+    AlreadyFinished,
     Deferred,
     Failed,
     Finished,
@@ -29,7 +30,6 @@ from workers.execution.outcome import (
     Lost,
     Outcome,
     Recorded,
-    Settled,
     Unreadable,
 )
 
@@ -98,7 +98,7 @@ class Decision:
 def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one return for each outcome)
     """Decide what becomes of a job, by the outcome of its attempt."""
     match result:
-        case Settled(rest):
+        case AlreadyFinished(rest):
             return Decision(FINISHED, log=_failed_after_finish(claim, rest))
         case Recorded(dead):
             return Decision(RECORDED) if dead is None else _died_elsewhere(claim, dead)

@@ -23,12 +23,12 @@ from workers.errors import Dead, WorkerDiedError, WorkerStoppedError
 from workers.execution.attempt import run as run_here
 from workers.execution.outcome import (
     FINISHED,
+    AlreadyFinished,
     Deferred,
     Failed,
     Interrupted,
     Outcome,
     Recorded,
-    Settled,
     describe,
 )
 from workers.execution.recorder import Recorder
@@ -60,8 +60,8 @@ def run(attempt: Attempt) -> Outcome:
     """Fork, and run the job in the child, which also records the outcome.
 
     Returns:
-        `Settled` if the job is finished, `Recorded` if it is not, `Failed` if the child died, and `Interrupted` if it
-        was killed since the worker stops.
+        `AlreadyFinished` if the job is finished, `Recorded` if it is not, `Failed` if the child died, and `Interrupted`
+        if the child was killed since the worker stops.
     """
     # Extended by the child from now on.
     attempt.lease.ending = True
@@ -103,7 +103,7 @@ def _recorded(reading: int) -> Outcome | None:
         return None
     if word.startswith(_DEAD):
         return Recorded(word.removeprefix(_DEAD).decode(errors="replace"))
-    return Settled(FINISHED) if word == _FINISHED else Recorded()
+    return AlreadyFinished(FINISHED) if word == _FINISHED else Recorded()
 
 
 def _wait_for(pid: int, attempt: Attempt, order: mmap.mmap) -> tuple[int, bool]:
@@ -123,7 +123,7 @@ def _wait_for(pid: int, attempt: Attempt, order: mmap.mmap) -> tuple[int, bool]:
             is_ordered, kill_at = True, min(kill_at, now + _STOP_SECONDS)
             _give(order, interruption)
             os.kill(pid, STOP_NOW)
-        # A pidfd would tell at once, but not everywhere; beside a fork the pause is short.
+        # A pidfd would end the wait at once, but not on every system; compared with a fork the pause is short.
         sleep(_LOOK_SECONDS)
 
 

@@ -81,14 +81,14 @@ class Interrupted(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """No attempt would ever succeed; the text says why."""
+    """The job can never succeed; the text says why."""
 
     explanation: str
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """The function has finished the job by its own transaction.
+class AlreadyFinished:
+    """The job is finished already: by its own transaction, or by the process that ran it.
 
     Attributes:
         rest: What it did afterwards, which changes nothing about that.
@@ -108,7 +108,7 @@ class Recorded:
     dead: str | None = None
 
 
-Outcome = Settled | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Interrupted | Unreadable
+Outcome = AlreadyFinished | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Interrupted | Unreadable
 
 
 FINISHED = Finished()

@@ -129,7 +129,7 @@ def _log(line: LogLine, answer: object) -> None:
 
 
 def is_news(claims: Sequence[Claim]) -> bool:
-    """Tell whether `log_finished` would log one of these: asked first, it costs a worker some 20 nanoseconds a job."""
+    """Return whether `log_finished` would log one of these; asked first, it costs some 20 nanoseconds a job."""
     return log.isEnabledFor(logging.DEBUG) or not {claim.job_name for claim in claims} <= _logged
 
 

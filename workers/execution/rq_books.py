@@ -67,7 +67,7 @@ class RQBooks:
 
     @property
     def waits(self) -> bool:
-        """Whether any entry is left to be written."""
+        """True if any entry is left to be written."""
         return bool(self._deaths or self._finished)
 
     def died(self, rq_id: str, death: Death) -> bool:

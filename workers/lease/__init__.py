@@ -4,7 +4,8 @@ In the order in which a job passes:
 
     lease          how long a claim holds, as far as this process knows
     interruption   when and why a running job is interrupted; the runner of the job says how
-    heartbeat      a thread that extends all leases of a process, and interrupts jobs when that is due
+    heartbeat      a thread that extends leases and interrupts jobs when that is due
+    extension      one statement that extends all leases of a process, and what follows from a refusal
     database       a connection of one thread, opened when it is needed, and again whenever it broke
 
 What always holds here: a lease is extended from the claim on until its outcome is recorded, by one statement for all

@@ -19,41 +19,21 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Protocol
 
-from drain.database import postgres
 from drain.database.deadline import call_at
-from drain.database.postgres import Connection
-from drain.errors import UnavailableError
-from drain.failpoints import FailurePoint, failpoint
-from drain.tables import inflight
 from workers.lease import interruption
-from workers.lease.database import session
-from workers.lease.interruption import Interruption
-from workers.lease.lease import NEVER, Lease
-from workers.stores import POSTGRES, Stores, is_outage, is_stale
+from workers.lease.extension import Extender, Watched
+from workers.lease.lease import NEVER
+from workers.stores import Stores
 
 log = logging.getLogger(__name__)
 
+# Pause after a start of the thread that failed.
 _RETRY_SECONDS = 0.5
 _SHORTEST_PAUSE_SECONDS = 0.01
-# Timeout for one heartbeat, which is then tried again on a new connection.
-_LONGEST_BEAT_SECONDS = 15.0
 # Patience with a heartbeat that is under way when the worker ends; then the heartbeat is broken off.
 _PATIENCE_SECONDS = 0.25
 _JOIN_SECONDS = 1.0
-
-
-class Watched(Protocol):
-    """An attempt, as the heartbeat sees it.
-
-    Attributes:
-        lease: Extended when that is due.
-        interruption: Of the job, which is interrupted, or logged as slow, when that is due.
-    """
-
-    lease: Lease
-    interruption: Interruption
 
 
 class Heartbeat:
@@ -72,9 +52,8 @@ class Heartbeat:
         self, database_url: str, held: Callable[[], Sequence[Watched]], stores: Stores | None = None
     ) -> None:
         self.interrupting = threading.Lock()
-        self._database_url = database_url
         self._held = held
-        self._stores = stores or Stores()
+        self._extender = Extender(database_url, stores or Stores())
         self._wakes_at = NEVER
         self._woken = threading.Event()
         self._ended = False
@@ -83,9 +62,6 @@ class Heartbeat:
         # For each call of _start to come, the function that cancels it.
         self._starts: list[Callable[[], object]] = []
         self._has_failed = False
-        # Held by the thread that opens, closes or breaks off the connection: the number of a closed one may be reused.
-        self._connecting = threading.Lock()
-        self._connection: Connection | None = None
 
     def wake_by(self, at: float) -> None:
         """Look at all attempts again at this time of the monotonic clock, or earlier."""
@@ -100,7 +76,7 @@ class Heartbeat:
 
     def stop(self) -> None:
         """Extend no more; may be called again, or without `wake_by`. Raises nothing."""
-        self._ended = True
+        self._ended = self._extender.ended = True
         with self._starting:
             self._forget_starts()
             thread = self._thread
@@ -108,9 +84,8 @@ class Heartbeat:
             return
         self._woken.set()
         thread.join(_PATIENCE_SECONDS)
-        with self._connecting:
-            if thread.is_alive() and self._connection is not None:
-                postgres.break_off(self._connection)
+        if thread.is_alive():
+            self._extender.break_off()
         thread.join(_JOIN_SECONDS)
 
     def _start(self) -> None:
@@ -145,13 +120,13 @@ class Heartbeat:
                 if now >= each.interruption.slow_at:
                     _log_slow(each)
             if any(now >= each.lease.beat_at for each in held):
-                self._beat(held, now)
+                self._extender.extend(held, now)
             for each in held:
                 if now >= each.interruption.due_at:
                     each.interruption.due_at = now + interruption.AGAIN_SECONDS
                     each.interruption.interrupt()
             self._sleep()
-        self._disconnect()
+        self._extender.close()
 
     def _sleep(self) -> None:
         # From here on a thread that calls wake_by() with an earlier time wakes this one.
@@ -163,102 +138,9 @@ class Heartbeat:
             pause = max(_SHORTEST_PAUSE_SECONDS, next_at - monotonic())
             self._woken.wait(None if pause == NEVER else min(pause, threading.TIMEOUT_MAX))
 
-    def _beat(self, held: Sequence[Watched], now: float) -> None:
-        """Extend all leases that are held, whenever one of them is due."""
-        heeded = [each for each in held if each.lease.beat_at < NEVER]
-        for each in heeded:
-            each.lease.beat_at = now + each.lease.heartbeat_seconds
-        kept = [each for each in heeded if not each.lease.ending]
-        if not kept:
-            return
-        seconds = min(_LONGEST_BEAT_SECONDS, max(1.0, min(each.lease.heartbeat_seconds for each in kept)))
-        began, was_open = monotonic(), self._connection is not None
-        try:
-            self._extend_or_lose(kept, now, seconds)
-            self._stores.answered(POSTGRES, began)
-        # A job must not lose its lease because of any error here: the next heartbeat may succeed.
-        except Exception as error:  # noqa: BLE001
-            self._disconnect()
-            for each in heeded:
-                each.lease.beat_at = monotonic() + min(_RETRY_SECONDS, each.lease.heartbeat_seconds)
-            if not self._ended:
-                self._report(error, kept, is_stale=was_open and is_stale(began))
-
-    def _report(self, error: Exception, kept: Sequence[Watched], *, is_stale: bool) -> None:
-        if not isinstance(error, UnavailableError) or not is_outage(error):
-            log.warning(
-                "the leases of %d jobs, such as %d, could not be extended: %s",
-                len(kept),
-                kept[0].lease.claim.id,
-                error,
-            )
-        elif not is_stale:
-            self._stores.failed(error)
-
-    def _extend_or_lose(self, held: Sequence[Watched], now: float, seconds: float) -> None:
-        with postgres.reachable(self._database_url):
-            connection = self._connected(seconds)
-            # Connecting may have taken longer than the job.
-            if self._ended:
-                return
-            with postgres.time_limit(connection, seconds):
-                refused = _extend(connection, held, now)
-        for each in refused:
-            if not each.lease.ending:
-                _lose(each)
-
-    def _connected(self, seconds: float) -> Connection:
-        if self._connection is None:
-            # A heartbeat that waits for a lock must not stay behind on the server when it is given up here.
-            settings = session(max(1, int(seconds)))
-            connection = postgres.connect(self._database_url, "drain lease", settings=settings)
-            with self._connecting:
-                self._connection = connection
-        return self._connection
-
-    def _disconnect(self) -> None:
-        with self._connecting:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
-
 
 def _next_at(watched: Watched) -> float:
     return min(watched.lease.beat_at, watched.interruption.slow_at, watched.interruption.due_at)
-
-
-def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list[Watched]:
-    """Extend leases; return the attempts whose lease another worker may have."""
-    claims = [each.lease.claim for each in held if now < each.lease.let_go_at]
-    extended = inflight.extend_many(connection, claims) if claims else {}
-    refused = []
-    for each in held:
-        lease, claim = each.lease, each.lease.claim
-        if claim.id in extended:
-            lease.extended_at, lease.expires_at = now, extended[claim.id]
-        elif now < lease.let_go_at or not inflight.is_current(connection, claim.id, claim.fencing_token):
-            refused.append(each)
-    if extended:
-        failpoint(FailurePoint.EXTENDED)
-    for each in refused:
-        # Refused may also mean finished, in a commit of the job's own whose answer never came.
-        lease, claim = each.lease, each.lease.claim
-        if not lease.ending and inflight.is_finished(connection, claim.id, claim.fencing_token):
-            lease.ending = True
-    return refused
-
-
-def _lose(watched: Watched) -> None:
-    lease, claim = watched.lease, watched.lease.claim
-    lease.lost = True
-    lease.beat_at = NEVER
-    watched.interruption.due_at = monotonic()
-    log.warning(
-        "job %d has been claimed by another worker: the lease of attempt %d is lost",
-        claim.id,
-        claim.attempts,
-        extra={"event": "lease_lost", "job_id": claim.id, "token": claim.fencing_token},
-    )
 
 
 def _log_slow(watched: Watched) -> None:

@@ -50,5 +50,5 @@ class Lease:
         self.ending = self.lost = False
 
     def seconds_left(self) -> float:
-        """Tell how long the lease still holds, as far as is known, by the monotonic clock; 0 once it is lost."""
+        """Return how long the lease still holds, as far as is known, by the monotonic clock; 0 once it is lost."""
         return 0.0 if self.lost else max(0.0, self.extended_at + self.claim.lease_seconds - monotonic())

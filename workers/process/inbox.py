@@ -20,7 +20,7 @@ from drain.tables.inflight import Claim
 from drain.wire import Taken
 from workers.context.current import Attempt
 from workers.errors import WorkerStoppedError
-from workers.execution.outcome import Finished, Outcome, Settled
+from workers.execution.outcome import AlreadyFinished, Finished, Outcome
 from workers.exits import KILL_AFTER_SECONDS
 from workers.handover.journal import Journal
 from workers.lease.interruption import Watcher
@@ -202,7 +202,7 @@ class Inbox:
             at_once: Upper bound of the jobs that this process ran meanwhile.
         """
         failpoint(FailurePoint.RAN)
-        if isinstance(result, Finished | Settled):
+        if isinstance(result, Finished | AlreadyFinished):
             self.journal.finish(held.slot)
         else:
             self.journal.end(held.slot)
