@@ -14,16 +14,15 @@ from typing import Any
 from uuid import UUID
 
 from drain.database import postgres
-from drain.jobs.options import JobOptions
 from drain.tables import leases, outcomes
 from drain.tables.claims import Claim
 from workers import job
-from workers.context.current import CurrentJob
-from workers.execution import attempt
+from workers.context.current import Attempt
+from workers.execution.attempt import run
 from workers.execution.outcome import Finished, Lost
-from workers.lease import heartbeat, lease
+from workers.lease import heartbeat, interruption
+from workers.lease.extension import Extender
 from workers.lease.heartbeat import Heartbeat
-from workers.lease.lease import Lease
 
 ROUNDS = 1500
 SECONDS = 0.002
@@ -66,17 +65,17 @@ def main() -> None:
     # Else the other thread waits for its turn until the job has ended.
     sys.setswitchinterval(SECONDS / 100)
     heartbeat._SHORTEST_PAUSE_SECONDS = 0.0001
-    lease.AGAIN_SECONDS = 0.0005
-    Heartbeat._connected = lambda *_: None  # type: ignore[assignment, method-assign]
+    interruption.AGAIN_SECONDS = 0.0005
+    Extender._connected = lambda *_: None  # type: ignore[assignment, method-assign]
     postgres.time_limit = lambda *_: nullcontext()  # type: ignore[assignment]
     leases.extend_many = refuse  # type: ignore[assignment]
     outcomes.is_finished = lambda *_: False
     ended = set()
     for _ in range(ROUNDS):
-        held: list[Lease] = []
+        held: list[Attempt] = []
         kept = Heartbeat("postgresql://nowhere", held.copy)
-        held.append(Lease(CLAIM, JobOptions(), time.monotonic(), kept))
-        ended.add(type(attempt.run(CurrentJob(CLAIM, held[0], "postgresql://nowhere"))))
+        held.append(Attempt(CLAIM, time.monotonic(), kept, "postgresql://nowhere"))
+        ended.add(type(run(held[0])))
         kept.stop()
         assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     assert ended == {Finished, Lost}, ended

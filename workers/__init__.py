@@ -7,28 +7,27 @@
 
     send_receipt.stage(session, 42)
 
-One job's way through these modules:
+One job's way through these rooms, each of which has its own map:
 
-    registry    which function belongs to which name; nothing else ever runs
-    supervisor  `drain work`: the processes, each of which is a `process`, and what the dead have left behind
-    taker       many ids from RQ's lists, claimed in one statement
-    attempt     one attempt: look up, read the arguments, call within the time limit
-    current     what the running job can ask of its claim
-    completion  the transaction in which a job's writes and its finish are one commit, on its `job_connection`
-    errors      what a job may raise: Defer, Dead; and see raised: LeaseLostError
-    outcome     what becomes of it: finished, tried again later, deferred, or dead
-    finisher    many finished in one statement; `recording` writes down whatever else became of one
-
-Beside it:
-
+    command     `drain work`, from its options on
+    supervisor  the processes: started, replaced, ended
+    process     the threads of one process: fetch ids and claim their jobs, run them, record their ends
+    handover    what a process that was killed has left, and how its successor settles it
     entry       the same for a job alone: what an unmodified RQ worker calls with the job's id
-    keeper      a thread that extends each `lease`, and tells a job when its own is lost
-    hand        where the threads of a process meet; `journal` is the same for the supervisor's eyes
-    loop        `async def` jobs, many at once; `isolation`: a job in a child process of its own
-    rq_side     what RQ's tools see and command; `housekeeping`: memory, grace, and a parent that is gone
+    lease       how long a claim holds, who extends it, and how its job is interrupted
+    context     what a running job may ask for: its claim, and the transaction that commits with its finish
+    execution   one attempt: call the function, decide what follows from its outcome, record it
+    plain       plain RQ jobs, in a process of RQ's own
+
+Beside them:
+
+    errors      what a job may raise: Defer, Dead; and see raised: LeaseLostError
+    exits       exit codes and signals of processes
+    options     the options of `drain work`
+    stores      whether PostgreSQL and Redis answer, with one log line for an outage, and one for its end
 
 What always holds: a job runs only while its claim holds, and is finished only by the latest claim. A claim
-that is refused does nothing. Whatever a job raises is recorded, and never stops the worker.
+that is refused changes nothing. Whatever a job raises is recorded, and never stops the worker.
 """
 
 from drain.jobs.registry import job

@@ -1,7 +1,11 @@
-"""The one function that every pushed RQ job calls: claim in Postgres, run, finish.
+"""The one function that every pushed RQ job calls: claim in Postgres, run, record.
 
-It needs nothing but DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` does. A worker that forks for each
-job (RQ's default) had better `load` before it does: `rq worker --config drain.rq_settings`.
+`execute` needs nothing but DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` is enough. A worker that
+forks for each job (RQ's default) is faster if it calls `load` before: `rq worker --config drain.rq_settings`.
+
+The order of writes: the claim is committed before the job runs, and the outcome is committed, under the token of the
+claim, before RQ gets its word. A worker that is killed in between leaves a lease that runs out; a worker that comes
+too late is refused by the token.
 """
 
 from __future__ import annotations
@@ -23,14 +27,13 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
 from drain.tables import claims, leader_progress
 from drain.tables.claims import Claim
-from workers.context.current import CurrentJob
+from workers.context.current import Attempt
 from workers.context.transaction import load_sessions
-from workers.execution import attempt
+from workers.execution.attempt import run as run_here
 from workers.execution.outcome import Outcome
 from workers.execution.recorder import Recorder, log_finished
 from workers.lease.database import Database, prepare
 from workers.lease.heartbeat import Heartbeat
-from workers.lease.lease import Lease
 from workers.stores import Stores
 
 if TYPE_CHECKING:
@@ -39,12 +42,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOREIGN = "foreign"
-# A worker that is alone with ids of another database takes one of them in so many seconds.
+# Pause after the id of a job of another database: a worker that finds only such ids takes one of them at a time.
 _FOREIGN_PAUSE_SECONDS = 2.0
 _ANY_NUMBER = 2**31
-Run = Callable[[CurrentJob], Outcome]
+Runner = Callable[[Attempt], Outcome]
 
-# Executions of a statement after which it is prepared; psycopg's own default.
+# Executions of a statement after which psycopg prepares it; its own default.
 _PREPARE_AFTER = 5
 
 
@@ -62,11 +65,11 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
 
     Raises:
         Exception: The job is dead: what it raised, or else a JobDeadError, so that RQ's books say failed and its
-            exception handlers hear of it.
+            exception handlers are called.
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong. The job stays as it is.
         UnavailableError: PostgreSQL stayed away. The job is redelivered once it is back.
     """
-    # Imported by RQ's own worker, which calls this; nobody else who imports this module needs it.
+    # RQ's own worker, which calls this function, has imported RQ; other processes that import this module need not.
     from rq import get_current_job
 
     if isinstance(installation, bytes):
@@ -102,14 +105,15 @@ def _give_back(job_id: int, queue: str | None, installation: str | None) -> Retr
 
 
 class Worker:
-    """One process that executes jobs one by one, with a connection of its own.
+    """Executes jobs one by one, on a connection of its own.
 
     Args:
         settings: Where the database is.
-        stores: Where is said whether the database answers; by default a state of its own.
+        stores: State of PostgreSQL, to which answers and failures are reported; by default a state of its own.
 
     Attributes:
-        recorder: Writes outcomes down, and knows why the last dead job is dead.
+        database: The connection.
+        recorder: Records outcomes, and knows why the last dead job is dead.
     """
 
     def __init__(self, settings: Settings, stores: Stores | None = None) -> None:
@@ -122,15 +126,15 @@ class Worker:
     def execute(
         self,
         job_id: int,
-        run: Run = attempt.run,
+        run: Runner = run_here,
         *,
         queue: str | None = None,
         installation: str | None = None,
     ) -> str:
-        """As the function of this name; `run` makes the attempt.
+        """Execute a job as the function of this name does; `run` is the runner of the attempt.
 
         Returns:
-            Also `FOREIGN`: the job was delivered from another database, and is untouched.
+            As that function, or `FOREIGN`: the job was delivered from another database, and is untouched.
         """
         failpoint(FailurePoint.POPPED)
         asked_at = monotonic()
@@ -148,13 +152,13 @@ class Worker:
         failpoint(FailurePoint.CLAIMED)
         if claim.expired or claim.is_spent:
             return self.recorder.bury_unrun(claim)
-        heartbeat = Heartbeat(self.database.url, lambda: [lease], self.database.stores)
-        lease = Lease(claim, registry.options(claim.job_name), asked_at, heartbeat)
+        heartbeat = Heartbeat(self.database.url, lambda: [attempt], self.database.stores)
+        attempt = Attempt(claim, asked_at, heartbeat, self.database.url)
         try:
-            result = run(CurrentJob(claim, lease, self.database.url))
+            result = run(attempt)
         finally:
             heartbeat.stop()
-        took = monotonic() - lease.began
+        took = monotonic() - attempt.interruption.began_at
         failpoint(FailurePoint.RAN)
         word = self.recorder.record(claim, result)
         failpoint(FailurePoint.RECORDED)
@@ -185,17 +189,17 @@ class Worker:
                     again=again,
                 )
             except psycopg.errors.SyntaxErrorOrAccessRuleViolation:
-                # So a database answers that has no schema, or an older one.
+                # The answer of a database that has no schema, or an older one.
                 schema.check_once(connection)
                 raise
             if not is_known:
-                self._get_to_know(connection, has_claimed=claim is not None)
+                self._look_at_session(connection, has_claimed=claim is not None)
             return claim
 
         return self.database.ask(ask)
 
-    def _get_to_know(self, connection: Connection, *, has_claimed: bool) -> None:
-        """Find out whether statements can be prepared, and whether the schema is why a first claim was refused."""
+    def _look_at_session(self, connection: Connection, *, has_claimed: bool) -> None:
+        """Find out whether statements can be prepared, and whether a first claim was refused because of the schema."""
         if not has_claimed:
             schema.check_once(connection)
             postgres.detect_pooler(connection, postgres.backend_pid(connection))
@@ -224,7 +228,7 @@ _workers: dict[int, Worker] = {}
 
 
 def _worker() -> Worker:
-    """The worker of this process: a forked child must not share its parent's connection."""
+    """Return the worker of this process: a forked child must not share its parent's connection."""
     worker = _workers.get(os.getpid())
     if worker is None:
         settings = load()

@@ -1,4 +1,4 @@
-"""What a job may raise to say what is to become of it, and what it may see raised."""
+"""Exceptions that a job may raise to decide what becomes of it, and exceptions that a job may see raised."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Dead(Exception):  # noqa: N818  (it is no error: the job gives up)
 
 
 class LeaseLostError(Exception):
-    """Somebody else has claimed the job: nothing that this attempt does can finish it any more.
+    """Another worker has claimed the job: nothing that this attempt does can finish it any more.
 
     Raised inside of the running job where it runs in the main thread, again every ten seconds should the job
     go on, and by `transaction()`, whose writes are then rolled back.
@@ -46,7 +46,7 @@ class JobTimeoutError(Exception):
 
 
 class WorkerStoppedError(Exception):
-    """The worker of the job was told to stop, and the job did not end in time: it will be tried again."""
+    """The worker of the job stops, and the job did not end in time: it will be tried again."""
 
 
 class WorkerDiedError(Exception):
@@ -54,15 +54,15 @@ class WorkerDiedError(Exception):
 
 
 class NotRegisteredError(Exception):
-    """Nobody has registered a function under the job's name."""
+    """No function is registered under the job's name."""
 
 
 class ArgumentsDoNotFitError(TypeError):
-    """The arguments that were staged are not those that the function takes."""
+    """The staged arguments are not those that the function takes."""
 
 
 class JobDeadError(Exception):
-    """The job has gone to `dead_jobs`; what RQ's books and exception handlers see if the job itself raised nothing."""
+    """The job has gone to `dead_jobs`; RQ's books and exception handlers see this if the job itself raised nothing."""
 
 
 class NoCurrentJobError(RuntimeError):
@@ -74,7 +74,7 @@ class TransactionError(RuntimeError):
 
 
 def checked(when: float | timedelta | datetime) -> float | datetime:
-    """What `Defer` was given, in seconds or as a time.
+    """Return the argument of `Defer` in seconds or as a time.
 
     Raises:
         ValueError: As `Defer`.

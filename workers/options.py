@@ -1,4 +1,4 @@
-"""How a worker is to work, as the command line says it."""
+"""Options of `drain work`, as the command line gives them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Plain(StrEnum):
-    """What becomes of plain RQ jobs: run in a process forked for each, run one after the other in one, or refused."""
+    """Mode of plain RQ jobs: run in a process forked for each, run one after the other in one process, or refused."""
 
     FORK = "fork"
     INLINE = "inline"
@@ -17,15 +17,15 @@ class Plain(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainOptions:
-    """How plain RQ jobs are run: what `rq worker` is told by the options of these names. None is RQ's default.
+    """Options of plain RQ jobs, each as the option of `rq worker` of this name. None is RQ's default.
 
     Attributes:
-        mode: In which process, if any.
-        name: Name of RQ's worker; None: one that no other has.
+        mode: Where they run, if at all.
+        name: Name of RQ's worker; None for a unique one.
         serializer: Dotted path, or `json` or `pickle`.
         job_class: Dotted path.
         exception_handlers: Dotted paths, the first called first.
-        disable_default_exception_handler: Leave failed jobs to those alone.
+        disable_default_exception_handler: Only `exception_handlers` are called for failed jobs.
         with_scheduler: Enqueue scheduled jobs when they are due.
         worker_ttl: Seconds after which RQ's tools take a silent worker for dead.
         results_ttl: Seconds for which results are kept, where the job does not say.
@@ -48,20 +48,20 @@ class PlainOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:
-    """What `drain work` has been told.
+    """Options of one `drain work`.
 
     Attributes:
-        queues: Names of the queues, the first of which comes first.
-        processes: How many work at the same time.
-        prefetch: How many jobs each takes at a time; None: as many as it is about to run.
-        concurrency: How many `async def` jobs each runs at once.
-        grace_seconds: What runs when the worker is told to stop has so long to end.
-        max_jobs: After so many a process is replaced; None for never.
-        max_memory_mb: As soon as it has more megabytes resident, likewise.
-        max_idle_seconds: A process ends that has had no job for so long; None for never.
+        queues: Names of the queues, the most urgent first.
+        processes: Number of worker processes.
+        prefetch: Jobs that a process takes at a time; None: as many as it is about to run.
+        concurrency: `async def` jobs that a process runs at once.
+        grace_seconds: Grace period of jobs that run when the worker gets the signal to stop.
+        max_jobs: Jobs after which a process is replaced; None for no limit.
+        max_memory_mb: Resident megabytes above which a process is replaced; None for no limit.
+        max_idle_seconds: Seconds without a job after which a process ends; None for no limit.
         burst: End when the queues are empty.
         metrics_host, metrics_port: Where to serve HTTP for machines; port 0 for nowhere.
-        plain: How plain RQ jobs are run.
+        plain: Options of plain RQ jobs.
     """
 
     queues: Sequence[str]

@@ -1,8 +1,8 @@
-"""PostgreSQL and Redis, as the threads of one process find them: a line when one goes away, and one when it is back.
+"""State of PostgreSQL and Redis in one process: one log line when a store goes away, and one when it is back.
 
-Each thread that asks a store says here how that went. The first failure of a store is the line, whichever thread has
-noticed, and the first success after the last failure is the other line. A server that answers, and refuses one
-statement, is not away: whoever asked logs that itself.
+Each thread that asks a store reports here how that went. The first failure of a store is logged, whichever thread has
+noticed, and so is the first success after the last failure. A server that answers, and refuses one statement, is not
+away: the thread that asked logs that itself.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from drain.errors import UnavailableError
 log = logging.getLogger(__name__)
 
 POSTGRES, REDIS = "PostgreSQL", "Redis"
-# SQLSTATEs of a server that answers: a statement was canceled or waited for a lock for too long, or had to give way to
-# another one, or the server is out of disk or memory.
+# SQLSTATEs of a server that answers: a statement was canceled, waited too long for a lock, or was aborted for another
+# one; or the server is out of disk or memory.
 _ANSWERS = {"57014", "55P03", "40001", "40P01", "53100", "53200"}
 # Shortest time after the one line of a store before the next outage of it is logged, should it come and go.
 _QUIET_SECONDS = 5.0
-# Upper bound for an error of a connection that was closed while nobody used it: the next connection tells.
+# Upper bound of the time in which a connection fails that was closed while it was idle: the next connection shows
+# whether the store is away.
 _STALE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 5.0
 _FIRST_ANSWER_SECONDS = 15.0
@@ -40,7 +41,7 @@ class Stores:
     """The state of both stores; safe to use from several threads.
 
     Args:
-        changed: Called with the names of those that are away, whenever that changes.
+        changed: Called with the names of the stores that are away, whenever that changes.
     """
 
     def __init__(self, changed: Callable[[Collection[str]], None] = lambda _: None) -> None:
@@ -53,15 +54,15 @@ class Stores:
         self._left = 0
 
     def is_away(self, store: str) -> bool:
-        """Whether nobody has reached the store since somebody failed to."""
+        """Return whether no thread has reached the store since one failed to."""
         return store in self._away
 
     def failed(self, error: UnavailableError, *, by_loop: bool = False) -> None:
-        """Somebody could not reach a store.
+        """Report that a store could not be reached.
 
         Args:
-            error: What was raised; its text is part of the line.
-            by_loop: Reported by a loop that goes on asking: only its own success says that Redis takes its commands.
+            error: Its text is part of the log line.
+            by_loop: Reported by a loop that goes on asking: only its own success shows that Redis takes its commands.
         """
         store = REDIS if str(error).startswith(REDIS) else POSTGRES
         now = monotonic()
@@ -79,7 +80,7 @@ class Stores:
             self._changed(tuple(self._away))
 
     def answered(self, store: str, began: float, *, by_loop: bool = False) -> None:
-        """A store has answered what it was asked at `began`, by the monotonic clock."""
+        """Report that a store has answered a request that was sent at `began`, by the monotonic clock."""
         if store not in self._away:
             return
         with self._lock:
@@ -101,7 +102,7 @@ class Stores:
         self._changed(tuple(self._away))
 
     def leave(self, count: int, error: UnavailableError) -> None:
-        """Jobs were left to redelivery because of an error; in an outage the line that ends it says how many."""
+        """Report that jobs were left to redelivery because of an error; the line that ends an outage counts them."""
         if is_outage(error):
             with self._lock:
                 self._left += count
@@ -121,7 +122,7 @@ def _left(count: int) -> str:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether a store is away, and has not only refused what it was asked."""
+    """Return whether a store is away, and has not only refused one request."""
     if not isinstance(error, UnavailableError):
         return False
     cause = error.__cause__ or error.__context__
@@ -131,15 +132,15 @@ def is_outage(error: BaseException) -> bool:
 
 
 def is_stale(began: float) -> bool:
-    """Whether a failure of an open connection came so soon that it had been closed before: that is no outage."""
+    """Return whether an open connection failed so soon that it had been closed before: that is no outage."""
     return monotonic() - began < _STALE_SECONDS
 
 
 class QuietWhileAway(logging.Filter):
-    """Drops what RQ says again and again of a Redis that it cannot reach.
+    """Filter of the lines that RQ logs again and again about a Redis that it cannot reach.
 
     Args:
-        stores: The state of Redis, of which RQ's lines are a report; None if another process logs it.
+        stores: State of Redis, of which RQ's lines are a report; None if another process logs it.
     """
 
     def __init__(self, stores: Stores | None = None) -> None:
@@ -147,7 +148,7 @@ class QuietWhileAway(logging.Filter):
         self._stores = stores
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is to be logged."""
+        """Return whether a record is logged."""
         arguments = record.args if isinstance(record.args, tuple) else ()
         causes = [each for each in arguments if isinstance(each, _redis_errors())]
         if causes and self._stores is not None:
@@ -156,7 +157,7 @@ class QuietWhileAway(logging.Filter):
 
 
 def ask_once(settings: Settings) -> None:
-    """Return if PostgreSQL has our schema, and Redis answers.
+    """Ask both stores once: return if PostgreSQL has the schema of job-drain, and Redis answers.
 
     Raises:
         UnavailableError: One of them is away.
@@ -174,7 +175,7 @@ def ask_once(settings: Settings) -> None:
 
 
 def wait_for(settings: Settings, waits: Callable[[str | None], None]) -> None:
-    """Return when both stores answer; one log line says that they do not, and one that they do.
+    """Wait until both stores answer; one log line reports that they do not, and one that they do.
 
     Args:
         settings: Where they are.
@@ -203,7 +204,7 @@ def wait_for(settings: Settings, waits: Callable[[str | None], None]) -> None:
 
 @contextmanager
 def answering(stores: Stores, store: str, *, by_loop: bool = False) -> Iterator[None]:
-    """Report how the block went, which asks a store.
+    """Report whether the block, which asks a store, succeeded.
 
     Raises:
         UnavailableError, redis.RedisError: As the block.

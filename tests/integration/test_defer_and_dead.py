@@ -146,8 +146,8 @@ def test_a_deferral_whose_answer_was_lost_counts_once(
     defer = outcomes.defer
     answers: list[bool] = []
 
-    def lose_the_first_answer(*given: Any) -> bool:
-        answers.append(defer(*given))
+    def lose_the_first_answer(*given: Any, **more: Any) -> bool:
+        answers.append(defer(*given, **more))
         if len(answers) == 1:
             raise psycopg.OperationalError("server closed the connection unexpectedly")
         return answers[-1]

@@ -123,9 +123,9 @@ def test_what_an_interrupted_job_raises_decides_only_if_it_says_what_is_to_becom
     shop: Workshop, error: BaseException, word: str
 ) -> None:
     def act() -> None:
-        from workers import current_job
+        from workers.context.current import current_attempt
 
-        current_job()._lease.stopped = True
+        current_attempt().interruption.stopped = True
         raise error
 
     assert shop.worker.execute(shop.delivered(act)) == word
@@ -150,16 +150,16 @@ def test_the_child_of_an_isolated_job_hears_from_its_parent_why_it_is_to_end(
     shop: Workshop, error: Exception, stopped: bool, word: str
 ) -> None:
     def act() -> None:
-        from workers import current_job
+        from workers.context.current import current_attempt
 
-        lease = current_job()._lease
+        interruption = current_attempt().interruption
         with mmap.mmap(-1, isolation._ORDER_BYTES) as order:
-            lease.ordered, lease.stopped = error, stopped
-            isolation._give(order, lease)
-            lease.ordered, lease.stopped = None, False
-            isolation._obey(order, lease)
-        assert str(lease.ordered) == str(error)
-        assert lease.ordered is not None
-        raise lease.ordered
+            interruption.ordered, interruption.stopped = error, stopped
+            isolation._give(order, interruption)
+            interruption.ordered, interruption.stopped = None, False
+            isolation._obey(order, interruption)
+        assert str(interruption.ordered) == str(error)
+        assert interruption.ordered is not None
+        raise interruption.ordered
 
     assert shop.worker.execute(shop.delivered(act)) == word

@@ -26,6 +26,7 @@ from tests.helpers import PATIENCE_SECONDS, ROOT, environment, ids_in, new_enque
 from tests.inprocess_worker import FOREVER_SECONDS, HEARTBEAT_SECONDS, Workshop, leave
 from tests.proxy import Proxy, proxied
 from workers import Dead, Defer, LeaseLostError, current_job, psycopg_transaction, transaction
+from workers.context.current import current_attempt
 from workers.entry import Worker
 
 QUICK: dict[str, Any] = {"lease_seconds": 30, "heartbeat_seconds": HEARTBEAT_SECONDS, "timeout_seconds": 60}
@@ -849,11 +850,11 @@ def test_a_heartbeat_after_a_commit_whose_answer_was_lost_does_not_say_that_the_
     proxy, shop = between
 
     def act() -> None:
-        watched = current_job()._lease
+        watched = current_attempt().lease
         with suppress(sqlalchemy.exc.OperationalError, psycopg.OperationalError), block() as session:
             leave(session, "written")
             proxy.lose = b"COMMIT"
-        wait_until(lambda: watched.settling or watched.lost)
+        wait_until(lambda: watched.ending or watched.lost)
 
     job_id = shop.delivered(act, **QUICK)
     assert shop.work(job_id) == "finished"

@@ -37,10 +37,11 @@ from tests.helpers import (
 from tests.inprocess_worker import FOREVER_SECONDS, HEARTBEAT_SECONDS, NAME, SHORT_LEASE_SECONDS, Workshop
 from tests.proxy import proxied
 from workers import LeaseLostError, current_job, job, transaction
+from workers.context.current import Attempt, current_attempt
 from workers.entry import Worker
-from workers.lease import lease
+from workers.lease import interruption
+from workers.lease.extension import Extender
 from workers.lease.heartbeat import Heartbeat
-from workers.lease.lease import Lease
 
 QUICK: dict[str, Any] = {
     "lease_seconds": 30,
@@ -118,8 +119,8 @@ def test_a_heartbeat_comes_three_times_in_a_lease_unless_the_registration_says_o
         monkeypatch.setattr("drain.jobs.registry._jobs", {})
 
     def beating() -> float:
-        watching = current_job()._lease
-        return round(watching.beat_at - watching.extended, 3)
+        lease = current_attempt().lease
+        return round(lease.beat_at - lease.extended_at, 3)
 
     lease_of(lease_seconds=60)
     lease_of(lease_seconds=60, heartbeat_seconds=7)
@@ -177,7 +178,7 @@ def test_a_heartbeat_that_hangs_as_the_job_ends_is_broken_off(
         connection.execute("SELECT pg_sleep(%s)", [FOREVER_SECONDS])
 
     def act() -> None:
-        current_job()._lease.heartbeat = FOREVER_SECONDS
+        current_attempt().lease.heartbeat_seconds = FOREVER_SECONDS
         wait_until(lambda: shop.backends("drain lease", state="active"))
 
     monkeypatch.setattr(leases, "extend_many", hang)
@@ -349,8 +350,8 @@ def test_a_job_that_uses_the_alarm_for_itself_gets_none_of_ours(shop: Workshop) 
         signal.signal(signal.SIGALRM, lambda number, _: rang.append(number))
         shop.take_over(job_id)
         wait_until(lambda: current_job().lease_lost)
-        beats = current_job()._lease.interrupt_at
-        wait_until(lambda: current_job()._lease.interrupt_at > beats)
+        beats = current_attempt().interruption.due_at
+        wait_until(lambda: current_attempt().interruption.due_at > beats)
 
     job_id = shop.delivered(act, **QUICK)
     handler = signal.getsignal(signal.SIGALRM)
@@ -362,7 +363,7 @@ def test_a_job_that_uses_the_alarm_for_itself_gets_none_of_ours(shop: Workshop) 
 def test_a_job_that_goes_on_after_it_lost_its_lease_is_told_again_and_again(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "AGAIN_SECONDS", HEARTBEAT_SECONDS)
+    monkeypatch.setattr(interruption, "AGAIN_SECONDS", HEARTBEAT_SECONDS)
     told: list[bool] = []
 
     def act() -> None:
@@ -547,9 +548,9 @@ def test_a_job_that_goes_on_after_its_transaction_is_neither_extended_nor_told_t
 ) -> None:
     beats: list[float] = []
     extensions: list[int] = []
-    beat, extend = Heartbeat._beat, leases.extend_many
-    monkeypatch.setattr(Heartbeat, "_beat", lambda self, *held: beats.append(held[1]) or beat(self, *held))  # type: ignore[func-returns-value]
-    monkeypatch.setattr(leases, "extend_many", lambda *given: extensions.append(1) or extend(*given))  # type: ignore[func-returns-value]
+    beat, extend = Extender.extend, leases.extend_many
+    monkeypatch.setattr(Extender, "extend", lambda self, *held: beats.append(held[1]) or beat(self, *held))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(leases, "extend_many", lambda *claims: extensions.append(1) or extend(*claims))  # type: ignore[func-returns-value]
 
     def act() -> None:
         with transaction():
@@ -602,14 +603,15 @@ def test_all_leases_that_are_held_are_extended_by_one_statement(
     ids = [shop.deliver(registered) for _ in range(3)]
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
         won = claims.claim_many(connection, ids, worker="w", limits=registry.limits())
-    held: list[Lease] = []
+    held: list[Attempt] = []
     heartbeat = Heartbeat(shop.database_url, held.copy)
-    held += [Lease(claim, registered.job_options, time.monotonic(), heartbeat) for claim in won]
-    began = [lease.expires_at for lease in held]
+    held += [Attempt(claim, time.monotonic(), heartbeat, shop.database_url) for claim in won]
+    kept = [attempt.lease for attempt in held]
+    began = [lease.expires_at for lease in kept]
     try:
-        for lease in held:
-            heartbeat.watch(lease)
-        wait_until(lambda: all(lease.expires_at > before for lease, before in zip(held, began, strict=True)))
+        for lease in kept:
+            heartbeat.wake_by(lease.beat_at)
+        wait_until(lambda: all(lease.expires_at > before for lease, before in zip(kept, began, strict=True)))
     finally:
         heartbeat.stop()
     assert all(each == set(ids) for each in asked)

@@ -157,11 +157,9 @@ def taking(
     """A taker that fills a hand which nobody empties; at the end it gives back what it has taken."""
     options = WorkOptions(queues=queues, prefetch=prefetch)
     inbox = Inbox(options, Journal())
-    database, heartbeat = Database(database_url), Heartbeat(database_url, inbox.leases)
+    database, heartbeat = Database(database_url), Heartbeat(database_url, inbox.attempts)
     with closing(Consumer(redis_url, NAMESPACE, queues)) as consumer:
-        fetcher = Fetcher(
-            inbox, consumer, database, heartbeat, AsyncLoop(inbox, database_url, 1), RQBooks(), burst=False
-        )
+        fetcher = Fetcher(inbox, consumer, database, heartbeat, AsyncLoop(inbox, 1), RQBooks(), burst=False)
         thread = threading.Thread(target=fetcher.run)
         thread.start()
         try:

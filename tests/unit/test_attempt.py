@@ -15,18 +15,18 @@ from uuid import UUID
 import pytest
 
 from drain.jobs import registry
-from drain.jobs.options import JobOptions
 from drain.tables.claims import Claim
 from tests.helpers import wait_until
-from workers import Defer, job
-from workers.context.current import CurrentJob
+from workers import Dead, Defer, current_job, job
+from workers.context.current import Attempt
 from workers.errors import JobTimeoutError, LeaseLostError
-from workers.execution import attempt
-from workers.execution.attempt import interruptible
-from workers.execution.outcome import Failed, Finished, Outcome, Unreadable
-from workers.lease import lease as leases
+from workers.execution import alarm as alarms
+from workers.execution.alarm import interruptible
+from workers.execution.attempt import run as run_here
+from workers.execution.attempt import run_in_loop
+from workers.execution.outcome import Deferred, Failed, Finished, GaveUp, Outcome, Unreadable
+from workers.lease import interruption
 from workers.lease.heartbeat import Heartbeat
-from workers.lease.lease import Lease
 
 NAME = "tests.act"
 FOREVER_SECONDS = 60
@@ -70,10 +70,20 @@ def claim(args: str = "[]", kwargs: str = "{}", *, name: str = NAME, timeout_sec
 
 def run(claimed: Claim) -> Outcome:
     """The attempt of a claim whose lease is long enough to need no extension."""
-    heartbeat = Heartbeat("postgresql://nowhere", lambda: [lease])
-    lease = Lease(claimed, JobOptions(), time.monotonic(), heartbeat)
+    heartbeat = Heartbeat("postgresql://nowhere", lambda: [attempt])
+    attempt = Attempt(claimed, time.monotonic(), heartbeat, "postgresql://nowhere")
     try:
-        return attempt.run(CurrentJob(claimed, lease, "postgresql://nowhere"))
+        return run_here(attempt)
+    finally:
+        heartbeat.stop()
+
+
+def run_in_the_loop(claimed: Claim) -> Outcome:
+    """The same attempt, by the runner of the event loop."""
+    heartbeat = Heartbeat("postgresql://nowhere", lambda: [attempt])
+    attempt = Attempt(claimed, time.monotonic(), heartbeat, "postgresql://nowhere")
+    try:
+        return asyncio.run(run_in_loop(attempt))
     finally:
         heartbeat.stop()
 
@@ -244,6 +254,15 @@ def test_arguments_that_do_not_fit_are_told_with_the_signature_and_nothing_is_ca
     assert calls == []
 
 
+def test_arguments_that_do_not_fit_an_async_def_are_told_with_the_signature_in_the_event_loop_too() -> None:
+    @job(name=NAME)
+    async def act(left: int) -> None: ...
+
+    outcome = failed(run_in_the_loop(claim("[1, 2]")))
+    assert outcome.error["type"] == "workers.errors.ArgumentsDoNotFitError"
+    assert f"{NAME}(left: int) -> None: too many positional arguments" in outcome.error["message"]
+
+
 def test_a_function_whose_signature_nobody_knows_is_called_all_the_same() -> None:
     counts: dict[str, int] = {}
     job(name=NAME)(counts.update)
@@ -297,7 +316,7 @@ def test_a_function_that_runs_for_too_long_is_interrupted_and_has_failed() -> No
 
 
 def come_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attempt, leases):
+    for module in (alarms, interruption):
         monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
 
 
@@ -356,7 +375,7 @@ def test_an_alarm_that_comes_when_the_block_has_ended_raises_nothing(error: Exce
         signal.raise_signal(signal.SIGALRM)
         ended.append(True)
 
-    def act(_: object) -> None:
+    def act(*_: object) -> None:
         if error:
             raise error
 
@@ -370,7 +389,7 @@ def test_an_alarm_at_whatever_instruction_the_function_ends_leaves_no_alarm() ->
     outcomes = set()
     for turn in range(20_000):
         try:
-            interruptible(lambda _: None, 1e-6 * (1 + turn % 100))
+            interruptible(lambda *_: None, 1e-6 * (1 + turn % 100))
             outcomes.add("in time")
         except JobTimeoutError:
             outcomes.add("too late")
@@ -381,7 +400,7 @@ def test_an_alarm_at_whatever_instruction_the_function_ends_leaves_no_alarm() ->
 
 def test_a_watch_that_cannot_be_ended_leaves_no_alarm_either() -> None:
     with pytest.raises(OSError, match="no end"):
-        interruptible(lambda _: None, FOREVER_SECONDS, end=lambda: fail("no end"))
+        interruptible(lambda *_: None, FOREVER_SECONDS, end=lambda: fail("no end"))
 
 
 def test_a_function_that_ends_in_time_leaves_no_alarm() -> None:
@@ -393,7 +412,7 @@ def test_a_function_that_ends_in_time_leaves_no_alarm() -> None:
 
 def test_a_function_that_raises_leaves_no_alarm_either() -> None:
     with pytest.raises(OSError, match="its own"):
-        interruptible(lambda _: fail("its own"), FOREVER_SECONDS)
+        interruptible(lambda *_: fail("its own"), FOREVER_SECONDS)
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
@@ -403,9 +422,9 @@ def test_the_longest_timeout_of_the_schema_can_be_set() -> None:
     assert remaining[0] > 2**30
 
 
-def look(remaining: list[float]) -> Callable[[object], None]:
+def look(remaining: list[float]) -> Callable[..., None]:
     """A function that notes what is left of the time."""
-    return lambda _: remaining.append(signal.getitimer(signal.ITIMER_REAL)[0])
+    return lambda *_: remaining.append(signal.getitimer(signal.ITIMER_REAL)[0])
 
 
 @contextlib.contextmanager
@@ -439,7 +458,7 @@ def test_an_alarm_that_came_due_in_the_meantime_rings_afterwards() -> None:
         due = time.monotonic() + 0.05
         meanwhile: list[float] = []
 
-        def act(_: object) -> None:
+        def act(*_: object) -> None:
             wait_until(lambda: time.monotonic() > due)
             meanwhile.extend(rang)
 
@@ -452,7 +471,7 @@ def test_an_alarm_that_was_set_before_goes_on_after_a_timeout() -> None:
     with alarm(1000):
         outer = signal.getsignal(signal.SIGALRM)
         with pytest.raises(JobTimeoutError):
-            interruptible(lambda _: time.sleep(FOREVER_SECONDS), 0.01)
+            interruptible(lambda *_: time.sleep(FOREVER_SECONDS), 0.01)
         remaining, _ = signal.getitimer(signal.ITIMER_REAL)
         assert signal.getsignal(signal.SIGALRM) is outer
         assert remaining > FOREVER_SECONDS
@@ -492,6 +511,28 @@ def test_the_traceback_of_an_async_job_begins_at_its_own_function() -> None:
         fail("no disk")
 
     assert traceback_of(run(claim()))[1].endswith(", in act")
+
+
+@pytest.mark.parametrize("runner", [run, run_in_the_loop])
+def test_both_runners_in_this_process_come_to_the_same_outcomes(runner: Callable[[Claim], Outcome]) -> None:
+    async def act(what: str) -> None:
+        assert current_job().id == 1
+        await asyncio.sleep(0)
+        if what == "defer":
+            raise Defer(5)
+        if what == "die":
+            raise Dead("enough")
+        if what == "hang":
+            await asyncio.sleep(FOREVER_SECONDS)
+
+    job(name=NAME)(act)
+    assert runner(claim('["return"]')) == Finished()
+    assert runner(claim('["defer"]')) == Deferred(5.0)
+    assert isinstance(runner(claim('["die"]')), GaveUp)
+    assert isinstance(runner(claim("[")), Unreadable)
+    late = failed(runner(claim('["hang"]', timeout_seconds=1)))
+    assert late.error["type"] == "workers.errors.JobTimeoutError"
+    assert failed(runner(claim(name="unknown"))).error["type"] == "workers.errors.NotRegisteredError"
 
 
 def test_the_traceback_of_a_job_that_took_too_long_ends_at_the_line_where_it_was() -> None:

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 
-from drain.jobs import registry
 from drain.tables import outcomes
 from drain.tables.claims import Claim
 from drain.wire import Consumer
@@ -20,7 +19,6 @@ from workers.execution.outcome import FINISHED
 from workers.handover.journal import Journal
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
-from workers.lease.lease import Lease
 from workers.options import WorkOptions
 from workers.process import finisher
 from workers.process.finisher import Finisher
@@ -89,15 +87,16 @@ def finishing(stores: Stores) -> Iterator[Inbox]:
 
 def taken(inbox: Inbox, *ids: int) -> list[ClaimedJob]:
     now = datetime.now(UTC)
-    heartbeat = Heartbeat("", inbox.leases)
+    heartbeat = Heartbeat("", inbox.attempts)
     for job_id in ids:
         claim = Claim(
             *(job_id, "tests.act", "[]", "{}", "default", None, None, 1, 0, 60, 30.0, 1, now, False, False),
             *(None, UUID(int=0)),
         )
         slot = inbox.journal.take(job_id, 1, 0)
-        lease = Lease(claim, registry.options(claim.job_name), 0.0, heartbeat)
-        inbox.held[job_id] = ClaimedJob(claim, f"rq-{job_id}", lease, slot, None, 0.0)
+        inbox.held[job_id] = ClaimedJob(
+            claim, 0.0, heartbeat, "", rq_id=f"rq-{job_id}", slot=slot, taken_at=0.0
+        )
     inbox.accept([inbox.held[job_id] for job_id in ids], [])
     return [inbox.held[job_id] for job_id in ids]
 

@@ -1,6 +1,5 @@
-"""What becomes of an attempt: how an error is told, and how long the next attempt waits."""
+"""Outcome of an attempt: its error as texts that PostgreSQL can store and people can read."""
 
-import random
 from typing import TypeVar
 
 import pytest
@@ -15,56 +14,10 @@ from workers.execution.outcome import (
     Unreadable,
     describe,
     in_ascii,
-    wait_seconds,
 )
 
 OPTIONS = JobOptions(retry_base_seconds=2, retry_cap_seconds=3600)
 E = TypeVar("E", bound=BaseException)
-BOUNDS = {1: (1, 2), 2: (2, 4), 3: (4, 8), 10: (512, 1024), 12: (1800, 3600), 13: (1800, 3600)}
-HUGE = [64, 65, 1_000, 1_100, 10**9, 10**18]
-
-
-@pytest.fixture
-def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
-
-
-@pytest.mark.parametrize(("attempts", "bounds"), BOUNDS.items())
-def test_the_wait_lies_between_half_of_the_step_and_all_of_it(attempts: int, bounds: tuple[int, int]) -> None:
-    waits = [wait_seconds(attempts, OPTIONS) for _ in range(500)]
-    lowest, highest = bounds
-    assert lowest <= min(waits) <= max(waits) <= highest
-
-
-def test_jobs_that_failed_together_do_not_come_back_together() -> None:
-    waits = {wait_seconds(5, OPTIONS) for _ in range(100)}
-    assert len(waits) > 90
-    assert max(waits) - min(waits) > 0.25 * 32
-
-
-@pytest.mark.usefixtures("no_jitter")
-def test_the_wait_doubles_with_each_failure_until_it_reaches_the_cap() -> None:
-    waits = [wait_seconds(attempts, JobOptions(retry_cap_seconds=30)) for attempts in range(1, 8)]
-    assert waits == [2, 4, 8, 16, 30, 30, 30]
-
-
-@pytest.mark.usefixtures("no_jitter")
-@pytest.mark.parametrize("attempts", HUGE)
-def test_the_wait_is_the_cap_however_often_the_job_failed(attempts: int) -> None:
-    assert wait_seconds(attempts, OPTIONS) == 3600
-
-
-@pytest.mark.usefixtures("no_jitter")
-def test_a_name_that_nobody_registered_waits_as_the_defaults_say() -> None:
-    assert [wait_seconds(attempts, None) for attempts in (1, 2, 100)] == [2, 4, 3600]
-
-
-@pytest.mark.parametrize("attempts", [*HUGE, 0])
-def test_the_longest_policy_that_a_registration_takes_overflows_nothing(attempts: int) -> None:
-    year = 365 * 24 * 3600
-    for base in (year, 1e-300):
-        options = JobOptions(retry_base_seconds=base, retry_cap_seconds=year)
-        assert 0 <= wait_seconds(attempts, options) <= year
 
 
 def test_an_error_is_told_by_type_message_and_traceback() -> None:

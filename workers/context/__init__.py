@@ -1,1 +1,13 @@
-"""workers/context."""
+"""What a running job may ask for: its own claim, and a transaction that commits together with its finish.
+
+In the order in which a job passes:
+
+    current       the attempt that is running here, and `current_job()`, the part of it that a job may see
+    transaction   `transaction()`: the writes of the job and its finish in one commit
+    session       the SQLAlchemy session of that transaction
+    connection    the psycopg connection of that transaction, and of the next job's
+
+What always holds here: a transaction of a job commits once, with the job's finish, or not at all. A job whose lease
+another worker has taken cannot commit. The transaction belongs to the process that began it. Nothing here is imported
+or opened for a job that asks for nothing.
+"""

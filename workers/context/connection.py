@@ -14,12 +14,13 @@ from psycopg.rows import tuple_row
 
 from drain.database import postgres
 from drain.tables import outcomes
-from workers.context.current import CurrentJob
+from workers.context.current import Attempt
 from workers.errors import JobTimeoutError, LeaseLostError, TransactionError, WorkerStoppedError
 
 if TYPE_CHECKING:
     import sqlalchemy
 
+# Timeout for the cancellation of a statement.
 _CANCEL_SECONDS = 5.0
 
 
@@ -27,26 +28,26 @@ class JobConnection(psycopg.Connection[Any]):
     """Commits with the finish of a job, and at no other time.
 
     Attributes:
-        finishing: The job whose finish goes with the next commit; None while there is to be no commit.
+        finishing: The attempt whose job is finished by the next commit; None while there is to be no commit.
     """
 
-    finishing: CurrentJob | None = None
+    finishing: Attempt | None = None
     _pid = 0
     _savepoints = 0
     _as_opened: tuple[object, ...] = ()
 
     def be_ready(self) -> None:
-        """Begin transactions from now on; the settings are what `is_fit` asks for."""
+        """Begin transactions from now on, and note the settings with which `is_fit` compares."""
         self.autocommit = False
         self._pid = os.getpid()
         self._as_opened = self._settings()
 
     def is_fit(self) -> bool:
-        """Whether nothing that was done on it is left: for the next job."""
+        """Return whether the connection is as it was opened, and so fit for the next job."""
         if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE or self._savepoints:
             return False
-        # The server has nothing to say on an idle connection but that it ends it. Looking costs a microsecond, and
-        # asking, as SQLAlchemy's `pool_pre_ping` does, two of the exchanges of a job.
+        # All that the server sends on an idle connection is that it ends the session. Polling costs a microsecond;
+        # a query, as by SQLAlchemy's `pool_pre_ping`, costs two of the exchanges of a job.
         looking = select.poll()
         looking.register(self, select.POLLIN)
         return self._settings() == self._as_opened and not looking.poll(0)
@@ -56,10 +57,11 @@ class JobConnection(psycopg.Connection[Any]):
 
         Raises:
             LeaseLostError: Somebody else has claimed the job; everything is rolled back.
-            TransactionError: Nobody has asked for the finish yet; or it has come already; or something is still open.
+            TransactionError: The block of the transaction has not ended; or the job is finished already; or a savepoint
+                or a pipeline is still open.
         """
-        job = self.finishing
-        if job is None:
+        attempt = self.finishing
+        if attempt is None:
             raise too_early()
         if os.getpid() != self._pid:
             raise TransactionError(
@@ -70,24 +72,25 @@ class JobConnection(psycopg.Connection[Any]):
                 "a transaction() or pipeline() of psycopg's is still open within the transaction of the job; "
                 "all of it is rolled back"
             )
-        # The job has had its way with what these make of a row.
+        claim = attempt.claim
+        # The job may have replaced these factories; reset them.
         self.row_factory, self.cursor_factory = tuple_row, psycopg.Cursor
         try:
-            job.finished = outcomes.finish_and_commit(self, job.id, job.fencing_token)
+            attempt.finished = outcomes.finish_and_commit(self, claim.id, claim.fencing_token)
         except psycopg.errors.SerializationFailure as error:
             error.add_note(
                 "A heartbeat has extended the job's lease since the transaction took its snapshot."
             )
             raise
-        if job.finished:
+        if attempt.finished:
             return
-        if outcomes.is_finished(self, job.id, job.fencing_token):
-            job.finished = True
+        if outcomes.is_finished(self, claim.id, claim.fencing_token):
+            attempt.finished = True
             raise TransactionError(
-                f"job {job.id} was finished by its first transaction(), whose commit was not answered; "
+                f"job {claim.id} was finished by its first transaction(), whose commit was not answered; "
                 "this one is rolled back"
             )
-        raise LeaseLostError(f"job {job.id} has been claimed by somebody else; its writes are rolled back")
+        raise LeaseLostError(f"job {claim.id} has been claimed by another worker; its writes are rolled back")
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
         """Refuse to let each statement commit by itself."""
@@ -106,7 +109,7 @@ class JobConnection(psycopg.Connection[Any]):
         savepoint_name: str | None = None,
         force_rollback: bool = False,  # noqa: FBT001, FBT002  (psycopg's own)
     ) -> Iterator[psycopg.Transaction]:
-        """A savepoint, always."""
+        """Begin a savepoint, never a transaction."""
         if self.info.transaction_status == TransactionStatus.IDLE:
             # With nothing begun, psycopg would begin a transaction here, and commit it at the end of the block.
             self.execute("SELECT")
@@ -137,7 +140,7 @@ class JobConnection(psycopg.Connection[Any]):
 
 
 def too_early() -> TransactionError:
-    """What whoever commits by himself is told."""
+    """Return the error of a job that begins or commits by itself."""
     return TransactionError(
         "the transaction of a job begins and commits by itself, together with the job's finish; use begin_nested(), or "
         "psycopg's transaction(), for savepoints, and a session of your own for what is to be committed earlier"
@@ -151,7 +154,7 @@ _kept: dict[tuple[int, str], list[JobConnection]] = {}
 
 @contextmanager
 def bare(database_url: str) -> Iterator[JobConnection]:
-    """A connection with no transaction open; if the block ends well, this process keeps one for its next job."""
+    """Yield a connection with no transaction open; if the block succeeds, this process keeps one for its next job."""
     kept = _kept.setdefault((os.getpid(), database_url), [])
     connection = _one_of(kept) or _connect(database_url)
     try:
@@ -160,7 +163,7 @@ def bare(database_url: str) -> Iterator[JobConnection]:
         # A refused commit, or a signal in the middle of anything, may have left its transaction open.
         connection.close()
         raise
-    # As many as there are `async def` jobs at once may be in use.
+    # Each `async def` job that runs may use a connection; one is enough to keep.
     if kept or not connection.is_fit():
         connection.close()
     else:
@@ -179,8 +182,8 @@ def _one_of(kept: list[JobConnection]) -> JobConnection | None:
 
 
 def engine(database_url: str) -> sqlalchemy.Engine:
-    """What the sessions of this process get their connections of; it keeps one, as `bare` does."""
-    # Here, since it takes longer to import than all the rest, and most jobs have no session.
+    """Return the engine of this process' sessions; its pool keeps one connection, as `bare` does."""
+    # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
     import sqlalchemy
 
     key = (os.getpid(), database_url)
@@ -188,7 +191,7 @@ def engine(database_url: str) -> sqlalchemy.Engine:
         _engines[key] = sqlalchemy.create_engine(
             "postgresql+psycopg://",
             creator=lambda: _connect(database_url),
-            # One is kept.
+            # The pool keeps one connection.
             pool_size=1,
             max_overflow=-1,
         )
@@ -197,12 +200,12 @@ def engine(database_url: str) -> sqlalchemy.Engine:
 
 
 def driver_of(connection: sqlalchemy.Connection) -> JobConnection:
-    """What is below a connection of `engine`."""
+    """Return the psycopg connection below a connection of `engine`."""
     return cast(JobConnection, connection.connection.driver_connection)
 
 
 def close_all() -> None:
-    """Close what this process has kept."""
+    """Close the connections that this process has kept."""
     for (pid, _), made in _engines.items():
         if pid == os.getpid():
             made.dispose()
@@ -215,11 +218,11 @@ def _replace_what_is_not_fit(connection: JobConnection, _record: object, _proxy:
     if not connection.is_fit():
         import sqlalchemy
 
-        raise sqlalchemy.exc.DisconnectionError("it has ended, or is not as it was opened")
+        raise sqlalchemy.exc.DisconnectionError("the connection has ended, or is not as it was opened")
 
 
 def _connect(database_url: str) -> JobConnection:
-    # The job's statements may take as long as the job; but the locks of a machine that is gone are let go of.
+    # The job's statements may take as long as the job; but the server releases the locks of a machine that is gone.
     settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
     connection = cast(
         JobConnection, postgres.connect(database_url, "drain job", settings=settings, kind=JobConnection)

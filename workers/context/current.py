@@ -1,4 +1,4 @@
-"""What a running job can ask of its own claim."""
+"""The attempt that is running here, and `CurrentJob`, the part of it that a job may see."""
 
 from __future__ import annotations
 
@@ -6,9 +6,58 @@ from contextvars import ContextVar, Token
 from datetime import datetime
 from uuid import uuid5
 
+from drain.jobs import registry
+from drain.jobs.options import JobOptions
 from drain.tables.claims import Claim
 from workers.errors import NoCurrentJobError
+from workers.lease.interruption import Interruption, Watcher
 from workers.lease.lease import Lease
+
+_DEFAULT_OPTIONS = JobOptions()
+
+
+class Attempt:
+    """One attempt at a job, made where its claim is made.
+
+    Args:
+        claim: The claim.
+        asked_at: When the claim was asked for, by the monotonic clock.
+        watcher: Extends the lease, and interrupts the job when its time is over.
+        database_url: Where the job is.
+
+    Attributes:
+        claim: The claim.
+        job: The registered job; None if no function is registered under its name.
+        options: Of the registration; the defaults if there is none.
+        lease: Lease of the claim.
+        interruption: When and why the running job is interrupted.
+        database_url: Where the job is, and where its `transaction()` is executed.
+        finished: The job's `transaction()` has committed.
+        in_transaction: The job's `transaction()` is open, or was thrown away without having been ended.
+    """
+
+    __slots__ = (
+        *("claim", "database_url", "finished", "in_transaction", "interruption", "job", "lease", "options"),
+        "_current",
+    )
+
+    def __init__(self, claim: Claim, asked_at: float, watcher: Watcher, database_url: str) -> None:
+        self.claim = claim
+        self.job = job = registry.find(claim.job_name)
+        self.options = options = _DEFAULT_OPTIONS if job is None else job.job_options
+        self.lease = lease = Lease(claim, options, asked_at)
+        self.interruption = Interruption(lease, options, watcher)
+        self.database_url = database_url
+        self.finished = self.in_transaction = False
+        self._current: CurrentJob | None = None
+
+    @property
+    def current(self) -> CurrentJob:
+        """The part of this attempt that the job may see."""
+        # Made when a job asks for it, which most do not.
+        if self._current is None:
+            self._current = CurrentJob(self)
+        return self._current
 
 
 class CurrentJob:
@@ -23,16 +72,12 @@ class CurrentJob:
         attempt: 1 for the first. Deferrals do not count.
         fencing_token: Grows with each claim. A store that keeps the highest one it has seen, and refuses
             lower ones, is safe from workers that come back late.
-        finished: Its `transaction()` has committed.
-        in_transaction: Its `transaction()` is open, or was thrown away without having been ended.
     """
 
-    __slots__ = (
-        *("id", "name", "queue", "tag", "context", "attempt", "fencing_token", "finished", "in_transaction"),
-        *("_lease", "_database_url"),
-    )
+    __slots__ = ("_attempt", "attempt", "context", "fencing_token", "id", "name", "queue", "tag")
 
-    def __init__(self, claim: Claim, lease: Lease, database_url: str) -> None:
+    def __init__(self, attempt: Attempt) -> None:
+        claim = attempt.claim
         self.id = claim.id
         self.name = claim.job_name
         self.queue = claim.queue
@@ -40,62 +85,78 @@ class CurrentJob:
         self.context = claim.context
         self.attempt = claim.attempts
         self.fencing_token = claim.fencing_token
-        self.finished = False
-        self.in_transaction = False
-        self._lease = lease
-        self._database_url = database_url
+        self._attempt = attempt
 
     def __repr__(self) -> str:
         return f"<job {self.id} ({self.name}), attempt {self.attempt}>"
 
     @property
+    def finished(self) -> bool:
+        """True once its `transaction()` has committed."""
+        return self._attempt.finished
+
+    @property
+    def in_transaction(self) -> bool:
+        """True while its `transaction()` is open, or was thrown away without having been ended."""
+        return self._attempt.in_transaction
+
+    @property
     def key(self) -> str:
-        """The same for every attempt, and no other job has it: for services that take an idempotency key.
+        """Idempotency key: the same for every attempt, and no other job has it.
 
         Not even one that gets the same id, after a failover to an older replica or in a restored copy of the database:
         the key is made of the installation, the id, and a random value that the job was staged with.
         """
-        claim = self._lease.claim
+        claim = self._attempt.claim
         # Rows that were staged before version 2 of the schema have none, and keep the keys that they have shown.
         salt = "" if claim.salt is None else f" {claim.salt}"
         return str(uuid5(claim.installation, f"{claim.id}{salt}"))
 
     @property
     def lease_expires_at(self) -> datetime:
-        """Until when the lease holds by the database's clock; the heartbeat moves it on."""
-        return self._lease.expires_at
+        """End of the lease by the database's clock; each heartbeat moves it on."""
+        return self._attempt.lease.expires_at
 
     @property
     def lease_seconds_left(self) -> float:
-        """For how long the lease holds, as far as is known; 0 once it is lost or has run out."""
-        return self._lease.seconds_left()
+        """Seconds for which the lease holds, as far as is known; 0 once it is lost or has run out."""
+        return self._attempt.lease.seconds_left()
 
     @property
     def lease_lost(self) -> bool:
-        """Whether somebody else has claimed the job: then stop, nothing that you do can finish it."""
-        return self._lease.lost
+        """True once another worker has claimed the job: then stop, nothing that you do can finish it."""
+        return self._attempt.lease.lost
 
 
-_current: ContextVar[CurrentJob | None] = ContextVar("current_job", default=None)
+_running: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
 
 
 def current_job() -> CurrentJob:
-    """The job that is running in this context.
+    """Return the job that is running in this context.
 
     Raises:
         NoCurrentJobError: None is. A thread that a job starts by itself has a context of its own.
     """
-    job = _current.get()
-    if job is None:
+    return current_attempt().current
+
+
+def current_attempt() -> Attempt:
+    """Return the attempt that is running in this context.
+
+    Raises:
+        NoCurrentJobError: As `current_job`.
+    """
+    attempt = _running.get()
+    if attempt is None:
         raise NoCurrentJobError("no job is running here; this can be asked only inside of a job's function")
-    return job
+    return attempt
 
 
-def begin(job: CurrentJob) -> Token[CurrentJob | None]:
-    """Make `job` the current one, until `end`."""
-    return _current.set(job)
+def begin(attempt: Attempt) -> Token[Attempt | None]:
+    """Make an attempt the one that is running in this context, until `end`."""
+    return _running.set(attempt)
 
 
-def end(token: Token[CurrentJob | None]) -> None:
-    """Make the one current that was so before."""
-    _current.reset(token)
+def end(token: Token[Attempt | None]) -> None:
+    """Make the attempt that was running before `begin` the one that is running."""
+    _running.reset(token)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-# The engine's dialect, which it would import at the first connection.
+# The dialect of the engine, which would import it at the first connection.
 import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -36,12 +36,12 @@ class JobSession(Session):
 
 @contextmanager
 def session_of(database_url: str) -> Iterator[JobSession]:
-    """A session on a connection of `job_connection.engine`."""
+    """Yield a session on a connection of `connection.engine`."""
     with JobSession(engine(database_url), expire_on_commit=False) as session:
         try:
             yield session
         except BaseException:
-            # A refused commit, or a signal in the middle of anything, may leave the transaction open where
-            # the pool takes it for rolled back. Nothing of it may be left for the next one.
+            # A refused commit, or a signal in the middle of anything, may leave the transaction open where the pool
+            # takes it for rolled back. Nothing of it may be left for the next session.
             session.invalidate()
             raise

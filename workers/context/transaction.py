@@ -6,8 +6,12 @@
         with drain.transaction() as session:
             session.execute(update(Order).where(Order.id == order_id).values(settled=True))
 
-What is written on that session and the job's finish are one commit: both, exactly once, or neither. A job
-whose lease was taken over cannot finish, so what it wrote is rolled back.
+The writes on that session and the job's finish are one commit: both, exactly once, or neither. A job whose lease
+another worker has taken cannot finish, so its writes are rolled back.
+
+The order of writes: first the session is flushed, then the finish is executed under the token of the claim, then both
+are committed. So a stale token is noticed before anything is durable. From the flush on, a refused heartbeat is no sign
+of a lost lease: it may be the effect of the job's own finish.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import psycopg
 
 from drain.failpoints import FailurePoint, failpoint
 from workers.context.connection import JobConnection, bare, driver_of
-from workers.context.current import CurrentJob, current_job
+from workers.context.current import Attempt, current_attempt
 from workers.errors import TransactionError
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def transaction() -> Iterator[Session]:
-    """A session whose writes and the job's finish commit together, at the end of the block.
+    """Open a session whose writes and the job's finish commit together, at the end of the block.
 
     If the block raises, all of it is rolled back, and the job fails or retries as by any exception. Once it
     has committed, the job is finished, and whatever it does or raises afterwards changes nothing about that.
@@ -44,30 +48,30 @@ def transaction() -> Iterator[Session]:
         what it has loaded can still be read afterwards.
 
     Raises:
-        LeaseLostError: Somebody else has claimed the job; everything is rolled back.
+        LeaseLostError: Another worker has claimed the job; everything is rolled back.
         NoCurrentJobError: No job is running here.
         TransactionError: The job has, or had, its transaction already; or the block would commit by itself.
     """
     # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
     from workers.context.session import session_of
 
-    job = current_job()
-    with _its_only_one(job):
-        with session_of(job._database_url) as session:
+    attempt = current_attempt()
+    with _its_only_one(attempt):
+        with session_of(attempt.database_url) as session:
             yield session
             session.flush()
             failpoint(FailurePoint.WRITTEN)
-            with _finishing(job, driver_of(session.connection())):
+            with _finishing(attempt, driver_of(session.connection())):
                 session.commit_with_the_finish()
         failpoint(FailurePoint.FINISHED_AND_COMMITTED)
 
 
 @contextmanager
 def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
-    """As `transaction`, on a bare psycopg connection, which costs a job of one statement four fifths as much.
+    """Do as `transaction`, on a bare psycopg connection, which costs a job of one statement four fifths as much.
 
-    The connection is this job's until the block ends, and then the next one's: keep no handle of it. What a plain SET
-    has set stays; SET LOCAL ends with the transaction.
+    The connection is this job's until the block ends, and then the next one's: do not keep it. The effect of a plain
+    SET stays; SET LOCAL ends with the transaction.
 
     Yields:
         A connection on DRAIN_DATABASE_URL, in a transaction; its `transaction()` is a savepoint, and its `commit()`
@@ -76,49 +80,49 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
     Raises:
         LeaseLostError, NoCurrentJobError, TransactionError: As `transaction`.
     """
-    job = current_job()
-    with _its_only_one(job), bare(job._database_url) as connection:
+    attempt = current_attempt()
+    with _its_only_one(attempt), bare(attempt.database_url) as connection:
         yield connection
         failpoint(FailurePoint.WRITTEN)
-        with _finishing(job, connection):
+        with _finishing(attempt, connection):
             connection.commit()
         failpoint(FailurePoint.FINISHED_AND_COMMITTED)
 
 
 def load_sessions() -> None:
-    """Import what `transaction` needs, for processes forked later; only if the job modules have imported SQLAlchemy."""
+    """Import the modules that `transaction` needs, if SQLAlchemy is imported already, for processes forked later."""
     if "sqlalchemy" in sys.modules:
         importlib.import_module("workers.context.session")
 
 
 @contextmanager
-def _finishing(job: CurrentJob, connection: JobConnection) -> Iterator[None]:
+def _finishing(attempt: Attempt, connection: JobConnection) -> Iterator[None]:
     """Let the commit in the block finish the job."""
     # From here on a refused heartbeat may be the echo of our own finish.
-    job._lease.settling = True
-    connection.finishing = job
+    attempt.lease.ending = True
+    connection.finishing = attempt
     try:
         yield
     finally:
         connection.finishing = None
-    if not job.finished:
-        raise TransactionError(f"nothing of the transaction of job {job.id} has been committed")
+    if not attempt.finished:
+        raise TransactionError(f"nothing of the transaction of job {attempt.claim.id} has been committed")
 
 
 @contextmanager
-def _its_only_one(job: CurrentJob) -> Iterator[None]:
-    if job.finished or job.in_transaction:
+def _its_only_one(attempt: Attempt) -> Iterator[None]:
+    if attempt.finished or attempt.in_transaction:
         raise TransactionError(
-            f"job {job.id} has its transaction already; a job has one, since it finishes it"
+            f"job {attempt.claim.id} has its transaction already; a job has one, since it finishes it"
         )
-    job.in_transaction = True
+    attempt.in_transaction = True
     never_ended = False
     try:
         yield
     except GeneratorExit:
-        # Nobody came to the end of the block, and what it wrote is lost: the job must not finish as if it were not.
+        # The block was thrown away before its end: what it wrote is lost, so the job must not finish.
         never_ended = True
         raise
     finally:
-        job.in_transaction = never_ended
-        job._lease.settling = job.finished
+        attempt.in_transaction = never_ended
+        attempt.lease.ending = attempt.finished

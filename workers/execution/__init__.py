@@ -1,1 +1,18 @@
-"""workers/execution."""
+"""One attempt at a claimed job, from the call of its function to the row that records the outcome.
+
+In the order in which a job passes:
+
+    attempt     call the function of a claimed job, in this thread or in the event loop; conclude the outcome
+    alarm       SIGALRM, by which a job in the main thread is interrupted
+    isolation   the same attempt in a child process, which also records the outcome
+    outcome     outcomes as plain values: finished, failed, deferred, given up, interrupted
+    decision    what follows from an outcome: which statement, which word, which log line; without a store
+    recorder    the one door to the tables: executes a decision under the token of the claim
+    death       why a job is dead, for RQ's books and exception handlers
+    rq_books    what is written into RQ's own books about dead jobs, and about jobs that plain RQ jobs depend on
+
+What always holds here: whatever a job raises becomes an outcome and never stops the worker. An outcome is written only
+under the token of its claim; if the token is stale, only `stale_finishes` gets a row. The statement is committed
+before anything is logged, counted, or written into RQ's books: RQ may miss the end of a job, but never shows an end
+that PostgreSQL does not have.
+"""

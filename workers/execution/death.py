@@ -1,4 +1,4 @@
-"""A job that has gone to `dead_jobs`, as RQ's books and exception handlers are told of it."""
+"""Death of a job: why it has gone to `dead_jobs`, for RQ's books and exception handlers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Death(NamedTuple):
     Attributes:
         job_id: The job.
         queue: Its queue; "" if the job could not even be claimed.
-        explanation: As `dead_jobs` has it.
-        traceback: Text of what it raised, if anything.
-        cause: What it raised, if that was in this process.
+        explanation: The text in `dead_jobs`.
+        traceback: Traceback of the exception that the job raised, if any, as text.
+        cause: That exception, if it was raised in this process.
     """
 
     job_id: int
@@ -26,12 +26,12 @@ class Death(NamedTuple):
     cause: BaseException | None = None
 
     def exception(self) -> Exception:
-        """What the job raised, with the explanation as a note; a JobDeadError if that is no Exception, or nothing."""
-        told = f"job {self.job_id} is dead: {self.explanation}"
+        """Return what the job raised, with the explanation as a note; a JobDeadError if it raised no Exception."""
+        line = f"job {self.job_id} is dead: {self.explanation}"
         # What isinstance() asks of an exception may raise.
         if self.cause is None or not issubclass(type(self.cause), Exception):
-            return JobDeadError(f"{told}\n\n{self.traceback}" if self.traceback else told)
+            return JobDeadError(f"{line}\n\n{self.traceback}" if self.traceback else line)
         with suppress(Exception):
-            if told not in getattr(self.cause, "__notes__", ()):
-                self.cause.add_note(told)
+            if line not in getattr(self.cause, "__notes__", ()):
+                self.cause.add_note(line)
         return self.cause  # type: ignore[return-value]

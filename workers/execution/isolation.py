@@ -1,4 +1,9 @@
-"""A job in a child process of its own, as RQ's forking worker runs each."""
+"""Runner of an isolated job: in a child process of its own, as RQ's forking worker runs each.
+
+The child extends the lease, runs the job and records its outcome, on connections of its own; only then does it write
+one word into a pipe. So the parent knows of an empty pipe that nothing is recorded: it ends the attempt as failed, or
+as interrupted. An order to end the job goes the other way: its text into shared memory first, then a signal.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +18,37 @@ from contextlib import suppress
 from time import monotonic, sleep
 from types import FrameType
 
-from drain.jobs import registry
-from workers.context.current import CurrentJob
+from workers.context.current import Attempt
 from workers.errors import Dead, WorkerDiedError, WorkerStoppedError
-from workers.execution import attempt
+from workers.execution.attempt import run as run_here
 from workers.execution.outcome import (
     FINISHED,
+    AlreadyFinished,
     Deferred,
     Failed,
     Interrupted,
     Outcome,
     Recorded,
-    Settled,
     describe,
 )
 from workers.execution.recorder import Recorder
 from workers.exits import KILL_AFTER_SECONDS, STOP_NOW, ended
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
-from workers.lease.lease import Lease
+from workers.lease.interruption import Interruption
 
 log = logging.getLogger(__name__)
 
-# What a child says through a pipe once it has written down what became of its job; the job itself may choose the
-# exit code. Behind the word for a dead one stands why; a pipe takes so many bytes at once.
+# Words of a child in the pipe, once it has recorded the outcome; the exit code is no sign, since the job may choose it.
+# The reason follows the word for a dead job; a pipe takes this many bytes at once.
 _FINISHED, _NOT_FINISHED, _DEAD = b"f", b"n", b"d"
 _LONGEST_MESSAGE = 4096
+# Pause of a job for which no process could be forked.
 _PAUSE_SECONDS = 1.0
 _DIES_WITH_ITS_PARENT = 1
+# Pause between two looks at the child.
 _LOOK_SECONDS = 0.02
+# Grace of a child after an order to end; then it is killed.
 _STOP_SECONDS = 5.0
 # First byte of an order, which the text of the error follows: the worker stops, the job is to be given up, or the
 # attempt is to end.
@@ -49,16 +56,15 @@ _STOP, _GIVE_UP, _END = b"sge"
 _ORDER_BYTES = 256
 
 
-def run(current: CurrentJob) -> Outcome:
-    """Fork, and run the job in the child, which also writes down what became of it.
+def run(attempt: Attempt) -> Outcome:
+    """Fork, and run the job in the child, which also records the outcome.
 
     Returns:
-        `Settled` if the job is finished, `Recorded` if it is not, `Failed` if the child died, and `Interrupted` if it
-        was killed since the worker stops.
+        `AlreadyFinished` if the job is finished, `Recorded` if it is not, `Failed` if the child died, and `Interrupted`
+        if the child was killed since the worker stops.
     """
-    lease = current._lease
     # Extended by the child from now on.
-    lease.settling = True
+    attempt.lease.ending = True
     # A stream may be closed, or a job's own.
     with suppress(Exception):
         sys.stdout.flush()
@@ -70,67 +76,75 @@ def run(current: CurrentJob) -> Outcome:
         try:
             pid = os.fork()
         except OSError as error:
-            lease.settling = False
-            log.warning("no process for job %d, it waits a moment: %s", lease.claim.id, error)
+            attempt.lease.ending = False
+            log.warning("no process for job %d, it waits a moment: %s", attempt.claim.id, error)
             return Deferred(_PAUSE_SECONDS)
         if pid == 0:
-            _be_the_child(current, parent, writing, order)
-        status, is_interrupted = _wait_for(pid, lease, order)
-        os.set_blocking(reading, False)
-        with suppress(BlockingIOError):
-            said = os.read(reading, _LONGEST_MESSAGE)
-            if said.startswith(_DEAD):
-                return Recorded(said.removeprefix(_DEAD).decode(errors="replace"))
-            if said:
-                return Settled(FINISHED) if said == _FINISHED else Recorded()
+            _be_the_child(attempt, parent, writing, order)
+        status, is_interrupted = _wait_for(pid, attempt, order)
+        recorded = _recorded(reading)
     finally:
         os.close(reading)
         os.close(writing)
         order.close()
-    options = registry.options(lease.claim.job_name)
+    if recorded is not None:
+        return recorded
     if is_interrupted:
-        return Interrupted(describe(lease.ordered or WorkerStoppedError()), options)
-    return Failed(describe(WorkerDiedError(f"its process {ended(status)}")), options)
+        return Interrupted(describe(attempt.interruption.ordered or WorkerStoppedError()), attempt.options)
+    return Failed(describe(WorkerDiedError(f"its process {ended(status)}")), attempt.options)
 
 
-def _wait_for(pid: int, lease: Lease, order: mmap.mmap) -> tuple[int, bool]:
-    """Status of the child, and whether it was killed since the worker stops."""
-    kill_at = monotonic() + lease.claim.timeout_seconds + KILL_AFTER_SECONDS
-    told = killed = False
+def _recorded(reading: int) -> Outcome | None:
+    """Return what the child has recorded; None if it has recorded nothing."""
+    os.set_blocking(reading, False)
+    try:
+        word = os.read(reading, _LONGEST_MESSAGE)
+    except BlockingIOError:
+        return None
+    if word.startswith(_DEAD):
+        return Recorded(word.removeprefix(_DEAD).decode(errors="replace"))
+    return AlreadyFinished(FINISHED) if word == _FINISHED else Recorded()
+
+
+def _wait_for(pid: int, attempt: Attempt, order: mmap.mmap) -> tuple[int, bool]:
+    """Wait for the child; returns its status, and whether it was killed since the worker stops."""
+    interruption = attempt.interruption
+    kill_at = monotonic() + attempt.claim.timeout_seconds + KILL_AFTER_SECONDS
+    is_ordered = is_killed = False
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
-            return status, killed and lease.stopped
+            return status, is_killed and interruption.stopped
         now = monotonic()
         if now > kill_at:
-            killed = told
+            is_killed = is_ordered
             os.kill(pid, signal.SIGKILL)
-        elif lease.ordered is not None and not told:
-            told, kill_at = True, min(kill_at, now + _STOP_SECONDS)
-            _give(order, lease)
+        elif interruption.ordered is not None and not is_ordered:
+            is_ordered, kill_at = True, min(kill_at, now + _STOP_SECONDS)
+            _give(order, interruption)
             os.kill(pid, STOP_NOW)
-        # A pidfd would tell at once, but not everywhere; beside a fork the pause is short.
+        # A pidfd would end the wait at once, but not on every system; compared with a fork the pause is short.
         sleep(_LOOK_SECONDS)
 
 
-def _give(order: mmap.mmap, lease: Lease) -> None:
-    kind = _STOP if lease.stopped else _GIVE_UP if isinstance(lease.ordered, Dead) else _END
-    text = str(lease.ordered).encode()[: _ORDER_BYTES - 1]
+def _give(order: mmap.mmap, interruption: Interruption) -> None:
+    kind = _STOP if interruption.stopped else _GIVE_UP if isinstance(interruption.ordered, Dead) else _END
+    text = str(interruption.ordered).encode()[: _ORDER_BYTES - 1]
     order[: len(text) + 1] = bytes([kind]) + text
 
 
-def _obey(order: mmap.mmap, lease: Lease) -> None:
+def _obey(order: mmap.mmap, interruption: Interruption) -> None:
     text = order[1:].rstrip(b"\0").decode(errors="replace")
-    lease.stopped = order[0] == _STOP
-    lease.ordered = Dead(text) if order[0] == _GIVE_UP else WorkerStoppedError(text)
+    interruption.stopped = order[0] == _STOP
+    interruption.ordered = Dead(text) if order[0] == _GIVE_UP else WorkerStoppedError(text)
 
 
-def _be_the_child(current: CurrentJob, parent: int, writing: int, order: mmap.mmap) -> None:
+def _be_the_child(attempt: Attempt, parent: int, writing: int, order: mmap.mmap) -> None:
     code = 1
     try:
         _die_with(parent)
         random.seed()
-        os.write(writing, _run_and_record(current, order))
+        os.write(writing, _run_and_record(attempt, order))
         code = 0
     except BaseException:
         log.exception("the process of an isolated job cannot go on", extra={"event": "failed"})
@@ -143,7 +157,7 @@ def _be_the_child(current: CurrentJob, parent: int, writing: int, order: mmap.mm
 
 
 def _die_with(parent: int) -> None:
-    """Let the system kill this process when its parent dies: somebody else will run the job."""
+    """Let the system kill this process when its parent dies: another worker will run the job."""
     # There is no such thing but on Linux, where there is no other way to ask for it.
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DIES_WITH_ITS_PARENT, signal.SIGKILL)
@@ -151,24 +165,23 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _run_and_record(theirs: CurrentJob, order: mmap.mmap) -> bytes:
-    claim = theirs._lease.claim
-    database = Database(theirs._database_url)
-    heartbeat = Heartbeat(database.url, lambda: [lease])
-    lease = Lease(claim, registry.options(claim.job_name), theirs._lease.extended, heartbeat)
+def _run_and_record(parents: Attempt, order: mmap.mmap) -> bytes:
+    database = Database(parents.database_url)
+    heartbeat = Heartbeat(database.url, lambda: [attempt])
+    attempt = Attempt(parents.claim, parents.lease.extended_at, heartbeat, database.url)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        _obey(order, lease)
+        _obey(order, attempt.interruption)
         if callable(signal.getsignal(signal.SIGALRM)):
             signal.raise_signal(signal.SIGALRM)
 
     signal.signal(STOP_NOW, stop)
-    # A service manager sends it to all; whether there is time to end is for the supervisor to say.
+    # systemd signals the whole cgroup; whether there is time to end is for the supervisor to say.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    result = attempt.run(CurrentJob(claim, lease, database.url))
+    result = run_here(attempt)
     heartbeat.stop()
     recorder = Recorder(database)
-    word = recorder.record(claim, result)
+    word = recorder.record(attempt.claim, result)
     database.close()
     death = recorder.last_death()
     if death is not None:

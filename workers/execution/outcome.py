@@ -1,8 +1,7 @@
-"""What becomes of an attempt. Plain values: nothing here touches a store."""
+"""Outcomes of an attempt, as plain values; nothing here touches a store. `decision` says what follows from each."""
 
 from __future__ import annotations
 
-import random
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,14 +12,15 @@ from types import TracebackType
 
 from drain.jobs.options import JobOptions
 
-# PostgreSQL takes a lot more, but nobody reads it, and a row that is read at each claim should be small.
+# Upper bounds of stored texts, in characters. PostgreSQL takes a lot more, but no person reads it, and a row that is
+# read at each claim should be small.
 _LONGEST_MESSAGE = 4_000
 _LONGEST_TRACEBACK = 32_000
 # Packages whose frames lie between the worker and a job's own function: ours, and the event loop of an `async def`.
 _MACHINERY = frozenset({"workers", "asyncio", "selectors"})
 # Handlers of the alarm, in which an exception from outside is raised: frames at the end that say nothing of the job.
 _ALARMS = frozenset({"interrupt", "_interrupt"})
-_ALARMS_FILE = str(Path(__file__).with_name("attempt.py"))
+_ALARMS_FILE = str(Path(__file__).with_name("alarm.py"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Failed:
 
     Attributes:
         error: `type`, `message` and `traceback`, fit to be stored.
-        options: Of the registration; None if nobody has registered the name.
+        options: Of the registration; None if no function is registered under the name.
         cause: The exception itself, where it was raised in this process.
     """
 
@@ -51,7 +51,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """The function wants to be run later: after so many seconds, or at a time."""
+    """The function wants to be run later: after some seconds, or at a time."""
 
     when: float | datetime
 
@@ -71,24 +71,24 @@ class GaveUp:
 
 @dataclass(frozen=True, slots=True)
 class Lost(Failed):
-    """The function has learned that somebody else has claimed the job. The database knows whether it is so."""
+    """The function has learned that another worker has claimed the job. The database knows whether it is so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted(Failed):
-    """The worker was told to stop, and ended the attempt, which does not count unless that happens too often."""
+    """The worker stops and has ended the attempt, which does not count unless that happens too often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """No attempt would ever succeed; the text says why."""
+    """The job can never succeed; the text says why."""
 
     explanation: str
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """The function has finished the job by its own transaction.
+class AlreadyFinished:
+    """The job is finished already: by its own transaction, or by the process that ran it.
 
     Attributes:
         rest: What it did afterwards, which changes nothing about that.
@@ -99,7 +99,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The process that ran the job has written down that it is not finished, and why.
+    """The process that ran the job has recorded that the job is not finished, and why.
 
     Attributes:
         dead: Why it is dead; None if it is not.
@@ -108,50 +108,32 @@ class Recorded:
     dead: str | None = None
 
 
-Outcome = Settled | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Interrupted | Unreadable
+Outcome = AlreadyFinished | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Interrupted | Unreadable
 
 
 FINISHED = Finished()
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """An exception as texts that PostgreSQL can store: no NUL, no lone surrogate, no megabytes.
+    """Return an exception as texts that PostgreSQL can store: no NUL, no lone surrogate, no megabytes.
 
     The traceback begins at the job's own function.
     """
     return {
-        "type": _told(partial(_name, type(error)), _LONGEST_MESSAGE),
-        "message": _told(partial(str, error), _LONGEST_MESSAGE),
-        "traceback": _told(partial(_traceback, error), _LONGEST_TRACEBACK),
+        "type": _text(partial(_name, type(error)), _LONGEST_MESSAGE),
+        "message": _text(partial(str, error), _LONGEST_MESSAGE),
+        "traceback": _text(partial(_traceback, error), _LONGEST_TRACEBACK),
     }
 
 
 def in_ascii(result: Outcome) -> Outcome:
-    """The same outcome, its texts with escapes as in Python for all that is not ASCII."""
+    """Return the same outcome, its texts with Python's escapes for all that is not ASCII."""
     match result:
         case Failed() | GaveUp():
             return replace(result, error={name: _in_ascii(text) for name, text in result.error.items()})
         case Unreadable():
             return Unreadable(_in_ascii(result.explanation))
     return result
-
-
-def too_often(interrupted: Failed, most: int) -> Failed:
-    """The outcome of an attempt that counts, since so many before it were interrupted and did not."""
-    why = f"its worker stopped, for more than the {most} times that do not count (is the grace too short?)"
-    message = f"{why}: {interrupted.error['message']}"
-    return replace(interrupted, error={**interrupted.error, "message": message})
-
-
-def wait_seconds(attempts: int, options: JobOptions | None) -> float:
-    """How long to wait after this many failed attempts: exponential, capped, with jitter.
-
-    Between half of the step and all of it, so that jobs which failed together do not come back together.
-    """
-    options = options or JobOptions()
-    # The exponent is bounded, since the float would overflow long before the cap is reached a second time.
-    step = min(options.retry_cap_seconds, options.retry_base_seconds * 2.0 ** min(attempts - 1, 64))
-    return step * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 def _name(kind: type[BaseException]) -> str:
@@ -166,14 +148,14 @@ def _traceback(error: BaseException) -> str:
             while len(each.stack) > 1 and _is_of_the_alarm(each.stack[-1]):
                 each.stack.pop()
         return "".join(shown.format())
-    # It asks the error for texts and notes, and takes those of a SyntaxError for a place in a file.
+    # TracebackException asks the error for texts and notes, and takes those of a SyntaxError for a place in a file.
     except Exception as unprintable:  # noqa: BLE001
         lines = traceback.format_tb(trace)
         return "".join([*lines, f"(the rest cannot be shown: {type(unprintable).__name__})\n"])
 
 
 def _of_the_job(trace: TracebackType | None) -> TracebackType | None:
-    """Part of a traceback from the job's own function on; all of it if there is no such function in it."""
+    """Return the part of a traceback from the job's own function on; all of it if there is no such function in it."""
     inner = trace
     while inner is not None and _is_machinery(inner.tb_frame.f_globals.get("__name__")):
         inner = inner.tb_next
@@ -189,7 +171,7 @@ def _is_of_the_alarm(frame: traceback.FrameSummary) -> bool:
 
 
 def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """An exception with its causes, its contexts and the members of its groups."""
+    """Yield an exception, its causes, its contexts and the members of its groups."""
     pending = [shown]
     while pending:
         each = pending.pop()
@@ -198,10 +180,10 @@ def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
         pending.extend(more for more in following if more is not None)
 
 
-def _told(tell: Callable[[], str], longest: int) -> str:
-    """A text of an error, whose class may make anything of being asked."""
+def _text(ask: Callable[[], str], longest: int) -> str:
+    """Return a text of an error, whose class may raise anything when it is asked for it."""
     try:
-        return _storable(tell(), longest)
+        return _storable(ask(), longest)
     except BaseException as unprintable:  # noqa: BLE001
         return f"(its text cannot be shown: {type(unprintable).__name__})"
 

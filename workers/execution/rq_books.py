@@ -1,7 +1,7 @@
 """RQ's own books about tracked jobs: a dead one has failed there too, and what depends on a finished one is released.
 
-`drain work` deletes what RQ knows of a delivery as soon as its job has ended. What is left to be told is written here,
-by RQ's own code, in the thread that RQ's tools are served by: neither costs a job that simply finishes anything.
+`drain work` deletes what RQ knows of a delivery as soon as its job has ended. The rest is written here, by RQ's own
+code, in the thread that serves RQ's tools: a job that simply finishes pays for nothing of it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 _nothing = logging.getLogger(f"{__name__}.nothing")
 _nothing.disabled = True
 
-# RQ is not told of more than these while it is slow, or Redis is away.
+# Upper bound of the entries that wait while RQ is slow, or Redis is away; no further ones are kept.
 _MOST_WAITING = 1000
-# Written in one go, a second's worth at most: the thread has a heartbeat to keep.
+# Upper bound of the entries that are written in one go, about a second's worth: the thread has a heartbeat to keep.
 _AT_ONCE = 100
-# How long a set of dependents outlives what they have depended on.
+# Time to live of a set of dependents after the end of the job that they have depended on.
 _KEPT_SECONDS = 60
 
 
 class _Unread(bytes):
-    """What somebody has pickled, and nobody is to unpickle here."""
+    """Pickled data of unknown origin, which is never unpickled here."""
 
 
 class _Sealed:
@@ -54,7 +54,7 @@ class _Sealed:
 
 
 class RQBooks:
-    """What RQ is still to be told. Safe to be filled by other threads than that which writes.
+    """Entries that are not yet written into RQ's books. Any thread may add entries while one writes.
 
     Args:
         ring: Wakes the thread that writes.
@@ -67,14 +67,14 @@ class RQBooks:
 
     @property
     def waits(self) -> bool:
-        """Whether anything is left to be written."""
+        """True if any entry is left to be written."""
         return bool(self._deaths or self._finished)
 
     def died(self, rq_id: str, death: Death) -> bool:
-        """The job of a delivery is dead.
+        """Add that the job of a delivery is dead.
 
         Returns:
-            Whether RQ will be told; if not, its hash is to be deleted.
+            Whether the entry was taken; if not, the delivery's hash must be deleted.
         """
         if len(self._deaths) >= _MOST_WAITING:
             return False
@@ -83,18 +83,18 @@ class RQBooks:
         return True
 
     def finished(self, rq_id: str, queue: str) -> None:
-        """The job of a delivery is finished, and plain RQ jobs depend on it."""
+        """Add that the job of a delivery is finished, and that plain RQ jobs depend on it."""
         self._finished.append((rq_id, queue))
         self._ring()
 
     def write(self, worker: BaseWorker) -> None:
-        """Tell RQ of what has waited longest.
+        """Write the entries that have waited longest.
 
         Args:
-            worker: What RQ's tools take this process for; its exception handlers are called.
+            worker: The worker of RQ's as which this process is known to RQ's tools; its exception handlers are called.
 
         Raises:
-            redis.RedisError: Redis is away; what could not be told waits for the next time.
+            redis.RedisError: Redis is away; what could not be written waits for the next time.
         """
         for _ in range(_AT_ONCE):
             if self._finished:
@@ -108,7 +108,7 @@ class RQBooks:
         self._ring()
 
     def write_alone(self, redis_url: str) -> None:
-        """Tell RQ of all that waits, for want of a worker whose exception handlers could be called."""
+        """Write all entries, where there is no worker whose exception handlers could be called."""
         with suppress(redis.RedisError), wire.connect(redis_url) as connection:
             while self.waits:
                 self.write(SimpleWorker([], connection=connection))
@@ -117,18 +117,18 @@ class RQBooks:
 def _write(act: Callable[..., None], worker: BaseWorker, rq_id: str, about: object) -> None:
     try:
         act(worker, rq_id, about)
-    # Anybody may have written what RQ reads there.
+    # Any client of Redis may have written what RQ reads there.
     except Exception as error:
         if isinstance(error, redis.RedisError) and not isinstance(error, redis.ResponseError):
             raise
-        log.warning("RQ could not be told what became of %s: %r", rq_id, error)
+        log.warning("the end of RQ's job %s could not be written into RQ's books: %r", rq_id, error)
 
 
 def _release(worker: BaseWorker, rq_id: str, queue: str) -> None:
     job = Job(rq_id, connection=worker.connection)
     job.origin, job._status = queue, JobStatus.FINISHED
     _enqueue_dependents(job)
-    # RQ leaves those in it that wait for others as well, and lets it expire with the parent.
+    # RQ leaves dependents in the set that wait for other jobs too, and lets the set expire with the parent.
     worker.connection.expire(job.dependents_key, _KEPT_SECONDS)
 
 
@@ -142,7 +142,7 @@ def _fail(worker: BaseWorker, rq_id: str, death: Death) -> None:
     try:
         job = Job.fetch(rq_id, connection=worker.connection, serializer=_Sealed)
     except NoSuchJobError:
-        # Redis has lost it. Made anew it would have no call.
+        # Redis has lost the job. A new one would have no call.
         job, is_known = Job(rq_id, connection=worker.connection), False
         job.func_name, job.args, job.kwargs, job.description = "", (), {}, f"#{death.job_id}"
     job.origin, job._status = job.origin or death.queue, JobStatus.FAILED
@@ -159,7 +159,7 @@ def _fail(worker: BaseWorker, rq_id: str, death: Death) -> None:
 def _call_handlers(worker: BaseWorker, job: Job, error: Exception) -> None:
     unlogged: Any = _Unlogged(worker)
     try:
-        # Sentry's integration puts a function of its own in the place of this class' method.
+        # Sentry's integration replaces the method of this class.
         Worker.handle_exception(unlogged, job, type(error), error, error.__traceback__)
     # A handler may be anything.
     except BaseException as failed:  # noqa: BLE001

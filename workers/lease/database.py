@@ -1,4 +1,4 @@
-"""A worker's connection to PostgreSQL, which it opens when it needs it, and anew whenever it broke."""
+"""Connection of one thread of a worker to PostgreSQL: opened when it is needed, and again whenever it broke."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from workers.stores import POSTGRES, Stores, is_outage, is_stale
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How long PostgreSQL may be away before a claim or an outcome is left to redelivery.
+# Outage of PostgreSQL after which a claim or an outcome is left to redelivery.
 PATIENCE_SECONDS = 30.0
 APPLICATION_NAME = "drain work"
 _PAUSE_SECONDS = 0.25
 _STATEMENT_SECONDS = 10
-# Longer than any statement may take: the server, or what stands between, has stopped answering.
+# Timeout for one exchange, longer than that of any statement: the server, or a proxy before it, has stopped answering.
 _STALLED_SECONDS = 15.0
 # Whatever the tables hold, and the statistics say of them, jobs are looked up by their ids, and locked in the order of
-# these. A table that was empty when somebody looked, and is full of dead rows since, is otherwise read as a whole for
+# these. A table that was empty when it was analyzed, and is full of dead rows since, is otherwise read as a whole for
 # each batch: under a snapshot that was held for a minute, 38,000 jobs a second became 234. Every statement of a worker
-# has an index for whatever it reads, so nothing that is off here is ever needed. Through a pooler nothing is set, and
-# no plan is kept either: it is made for the table as it is.
+# has an index for whatever it reads, so no plan that is disabled here is ever needed. Through a pooler nothing is set,
+# and no plan is kept either: it is made for the table as it is.
 #
-# So one plan serves for all parameters. Left to itself the server makes one for each claim of a single job anew: 0.20
+# So one plan serves for all parameters. By default the server makes another plan for each claim of a single job: 0.20
 # instead of 0.12 ms.
 _BY_ID = {"enable_seqscan": "off", "enable_bitmapscan": "off", "plan_cache_mode": "force_generic_plan"}
 
 
 def session(seconds: int = _STATEMENT_SECONDS) -> dict[str, str]:
-    """Settings of a session that looks jobs up by their ids, with a bound for each statement and each lock."""
+    """Return the settings of a session that looks jobs up by their ids, with timeouts for statements and locks."""
     return _BY_ID | postgres.session_settings(statement_seconds=seconds, lock_seconds=seconds)
 
 
 def prepare(url: str) -> None:
-    """Put together what a connection needs to be told, so that processes forked from here on need not.
+    """Put the parameters of a connection together, so that processes forked from here on need not.
 
     Raises:
         ConfigError: The URL cannot be read.
@@ -54,11 +54,11 @@ class Database:
     """One connection, for one thread.
 
     Attributes:
-        url: Where.
-        asks_first: A new connection is asked for its session and its schema before it is used. If not,
-            the first statement tells both, and nothing is prepared until it has.
+        url: Where the database is.
+        asks_first: A new connection is asked for its session and its schema before it is used. If not, the first
+            statement answers both, and nothing is prepared before.
         connection: Opened when it is needed.
-        stores: Where is said whether PostgreSQL answers.
+        stores: State of PostgreSQL, to which each answer and failure is reported.
     """
 
     url: str
@@ -73,7 +73,7 @@ class Database:
             UnavailableError: PostgreSQL stayed away.
         """
         deadline = monotonic() + patience_seconds
-        has_told = False
+        is_logged = False
         while True:
             began, was_open = monotonic(), self.connection is not None
             try:
@@ -82,9 +82,9 @@ class Database:
                 self.close()
                 is_over = monotonic() > deadline
                 if not is_outage(error):
-                    if not (has_told or is_over):
+                    if not (is_logged or is_over):
                         log.warning("%s; trying again for %g s", error, patience_seconds)
-                    has_told = True
+                    is_logged = True
                 elif is_over or not (was_open and is_stale(began)):
                     self.stores.failed(error)
                 if is_over:

@@ -22,7 +22,6 @@ from drain.wire import WAIT_SECONDS, Consumer, PoppedId
 from workers.execution.rq_books import RQBooks
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
-from workers.lease.lease import Lease
 from workers.process.async_loop import AsyncLoop
 from workers.process.inbox import ClaimedJob, Inbox, Item, PendingJob
 from workers.stores import POSTGRES, REDIS, answering
@@ -269,11 +268,17 @@ class Fetcher:
         return {claim.id: claim for claim in self._database.ask(ask)}
 
     def _held(self, claim: Claim, taken: PoppedId, asked_at: float, taken_at: float) -> ClaimedJob:
-        job = registry.find(claim.job_name)
-        lease = Lease(claim, registry.options(claim.job_name), asked_at, self._heartbeat)
         slot = self._inbox.journal.take(claim.id, claim.fencing_token, taken.delivery)
-        held = self._inbox.held[claim.id] = ClaimedJob(claim, taken.rq_id, lease, slot, job, taken_at)
-        self._heartbeat.watch(lease)
+        held = self._inbox.held[claim.id] = ClaimedJob(
+            claim,
+            asked_at,
+            self._heartbeat,
+            self._database.url,
+            rq_id=taken.rq_id,
+            slot=slot,
+            taken_at=taken_at,
+        )
+        self._heartbeat.wake_by(held.lease.beat_at)
         return held
 
     def _give_back(self, items: Sequence[Item]) -> None:
@@ -283,7 +288,7 @@ class Fetcher:
         held = [item for item in items if isinstance(item, ClaimedJob)]
         queues = {item.claim.id: (item.claim.queue, item.rq_id) for item in held}
         for item in held:
-            item.lease.settling = True
+            item.lease.ending = True
         try:
             released = self._database.ask(
                 lambda c: leases.release(

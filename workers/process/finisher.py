@@ -99,7 +99,7 @@ class Finisher:
         if not ended:
             return
         for held, _ in ended:
-            held.lease.settling = True
+            held.lease.ending = True
         finished = [held for held, result in ended if isinstance(result, Finished)]
         done = self._finish(finished)
         failpoint(FailurePoint.RECORDED)

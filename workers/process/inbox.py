@@ -15,18 +15,21 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
 
-from drain.jobs.registry import Job
+from drain.failpoints import FailurePoint, failpoint
 from drain.tables.claims import Claim
 from drain.wire import PoppedId
+from workers.context.current import Attempt
 from workers.errors import WorkerStoppedError
-from workers.execution.outcome import Outcome
+from workers.execution.outcome import AlreadyFinished, Finished, Outcome
+from workers.exits import KILL_AFTER_SECONDS
 from workers.handover.journal import Journal
-from workers.lease.lease import Lease
+from workers.lease.interruption import Watcher
 from workers.options import WorkOptions
 from workers.process.prefetch import Prefetch
 
 # The finisher is woken at the latest when so many have ended.
 ENOUGH = 250
+_ISOLATED_MARGIN_SECONDS = 10.0
 
 
 class Wakeup:
@@ -49,35 +52,32 @@ class Wakeup:
         return True
 
 
-class ClaimedJob:
-    """A job that has been claimed.
+class ClaimedJob(Attempt):
+    """The attempt at a job that has been claimed and waits, runs, or is to be recorded.
 
     Attributes:
-        claim: The claim.
         rq_id: Of the delivery.
-        lease: Of the claim.
         slot: In the journal.
-        job: The registration; None if nobody has registered the name.
         taken_at: When it began to wait, by the monotonic clock.
         took: Seconds that it ran, once it has ended.
     """
 
-    __slots__ = ("claim", "job", "lease", "rq_id", "slot", "taken_at", "took")
+    __slots__ = ("rq_id", "slot", "taken_at", "took")
 
     def __init__(
         self,
         claim: Claim,
+        asked_at: float,
+        watcher: Watcher,
+        database_url: str,
+        *,
         rq_id: str,
-        lease: Lease,
         slot: int,
-        job: Job[..., object] | None,
         taken_at: float,
     ) -> None:
-        self.claim = claim
+        super().__init__(claim, asked_at, watcher, database_url)
         self.rq_id = rq_id
-        self.lease = lease
         self.slot = slot
-        self.job = job
         self.taken_at = taken_at
         self.took = 0.0
 
@@ -88,18 +88,25 @@ class PendingJob:
     Attributes:
         taken: The id, as it was in the list.
         taken_at: By the monotonic clock.
-        lease: Of its claim, once it is running.
+        attempt: The attempt, once it is running.
     """
 
-    __slots__ = ("lease", "taken", "taken_at")
+    __slots__ = ("attempt", "taken", "taken_at")
 
     def __init__(self, taken: PoppedId, taken_at: float) -> None:
-        self.lease: Lease | None = None
+        self.attempt: Attempt | None = None
         self.taken = taken
         self.taken_at = taken_at
 
 
 Item = ClaimedJob | PendingJob
+
+
+def longest_seconds(attempt: Attempt) -> float:
+    """Return for how many seconds a job may run before its process is killed for it."""
+    # The child of an isolated job is killed by its parent, which comes first.
+    margin = _ISOLATED_MARGIN_SECONDS if attempt.options.isolated else 0.0
+    return attempt.claim.timeout_seconds + KILL_AFTER_SECONDS + margin
 
 
 class Inbox:
@@ -175,12 +182,30 @@ class Inbox:
             return 1 if is_free and not waits else 0
         return size - waits if waits <= size // 2 else 0
 
-    def leases(self) -> list[Lease]:
-        """Those that are to be extended."""
-        return [held.lease for held in list(self.held.values())]
+    def attempts(self) -> list[ClaimedJob]:
+        """Return the attempts whose leases are to be extended."""
+        return list(self.held.values())
+
+    def begin(self, held: ClaimedJob, began: float) -> None:
+        """Write into the journal that a job begins."""
+        self.journal.begin(held.slot, began + longest_seconds(held))
 
     def end(self, held: ClaimedJob, result: Outcome, seconds: float, at_once: int = 1) -> None:
-        """A job has ended after so many seconds, in which this worker ran up to `at_once` jobs."""
+        """Write into the journal how a job has ended, and hand it to the finisher.
+
+        In this order: a process that is killed in between leaves a journal by which its successor records the outcome.
+
+        Args:
+            held: The job.
+            result: Its outcome.
+            seconds: How long it ran.
+            at_once: Upper bound of the jobs that this process ran meanwhile.
+        """
+        failpoint(FailurePoint.RAN)
+        if isinstance(result, Finished | AlreadyFinished):
+            self.journal.finish(held.slot)
+        else:
+            self.journal.end(held.slot)
         held.took = seconds
         self.ended.append((held, result))
         self.end_unclaimed(seconds / at_once)
@@ -256,14 +281,12 @@ class Inbox:
     def interrupt(self, cause: Exception, *, stopped: bool = False) -> None:
         """Raise in whatever runs; `stopped` says that the worker stops, and the attempts do not count."""
         running = self.running
-        leases = [held.lease for held in list(self.running_async)]
-        if running is not None and running.lease is not None:
-            leases.append(running.lease)
-        for lease in leases:
-            # In this order: the parent of an isolated job's child passes both on as soon as it sees the cause.
-            lease.stopped = stopped
-            lease.ordered = cause
-            lease.interrupt()
+        alone = running.attempt if isinstance(running, PendingJob) else running
+        attempts: list[Attempt] = list(self.running_async)
+        if alone is not None:
+            attempts.append(alone)
+        for attempt in attempts:
+            attempt.interruption.order(cause, stopped=stopped)
 
     def interrupt_for_stop(self) -> None:
         """As the worker's time of grace is over."""

@@ -27,15 +27,15 @@ import psycopg
 
 from drain.config import Settings
 from drain.errors import DrainError, UnavailableError
-from drain.failpoints import FailurePoint, failpoint
-from drain.jobs import registry
 from drain.tables import claims, leader_progress
 from drain.wire import Consumer, PoppedId
-from workers.context.current import CurrentJob
+from workers.context.current import Attempt
 from workers.entry import Worker
-from workers.execution import attempt, isolation
-from workers.execution.outcome import Finished, Outcome, Settled
-from workers.exits import DONE, FAILED, KILL_AFTER_SECONDS, RECYCLED, STOP_NOW
+from workers.execution import isolation
+from workers.execution.alarm import StandingAlarm
+from workers.execution.attempt import run as run_here
+from workers.execution.outcome import Outcome
+from workers.exits import DONE, FAILED, RECYCLED, STOP_NOW
 from workers.handover.journal import Journal
 from workers.handover.recovery import settle
 from workers.lease.database import Database
@@ -46,7 +46,7 @@ from workers.process import plain_jobs
 from workers.process.async_loop import AsyncLoop
 from workers.process.fetcher import Fetcher
 from workers.process.finisher import Finisher
-from workers.process.inbox import ClaimedJob, Inbox, PendingJob
+from workers.process.inbox import ClaimedJob, Inbox, PendingJob, longest_seconds
 from workers.process.rq_presence import RQPresence
 from workers.process.watchdog import Watchdog
 from workers.stores import QuietWhileAway, Stores
@@ -58,7 +58,6 @@ log = logging.getLogger(__name__)
 _TURN_SECONDS = 0.001
 # A signal ends the main thread's sleep, but not one that begins a moment later; its handler runs in no other thread.
 _LOOK_SECONDS = 1.0
-_ISOLATED_MARGIN_SECONDS = 10.0
 # How long RQ's books may take at the end of the process.
 _RQ_SIDE_SECONDS = 20.0
 # Asked after each job; the function of the module `signal` makes an enum of the answer, or fails to, in a microsecond.
@@ -107,8 +106,8 @@ class Process:
             installation=lambda: str(self._database.ask(leader_progress.installation)),
             only_tracked=options.queues if refuses else settings.only_tracked_queues,
         )
-        self._heartbeat = Heartbeat(url, inbox.leases, stores)
-        self._loop = AsyncLoop(inbox, url, options.concurrency)
+        self._heartbeat = Heartbeat(url, inbox.attempts, stores)
+        self._loop = AsyncLoop(inbox, options.concurrency)
         self._finisher = Finisher(inbox, self._consumer, Database(url, stores=stores))
         self._fetcher = Fetcher(
             inbox,
@@ -126,7 +125,7 @@ class Process:
         self._plain = plain_jobs.PlainJobs(rq_process, inbox, self._consumer)
         self._watchdog = Watchdog(inbox, options, parent, self._plain)
         self._handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]] = {}
-        self._alarm = attempt.StandingAlarm()
+        self._alarm = StandingAlarm()
         self._alone: Worker | None = None
 
     def run(self) -> int:
@@ -247,21 +246,15 @@ class Process:
                 self._run_unclaimed(item)
 
     def _run(self, held: ClaimedJob) -> None:
-        inbox, claim, lease = self._inbox, held.claim, held.lease
-        if lease.lost:
+        inbox = self._inbox
+        if held.lease.lost:
             inbox.running = None
             inbox.forget(held)
             inbox.room.ring()
             return
         began = inbox.began_at
-        current = CurrentJob(claim, lease, self._settings.database_url)
-        inbox.journal.begin(held.slot, began + _longest(current))
-        result = self._attempt(current)
-        failpoint(FailurePoint.RAN)
-        if isinstance(result, Finished | Settled):
-            inbox.journal.finish(held.slot)
-        else:
-            inbox.journal.end(held.slot)
+        inbox.begin(held, began)
+        result = self._attempt(held)
         if signal_handler(SIGTERM) is not self._handlers[signal.SIGTERM]:
             self._keep_signals()
         inbox.running = None
@@ -304,26 +297,18 @@ class Process:
                 self._plain.execute(each)
             self._fetcher.release_once_finished(awaited)
 
-    def _attempt_alone(self, item: PendingJob, current: CurrentJob) -> Outcome:
-        journal, lease = self._journal, current._lease
-        item.lease = lease
-        slot = journal.take(lease.claim.id, lease.claim.fencing_token, item.taken.delivery)
-        journal.begin(slot, monotonic() + _longest(current))
+    def _attempt_alone(self, item: PendingJob, attempt: Attempt) -> Outcome:
+        journal, claim = self._journal, attempt.claim
+        item.attempt = attempt
+        slot = journal.take(claim.id, claim.fencing_token, item.taken.delivery)
+        journal.begin(slot, monotonic() + longest_seconds(attempt))
         try:
-            return self._attempt(current)
+            return self._attempt(attempt)
         finally:
             journal.clear(slot)
 
-    def _attempt(self, current: CurrentJob) -> Outcome:
-        isolated = registry.options(current.name).isolated
-        return isolation.run(current) if isolated else attempt.run(current, self._alarm)
-
-
-def _longest(current: CurrentJob) -> float:
-    """For how many seconds the job may run before this process is killed for it."""
-    # The child of an isolated job is killed by its parent, which comes first.
-    margin = _ISOLATED_MARGIN_SECONDS if registry.options(current.name).isolated else 0.0
-    return current._lease.claim.timeout_seconds + KILL_AFTER_SECONDS + margin
+    def _attempt(self, attempt: Attempt) -> Outcome:
+        return isolation.run(attempt) if attempt.options.isolated else run_here(attempt, self._alarm)
 
 
 _mask = threading.local()

@@ -1,4 +1,4 @@
-"""The keeper's thread starts when the first lease needs care, whoever watches meanwhile and whatever fails."""
+"""The heartbeat's thread starts when the first attempt needs it, whichever thread asks and whatever fails."""
 
 import threading
 import time
@@ -12,48 +12,49 @@ from workers.lease.heartbeat import Heartbeat
 from workers.lease.lease import NEVER
 
 
-class Lease:
-    """One that is to be interrupted after so many seconds, and needs no other care for long."""
+class Attempt:
+    """An attempt that is to be interrupted after some seconds, and whose lease is extended long afterwards."""
 
     def __init__(self, seconds: float) -> None:
+        self.lease = self.interruption = self
         self.beat_at = time.monotonic() + 60
-        self.tell_at = NEVER
-        self.interrupt_at = time.monotonic() + seconds
+        self.slow_at = NEVER
+        self.due_at = time.monotonic() + seconds
         self.interrupted = threading.Event()
 
     def interrupt(self) -> None:
-        self.interrupt_at = NEVER
+        self.due_at = NEVER
         self.interrupted.set()
 
 
-def keeper_of(*leases: Lease) -> Heartbeat:
-    held: Any = leases
+def heartbeat_of(*attempts: Attempt) -> Heartbeat:
+    held: Any = attempts
     return Heartbeat("postgresql://nowhere", lambda: held)
 
 
-def test_a_lease_is_cared_for_once_the_keepers_thread_can_be_started(
+def test_a_job_is_interrupted_once_the_heartbeats_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("workers.lease.heartbeat._RETRY_SECONDS", 0.01)
     threads_that_fail(monkeypatch, "leases", 3)
-    lease = Lease(0.01)
-    heartbeat = keeper_of(lease)
-    heartbeat.watch(lease)  # type: ignore[arg-type]
-    assert lease.interrupted.wait(10)
+    attempt = Attempt(0.01)
+    heartbeat = heartbeat_of(attempt)
+    heartbeat.wake_by(attempt.due_at)
+    assert attempt.interrupted.wait(10)
     heartbeat.stop()
     assert [record.message for record in caplog.records] == [
         "no lease is extended until a thread can be started: can't start new thread"
     ]
 
 
-def test_a_keeper_whose_thread_was_never_started_ends_and_leaves_nothing_to_be_done(
+def test_a_heartbeat_whose_thread_was_never_started_ends_and_leaves_nothing_to_be_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = set(deadline._watch.limits)
     threads_that_fail(monkeypatch, "leases", 1_000_000)
-    lease = Lease(0.01)
-    heartbeat = keeper_of(lease)
-    heartbeat.watch(lease)  # type: ignore[arg-type]
+    attempt = Attempt(0.01)
+    heartbeat = heartbeat_of(attempt)
+    heartbeat.wake_by(attempt.due_at)
     wait_until(lambda: caplog.records)
     heartbeat.stop()
     heartbeat.stop()
@@ -62,20 +63,20 @@ def test_a_keeper_whose_thread_was_never_started_ends_and_leaves_nothing_to_be_d
 
 def test_what_ends_soon_starts_no_thread_and_leaves_nothing_to_be_done() -> None:
     before = set(deadline._watch.limits)
-    leases = [Lease(seconds) for seconds in (50, 40, 30)]
-    heartbeat = keeper_of(*leases)
-    for lease in leases:
-        heartbeat.watch(lease)  # type: ignore[arg-type]
+    attempts = [Attempt(seconds) for seconds in (50, 40, 30)]
+    heartbeat = heartbeat_of(*attempts)
+    for attempt in attempts:
+        heartbeat.wake_by(attempt.due_at)
     heartbeat.stop()
     assert heartbeat._thread is None
     assert set(deadline._watch.limits) <= before
 
 
 class Slow(Heartbeat):
-    """One thread of it, while it watches, is overtaken by another."""
+    """A heartbeat whose caller is overtaken by another thread in the middle of `wake_by`."""
 
-    def __init__(self, *leases: Lease) -> None:
-        held: Any = leases
+    def __init__(self, *attempts: Attempt) -> None:
+        held: Any = attempts
         self.overtaken, self.go_on = threading.Event(), threading.Event()
         super().__init__("postgresql://nowhere", lambda: held)
 
@@ -86,13 +87,13 @@ class Slow(Heartbeat):
         object.__setattr__(self, name, value)
 
 
-def test_the_earlier_of_two_leases_that_two_threads_watch_at_once_is_cared_for_in_time() -> None:
-    early, late = Lease(0.1), Lease(30)
+def test_the_earlier_of_two_times_that_two_threads_ask_for_at_once_is_kept() -> None:
+    early, late = Attempt(0.1), Attempt(30)
     heartbeat = Slow(early, late)
-    thread = threading.Thread(target=heartbeat.watch, args=(late,), name="overtaken")
+    thread = threading.Thread(target=heartbeat.wake_by, args=(late.due_at,), name="overtaken")
     thread.start()
     assert heartbeat.overtaken.wait(10)
-    heartbeat.watch(early)  # type: ignore[arg-type]
+    heartbeat.wake_by(early.due_at)
     heartbeat.go_on.set()
     thread.join(10)
     assert early.interrupted.wait(10)

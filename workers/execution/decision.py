@@ -1,0 +1,231 @@
+"""Decisions about a job whose attempt has ended: made here, without a store, and executed by the recorder.
+
+A decision names one statement of `drain.tables`, which changes the job's row only under the token of the claim, and
+what follows once the row has changed: the word for RQ, the log line, the death that RQ's books get. The order is
+the same for each outcome: the statement first, the log line and the word afterwards, so that nothing is reported that
+was not committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from drain.jobs.options import JobOptions
+from drain.tables import outcomes
+from drain.tables.claims import Claim
+from drain.visible import visible
+from drain.wording import count, duration
+from workers.execution.death import Death
+from workers.execution.outcome import (
+    AlreadyFinished,
+    Deferred,
+    Failed,
+    Finished,
+    GaveUp,
+    Interrupted,
+    Lost,
+    Outcome,
+    Recorded,
+    Unreadable,
+)
+
+# Words for what became of a job, as RQ's books and the counters of a worker have them.
+FINISHED, RETRYING, INTERRUPTED, DEFERRED, DEAD = "finished", "retrying", "interrupted", "deferred", "dead"
+RECORDED, STALE, REFUSED = "recorded", "stale", "refused"
+# Outcome in `stale_finishes` of an attempt that knew already that another worker had claimed its job.
+_NOTHING = "nothing"
+
+_LEASE_RAN_OUT = "its worker died or stalled on the last attempt, and the lease ran out"
+_EXPIRED = "its expires_at had passed before a worker could start it"
+_NO_REASON = "the job gave up, and gave no reason"
+# Ids are given out once, unless the sequence was set back.
+_ID_IS_TAKEN = Unreadable("it ran, but another job with its id is finished already")
+# Pause between an interrupted attempt and the next one: another worker may take the job, and no loop spins.
+_INTERRUPTED_SECONDS = 1.0
+
+# Function of `drain.tables` that is called with a connection, the job's id, the token, and the values of the decision.
+# A false answer means that the statement has changed nothing.
+Statement = Callable[..., object]
+
+
+class LogLine(NamedTuple):
+    """One line of the log.
+
+    Attributes:
+        level: Of the module `logging`.
+        text: With placeholders for `arguments`.
+        arguments: Values of the placeholders.
+        extra: Fields of the record, `event` among them.
+        answer: Name of a further field, which holds the statement's answer; None for no such field.
+    """
+
+    level: int
+    text: str
+    arguments: tuple[object, ...]
+    extra: dict[str, object]
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The consequence of an attempt that has ended.
+
+    Attributes:
+        word: What became of the job, once the statement has changed its row.
+        statement: Executed under the token of the claim; None if the row has been written already.
+        values: Arguments of the statement beside the job's id and the token.
+        log: Line that is logged once the row has changed.
+        death: Why the job is dead, for RQ's books and exception handlers; None if it is not.
+        otherwise: Outcome that is decided on instead if the statement changes nothing; None: then the token is stale.
+        if_forbidden: Outcome that is decided on instead if a constraint of the table forbids the statement.
+        stale_outcome: Outcome that `stale_finishes` names if the token is stale.
+    """
+
+    word: str
+    statement: Statement | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    log: LogLine | None = None
+    death: Death | None = None
+    otherwise: Outcome | None = None
+    if_forbidden: Outcome | None = None
+    stale_outcome: str = ""
+
+
+def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one return for each outcome)
+    """Decide what becomes of a job, by the outcome of its attempt."""
+    match result:
+        case AlreadyFinished(rest):
+            return Decision(FINISHED, log=_failed_after_finish(claim, rest))
+        case Recorded(dead):
+            return Decision(RECORDED) if dead is None else _died_elsewhere(claim, dead)
+        case Finished():
+            return Decision(FINISHED, outcomes.finish, if_forbidden=_ID_IS_TAKEN, stale_outcome=FINISHED)
+        case Interrupted():
+            return _interrupt(claim, result)
+        case Failed():
+            return _retry_or_bury(claim, result)
+        case Deferred(when):
+            return Decision(DEFERRED, outcomes.defer, {"when": when}, stale_outcome=DEFERRED)
+        case GaveUp(error, cause):
+            return _bury(claim, "gave up", error["message"] or _NO_REASON, error, cause=cause)
+        case Unreadable(explanation):
+            return _bury(claim, "unreadable", explanation)
+
+
+def decide_unrun(claim: Claim) -> Decision:
+    """Give a job up that was claimed only to be buried: it has expired, or its attempts are spent."""
+    if claim.expired:
+        return _bury(claim, "expired", _EXPIRED, ran=False)
+    return _bury(claim, "lease", _LEASE_RAN_OUT, ran=False)
+
+
+def retry_wait_seconds(attempts: int, options: JobOptions | None) -> float:
+    """Return the wait after this many failed attempts: exponential, capped, with jitter.
+
+    Between half of the step and all of it, so that jobs which failed together do not come back together.
+    """
+    options = options or JobOptions()
+    # The exponent is bounded, since the float would overflow long before the cap is reached a second time.
+    step = min(options.retry_cap_seconds, options.retry_base_seconds * 2.0 ** min(attempts - 1, 64))
+    return step * random.uniform(0.5, 1.0)  # noqa: S311
+
+
+def _retry_or_bury(claim: Claim, failed: Failed) -> Decision:
+    if claim.max_attempts and claim.attempts >= claim.max_attempts:
+        explanation = f"failed {count(claim.attempts, 'time')}; last: {failed.line}"
+        buried = _bury(claim, "failed", explanation, failed.error, cause=failed.cause)
+        return replace(buried, stale_outcome=_NOTHING) if isinstance(failed, Lost) else buried
+    wait = retry_wait_seconds(claim.attempts, failed.options)
+    line = LogLine(
+        logging.WARNING,
+        "job %d (%s) failed on attempt %d, next one in %s: %s",
+        (claim.id, visible(claim.job_name), claim.attempts, duration(wait), visible(failed.line)),
+        _extra("job_failed", claim),
+    )
+    return Decision(
+        RETRYING,
+        outcomes.retry_later,
+        {"wait_seconds": wait, "error": failed.error},
+        log=line,
+        stale_outcome=_NOTHING if isinstance(failed, Lost) else RETRYING,
+    )
+
+
+def _interrupt(claim: Claim, interrupted: Interrupted) -> Decision:
+    """Give the claim back as if the attempt had not been; a failed attempt if that was done too often already."""
+    line = LogLine(
+        logging.WARNING,
+        "job %d (%s) was interrupted on attempt %d, which does not count, and will run again: %s",
+        (claim.id, visible(claim.job_name), claim.attempts, visible(interrupted.line)),
+        _extra("job_interrupted", claim),
+        answer="interruptions",
+    )
+    return Decision(
+        INTERRUPTED,
+        outcomes.interrupt,
+        {"wait_seconds": _INTERRUPTED_SECONDS, "error": interrupted.error},
+        log=line,
+        otherwise=_too_often(interrupted),
+    )
+
+
+def _too_often(interrupted: Interrupted) -> Failed:
+    """Return the outcome of an interrupted attempt that counts, since too many before it did not."""
+    most = outcomes.MOST_INTERRUPTIONS
+    why = f"its worker stopped, for more than the {most} times that do not count (is the grace too short?)"
+    message = f"{why}: {interrupted.error['message']}"
+    return Failed({**interrupted.error, "message": message}, interrupted.options, interrupted.cause)
+
+
+def _bury(
+    claim: Claim,
+    reason: str,
+    explanation: str,
+    error: dict[str, str] | None = None,
+    *,
+    ran: bool = True,
+    cause: BaseException | None = None,
+) -> Decision:
+    line = LogLine(
+        logging.ERROR,
+        "job %d (%s) is dead: %s",
+        (claim.id, visible(claim.job_name), visible(explanation)),
+        _extra("job_dead", claim),
+    )
+    return Decision(
+        DEAD,
+        outcomes.bury_claimed,
+        {"reason": reason, "explanation": explanation, "error": error, "ran": ran},
+        log=line,
+        death=Death(claim.id, claim.queue, explanation, (error or {}).get("traceback", ""), cause),
+        stale_outcome=DEAD,
+    )
+
+
+def _died_elsewhere(claim: Claim, explanation: str) -> Decision:
+    return Decision(DEAD, death=Death(claim.id, claim.queue, explanation))
+
+
+def _failed_after_finish(claim: Claim, rest: Outcome) -> LogLine | None:
+    """Report what a job wanted after it had finished itself, since no table shows it."""
+    match rest:
+        case Failed(error) | GaveUp(error):
+            wanted = error["traceback"]
+        case Deferred():
+            wanted = "it asked to be run later"
+        case _:
+            return None
+    return LogLine(
+        logging.ERROR,
+        "job %d (%s) is finished, and what it did after its transaction failed: %s",
+        (claim.id, visible(claim.job_name), visible(wanted, lines=True)),
+        _extra("failed_after_finish", claim),
+    )
+
+
+def _extra(event: str, claim: Claim) -> dict[str, object]:
+    return {"event": event, "job_id": claim.id, "tag": claim.tag}

@@ -1,0 +1,162 @@
+"""Extension of leases: one statement for all leases of a process, on a connection of its own.
+
+An extension is refused if the token of the claim is not the current one any more: another worker has claimed the job,
+or the job has finished itself in a commit whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from time import monotonic
+from typing import Protocol
+
+from drain.database import postgres
+from drain.database.postgres import Connection
+from drain.errors import UnavailableError
+from drain.failpoints import FailurePoint, failpoint
+from drain.tables import inflight
+from workers.lease.database import session
+from workers.lease.interruption import Interruption
+from workers.lease.lease import NEVER, Lease
+from workers.stores import POSTGRES, Stores, is_outage, is_stale
+
+log = logging.getLogger(__name__)
+
+# Pause after an extension that failed.
+_RETRY_SECONDS = 0.5
+# Timeout for one extension, which is then tried again on a new connection.
+_LONGEST_SECONDS = 15.0
+
+
+class Watched(Protocol):
+    """An attempt, as the heartbeat sees it.
+
+    Attributes:
+        lease: Extended when that is due.
+        interruption: Of the job, which is interrupted, or logged as slow, when that is due.
+    """
+
+    lease: Lease
+    interruption: Interruption
+
+
+class Extender:
+    """Extends leases, for one thread.
+
+    Args:
+        database_url: Where the jobs are.
+        stores: State of PostgreSQL, to which answers and failures are reported.
+
+    Attributes:
+        ended: Nothing is to be extended any more.
+    """
+
+    def __init__(self, database_url: str, stores: Stores) -> None:
+        self.ended = False
+        self._database_url = database_url
+        self._stores = stores
+        # Held by the thread that opens, closes or breaks off the connection: the number of a closed one may be reused.
+        self._connecting = threading.Lock()
+        self._connection: Connection | None = None
+
+    def break_off(self) -> None:
+        """Break off an extension that is under way; for other threads."""
+        with self._connecting:
+            if self._connection is not None:
+                postgres.break_off(self._connection)
+
+    def extend(self, held: Sequence[Watched], now: float) -> None:
+        """Extend all leases of these attempts; a failure is reported, and the next extension is due soon."""
+        watched = [each for each in held if each.lease.beat_at < NEVER]
+        for each in watched:
+            each.lease.beat_at = now + each.lease.heartbeat_seconds
+        kept = [each for each in watched if not each.lease.ending]
+        if not kept:
+            return
+        seconds = min(_LONGEST_SECONDS, max(1.0, min(each.lease.heartbeat_seconds for each in kept)))
+        began, was_open = monotonic(), self._connection is not None
+        try:
+            self._extend_or_lose(kept, now, seconds)
+            self._stores.answered(POSTGRES, began)
+        # A job must not lose its lease because of any error here: the next heartbeat may succeed.
+        except Exception as error:  # noqa: BLE001
+            self.close()
+            for each in watched:
+                each.lease.beat_at = monotonic() + min(_RETRY_SECONDS, each.lease.heartbeat_seconds)
+            if not self.ended:
+                self._report(error, kept, is_stale=was_open and is_stale(began))
+
+    def _report(self, error: Exception, kept: Sequence[Watched], *, is_stale: bool) -> None:
+        if not isinstance(error, UnavailableError) or not is_outage(error):
+            log.warning(
+                "the leases of %d jobs, such as %d, could not be extended: %s",
+                len(kept),
+                kept[0].lease.claim.id,
+                error,
+            )
+        elif not is_stale:
+            self._stores.failed(error)
+
+    def _extend_or_lose(self, held: Sequence[Watched], now: float, seconds: float) -> None:
+        with postgres.reachable(self._database_url):
+            connection = self._connected(seconds)
+            # Connecting may have taken longer than the job.
+            if self.ended:
+                return
+            with postgres.time_limit(connection, seconds):
+                refused = _extend(connection, held, now)
+        for each in refused:
+            if not each.lease.ending:
+                _lose(each)
+
+    def _connected(self, seconds: float) -> Connection:
+        if self._connection is None:
+            # A heartbeat that waits for a lock must not stay behind on the server when it is given up here.
+            settings = session(max(1, int(seconds)))
+            connection = postgres.connect(self._database_url, "drain lease", settings=settings)
+            with self._connecting:
+                self._connection = connection
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._connecting:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
+
+
+def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list[Watched]:
+    """Extend leases; return the attempts whose lease another worker may have."""
+    claims = [each.lease.claim for each in held if now < each.lease.let_go_at]
+    extended = inflight.extend_many(connection, claims) if claims else {}
+    refused = []
+    for each in held:
+        lease, claim = each.lease, each.lease.claim
+        if claim.id in extended:
+            lease.extended_at, lease.expires_at = now, extended[claim.id]
+        elif now < lease.let_go_at or not inflight.is_current(connection, claim.id, claim.fencing_token):
+            refused.append(each)
+    if extended:
+        failpoint(FailurePoint.EXTENDED)
+    for each in refused:
+        # Refused may also mean finished, in a commit of the job's own whose answer never came.
+        lease, claim = each.lease, each.lease.claim
+        if not lease.ending and inflight.is_finished(connection, claim.id, claim.fencing_token):
+            lease.ending = True
+    return refused
+
+
+def _lose(watched: Watched) -> None:
+    lease, claim = watched.lease, watched.lease.claim
+    lease.lost = True
+    lease.beat_at = NEVER
+    watched.interruption.due_at = monotonic()
+    log.warning(
+        "job %d has been claimed by another worker: the lease of attempt %d is lost",
+        claim.id,
+        claim.attempts,
+        extra={"event": "lease_lost", "job_id": claim.id, "token": claim.fencing_token},
+    )
