@@ -476,10 +476,9 @@ def test_only_deliveries_in_turn_count_as_unreadable_and_the_count_of_few_jobs_i
     buried: list[int] = []
     monkeypatch.setattr(inflight, "bury_redelivered", lambda _, ids, **__: buried.extend(ids))
     fates: list[Fate] = []
-    wire = SimpleNamespace(namespace="shop", fates=lambda _: fates)
-    connection = SimpleNamespace(transaction=nullcontext)
-    enqueuer: Any = SimpleNamespace(redis=wire, connection=connection)
-    verdicts = RQVerdicts(enqueuer)
+    redis: Any = SimpleNamespace(namespace="shop", fates=lambda _: fates)
+    connection: Any = SimpleNamespace(transaction=nullcontext)
+    verdicts = RQVerdicts(connection, redis)
 
     def look(job_id: int, fate: Fate) -> None:
         fates[:] = [fate]

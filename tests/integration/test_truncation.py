@@ -11,8 +11,7 @@ from psycopg import IsolationLevel
 from drain import metrics, stage
 from drain.config import Settings
 from drain.database import postgres
-from drain.enqueuer import cursor
-from drain.enqueuer import truncation as turns_module
+from drain.enqueuer import cursor, truncation
 from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.enqueuer import Enqueuer
@@ -48,7 +47,7 @@ def held_snapshot(database_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def small_partitions_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_module, "_LARGER_THAN_BYTES", 0)
+    monkeypatch.setattr(truncation, "_LARGER_THAN_BYTES", 0)
 
 
 @pytest.fixture
@@ -122,7 +121,7 @@ def test_a_batch_does_not_step_over_what_was_drained_before_it(
         enqueuer.drain()
 
         assert pages_read(enqueuer, staged.START) > 100
-        assert pages_read(enqueuer, enqueuer.bound) < 20
+        assert pages_read(enqueuer, enqueuer.cursors[0].key) < 20
 
 
 def test_the_lag_does_not_step_over_it_either(
@@ -140,7 +139,7 @@ def test_the_lag_does_not_step_over_it_either(
         enqueuer.drain()
 
         assert pages(enqueuer, staged.START) > 100
-        assert pages(enqueuer, enqueuer.bound) < 20
+        assert pages(enqueuer, enqueuer.cursors[0].key) < 20
 
 
 @pytest.mark.parametrize("second", range(0, 60, 3))
@@ -274,11 +273,11 @@ def test_a_truncation_that_is_refused_is_told_once_and_stops_nothing(
     for partition in READY:
         query(database_url, f"CREATE TRIGGER refuse BEFORE TRUNCATE ON {partition} EXECUTE FUNCTION refuse()")
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        turns = PartitionTruncator(enqueuer.connection)
+        truncator = PartitionTruncator(enqueuer.connection)
 
         def refused() -> bool:
-            turns._pace._due_at = 0.0
-            assert turns.run_once() == 0
+            truncator._pacer._due_at = 0.0
+            assert truncator.run_once() == 0
             return "not here" in caplog.text
 
         for seconds_ago in (0, 5, 10):
@@ -318,7 +317,7 @@ def test_draining_once_gives_it_back_too(
     wait_until(is_empty, A_ROUND_SECONDS)
 
 
-def test_the_daemon_looks_for_the_lag_behind_the_bound(
+def test_the_daemon_looks_for_the_lag_behind_the_cursors(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[staged.Key, int]] = []
@@ -396,14 +395,14 @@ def test_a_ready_row_that_somebody_puts_off_while_its_batch_is_open_is_drained_l
     assert ids_in(database_url, "staged_jobs_scheduled") == [put_off]
 
 
-def test_a_row_that_commits_late_is_found_though_the_bound_is_past_it(
+def test_a_row_that_commits_late_is_found_though_the_cursor_is_past_it(
     database_url: str, redis_url: str, without_sweeps: None
 ) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer, psycopg.connect(database_url) as slow:
         late = stage(slow, "m.f")
         (job_id,) = stage_jobs(database_url)
         assert enqueuer.run_once() == 1
-        assert enqueuer.bound == (0, job_id)
+        assert enqueuer.cursors[0].key == (0, job_id)
         slow.commit()
 
         assert enqueuer.run_once() == 1
@@ -442,7 +441,7 @@ def test_a_row_that_is_due_by_now_is_found_though_no_sweep_is_due(
     assert pushed_jobs(redis_url) == [now, scheduled]
 
 
-def test_a_batch_that_is_rolled_back_leaves_the_bound_before_its_rows(
+def test_a_batch_that_is_rolled_back_leaves_the_cursor_before_its_rows(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, without_sweeps: None
 ) -> None:
     ids = stage_jobs(database_url, 6)
@@ -456,13 +455,13 @@ def test_a_batch_that_is_rolled_back_leaves_the_bound_before_its_rows(
         enqueuer.run_once()
         monkeypatch.setattr(staged, "move", fail_once)
         enqueuer.run_once()
-        assert enqueuer.bound == (0, ids[3])
+        assert enqueuer.cursors[0].key == (0, ids[3])
         enqueuer.drain()
 
     assert pushed_jobs(redis_url) == ids
 
 
-def test_rows_that_cannot_be_moved_are_found_out_behind_the_bound_as_well(
+def test_rows_that_cannot_be_moved_are_found_out_behind_the_cursor_as_well(
     database_url: str, redis_url: str, without_sweeps: None
 ) -> None:
     query(database_url, "ALTER TABLE inflight_jobs ADD CONSTRAINT no_poison CHECK (job_name <> 'poison')")
@@ -480,7 +479,7 @@ def test_rows_that_cannot_be_moved_are_found_out_behind_the_bound_as_well(
     assert ids_in(database_url, "staged_jobs") == [stuck]
 
 
-def test_a_row_that_somebody_had_locked_is_found_though_the_bound_is_past_it(
+def test_a_row_that_somebody_had_locked_is_found_though_the_cursor_is_past_it(
     database_url: str, redis_url: str, without_sweeps: None
 ) -> None:
     ids = stage_jobs(database_url, 3)
@@ -488,7 +487,7 @@ def test_a_row_that_somebody_had_locked_is_found_though_the_bound_is_past_it(
         enqueuer.connection.execute("SET lock_timeout = '10ms'")
         somebody.execute("SELECT FROM staged_jobs WHERE id = %s FOR UPDATE", [ids[0]])
         enqueuer.drain()
-        assert enqueuer.bound == (0, ids[2])
+        assert enqueuer.cursors[0].key == (0, ids[2])
         somebody.rollback()
         assert enqueuer.drain() == 1
 
