@@ -31,6 +31,9 @@ from tests.helpers import (
 )
 
 READY = tuple(f"staged_jobs_ready_{turn}" for turn in range(3))
+# Ages in seconds of rows that stand in three different partitions, if they are counted from one moment: by the time of
+# each statement, two of them may stand in the same partition.
+ONE_OF_EACH_TURN = (0, 5, 10)
 # Longer than all three turns together.
 A_ROUND_SECONDS = 30
 FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
@@ -61,12 +64,14 @@ def partition_of(database_url: str, job_id: int) -> str:
     return str(name)
 
 
-def stage_at(database_url: str, seconds_ago: float, count: int = 1) -> list[int]:
+def stage_at(database_url: str, *seconds_ago: float, count: int = 1) -> list[int]:
+    """Stage jobs, this number at each of these times before one and the same moment."""
     rows = query(
         database_url,
-        "INSERT INTO staged_jobs (job_name, staged_at, scheduled_at) SELECT 'm.f', at, at FROM "
-        "(SELECT now() - make_interval(secs => %s)) AS staged (at), generate_series(1, %s) RETURNING id",
-        seconds_ago,
+        "INSERT INTO staged_jobs (job_name, staged_at, scheduled_at) SELECT 'm.f', at, at "
+        "FROM unnest(%s::float8[]) WITH ORDINALITY AS age (seconds, place), generate_series(1, %s), "
+        "LATERAL (SELECT now() - make_interval(secs => age.seconds)) AS staged (at) ORDER BY place RETURNING id",
+        list(seconds_ago),
         count,
     )
     return [id_ for (id_,) in rows]
@@ -99,8 +104,7 @@ def test_the_space_of_drained_rows_is_given_back_though_a_snapshot_is_held(
 ) -> None:
     before = metrics.TRUNCATED._value.get()
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        for seconds_ago in (0, 5, 10):
-            stage_at(database_url, seconds_ago, 2_000)
+        stage_at(database_url, *ONE_OF_EACH_TURN, count=2_000)
         assert enqueuer.drain() == 6_000
         query(database_url, "VACUUM staged_jobs")
         assert min(size(database_url, partition) for partition in READY) > 100_000
@@ -166,8 +170,7 @@ def test_the_partition_whose_turn_is_over_is_not_the_one_of_now_nor_the_next(
 
 def test_a_small_partition_is_left_to_vacuum(database_url: str, redis_url: str) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        for seconds_ago in (0, 5, 10):
-            stage_at(database_url, seconds_ago, 100)
+        stage_at(database_url, *ONE_OF_EACH_TURN, count=100)
         enqueuer.drain()
         before = size(database_url)
 
@@ -237,7 +240,7 @@ def test_the_leader_truncates_whatever_isolation_the_database_prefers(
     ((name,),) = query(database_url, "SELECT current_database()")
     query(database_url, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        stage_at(database_url, 5, 10)
+        stage_at(database_url, 5, count=10)
         enqueuer.drain()
         wait_until(lambda: PartitionTruncator(enqueuer.connection).run_once(), A_ROUND_SECONDS)
 
@@ -280,8 +283,7 @@ def test_a_truncation_that_is_refused_is_told_once_and_stops_nothing(
             assert truncator.run_once() == 0
             return "not here" in caplog.text
 
-        for seconds_ago in (0, 5, 10):
-            stage_at(database_url, seconds_ago)
+        stage_at(database_url, *ONE_OF_EACH_TURN)
         enqueuer.drain()
         wait_until(refused, A_ROUND_SECONDS)
         refused()
@@ -297,7 +299,7 @@ def test_the_daemon_gives_the_space_back_by_itself(
     port = free_port()
     env = environment(database_url, redis_url, DRAIN_METRICS_PORT=str(port))
     with leading(env, "--metrics-port", str(port)):
-        stage_at(database_url, 5, 20_000)
+        stage_at(database_url, 5, count=20_000)
         wait_until(lambda: len(pushed_jobs(redis_url)) == 20_000, A_ROUND_SECONDS)
         wait_until(lambda: size(database_url) == 0, A_ROUND_SECONDS)
         wait_until(lambda: "drain_truncated_partitions_total 1.0" in ask(port, "/metrics")[1])
@@ -307,7 +309,7 @@ def test_draining_once_gives_it_back_too(
     database_url: str, redis_url: str, small_partitions_too: None
 ) -> None:
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
-    stage_at(database_url, 5, 100)
+    stage_at(database_url, 5, count=100)
     assert daemon.run_once() == 100
 
     def is_empty() -> bool:
@@ -338,7 +340,7 @@ def test_the_daemon_looks_for_the_lag_behind_the_cursors(
 def test_rows_of_all_partitions_are_drained_in_the_order_of_priority_and_id(
     database_url: str, redis_url: str
 ) -> None:
-    ids = [stage_at(database_url, seconds_ago)[0] for seconds_ago in (10, 0, 5, 5, 10, 0)]
+    ids = stage_at(database_url, 10, 0, 5, 5, 10, 0)
     assert {partition_of(database_url, id_) for id_ in ids} == set(READY)
     query(database_url, "UPDATE staged_jobs SET priority = -1 WHERE id = ANY (%s)", [ids[3], ids[5]])
 
