@@ -10,8 +10,8 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import psycopg
 
@@ -115,22 +115,9 @@ class Daemon:
                 self.refused = enqueuer.refused
                 return sent
 
-    @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Let SIGTERM and SIGINT stop the daemon, within five seconds."""
-
-        def stop(_signal: int, _frame: object) -> None:
-            self.stop()
-            overdue = threading.Timer(_STOP_SECONDS, os._exit, (0,))
-            overdue.daemon = True
-            overdue.start()
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def signals(self) -> AbstractContextManager[None]:
+        """Let SIGTERM and SIGINT stop the daemon while the `with` block runs, within five seconds."""
+        return _signals(self.stop)
 
     def answers(self) -> http.Answers:
         """Answers of `/healthz` and `/readyz`."""
@@ -195,20 +182,35 @@ class Daemon:
         )
 
     def _term(self, enqueuer: Enqueuer) -> Term:
-        chores: list[Chore] = [
-            PartitionTruncator(enqueuer.connection),
-            DailyPartitions(enqueuer.connection),
-        ]
-        if self._keep_days:
-            chores.append(Retention(enqueuer.connection, self._keep_days))
         return Term(
             enqueuer,
-            chores,
+            _chores(enqueuer.connection, self._keep_days),
             gauges=self._gauges,
             health=self._health,
             stop=self._stop,
             poll_seconds=self.settings.poll_seconds,
         )
+
+
+def _chores(connection: Connection, keep_days: int | None) -> list[Chore]:
+    chores: list[Chore] = [PartitionTruncator(connection), DailyPartitions(connection)]
+    return [*chores, Retention(connection, keep_days)] if keep_days else chores
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    def stop_soon(_signal: int, _frame: object) -> None:
+        stop()
+        overdue = threading.Timer(_STOP_SECONDS, os._exit, (0,))
+        overdue.daemon = True
+        overdue.start()
+
+    before = {number: signal.signal(number, stop_soon) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _backoff(failures: int) -> float:
