@@ -87,7 +87,7 @@ class Waits:
         if self.refused:
             return {}
         try:
-            return self._longest()
+            return self._measure_all()
         except psycopg.errors.InsufficientPrivilege as error:
             self.refused = True
             reason = error.diag.message_primary
@@ -103,8 +103,8 @@ class Waits:
             longest[label] = max(waited, longest.get(label, 0.0))
         return longest
 
-    def _longest(self) -> dict[str, float]:
-        longest = self._delivered()
+    def _measure_all(self) -> dict[str, float]:
+        longest = self._measure_delivered()
         connection = self._enqueuer.connection
         rows = connection.execute(_RETRYING).fetchall()
         for cursor in self._enqueuer.cursors:
@@ -113,7 +113,7 @@ class Waits:
             longest[queue] = max(seconds, longest.get(queue, 0.0))
         return longest
 
-    def _delivered(self) -> dict[str, float]:
+    def _measure_delivered(self) -> dict[str, float]:
         lower_bounds = self._redelivery.lower_bounds
         rows = self._enqueuer.connection.execute(
             _DELIVERED, (list(lower_bounds), list(lower_bounds.values()))
