@@ -52,7 +52,11 @@ def test_a_watermark_that_is_held_rises_to_the_last_number_at_the_end(deliveries
 
 
 def test_a_watermark_that_is_held_stays_where_it_is_if_a_push_fails(deliveries: Deliveries) -> None:
-    with pytest.raises(OSError, match="Redis"), deliveries.held_watermark():
-        deliveries.pushed(9, [])
-        raise OSError("Redis")
+    def fail_to_push() -> None:
+        with deliveries.held_watermark():
+            deliveries.pushed(9, [])
+            raise OSError("Redis")
+
+    with pytest.raises(OSError, match="Redis"):
+        fail_to_push()
     assert deliveries.pushed_up_to == 8
