@@ -122,7 +122,7 @@ def test_a_role_of_an_older_version_is_told_once_and_drains_on(
         def refuse() -> dict[str, float]:
             raise psycopg.errors.InsufficientPrivilege("permission denied for table inflight_jobs")
 
-        monkeypatch.setattr(found, "_longest", refuse)
+        monkeypatch.setattr(found, "_measure_all", refuse)
         assert [found.measure(), found.measure()] == [{}, {}]
 
     (line,) = caplog.messages
