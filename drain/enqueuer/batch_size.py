@@ -1,32 +1,35 @@
-"""How many rows a batch takes: as many as it may, and fewer after one that was too much for the server."""
+"""Number of rows in a batch: halved after a batch that was too much for the server, then doubled step by step."""
 
 from __future__ import annotations
 
-# A batch of twice the rows should still be far from the longest time that a statement may take.
+# Longest batch after which the size is doubled: one of twice the rows is still far from the statement timeout.
 _QUICK_SECONDS = 5.0
 
 
 class AdaptiveBatchSize:
-    """Kept for as long as the process lives: what is learnt in one term as leader holds in the next.
+    """Size of the next batch. It lives as long as the process: a term as leader begins with what the last one learnt.
 
     Args:
-        most: The most rows of a batch.
+        most: Upper bound of the rows in a batch.
+
+    Attributes:
+        rows: Rows that the next batch reads at most.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.rows = most
 
-    def halve(self, rows: int) -> None:
-        """Take half of these from now on; at least one."""
-        self.rows = max(1, rows // 2)
+    def shrink(self, failed_rows: int) -> None:
+        """Reduce the size to half of a batch that has failed; at least one row."""
+        self.rows = max(1, failed_rows // 2)
 
-    def went_well(self, seconds: float) -> None:
-        """Take twice as many from now on, unless a batch took so long."""
-        if seconds < _QUICK_SECONDS:
+    def grow(self, batch_seconds: float) -> None:
+        """Double the size after a batch that was committed, unless that batch took long; up to the upper bound."""
+        if batch_seconds < _QUICK_SECONDS:
             self.rows = min(self._most, 2 * self.rows)
 
     @property
     def is_reduced(self) -> bool:
-        """Whether a batch takes fewer than it may."""
+        """Whether the size is below its upper bound."""
         return self.rows < self._most

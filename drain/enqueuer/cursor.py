@@ -1,17 +1,17 @@
-"""Where the enqueuer begins to read: at the very start, or behind what it has taken.
+"""Where a scan of the staged rows begins: at the start of its range, or behind the rows that were drained before.
 
-While some session holds an old snapshot, no vacuum removes what was drained, and who reads the index from
-its start steps over all of it: measured, 0.1 s for a million dead rows, where the rest of a batch takes
-0.016 s. So while there is more to be taken than fits into a batch, looks begin behind the last row that was
-taken. They do not see what stands before it: a row whose transaction has committed late, or one that is more
-urgent. Those are found by a *sweep*, a look from the start.
+While some session holds an old snapshot, no vacuum removes drained rows, and a scan from the start of the index
+steps over all of them: measured, 0.1 s for a million dead rows, where the rest of a batch takes 0.016 s. So while
+more rows are due than fit into a batch, scans begin behind the last row that was drained. Such a scan does not see
+rows before that key: a row whose transaction has committed late, or one that is more urgent. A *sweep*, which is a
+scan from the start, finds those rows.
 
-Without dead rows a sweep is as quick as any look, and every look is one. After one that took longer than
-its rows account for, the next is put off, so that sweeps take a fiftieth of the time; but not beyond the
-first look that is not full. That nothing is due can be learnt from a sweep alone.
+Without dead rows a sweep is as quick as any scan, and every scan is one. After a sweep that took longer than its
+rows account for, the next sweep is put off, so that sweeps take a fiftieth of the time; but not beyond the first
+scan that is not full. Only a sweep can find that nothing is due.
 
-There are two ranges, and a bound in each. Priorities up to 0 are what applications stage in passing, and every
-batch begins with a look at them; whatever stands in the other range, they never wait for a sweep of that.
+There are two ranges, with a cursor each. Applications stage with priorities up to 0 in passing, and every batch
+begins with a scan of that range; whatever stands in the other range, urgent rows never wait for a sweep of it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from drain.enqueuer.pacer import Pace
+from drain.enqueuer.pacer import Pacer
 from drain.tables.staged import LAST_PRIORITY, START, DueJob, Key
 
-# What a sweep without dead rows takes at most.
-_LOOK_SECONDS = 0.005
+# Upper bounds of a sweep's duration without dead rows: for the scan itself, and for each of its rows.
+_SCAN_SECONDS = 0.005
 _ROW_SECONDS = 0.000_002
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """A range of keys: behind `after`, and up to and with all of the priority `up_to`."""
+    """Range of keys: those behind `after`, as far as all keys of the priority `up_to`."""
 
     after: Key
     up_to: int
@@ -41,12 +41,12 @@ PATIENT = KeyRange((0, 2**63 - 1), LAST_PRIORITY)
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What one look at the ready rows has found.
+    """Result of one scan of due rows.
 
     Attributes:
         rows: In the order of their keys.
-        is_full: There may be more of them behind the last one.
-        sweep_seconds: How long it took, if it was a sweep; None if it was not.
+        is_full: More rows may be due behind the last one.
+        sweep_seconds: Duration, if the scan was a sweep; else None.
     """
 
     rows: Sequence[DueJob]
@@ -55,34 +55,34 @@ class Scan:
 
 
 class ScanCursor:
-    """The key behind which the next look at a range begins, and whether it should rather be a sweep."""
+    """Key behind which the next scan of a range begins, unless that scan is a sweep."""
 
     def __init__(self, range_: KeyRange = URGENT) -> None:
         self.range = range_
         self.key: Key = range_.after
-        self._sweeps = Pace()
+        self._sweeps = Pacer()
         self._has_caught_up = True
         self._was_slow = False
 
     def sweep_is_due(self) -> bool:
-        """Whether the next look should begin at the start."""
+        """Whether the next scan should begin at the start of the range."""
         return self._has_caught_up or self._sweeps.is_due()
 
     def steps_over_many(self) -> bool:
-        """Whether the next look is a sweep, and the last one was slow: many rows stand there that it cannot take."""
+        """Whether the next scan is a sweep and the last sweep was slow: it stepped over rows that it cannot return."""
         return self._has_caught_up and self._was_slow
 
-    def passed(self, look: Scan) -> None:
-        """Go on from the end of a look whose rows are gone for good.
+    def advance(self, scan: Scan) -> None:
+        """Move the key behind the last row of a scan whose batch has been committed.
 
-        To be called after the commit: rows of a batch that was rolled back are still before the bound.
+        After a rollback the cursor must stay: the rows are still due.
         """
-        self._has_caught_up = not look.is_full
-        if look.rows:
-            last = look.rows[-1].key
-            # A sweep that is full has not come as far as the bound yet.
-            self.key = last if look.is_full else max(self.key, last)
-        if look.sweep_seconds is not None:
-            too_long = look.sweep_seconds - _LOOK_SECONDS - _ROW_SECONDS * len(look.rows)
-            self._was_slow = too_long > 0
-            self._sweeps.took(too_long)
+        self._has_caught_up = not scan.is_full
+        if scan.rows:
+            last = scan.rows[-1].key
+            # A full sweep may end before the key where earlier scans have got to.
+            self.key = last if scan.is_full else max(self.key, last)
+        if scan.sweep_seconds is not None:
+            excess = scan.sweep_seconds - _SCAN_SECONDS - _ROW_SECONDS * len(scan.rows)
+            self._was_slow = excess > 0
+            self._sweeps.ran_for(excess)

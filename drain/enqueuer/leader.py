@@ -1,9 +1,9 @@
-"""Who drains: the one session that holds an advisory lock, and how that session sleeps.
+"""Leadership: one session holds an advisory lock and drains; and the lock under which that session sleeps.
 
-The lock belongs to the session, so it must be taken before BEGIN: under repeatable read the first
-statement of a transaction fixes what it sees, and a lock that is waited for inside of it would be granted
-on a picture in which the rows of the previous leader's last batch are still there. And it must be the
-session that drains: when the connection dies, the lock and the batch in hand go together.
+The lock belongs to the session, so it must be acquired before BEGIN: under repeatable read the first
+statement of a transaction fixes its snapshot, and a lock that is waited for inside of the transaction would be
+granted on a snapshot that still has the rows of the previous leader's last batch. And it must be the session
+that drains: when the connection dies, the lock and the open batch go together.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CHANNEL = "staged_jobs"
 
 
 def try_to_lead(connection: Connection) -> Progress | None:
-    """Become the leader for as long as this connection lives, or return None: there is one.
+    """Become the leader for as long as this connection lives, if there is no other leader.
 
     Returns:
-        Where the last leader got to.
+        Numbers that the last leader has recorded; None if another session leads.
     """
     if not locks.try_lock(connection, locks.LEADER):
         return None
@@ -38,12 +38,12 @@ def try_to_lead(connection: Connection) -> Progress | None:
 
 @contextmanager
 def asleep(connection: Connection) -> Iterator[bool]:
-    """Sleep in such a way that whoever stages knows it; see the trigger in `schema.sql`.
+    """Hold the lock that makes transactions notify when they stage; see the trigger in `schema.sql`.
 
     Yields:
-        True if every transaction that stages from now on will notify, and none is open that did not:
-        what is committed by now can be seen, what comes later will wake us. False if such a
-        transaction is open; then look again soon.
+        True if every transaction that stages from now on will notify, and none is open that did not: rows that
+        are committed by now can be seen, later ones will wake this session. False if such a transaction is open;
+        then scan again soon.
     """
     locked = locks.try_lock(connection, locks.ASLEEP)
     failpoint(FailurePoint.ASLEEP)
@@ -56,9 +56,9 @@ def asleep(connection: Connection) -> Iterator[bool]:
 
 
 def wait_for_notify(connection: Connection, seconds: float) -> None:
-    """Return when somebody has notified, or after `seconds`, or when a signal arrives."""
+    """Wait for a notification, for `seconds`, or until a signal arrives."""
     for _ in connection.notifies(timeout=seconds, stop_after=1):
         pass
-    # All that came together is answered by one look at the table.
+    # One scan of the table answers all notifications that came together.
     for _ in connection.notifies(timeout=0):
         pass

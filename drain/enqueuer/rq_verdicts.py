@@ -1,7 +1,7 @@
-"""What RQ's own workers have said of deliveries that did not come back: some of their jobs are dead.
+"""Verdicts of RQ's own workers on deliveries that did not come back: jobs with one of these are dead.
 
-stopped      by RQ's stop-job command: a person wants it to end for good
-unreadable   the worker's serializer cannot read a call of ours, and no other will where all workers are like it
+stopped      by RQ's stop-job command: a person wants the job to end for good
+unreadable   the worker's serializer cannot read a call of ours; if all workers are configured alike, none can
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 import psycopg
 
 from drain import metrics
-from drain.enqueuer.enqueuer import Enqueuer
+from drain.database.postgres import Connection
 from drain.tables import redeliveries
 from drain.tables.redeliveries import Redelivered
 from drain.visible import visible
-from drain.wire import RQVerdict, tracked_id
+from drain.wire import Producer, RQVerdict, tracked_id
 
 log = logging.getLogger(__name__)
 
-# Deliveries of one job that RQ's workers may fail to read, one after the other: in a fleet with some that can read it,
-# one of those has very likely taken one of so many.
+# Deliveries of one job that RQ's workers may fail to read, one after the other. In a fleet with some workers that can
+# read them, one of these has very likely got one of ten.
 MOST_UNREADABLE = 10
-# Jobs for which that is counted; beyond these the oldest count begins again.
+# Jobs for which that is counted; beyond that number the oldest count begins again.
 _MOST_COUNTED = 100_000
 
 STOPPED = "stopped by RQ's stop-job command"
@@ -37,26 +37,28 @@ UNREADABLE = (
 
 @dataclass(slots=True)
 class RQVerdicts:
-    """Looks at deliveries before their jobs are delivered again, and buries those that are not to be.
+    """Reads the verdicts on jobs that are about to be delivered again, and buries those that RQ has ended for good.
 
     Attributes:
-        enqueuer: Whose database and Redis.
+        connection: The leader's connection.
+        redis: Where the deliveries were pushed.
     """
 
-    enqueuer: Enqueuer
-    # How many deliveries in turn were unreadable, by job id. The next leader counts from the beginning.
+    connection: Connection
+    redis: Producer
+    # Number of consecutive unreadable deliveries by job id. The next leader counts from 0.
     _unread: OrderedDict[int, int] = field(default_factory=OrderedDict)
 
     def bury(self, jobs: Sequence[Redelivered]) -> Collection[int]:
-        """Bury what RQ has given up for good, in the open transaction, which has locked these jobs.
+        """Bury those of these jobs that RQ has ended for good, in the open transaction, which has locked them.
 
         Returns:
-            The ids of the jobs that are dead.
+            Ids of the jobs that are dead now.
 
         Raises:
             UnavailableError: Redis.
         """
-        redis = self.enqueuer.redis
+        redis = self.redis
         verdicts = redis.rq_verdicts(
             [tracked_id(redis.namespace, job.id, job.previous_delivery) for job in jobs]
         )
@@ -64,11 +66,12 @@ class RQVerdicts:
         unreadable = [
             job
             for job, verdict in zip(jobs, verdicts, strict=True)
-            if self._counted(job.id, verdict) >= MOST_UNREADABLE
+            if self._count_unread(job.id, verdict) >= MOST_UNREADABLE
         ]
         return {*self._bury(stopped, "gave up", STOPPED), *self._bury(unreadable, "unreadable", UNREADABLE)}
 
-    def _counted(self, job_id: int, verdict: RQVerdict) -> int:
+    def _count_unread(self, job_id: int, verdict: RQVerdict) -> int:
+        """Count a delivery; returns the number of consecutive unreadable ones of the job."""
         times = self._unread.pop(job_id, 0)
         if verdict is not RQVerdict.UNREADABLE:
             return 0
@@ -81,12 +84,12 @@ class RQVerdicts:
         ids = [job.id for job in jobs]
         if not ids:
             return ()
-        connection = self.enqueuer.connection
+        connection = self.connection
         try:
             with connection.transaction():
                 redeliveries.bury_redelivered(connection, ids, reason=reason, explanation=explanation)
         except psycopg.errors.InsufficientPrivilege as error:
-            # Roles that an older version has made: the jobs are delivered again, as that version did.
+            # An older version has granted these roles: the jobs are delivered again, as that version did.
             log.error(
                 "%d jobs are not buried (%s): %s; run `drain roles` of this version again",
                 len(ids),

@@ -1,13 +1,13 @@
-"""How long the oldest job of each queue has waited for a worker; the leader looks every few seconds.
+"""Waiting time of the oldest job in each queue, for the metrics; the leader measures it every few seconds.
 
-A job waits in one of three places, and the look at each is bounded, however many rows there are:
+A job waits in one of three places, and the scan of each is bounded, however many rows there are:
 
-    staged     the first hundred due rows of each priority, behind what the enqueuer has taken
-    delivered  the lowest unclaimed delivery number of each queue: one index look-up, from where redelivery looks on
+    staged     the first hundred due rows of each priority, behind the cursors of the enqueuer
+    delivered  the lowest unclaimed delivery number of each queue: one index look-up, from redelivery's lower bound on
     retrying   the earliest next_run_at of each queue, if its time has come
 
-A delivered row that has been claimed before does not say since when it waits: its time came when it was numbered anew.
-The leader remembers when it first saw that number.
+A delivered row that has been claimed before does not say since when it waits: it has waited since it was renumbered.
+The leader remembers when it first saw the new number.
 """
 
 from __future__ import annotations
@@ -62,25 +62,25 @@ SELECT queue, date_part('epoch', clock_timestamp() - next_run_at) FROM heads WHE
 
 
 class Waits:
-    """Looks on the leader's connection, for as long as it leads.
+    """Measures on the leader's connection, for as long as it leads.
 
     Args:
-        enqueuer: Knows from which keys on rows are staged.
-        redelivery: Knows from which numbers on deliveries are unclaimed.
+        enqueuer: Its cursors are lower bounds of the keys of staged rows.
+        redelivery: It has lower bounds of the numbers of unclaimed deliveries.
 
     Attributes:
-        refused: The role may not read what this takes; nothing is looked at any more.
+        refused: Whether the role may not read the tables; then nothing is measured any more.
     """
 
     def __init__(self, enqueuer: Enqueuer, redelivery: Redelivery) -> None:
         self.refused = False
         self._enqueuer = enqueuer
         self._redelivery = redelivery
-        # By queue: the number of an unclaimed delivery that was claimed before, and when it was first seen.
+        # By queue: number of an unclaimed delivery whose job was claimed before, and when the number was first seen.
         self._seen: dict[str, tuple[int, float]] = {}
 
-    def look(self) -> dict[str, float]:
-        """Seconds that the oldest job of each queue has waited, of those queues in which one waits.
+    def measure(self) -> dict[str, float]:
+        """Measure for how many seconds the oldest job of each queue has waited; queues without one are left out.
 
         Raises:
             psycopg.OperationalError: The database.
@@ -88,7 +88,7 @@ class Waits:
         if self.refused:
             return {}
         try:
-            return self._longest()
+            return self._measure_all()
         except psycopg.errors.InsufficientPrivilege as error:
             self.refused = True
             reason = error.diag.message_primary
@@ -97,26 +97,28 @@ class Waits:
 
     @staticmethod
     def by_label(seconds: Mapping[str, float], queues: Collection[str]) -> dict[str, float]:
-        """The longest wait under each label, 0 for those of these queues in which no job waits."""
+        """Longest wait under each label of the metric, 0 for those of these queues in which no job waits."""
         longest = dict.fromkeys(queues, 0.0)
         for queue, waited in seconds.items():
             label = metrics.queue_label(queue)
             longest[label] = max(waited, longest.get(label, 0.0))
         return longest
 
-    def _longest(self) -> dict[str, float]:
-        longest = self._delivered()
+    def _measure_all(self) -> dict[str, float]:
+        longest = self._measure_delivered()
         connection = self._enqueuer.connection
         rows = connection.execute(_RETRYING).fetchall()
-        for bound in self._enqueuer.bounds:
-            rows += connection.execute(_STAGED, _range(bound.key, bound.range.up_to))
+        for cursor in self._enqueuer.cursors:
+            rows += connection.execute(_STAGED, _range(cursor.key, cursor.range.up_to))
         for queue, seconds in rows:
             longest[queue] = max(seconds, longest.get(queue, 0.0))
         return longest
 
-    def _delivered(self) -> dict[str, float]:
-        bounds = self._redelivery.bounds
-        rows = self._enqueuer.connection.execute(_DELIVERED, (list(bounds), list(bounds.values())))
+    def _measure_delivered(self) -> dict[str, float]:
+        lower_bounds = self._redelivery.lower_bounds
+        rows = self._enqueuer.connection.execute(
+            _DELIVERED, (list(lower_bounds), list(lower_bounds.values()))
+        )
         now, seen, longest = monotonic(), self._seen, dict[str, float]()
         self._seen = {}
         for queue, delivery, claimed_before, seconds in rows:

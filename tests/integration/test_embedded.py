@@ -234,7 +234,7 @@ def test_tests_on_servers_that_are_not_there_end_with_one_line(variable: str, re
         "0",
         "-p",
         "no:cacheprovider",
-        "tests/unit/test_bound.py",
+        "tests/unit/test_cursor.py",
     ]
     given = os.environ | {variable: "/nowhere"}
     ended = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)

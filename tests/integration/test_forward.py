@@ -9,8 +9,7 @@ from rq.job import Job
 
 from drain import stage
 from drain.embedded import EmbeddedRedis
-from drain.enqueuer import enqueuer as enqueuer_module
-from drain.enqueuer import forwarding
+from drain.enqueuer import due_rows, forwarding
 from drain.errors import UnavailableError
 from drain.tables import staged
 from drain.wire import Delivery, Producer
@@ -218,7 +217,7 @@ def test_a_queue_that_was_refused_is_tried_again_after_a_while_and_not_before(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(enqueuer_module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(due_rows, "monotonic", lambda: now[0])
     calls: list[Any] = []
     monkeypatch.setattr(Producer, "push_together", tell(calls, Producer.push_together))
     no_list(redis_url, "mail")
@@ -229,7 +228,7 @@ def test_a_queue_that_was_refused_is_tried_again_after_a_while_and_not_before(
             assert enqueuer.drain() == 0
         assert len(calls) == 1
         a_list_again(redis_url, "mail")
-        now[0] += enqueuer_module._REFUSED_SECONDS
+        now[0] += due_rows._REFUSED_SECONDS
         assert enqueuer.drain() == 3
 
     assert pushed_jobs(redis_url, "mail") == ids

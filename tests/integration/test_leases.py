@@ -21,10 +21,12 @@ from drain import metrics
 from drain.config import Settings
 from drain.database import postgres, schema
 from drain.embedded import CARELESS, EmbeddedPostgres
-from drain.enqueuer.daemon import Daemon
+from drain.enqueuer.gauges import Gauges
 from drain.jobs import registry
 from drain.tables import claims, leases, outcomes
+from drain.wire import Producer
 from tests.helpers import (
+    NAMESPACE,
     PATIENCE_SECONDS,
     ROOT,
     ask,
@@ -425,10 +427,10 @@ def test_the_leader_counts_what_was_refused(shop: Workshop, redis_url: str) -> N
 
 
 def test_a_leader_bears_that_somebody_forgets_what_was_refused(shop: Workshop, redis_url: str) -> None:
-    leader = Daemon(Settings(database_url=shop.database_url, redis_url=redis_url))
+    gauges = Gauges(Producer(redis_url, NAMESPACE))
     before = metrics.STALE._value.get()
     for count in (5, 7, 0, 1):
-        leader._count_stale(count)
+        gauges._count_stale(count)
     assert metrics.STALE._value.get() == before + 3
 
 

@@ -16,8 +16,7 @@ from drain import stage, stage_many
 from drain.config import Settings
 from drain.database import postgres, schema
 from drain.embedded import EmbeddedRedis, Services
-from drain.enqueuer import cursor
-from drain.enqueuer import enqueuer as enqueuer_module
+from drain.enqueuer import cursor, due_rows
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
 from drain.jobs import registry, staging
@@ -61,7 +60,7 @@ def test_a_transaction_that_stays_open_after_it_staged_keeps_nobody_elses_job_wa
 def test_rows_that_all_come_due_at_once_mature_a_batch_at_a_time(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enqueuer_module, "_MATURE_LIMIT", 10)
+    monkeypatch.setattr(due_rows, "_MATURE_LIMIT", 10)
     query(
         database_url,
         "INSERT INTO staged_jobs (job_name, staged_at, scheduled_at) "

@@ -149,12 +149,14 @@ def test_a_batch_that_takes_longer_than_a_statement_may_is_tried_in_parts(
     heavy = stage_jobs(database_url, 20, job="heavy")
     light = stage_jobs(database_url, 20)
     make_slow(database_url, "inflight_jobs", job="heavy")
-    limit = AdaptiveBatchSize(2500)
+    size = AdaptiveBatchSize(2500)
 
-    with new_enqueuer(database_url, redis_url, limit=limit, alive=lambda: alive.append(None)) as enqueuer:
+    with new_enqueuer(
+        database_url, redis_url, adaptive_batch_size=size, alive=lambda: alive.append(None)
+    ) as enqueuer:
         enqueuer.connection.execute("SET statement_timeout = '400ms'")
         enqueuer.run_once()
-        assert limit.rows < len(heavy)
+        assert size.rows < len(heavy)
         # Whoever waits for a sign of life waits no longer than for one statement.
         assert len(alive) >= 3
         enqueuer.drain()

@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from redis import Redis
 
-from drain.enqueuer import redelivery as module
+from drain.enqueuer import lost_deliveries, redelivery, renumbering
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.enqueuer.redelivery import Redelivery
+from drain.enqueuer.redelivery import LOST_AFTER_SECONDS, Redelivery
 from drain.errors import UnavailableError
 from drain.tables import claims, outcomes
 from drain.tables.claims import Claim
@@ -32,7 +32,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(module, "monotonic", clock)
+    for module in (lost_deliveries, redelivery):
+        monkeypatch.setattr(module, "monotonic", clock)
     return clock
 
 
@@ -126,7 +127,7 @@ def test_jobs_that_somebody_popped_and_nobody_claimed_are_pushed_again_after_a_g
     with new_leader(database_url, redis_url) as (_, redelivery):
         client.delete("rq:queue:default")
         assert redelivery.run_once() == 0
-        clock.now += redelivery.lost_after_seconds - 1
+        clock.now += LOST_AFTER_SECONDS - 1
         assert redelivery.run_once() == 0
         clock.now += 1
 
@@ -142,7 +143,7 @@ def test_a_job_that_was_lost_before_others_is_pushed_again_without_them(
     with new_leader(database_url, redis_url) as (_, redelivery):
         client.lpop("rq:queue:default")
         redelivery.run_once()
-        clock.now += redelivery.lost_after_seconds
+        clock.now += LOST_AFTER_SECONDS
 
         assert redelivery.run_once() == 1
 
@@ -156,7 +157,7 @@ def test_each_job_that_was_lost_has_its_own_grace(
     with new_leader(database_url, redis_url) as (_, redelivery):
         client.lpop("rq:queue:default")
         redelivery.run_once()
-        clock.now += redelivery.lost_after_seconds - 1
+        clock.now += LOST_AFTER_SECONDS - 1
         client.lpop("rq:queue:default")
         redelivery.run_once()
         clock.now += 1
@@ -164,7 +165,7 @@ def test_each_job_that_was_lost_has_its_own_grace(
         assert redelivery.run_once() == 1
         assert pushed_jobs(redis_url) == [waiting, first]
         redelivery.run_once()
-        clock.now += redelivery.lost_after_seconds
+        clock.now += LOST_AFTER_SECONDS
         assert redelivery.run_once() == 1
         assert pushed_jobs(redis_url) == [waiting, first, second]
 
@@ -178,12 +179,12 @@ def test_a_job_that_is_claimed_within_the_grace_is_left_to_its_worker(
         redelivery.run_once()
         assert claim(database_url, first)
         client.lpop("rq:queue:default")
-        clock.now += redelivery.lost_after_seconds
+        clock.now += LOST_AFTER_SECONDS
 
         # The second one's own grace begins only now.
         assert redelivery.run_once() == 0
         assert claim(database_url, second)
-        clock.now += redelivery.lost_after_seconds
+        clock.now += LOST_AFTER_SECONDS
         assert redelivery.run_once() == 0
 
     assert pushed(redis_url) == []
@@ -212,12 +213,12 @@ def test_a_job_that_was_lost_behind_foreign_ones_is_pushed_again_at_the_latest_w
         client.lpop("rq:queue:default")
         client.lpush("rq:queue:default", *["somebody-else"] * foreign)
         total = redelivery.run_once()
-        clock.now += redelivery.lost_after_seconds
+        clock.now += LOST_AFTER_SECONDS
         total += redelivery.run_once()
 
         client.lpop("rq:queue:default", foreign)
         total += redelivery.run_once()
-        clock.now += redelivery.lost_after_seconds
+        clock.now += LOST_AFTER_SECONDS
         assert total + redelivery.run_once() == 1
 
     assert pushed_jobs(redis_url) == [waiting, lost]
@@ -233,7 +234,7 @@ def test_a_job_that_was_lost_is_pushed_again_though_nobody_ever_takes_the_foreig
         client.lpop("rq:queue:default", lost)
         client.lpush("rq:queue:default", *["somebody-else"] * foreign)
         redelivery.run_once()
-        clock.now += redelivery.lost_after_seconds
+        clock.now += LOST_AFTER_SECONDS
         assert redelivery.run_once() == lost
     assert pushed_jobs(redis_url) == ids[lost:] + ids[:lost]
 
@@ -325,7 +326,7 @@ def test_thousands_that_were_lost_are_pushed_again_in_their_order(
     with new_leader(database_url, redis_url) as (enqueuer, redelivery):
         client.flushall()
         assert redelivery.run_once() == len(ids)
-        assert enqueuer.pushed_up_to == enqueuer.last_delivery == 5_000
+        assert enqueuer.deliveries.pushed_up_to == enqueuer.deliveries.last_delivery == 5_000
 
     assert pushed_jobs(redis_url) == ids
 
@@ -390,7 +391,7 @@ def test_a_leader_that_dies_in_the_middle_of_recovering_leaves_the_rest_to_the_n
     with new_leader(database_url, redis_url):
         pass  # Redis now remembers, so that only what was never pushed is to be recovered.
     ids = stage_jobs(database_url, 5)
-    monkeypatch.setattr(module, "_LIMIT", 2)
+    monkeypatch.setattr(renumbering, "_SLICE", 2)
     push = Producer.push
     for pushes in (0, 1):
         left = [push] * pushes

@@ -21,13 +21,14 @@ from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.enqueuer import retention
 from drain.enqueuer.daemon import Daemon
+from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.retention import Retention
 from drain.errors import DrainError
 from drain.tables import finished
 from drain.tables.finished import Dropped
 from tests.helpers import NAMESPACE, query, wait_until
 from tests.hostility import OWNER, Place
-from tests.integration.test_days import A_MOMENT_SECONDS, INSERT, noon, partition_of, where
+from tests.integration.test_partitions import A_MOMENT_SECONDS, INSERT, noon, partition_of, where
 
 JOBS = 3
 
@@ -137,7 +138,7 @@ def test_a_day_that_is_in_use_stays_for_now_and_nobody_waits_for_long(
     use: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retention, "_SECONDS", 0.0)
+    monkeypatch.setattr(Pacer, "is_due", lambda _: True)
     chore = Retention(connection, 3)
     with psycopg.connect(database_url) as user:
         user.execute(use.encode())
@@ -247,7 +248,7 @@ def test_an_enqueuer_with_the_least_rights_drops_days_and_without_them_says_so_o
     Daemon(settings, keep_days=2).run_once()
     assert query(place.url, f"SELECT to_regclass('{partition_of(day)}') IS NULL") == [(False,)]
     query(place.url, "REVOKE EXECUTE ON FUNCTION drain_drop_old_day(integer) FROM drain_enqueuer")
-    monkeypatch.setattr(retention, "_SECONDS", 0.0)
+    monkeypatch.setattr(Pacer, "is_due", lambda _: True)
     with place.connected("enqueuer") as leader:
         chore = Retention(leader, 1)
         assert [chore.run_once(), chore.run_once()] == [0, 0]

@@ -210,7 +210,7 @@ def test_an_enqueuer_runs_as_a_daemon_and_observes(place: Place, redis_url: str)
             (job_id,) = stage_many(application, "m.f", [(1,)])
         wait_until(lambda: job_id in pushed_jobs(redis_url))
         wait_until(lambda: daemon.answers().unready() is None)
-        wait_until(lambda: daemon._stale is not None)
+        wait_until(lambda: daemon._gauges._stale is not None)
     finally:
         daemon.stop()
         thread.join()
@@ -225,7 +225,7 @@ def test_an_enqueuer_knows_how_long_jobs_wait(place: Place, redis_url: str) -> N
         enqueuer.drain()
         redelivery.run_once()
         waits = Waits(enqueuer, redelivery)
-        assert waits.look().keys() == {"default"}
+        assert waits.measure().keys() == {"default"}
         assert not waits.refused
 
 

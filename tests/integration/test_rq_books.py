@@ -475,19 +475,18 @@ def test_only_deliveries_in_turn_count_as_unreadable_and_the_count_of_few_jobs_i
     monkeypatch.setattr(rq_verdicts, "_MOST_COUNTED", 2)
     buried: list[int] = []
     monkeypatch.setattr(redeliveries, "bury_redelivered", lambda _, ids, **__: buried.extend(ids))
-    fates: list[RQVerdict] = []
-    wire = SimpleNamespace(namespace="shop", rq_verdicts=lambda _: fates)
-    connection = SimpleNamespace(transaction=nullcontext)
-    enqueuer: Any = SimpleNamespace(redis=wire, connection=connection)
-    verdicts = RQVerdicts(enqueuer)
+    said: list[RQVerdict] = []
+    redis: Any = SimpleNamespace(namespace="shop", rq_verdicts=lambda _: said)
+    connection: Any = SimpleNamespace(transaction=nullcontext)
+    verdicts = RQVerdicts(connection, redis)
 
-    def look(job_id: int, fate: RQVerdict) -> None:
-        fates[:] = [fate]
+    def look(job_id: int, verdict: RQVerdict) -> None:
+        said[:] = [verdict]
         verdicts.bury([Redelivered(job_id, "default", "a.b", None, 2, 1)])
 
     bad = RQVerdict.UNREADABLE
-    for fate in (bad, bad, RQVerdict.UNKNOWN, bad, bad):
-        look(1, fate)
+    for verdict in (bad, bad, RQVerdict.UNKNOWN, bad, bad):
+        look(1, verdict)
     assert buried == []
     look(1, bad)
     assert buried == [1]

@@ -18,7 +18,7 @@ from drain.config import Settings, process_name
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.embedded import EmbeddedRedis
-from drain.enqueuer import daemon
+from drain.enqueuer import health
 from drain.enqueuer.daemon import Daemon
 from drain.errors import UnavailableError
 from drain.tables import claims, outcomes
@@ -72,7 +72,7 @@ def enqueuer_that_survives_a_stall_of(proxy: Proxy, database_url: str, redis_url
 def test_an_enqueuer_gives_up_a_postgres_that_stopped_answering_and_comes_back(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "_STALLED_SECONDS", 1.0)
+    monkeypatch.setattr(health, "STALLED_SECONDS", 1.0)
     with (
         proxied() as (proxy, through, direct),
         enqueuer_that_survives_a_stall_of(proxy, through, redis_url),

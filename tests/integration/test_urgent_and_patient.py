@@ -8,19 +8,19 @@ import pytest
 
 from drain import metrics
 from drain.config import Settings
-from drain.enqueuer import cursor, enqueuer
+from drain.enqueuer import cursor, due_rows
 from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.tables import counts, staged, waiting
 from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
-from tests.integration.test_turns import pages_read
+from tests.integration.test_truncation import pages_read
 
 BULK = "INSERT INTO staged_jobs (job_name, priority) SELECT 'm.f', 100 FROM generate_series(1, %s)"
 
 
 @pytest.fixture
 def every_sweep_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursor, "_LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(cursor, "_SCAN_SECONDS", -1.0)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_an_urgent_row_is_in_the_next_batch_whatever_else_waits(
 def test_while_urgent_rows_come_in_few_others_are_taken_and_not_each_time(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enqueuer, "_BESIDE_URGENT", 3)
+    monkeypatch.setattr(due_rows, "_BESIDE_URGENT", 3)
     stage_jobs(database_url, 20, priority=100)
     with new_enqueuer(database_url, redis_url, batch_size=10) as draining:
         taken = []
@@ -78,7 +78,7 @@ def test_while_urgent_rows_come_in_few_others_are_taken_and_not_each_time(
 
         # A second after the last urgent one, a batch is as large as it may be.
         assert draining.run_once() == 3
-        monkeypatch.setattr(enqueuer, "monotonic", lambda: float("inf"))
+        monkeypatch.setattr(due_rows, "monotonic", lambda: float("inf"))
         assert draining.run_once() == 10
         assert draining.drain() == 1
 
@@ -199,4 +199,4 @@ def test_batches_are_as_large_as_before_once_the_row_is_out_of_the_way(
         for _ in range(100):
             stage_jobs(database_url)
             draining.run_once()
-        assert not draining._limit.is_reduced
+        assert not draining._due_rows._size.is_reduced

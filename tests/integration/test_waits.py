@@ -49,7 +49,7 @@ def test_a_delivered_job_has_waited_since_it_was_due(database_url: str, redis_ur
     stage_jobs(database_url, queue="video")
     long_ago(database_url, "staged_jobs", "staged_at", "scheduled_at", where="queue = 'mail'")
     with leader(database_url, redis_url) as (redelivery, found):
-        waited = found.look()
+        waited = found.measure()
         assert waited.keys() == {"mail", "video"}
         assert waited["mail"] == pytest.approx(AN_HOUR, abs=600)
         assert waited["video"] < 600
@@ -59,7 +59,7 @@ def test_a_delivered_job_has_waited_since_it_was_due(database_url: str, redis_ur
             "UPDATE inflight_jobs SET lease_expires_at = now() + interval '1 hour', claimed_at = now()",
         )
         redelivery.run_once()
-        assert found.look() == {}
+        assert found.measure() == {}
 
 
 def test_a_staged_job_has_waited_since_it_was_due_whatever_its_priority(
@@ -74,7 +74,7 @@ def test_a_staged_job_has_waited_since_it_was_due_whatever_its_priority(
             "INSERT INTO staged_jobs (job_name, queue, scheduled_at) VALUES ('m.f', 'later', now() + interval '1 day')",
         )
 
-        waited = found.look()
+        waited = found.measure()
 
     assert waited["bulk"] == pytest.approx(AN_HOUR, abs=600)
     assert waited["default"] < 600
@@ -91,7 +91,7 @@ def test_a_retry_has_waited_since_its_time_came(database_url: str, redis_url: st
             "CASE queue WHEN 'default' THEN interval '-1 hour' ELSE interval '1 hour' END",
         )
 
-        waited = found.look()
+        waited = found.measure()
 
     assert waited.keys() == {"default"}
     assert waited["default"] == pytest.approx(AN_HOUR, abs=600)
@@ -107,11 +107,11 @@ def test_a_later_attempt_waits_since_the_leader_first_saw_its_delivery(
         long_ago(database_url, "inflight_jobs", "moved_at")
         now = [1000.0]
         monkeypatch.setattr(waits, "monotonic", lambda: now[0])
-        assert found.look() == {"default": 0.0}
+        assert found.measure() == {"default": 0.0}
         now[0] += 7
-        assert found.look() == {"default": 7.0}
+        assert found.measure() == {"default": 7.0}
         query(database_url, "UPDATE inflight_jobs SET delivery = delivery + 1")
-        assert found.look() == {"default": 0.0}
+        assert found.measure() == {"default": 0.0}
 
 
 def test_a_role_of_an_older_version_is_told_once_and_drains_on(
@@ -122,8 +122,8 @@ def test_a_role_of_an_older_version_is_told_once_and_drains_on(
         def refuse() -> dict[str, float]:
             raise psycopg.errors.InsufficientPrivilege("permission denied for table inflight_jobs")
 
-        monkeypatch.setattr(found, "_longest", refuse)
-        assert [found.look(), found.look()] == [{}, {}]
+        monkeypatch.setattr(found, "_measure_all", refuse)
+        assert [found.measure(), found.measure()] == [{}, {}]
 
     (line,) = caplog.messages
     assert "drain roles --apply" in line

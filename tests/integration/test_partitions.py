@@ -14,7 +14,8 @@ import pytest
 
 from drain.database import postgres
 from drain.database.postgres import Connection
-from drain.enqueuer import partitions
+from drain.enqueuer.pacer import Pacer
+from drain.enqueuer.partitions import DailyPartitions
 from drain.tables import finished
 from drain.tables.finished import OTHER, Checksum, Day
 from tests.helpers import query, wait_until
@@ -79,7 +80,7 @@ def test_the_schema_brings_the_partitions_of_today_and_of_the_next_days(connecti
 def test_the_leader_makes_the_days_that_are_to_come_and_looks_once_a_minute(connection: Connection) -> None:
     for number in (2, 3):
         connection.execute(f"DROP TABLE {partition_of(ahead(number))}".encode())
-    maker = partitions.DailyPartitions(connection)
+    maker = DailyPartitions(connection)
     assert maker.run_once() == 2
     assert dates(connection) == [ahead(number) for number in range(4)]
     connection.execute(f"DROP TABLE {partition_of(ahead(3))}".encode())
@@ -167,13 +168,13 @@ def test_days_that_cannot_be_made_are_warned_of_once_and_jobs_are_finished_all_t
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partitions, "_SECONDS", 0.0)
+    monkeypatch.setattr(Pacer, "is_due", lambda _: True)
     drop(database_url, TODAY)
     # Twice under one id: the day's primary key refuses them.
     finish(database_url, 1, 1)
     query(database_url, "ALTER TABLE finished_jobs_other DROP CONSTRAINT finished_jobs_other_pkey")
     finish(database_url, 1, 1)
-    maker = partitions.DailyPartitions(connection)
+    maker = DailyPartitions(connection)
     assert [maker.run_once(), maker.run_once()] == [0, 0]
     assert len([record for record in caplog.records if "no partition" in record.message]) == 1
     finish(database_url, 2, 2)

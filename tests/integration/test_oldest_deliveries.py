@@ -1,4 +1,4 @@
-"""Redelivery begins to look where it has not looked yet, and misses nothing for it."""
+"""Redelivery scans from where its last scan ended, and misses nothing for it."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from redis import Redis
 
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.oldest_deliveries import OldestDeliveries
-from drain.enqueuer.pacer import Pace
+from drain.enqueuer.pacer import Pacer
 from drain.tables import waiting
 from tests.helpers import new_enqueuer, pushed_jobs, query, stage_jobs
 from tests.integration.test_redelivery import (
@@ -28,9 +28,9 @@ A_MOMENT_AGO = timedelta(seconds=-1)
 
 
 @pytest.fixture
-def no_look_at_all_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_whole_scan_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the first one of each kind."""
-    monkeypatch.setattr(Pace, "is_due", lambda pace: pace._due_at == 0.0)
+    monkeypatch.setattr(Pacer, "is_due", lambda pacer: pacer._due_at == 0.0)
 
 
 def pages_read(enqueuer: Enqueuer, statement: str, *parameters: object) -> int:
@@ -40,44 +40,44 @@ def pages_read(enqueuer: Enqueuer, statement: str, *parameters: object) -> int:
     return int(row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"])
 
 
-def test_what_was_claimed_is_not_stepped_over_at_each_look(database_url: str, redis_url: str) -> None:
+def test_what_was_claimed_is_not_stepped_over_at_each_scan(database_url: str, redis_url: str) -> None:
     with psycopg.connect(database_url) as report, new_enqueuer(database_url, redis_url) as enqueuer:
         report.isolation_level = IsolationLevel.REPEATABLE_READ
         report.execute("SELECT pg_current_xact_id()")
-        oldest = OldestDeliveries(enqueuer)
+        oldest = OldestDeliveries(enqueuer.connection, enqueuer.deliveries)
         stage_jobs(database_url, 10_000)
         enqueuer.drain()
         query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() + interval '1 hour'")
-        assert oldest.look() == {}
+        assert oldest.find() == {}
 
         assert pages_read(enqueuer, waiting._OLDEST_DELIVERIES) > 100
-        bounds = oldest._bounds
+        bounds = oldest.lower_bounds
         statement = waiting._OLDEST_DELIVERIES_FROM
         assert pages_read(enqueuer, statement, list(bounds), list(bounds.values())) < 20
 
 
-def test_each_look_tells_the_lowest_number_of_each_queue(database_url: str, redis_url: str) -> None:
+def test_each_scan_finds_the_lowest_number_of_each_queue(database_url: str, redis_url: str) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        oldest = OldestDeliveries(enqueuer)
+        oldest = OldestDeliveries(enqueuer.connection, enqueuer.deliveries)
         first, second = stage_jobs(database_url, 2)
         enqueuer.drain()
-        assert oldest.look() == {"default": 1}
+        assert oldest.find() == {"default": 1}
 
         claim(database_url, first)
         stage_jobs(database_url, queue="mail")
         enqueuer.drain()
-        assert oldest.look() == {"default": 2, "mail": 3}
+        assert oldest.find() == {"default": 2, "mail": 3}
 
         claim(database_url, second)
-        assert oldest.look() == {"mail": 3}
+        assert oldest.find() == {"mail": 3}
 
         stage_jobs(database_url)
         enqueuer.drain()
-        assert oldest.look() == {"default": 4, "mail": 3}
+        assert oldest.find() == {"default": 4, "mail": 3}
 
 
 def test_a_job_of_a_queue_that_is_new_to_the_leader_is_pushed_again_when_it_was_lost(
-    database_url: str, redis_url: str, client: Redis, clock: Clock, no_look_at_all_is_due: None
+    database_url: str, redis_url: str, client: Redis, clock: Clock, no_whole_scan_is_due: None
 ) -> None:
     with new_leader(database_url, redis_url) as (enqueuer, redelivery):
         redelivery.run_once()
@@ -92,7 +92,7 @@ def test_a_job_of_a_queue_that_is_new_to_the_leader_is_pushed_again_when_it_was_
 
 
 def test_a_job_that_was_claimed_when_the_leader_began_is_pushed_again_as_often_as_it_is_lost(
-    database_url: str, redis_url: str, client: Redis, clock: Clock, no_look_at_all_is_due: None
+    database_url: str, redis_url: str, client: Redis, clock: Clock, no_whole_scan_is_due: None
 ) -> None:
     (job_id,) = stage_jobs(database_url)
     with new_leader(database_url, redis_url):
@@ -108,23 +108,23 @@ def test_a_job_that_was_claimed_when_the_leader_began_is_pushed_again_as_often_a
             assert successor.run_once() == 1
 
 
-def test_what_somebody_has_written_by_hand_is_found_by_a_look_at_all(
+def test_what_somebody_has_written_by_hand_is_found_by_a_scan_of_all(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        oldest = OldestDeliveries(enqueuer)
+        oldest = OldestDeliveries(enqueuer.connection, enqueuer.deliveries)
         (job_id,) = stage_jobs(database_url)
         enqueuer.drain()
         claim(database_url, job_id)
-        assert oldest.look() == {}
+        assert oldest.find() == {}
         query(database_url, "UPDATE inflight_jobs SET lease_expires_at = NULL")
 
-        monkeypatch.setattr(Pace, "is_due", lambda _: True)
-        assert oldest.look() == {"default": 1}
+        monkeypatch.setattr(Pacer, "is_due", lambda _: True)
+        assert oldest.find() == {"default": 1}
 
 
-def test_a_lease_that_ran_out_while_its_row_was_locked_is_found_by_the_next_look(
-    database_url: str, redis_url: str, no_look_at_all_is_due: None
+def test_a_lease_that_ran_out_while_its_row_was_locked_is_found_by_the_next_scan(
+    database_url: str, redis_url: str, no_whole_scan_is_due: None
 ) -> None:
     (job_id,) = stage_jobs(database_url)
     with new_leader(database_url, redis_url) as (_, redelivery), psycopg.connect(database_url) as worker:
@@ -137,7 +137,7 @@ def test_a_lease_that_ran_out_while_its_row_was_locked_is_found_by_the_next_look
         assert redelivery.run_once() == 1
 
 
-def test_a_lease_that_ran_out_long_before_anybody_could_see_it_is_found_by_a_look_at_all(
+def test_a_lease_that_ran_out_long_before_anybody_could_see_it_is_found_by_a_scan_of_all(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (job_id,) = stage_jobs(database_url)
@@ -147,5 +147,5 @@ def test_a_lease_that_ran_out_long_before_anybody_could_see_it_is_found_by_a_loo
         end_lease(database_url, job_id, AGO)
         assert redelivery.run_once() == 0
 
-        monkeypatch.setattr(Pace, "is_due", lambda _: True)
+        monkeypatch.setattr(Pacer, "is_due", lambda _: True)
         assert redelivery.run_once() == 1

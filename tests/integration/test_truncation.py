@@ -11,8 +11,7 @@ from psycopg import IsolationLevel
 from drain import metrics, stage
 from drain.config import Settings
 from drain.database import postgres
-from drain.enqueuer import cursor
-from drain.enqueuer import truncation as turns_module
+from drain.enqueuer import cursor, truncation
 from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.enqueuer import Enqueuer
@@ -32,6 +31,9 @@ from tests.helpers import (
 )
 
 READY = tuple(f"staged_jobs_ready_{turn}" for turn in range(3))
+# Ages in seconds of rows that stand in three different partitions, if they are counted from one moment: by the time of
+# each statement, two of them may stand in the same partition.
+ONE_OF_EACH_TURN = (0, 5, 10)
 # Longer than all three turns together.
 A_ROUND_SECONDS = 30
 FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
@@ -48,7 +50,7 @@ def held_snapshot(database_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def small_partitions_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns_module, "_LARGER_THAN_BYTES", 0)
+    monkeypatch.setattr(truncation, "_LARGER_THAN_BYTES", 0)
 
 
 @pytest.fixture
@@ -62,12 +64,14 @@ def partition_of(database_url: str, job_id: int) -> str:
     return str(name)
 
 
-def stage_at(database_url: str, seconds_ago: float, count: int = 1) -> list[int]:
+def stage_at(database_url: str, *seconds_ago: float, count: int = 1) -> list[int]:
+    """Stage jobs, this number at each of these times before one and the same moment."""
     rows = query(
         database_url,
-        "INSERT INTO staged_jobs (job_name, staged_at, scheduled_at) SELECT 'm.f', at, at FROM "
-        "(SELECT now() - make_interval(secs => %s)) AS staged (at), generate_series(1, %s) RETURNING id",
-        seconds_ago,
+        "INSERT INTO staged_jobs (job_name, staged_at, scheduled_at) SELECT 'm.f', at, at "
+        "FROM unnest(%s::float8[]) WITH ORDINALITY AS age (seconds, place), generate_series(1, %s), "
+        "LATERAL (SELECT now() - make_interval(secs => age.seconds)) AS staged (at) ORDER BY place RETURNING id",
+        list(seconds_ago),
         count,
     )
     return [id_ for (id_,) in rows]
@@ -100,8 +104,7 @@ def test_the_space_of_drained_rows_is_given_back_though_a_snapshot_is_held(
 ) -> None:
     before = metrics.TRUNCATED._value.get()
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        for seconds_ago in (0, 5, 10):
-            stage_at(database_url, seconds_ago, 2_000)
+        stage_at(database_url, *ONE_OF_EACH_TURN, count=2_000)
         assert enqueuer.drain() == 6_000
         query(database_url, "VACUUM staged_jobs")
         assert min(size(database_url, partition) for partition in READY) > 100_000
@@ -122,7 +125,7 @@ def test_a_batch_does_not_step_over_what_was_drained_before_it(
         enqueuer.drain()
 
         assert pages_read(enqueuer, staged.START) > 100
-        assert pages_read(enqueuer, enqueuer.bound) < 20
+        assert pages_read(enqueuer, enqueuer.cursors[0].key) < 20
 
 
 def test_the_lag_does_not_step_over_it_either(
@@ -140,7 +143,7 @@ def test_the_lag_does_not_step_over_it_either(
         enqueuer.drain()
 
         assert pages(enqueuer, staged.START) > 100
-        assert pages(enqueuer, enqueuer.bound) < 20
+        assert pages(enqueuer, enqueuer.cursors[0].key) < 20
 
 
 @pytest.mark.parametrize("second", range(0, 60, 3))
@@ -167,8 +170,7 @@ def test_the_partition_whose_turn_is_over_is_not_the_one_of_now_nor_the_next(
 
 def test_a_small_partition_is_left_to_vacuum(database_url: str, redis_url: str) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        for seconds_ago in (0, 5, 10):
-            stage_at(database_url, seconds_ago, 100)
+        stage_at(database_url, *ONE_OF_EACH_TURN, count=100)
         enqueuer.drain()
         before = size(database_url)
 
@@ -238,7 +240,7 @@ def test_the_leader_truncates_whatever_isolation_the_database_prefers(
     ((name,),) = query(database_url, "SELECT current_database()")
     query(database_url, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        stage_at(database_url, 5, 10)
+        stage_at(database_url, 5, count=10)
         enqueuer.drain()
         wait_until(lambda: PartitionTruncator(enqueuer.connection).run_once(), A_ROUND_SECONDS)
 
@@ -274,15 +276,14 @@ def test_a_truncation_that_is_refused_is_told_once_and_stops_nothing(
     for partition in READY:
         query(database_url, f"CREATE TRIGGER refuse BEFORE TRUNCATE ON {partition} EXECUTE FUNCTION refuse()")
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        turns = PartitionTruncator(enqueuer.connection)
+        truncator = PartitionTruncator(enqueuer.connection)
 
         def refused() -> bool:
-            turns._pace._due_at = 0.0
-            assert turns.run_once() == 0
+            truncator._pacer._due_at = 0.0
+            assert truncator.run_once() == 0
             return "not here" in caplog.text
 
-        for seconds_ago in (0, 5, 10):
-            stage_at(database_url, seconds_ago)
+        stage_at(database_url, *ONE_OF_EACH_TURN)
         enqueuer.drain()
         wait_until(refused, A_ROUND_SECONDS)
         refused()
@@ -298,7 +299,7 @@ def test_the_daemon_gives_the_space_back_by_itself(
     port = free_port()
     env = environment(database_url, redis_url, DRAIN_METRICS_PORT=str(port))
     with leading(env, "--metrics-port", str(port)):
-        stage_at(database_url, 5, 20_000)
+        stage_at(database_url, 5, count=20_000)
         wait_until(lambda: len(pushed_jobs(redis_url)) == 20_000, A_ROUND_SECONDS)
         wait_until(lambda: size(database_url) == 0, A_ROUND_SECONDS)
         wait_until(lambda: "drain_truncated_partitions_total 1.0" in ask(port, "/metrics")[1])
@@ -308,7 +309,7 @@ def test_draining_once_gives_it_back_too(
     database_url: str, redis_url: str, small_partitions_too: None
 ) -> None:
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
-    stage_at(database_url, 5, 100)
+    stage_at(database_url, 5, count=100)
     assert daemon.run_once() == 100
 
     def is_empty() -> bool:
@@ -318,7 +319,7 @@ def test_draining_once_gives_it_back_too(
     wait_until(is_empty, A_ROUND_SECONDS)
 
 
-def test_the_daemon_looks_for_the_lag_behind_the_bound(
+def test_the_daemon_looks_for_the_lag_behind_the_cursors(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[staged.Key, int]] = []
@@ -339,7 +340,7 @@ def test_the_daemon_looks_for_the_lag_behind_the_bound(
 def test_rows_of_all_partitions_are_drained_in_the_order_of_priority_and_id(
     database_url: str, redis_url: str
 ) -> None:
-    ids = [stage_at(database_url, seconds_ago)[0] for seconds_ago in (10, 0, 5, 5, 10, 0)]
+    ids = stage_at(database_url, 10, 0, 5, 5, 10, 0)
     assert {partition_of(database_url, id_) for id_ in ids} == set(READY)
     query(database_url, "UPDATE staged_jobs SET priority = -1 WHERE id = ANY (%s)", [ids[3], ids[5]])
 
@@ -396,14 +397,14 @@ def test_a_ready_row_that_somebody_puts_off_while_its_batch_is_open_is_drained_l
     assert ids_in(database_url, "staged_jobs_scheduled") == [put_off]
 
 
-def test_a_row_that_commits_late_is_found_though_the_bound_is_past_it(
+def test_a_row_that_commits_late_is_found_though_the_cursor_is_past_it(
     database_url: str, redis_url: str, without_sweeps: None
 ) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer, psycopg.connect(database_url) as slow:
         late = stage(slow, "m.f")
         (job_id,) = stage_jobs(database_url)
         assert enqueuer.run_once() == 1
-        assert enqueuer.bound == (0, job_id)
+        assert enqueuer.cursors[0].key == (0, job_id)
         slow.commit()
 
         assert enqueuer.run_once() == 1
@@ -442,7 +443,7 @@ def test_a_row_that_is_due_by_now_is_found_though_no_sweep_is_due(
     assert pushed_jobs(redis_url) == [now, scheduled]
 
 
-def test_a_batch_that_is_rolled_back_leaves_the_bound_before_its_rows(
+def test_a_batch_that_is_rolled_back_leaves_the_cursor_before_its_rows(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, without_sweeps: None
 ) -> None:
     ids = stage_jobs(database_url, 6)
@@ -456,13 +457,13 @@ def test_a_batch_that_is_rolled_back_leaves_the_bound_before_its_rows(
         enqueuer.run_once()
         monkeypatch.setattr(staged, "move", fail_once)
         enqueuer.run_once()
-        assert enqueuer.bound == (0, ids[3])
+        assert enqueuer.cursors[0].key == (0, ids[3])
         enqueuer.drain()
 
     assert pushed_jobs(redis_url) == ids
 
 
-def test_rows_that_cannot_be_moved_are_found_out_behind_the_bound_as_well(
+def test_rows_that_cannot_be_moved_are_found_out_behind_the_cursor_as_well(
     database_url: str, redis_url: str, without_sweeps: None
 ) -> None:
     query(database_url, "ALTER TABLE inflight_jobs ADD CONSTRAINT no_poison CHECK (job_name <> 'poison')")
@@ -480,7 +481,7 @@ def test_rows_that_cannot_be_moved_are_found_out_behind_the_bound_as_well(
     assert ids_in(database_url, "staged_jobs") == [stuck]
 
 
-def test_a_row_that_somebody_had_locked_is_found_though_the_bound_is_past_it(
+def test_a_row_that_somebody_had_locked_is_found_though_the_cursor_is_past_it(
     database_url: str, redis_url: str, without_sweeps: None
 ) -> None:
     ids = stage_jobs(database_url, 3)
@@ -488,7 +489,7 @@ def test_a_row_that_somebody_had_locked_is_found_though_the_bound_is_past_it(
         enqueuer.connection.execute("SET lock_timeout = '10ms'")
         somebody.execute("SELECT FROM staged_jobs WHERE id = %s FOR UPDATE", [ids[0]])
         enqueuer.drain()
-        assert enqueuer.bound == (0, ids[2])
+        assert enqueuer.cursors[0].key == (0, ids[2])
         somebody.rollback()
         assert enqueuer.drain() == 1
 

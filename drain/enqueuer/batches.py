@@ -1,0 +1,163 @@
+"""Transactions of the drain: one batch each, or a smaller one while some row makes the transaction fail."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from time import monotonic
+
+import psycopg
+from psycopg import IsolationLevel
+
+from drain import metrics
+from drain.database import postgres
+from drain.database.postgres import Connection
+from drain.enqueuer.batch_size import AdaptiveBatchSize
+from drain.enqueuer.cursor import ScanCursor
+from drain.enqueuer.deliveries import Deliveries
+from drain.enqueuer.due_rows import DueRows
+from drain.enqueuer.forwarding import QueuesRefusedError
+from drain.enqueuer.mover import Batch, Mover
+from drain.enqueuer.pusher import count_pushed
+from drain.failpoints import FailurePoint, failpoint
+from drain.tables import staged
+from drain.tables.staged import DueJob
+
+log = logging.getLogger(__name__)
+
+# Time for which batches pass over locked rows, which costs a write for each row, after a batch has met a lock.
+_SKIP_LOCKED_SECONDS = 30.0
+
+
+class Batches:
+    """Runs one transaction after the other; finds a row that makes them fail, and moves it to `dead_jobs`.
+
+    Args:
+        connection: The leader's, in autocommit mode.
+        due_rows: Reads the rows of a batch.
+        mover: Moves them.
+        deliveries: Whose numbers the moved rows get.
+        size: Shrinks after a batch that has failed.
+        alive: Called between two transactions.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        due_rows: DueRows,
+        mover: Mover,
+        deliveries: Deliveries,
+        *,
+        size: AdaptiveBatchSize,
+        alive: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._due_rows = due_rows
+        self._mover = mover
+        self._deliveries = deliveries
+        self._size = size
+        self._alive = alive
+        # Rows and cursors of the transaction that runs, or has failed.
+        self._rows: Sequence[DueJob] = ()
+        self._cursors: Collection[ScanCursor] = ()
+        # Cursors of the ranges in which the row may be that makes batches fail. Until batches of these ranges
+        # succeed, the size stays as small as it is.
+        self._suspected: set[ScanCursor] = set()
+        self._skip_locked_until = 0.0
+
+    def run_once(self) -> Batch:
+        """Move one batch. If a row makes it fail, move smaller ones, until that row is out of the way.
+
+        Raises:
+            UnavailableError: Redis, with forwarded jobs; the transaction is rolled back.
+            psycopg.OperationalError: The database; the transaction is rolled back.
+        """
+        while True:
+            began = monotonic()
+            try:
+                batch = self._transact()
+            except QueuesRefusedError as refusal:
+                self._due_rows.pass_over_queues(refusal.queues)
+            except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
+                if self._skips_locked():
+                    raise
+                # Another session is writing a row of the batch. For a while, pass over locked rows.
+                self._skip_locked_until = monotonic() + _SKIP_LOCKED_SECONDS
+            except psycopg.Error as error:
+                suspects = self._count_suspects(error)
+                if not suspects:
+                    raise
+                if suspects == 1:
+                    self._suspected.clear()
+                    return self._bury_row(_line(error))
+                # Half of the batch, and half of that, finds the row, or is no longer too much for the server.
+                self._size.shrink(suspects)
+                self._suspected = set(self._cursors or self._due_rows.cursors)
+                log.info("a batch of %d rows failed, trying half of it: %s", suspects, _line(error))
+            else:
+                self._suspected.difference_update(self._cursors)
+                if not self._suspected:
+                    self._size.grow(monotonic() - began)
+                return batch
+            self._alive()
+
+    def _transact(self) -> Batch:
+        self._rows, self._cursors = (), ()
+        skip_locked = self._skips_locked()
+        # Each statement of a batch must find unchanged what the one before has read, or fail. Rows that the
+        # batch has locked cannot change, and it must see those that it passes over as they are now.
+        isolation = IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ
+        with metrics.MOVE_SECONDS.time(), postgres.transaction(self._connection, isolation):
+            selection = self._due_rows.select(skip_locked=skip_locked)
+            self._rows, self._cursors = selection.rows, selection.scans.keys()
+            forward = self._mover.read_forwarded(selection.rows)
+            if forward.first_left_out is not None:
+                selection = selection.before(forward.first_left_out)
+                self._rows = selection.rows
+            batch = self._mover.move(selection.rows, forward) if selection.rows else Batch()
+        selection.advance_cursors()
+        if batch.moved:
+            self._deliveries.committed(batch.last_delivery)
+        if batch.size:
+            _count(batch)
+        return batch
+
+    def _skips_locked(self) -> bool:
+        return monotonic() < self._skip_locked_until
+
+    def _count_suspects(self, error: psycopg.Error) -> int:
+        """Count the rows one of which may have caused the error; 0 if none can have."""
+        if isinstance(error, psycopg.errors.QueryCanceled):
+            # All rows together took longer than a statement may. Even to let scheduled rows mature may do so.
+            rows = len(self._rows) or self._size.rows
+            return rows if rows > 1 else 0
+        return 0 if postgres.fails_for_any_row(error) else len(self._rows)
+
+    def _bury_row(self, explanation: str) -> Batch:
+        """Move the only row of the failed batch to `dead_jobs`, or pass it over for good if that fails too."""
+        (row,) = self._rows
+        log.error("job %d cannot be moved: %s", row.id, explanation, extra={"event": "unreadable"})
+        try:
+            buried = staged.bury(self._connection, [row.id], "unreadable", explanation)
+            failpoint(FailurePoint.BURIED)
+        except psycopg.Error as error:
+            if postgres.fails_for_any_row(error):
+                raise
+            log.error("job %d cannot be buried either, it stays staged: %s", row.id, _line(error))
+            self._due_rows.pass_over_row(row.id)
+            return Batch(unreadable=1)
+        metrics.DEAD.labels("unreadable").inc(buried)
+        return Batch(unreadable=1)
+
+
+def _count(batch: Batch) -> None:
+    metrics.BATCH_SIZE.observe(batch.size)
+    metrics.MOVED.inc(len(batch.moved))
+    metrics.DEAD.labels("expired").inc(batch.expired)
+    metrics.DEAD.labels("unreadable").inc(batch.unreadable)
+    count_pushed(Counter(delivery.queue for delivery in batch.forwarded))
+
+
+def _line(error: psycopg.Error) -> str:
+    return error.diag.message_primary or str(error).partition("\n")[0]

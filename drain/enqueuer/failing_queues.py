@@ -1,0 +1,113 @@
+"""Failing queues: while all attempts of a queue fail, its retries are pushed one at a time until a job finishes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from drain import metrics
+from drain.database.postgres import Connection
+from drain.tables import waiting
+from drain.tables.redeliveries import Redelivered
+from drain.tables.waiting import Retrying
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Trial:
+    """Trial of a failing queue: one retry at a time is pushed.
+
+    Attributes:
+        since: Beginning of the trial, by the database's clock.
+        job_id: Retry that was pushed and is under way; None if the next one may go.
+    """
+
+    since: datetime
+    job_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DueRetries:
+    """Retries of one queue that may be pushed now.
+
+    Attributes:
+        queue: Name of the queue.
+        trial: Its trial, if the queue is failing: only one retry may be pushed. Else None.
+    """
+
+    queue: str
+    trial: Trial | None
+
+    @property
+    def limit(self) -> int | None:
+        """Upper bound of the retries that may be pushed; None for no limit."""
+        return None if self.trial is None else 1
+
+    def put_on_trial(self, jobs: Sequence[Redelivered]) -> None:
+        """Note that the first of these retries is under way, if the queue is failing."""
+        if self.trial is not None and jobs:
+            self.trial.job_id = jobs[0].id
+
+
+class FailingQueues:
+    """Watches the queues in which retries wait, on the leader's connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._trials: dict[str, Trial] = {}
+        # Findings of another leader, or of an earlier term of this one, are out of date.
+        metrics.FAILING.clear()
+
+    def due_retries(self) -> Iterator[DueRetries]:
+        """Judge all queues in which retries wait, and yield those of which retries may be pushed.
+
+        The caller pushes before it asks for the next queue.
+        """
+        retrying = waiting.retrying_queues(self._connection)
+        for queue in retrying:
+            trial = self._judge(queue)
+            if queue.due and (trial is None or not self._is_under_way(trial)):
+                yield DueRetries(queue.queue, trial)
+        for name in self._trials.keys() - {queue.queue for queue in retrying}:
+            if not self._is_under_way(self._trials[name]):
+                self._end_trial(name)
+
+    def lost_worker(self, job_ids: set[int]) -> None:
+        """Let the next retry go where one of these jobs is on trial: its lease is over.
+
+        A job that ends its worker process each time must not block the others of the queue.
+        """
+        for trial in self._trials.values():
+            trial.job_id = None if trial.job_id in job_ids else trial.job_id
+
+    def _judge(self, queue: Retrying) -> Trial | None:
+        """Begin or end the queue's trial if its jobs say so; returns the trial, None for a queue that works."""
+        trial = self._trials.get(queue.queue)
+        if trial is None and queue.failing:
+            trial = self._trials[queue.queue] = Trial(queue.now)
+            metrics.FAILING.labels(queue.queue).set(1)
+            log.warning(
+                "queue %s fails again and again, its retries are pushed one at a time",
+                queue.queue,
+                extra={"event": "queue_failing", "queue": queue.queue},
+            )
+        elif trial is not None and queue.last_finish is not None and queue.last_finish > trial.since:
+            self._end_trial(queue.queue)
+            trial = None
+        return trial
+
+    def _end_trial(self, queue: str) -> None:
+        del self._trials[queue]
+        metrics.FAILING.labels(queue).set(0)
+        log.info(
+            "queue %s no longer fails, its retries are pushed as they come due",
+            queue,
+            extra={"event": "queue_recovered", "queue": queue},
+        )
+
+    def _is_under_way(self, trial: Trial) -> bool:
+        job_id = trial.job_id
+        return job_id is not None and waiting.is_under_way(self._connection, job_id)

@@ -1,0 +1,83 @@
+"""Gauges of the leader: lag, depths, waits and counts of tables, measured every few seconds."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from drain import metrics
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.pacer import Pacer
+from drain.enqueuer.waits import Waits
+from drain.tables import counts, waiting
+from drain.wire import Producer
+
+# Shortest time between two measurements.
+_PAUSE_SECONDS = 5.0
+# Highest number of rows that is counted exactly.
+_COUNT_UP_TO = 100_000
+
+
+class Gauges:
+    """Measures in each term of a process as leader; a queue that it has seen once keeps its gauges.
+
+    Args:
+        redis: Where the queues are.
+    """
+
+    def __init__(self, redis: Producer) -> None:
+        self._redis = redis
+        self._pacer = Pacer(_PAUSE_SECONDS)
+        self._queues: set[str] = set()
+        self._stale: int | None = None
+
+    def run_once(self, enqueuer: Enqueuer, waits: Waits) -> bool:
+        """Measure, unless the last measurement was too recent; returns whether it was time.
+
+        Raises:
+            UnavailableError: Redis.
+            psycopg.OperationalError: The database.
+        """
+        if not self._pacer.is_due():
+            return False
+        began = monotonic()
+        self._count_rows(enqueuer)
+        self._measure_queues(enqueuer, waits)
+        self._pacer.ran_for(monotonic() - began)
+        return True
+
+    @staticmethod
+    def clear() -> None:
+        """Remove the gauges that only a leader has."""
+        metrics.LEADER.set(0)
+        for gauge in (metrics.FAILING, metrics.WAIT, metrics.WORKERS):
+            gauge.clear()
+
+    def _count_rows(self, enqueuer: Enqueuer) -> None:
+        connection = enqueuer.connection
+        lags = [
+            waiting.oldest_due_seconds(connection, cursor.key, cursor.range.up_to)
+            for cursor in enqueuer.cursors
+        ]
+        metrics.LAG.set(max(lags))
+        if not enqueuer.awaits_bulk:
+            metrics.STAGED.set(counts.count_staged(connection, _COUNT_UP_TO))
+        metrics.KEPT.set(counts.count_dead(connection, _COUNT_UP_TO))
+        self._count_stale(counts.count_stale(connection))
+
+    def _count_stale(self, count: int) -> None:
+        # A lower count means that a person has emptied the table.
+        metrics.STALE.inc(max(0, count - (count if self._stale is None else self._stale)))
+        self._stale = count
+
+    def _measure_queues(self, enqueuer: Enqueuer, waits: Waits) -> None:
+        seconds = waits.measure()
+        self._queues |= {
+            queue for queue in {*enqueuer.deliveries.queues, *seconds} if metrics.queue_label(queue) == queue
+        }
+        for queue in self._queues:
+            metrics.DEPTH.labels(queue).set(self._redis.depth(queue))
+        for queue, workers in self._redis.workers(list(self._queues)).items():
+            metrics.WORKERS.labels(queue).set(workers)
+        if not waits.refused:
+            for label, longest in waits.by_label(seconds, self._queues).items():
+                metrics.WAIT.labels(label).set(longest)

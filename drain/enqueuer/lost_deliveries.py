@@ -1,0 +1,124 @@
+"""Lost deliveries: numbers that are in no list of Redis, and that no worker has claimed after some seconds.
+
+A worker that has popped a delivery needs a moment to claim it, so a number that is missing is only a suspicion at
+first. What is missing from its list does not come back into the list under the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import NamedTuple
+
+from drain.enqueuer.deliveries import Deliveries
+from drain.enqueuer.oldest_deliveries import OldestDeliveries
+from drain.enqueuer.pacer import Pacer
+from drain.wire import Producer
+
+# Shortest time between two reads of whole lists, which are needed while too many ids of others stand at their heads:
+# measured in milliseconds for each 5000 ids, and only while the queue has an unclaimed delivery.
+_WHOLE_LISTS_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Deliveries of one queue that are in no list and not claimed yet.
+
+    Attributes:
+        up_to: Highest number of these deliveries.
+        since: Time by `monotonic()` at which they were first found.
+    """
+
+    up_to: int
+    since: float
+
+
+class Overdue(NamedTuple):
+    """Range of delivery numbers of one queue, with both ends, that are lost if they are unclaimed."""
+
+    queue: str
+    first: int
+    last: int
+
+
+class LostDeliveries:
+    """Finds lost deliveries by what Redis holds.
+
+    Args:
+        redis: Where they were pushed.
+        deliveries: Delivery numbers of the leader.
+        oldest: Finds the oldest unclaimed delivery of each queue.
+        lost_after_seconds: Time for which a delivery may be in no list and not claimed.
+        alive: Called between slices of a long list.
+    """
+
+    def __init__(
+        self,
+        redis: Producer,
+        deliveries: Deliveries,
+        oldest: OldestDeliveries,
+        *,
+        lost_after_seconds: float,
+        alive: Callable[[], None],
+    ) -> None:
+        self._redis = redis
+        self._deliveries = deliveries
+        self._oldest = oldest
+        self._lost_after_seconds = lost_after_seconds
+        self._alive = alive
+        self._suspicions: dict[str, Suspicion] = {}
+        # Queues that another database feeds: nothing is pushed to them until it feeds them no more.
+        self._foreign: set[str] = set()
+        self._whole_lists = Pacer(_WHOLE_LISTS_SECONDS)
+
+    def find(self) -> list[Overdue]:
+        """Find the queues in which deliveries have been suspicious for too long."""
+        now = monotonic()
+        oldest = self._oldest.find()
+        foreign = set(self._redis.fed_by_others(oldest.keys()))
+        freed, self._foreign = self._foreign - foreign, foreign
+        ours = {queue: delivery for queue, delivery in oldest.items() if queue not in foreign}
+        lowest = self._lowest_listed(list(ours))
+        suspicions, overdue = self._suspicions, list[Overdue]()
+        self._suspicions = {}
+        for queue, delivery in ours.items():
+            if queue in freed:
+                # Whatever stands at the head of the list: refused deliveries are in no list.
+                overdue.append(Overdue(queue, delivery, self._deliveries.last_delivery))
+                continue
+            suspicion = suspicions.get(queue)
+            if suspicion is None or delivery > suspicion.up_to:
+                suspicion = self._suspect(delivery, lowest[queue], now)
+                if suspicion is not None:
+                    self._suspicions[queue] = suspicion
+            elif now - suspicion.since < self._lost_after_seconds:
+                self._suspicions[queue] = suspicion
+            else:
+                overdue.append(Overdue(queue, delivery, suspicion.up_to))
+        return overdue
+
+    def _suspect(self, delivery: int, lowest_listed: int | None, now: float) -> Suspicion | None:
+        """Suspicion of an unclaimed delivery that is below all numbers in its list; None if it may be in the list."""
+        gone_up_to = self._deliveries.pushed_up_to if lowest_listed is None else lowest_listed - 1
+        return Suspicion(gone_up_to, now) if delivery <= gone_up_to else None
+
+    def _lowest_listed(self, queues: Sequence[str]) -> dict[str, int | None]:
+        """Lowest number in the list of each queue; None if it holds none of ours, 0 if the number is unknown."""
+        redis, up_to = self._redis, self._deliveries.last_delivery
+        lowest = redis.lowest_deliveries(queues, up_to=up_to)
+        # A key that is no list has no depth.
+        unknown = [queue for queue in queues if lowest[queue] == 0 and redis.depth(queue)]
+        if unknown and self._whole_lists.is_due():
+            began = monotonic()
+            lowest |= {queue: self._lowest_of_whole_list(queue, up_to) for queue in unknown}
+            self._whole_lists.ran_for(monotonic() - began)
+        return lowest
+
+    def _lowest_of_whole_list(self, queue: str, up_to: int) -> int | None:
+        lowest: int | None = None
+        for page in self._redis.listed(queue):
+            numbers = [delivery for _, delivery in page if delivery <= up_to]
+            lowest = min([*numbers, *([] if lowest is None else [lowest])], default=None)
+            self._alive()
+        return lowest

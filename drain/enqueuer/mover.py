@@ -1,0 +1,114 @@
+"""Ways out of `staged_jobs` for the rows of a batch, within the transaction that has read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from drain.database.postgres import Connection
+from drain.enqueuer import forwarding
+from drain.enqueuer.deliveries import Deliveries
+from drain.enqueuer.forwarding import ForwardBatch, QueuesRefusedError
+from drain.failpoints import FailurePoint, failpoint
+from drain.tables import staged
+from drain.tables.staged import DueJob
+from drain.wire import Delivery, Producer
+
+_EXPIRED = "its expires_at had passed before it was drained"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Result of one transaction.
+
+    Attributes:
+        moved: Rows to push now that their move is committed; the last one has the number `last_delivery`.
+        forwarded: Jobs that were pushed and exist in Redis alone.
+        expired: Number of rows that went to `dead_jobs` because their `expires_at` had passed.
+        unreadable: Number of rows that went to `dead_jobs` because they could not be delivered.
+        last_delivery: Highest delivery number so far.
+    """
+
+    moved: Sequence[DueJob] = ()
+    forwarded: Sequence[Delivery] = ()
+    expired: int = 0
+    unreadable: int = 0
+    last_delivery: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of rows that left `staged_jobs`."""
+        return len(self.moved) + len(self.forwarded) + self.expired + self.unreadable
+
+
+class Mover:
+    """Sends each row its way: to `inflight_jobs`, to Redis alone, or to `dead_jobs`.
+
+    Args:
+        connection: The leader's, in the transaction of the batch.
+        redis: Where forwarded jobs are pushed.
+        deliveries: Whose numbers the moved rows get.
+        forward_queues: Names of the queues in forward mode.
+        alive: Called between statements.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        redis: Producer,
+        deliveries: Deliveries,
+        *,
+        forward_queues: frozenset[str],
+        alive: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._redis = redis
+        self._deliveries = deliveries
+        self._forward_queues = forward_queues
+        self._alive = alive
+
+    def read_forwarded(self, rows: Sequence[DueJob]) -> ForwardBatch:
+        """Read and encode the forwarded rows among these, as many as one call carries."""
+        ids = [row.id for row in rows if not row.expired and row.queue in self._forward_queues]
+        return forwarding.read_batch(self._connection, self._redis.namespace, ids) if ids else ForwardBatch()
+
+    def move(self, rows: Sequence[DueJob], forward: ForwardBatch) -> Batch:
+        """Move these rows; the forwarded ones among them have been read into `forward`.
+
+        Raises:
+            QueuesRefusedError: Redis has refused forwarded jobs; the transaction must be rolled back.
+        """
+        failpoint(FailurePoint.TAKEN)
+        expired = [row.id for row in rows if row.expired]
+        moved = [row for row in rows if not row.expired and row.queue not in self._forward_queues]
+        buried = staged.bury(self._connection, expired, "expired", _EXPIRED) if expired else 0
+        self._alive()
+        before = self._deliveries.last_delivery
+        last_delivery = before + len(moved)
+        if moved:
+            staged.move(self._connection, [row.id for row in moved], before)
+            self._deliveries.record(last_delivery)
+        self._alive()
+        self._forward(forward)
+        failpoint(FailurePoint.MOVED)
+        return Batch(
+            moved=moved,
+            forwarded=list(forward.deliveries.values()),
+            expired=buried,
+            unreadable=len(forward.unreadable),
+            last_delivery=last_delivery,
+        )
+
+    def _forward(self, forward: ForwardBatch) -> None:
+        for job_id, explanation in forward.unreadable.items():
+            staged.bury(self._connection, [job_id], "unreadable", explanation)
+        if not forward.deliveries:
+            return
+        # Deleted before the push, in the same transaction: if another session has changed a row, the DELETE
+        # fails, and nothing has been pushed.
+        staged.forward(self._connection, list(forward.deliveries))
+        failpoint(FailurePoint.FORWARDED)
+        refused = self._redis.push_together(list(forward.deliveries.values()))
+        if refused:
+            raise QueuesRefusedError(refused)
+        failpoint(FailurePoint.PUSHED_FORWARD)

@@ -1,0 +1,98 @@
+"""Background thread that pushes one batch to Redis while the leader's thread moves the next one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from drain import metrics, wire
+from drain.enqueuer.deliveries import Deliveries
+from drain.failpoints import FailurePoint, failpoint
+from drain.tables.staged import DueJob
+from drain.wire import Producer
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Result of the push of one batch.
+
+    Attributes:
+        up_to: Highest delivery number of the batch.
+        accepted: Jobs that Redis has accepted, by queue.
+        refused: Jobs that Redis has refused, by queue.
+    """
+
+    up_to: int
+    accepted: Counter[str]
+    refused: Counter[str]
+
+
+class Pusher:
+    """Pushes batches of tracked jobs, one at a time.
+
+    Args:
+        redis: Where to push.
+        deliveries: Whose watermark rises with each push.
+
+    Attributes:
+        accepted: Jobs that Redis has accepted so far.
+        refused: Jobs that Redis has refused so far; they wait in `inflight_jobs`.
+    """
+
+    def __init__(self, redis: Producer, deliveries: Deliveries) -> None:
+        self._redis = redis
+        self._deliveries = deliveries
+        self.accepted = 0
+        self.refused = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="push")
+        self._pending: Future[Push] | None = None
+
+    def close(self) -> None:
+        """End the thread, after the push that is under way."""
+        self._thread.shutdown(wait=True)
+
+    def start(self, rows: Sequence[DueJob], up_to: int) -> None:
+        """Begin to push rows whose move is committed and whose numbers end with `up_to`; call `wait` before.
+
+        One push at a time, begun in the order of the numbers: so the watermark has no gaps below it.
+        """
+        self._pending = self._thread.submit(self._push, rows, up_to)
+
+    def wait(self) -> None:
+        """Wait for the push that is under way, if there is one, and raise the watermark.
+
+        Raises:
+            UnavailableError: Redis refused the push.
+        """
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            push = pending.result()
+            self._deliveries.pushed(push.up_to, [*push.accepted, *push.refused])
+            self.accepted += push.accepted.total()
+            self.refused += push.refused.total()
+
+    def _push(self, rows: Sequence[DueJob], up_to: int) -> Push:
+        # Encoded slice by slice while Redis executes the slice before: this thread must not hold the
+        # interpreter for long while the leader's thread waits for its turn with an answer from PostgreSQL.
+        namespace, installation = self._redis.namespace, self._redis.installation
+        deliveries = (
+            wire.tracked(
+                namespace, row.id, row.queue, row.job_name, row.timeout_seconds, number, installation
+            )
+            for number, row in enumerate(rows, up_to - len(rows) + 1)
+        )
+        failpoint(FailurePoint.COMMITTED)
+        with metrics.PUSH_SECONDS.time():
+            refused = self._redis.push(deliveries)
+        failpoint(FailurePoint.PUSHED)
+        accepted = Counter(row.queue for row in rows) - refused
+        count_pushed(accepted)
+        return Push(up_to, accepted, refused)
+
+
+def count_pushed(jobs: Counter[str]) -> None:
+    """Count jobs that Redis has accepted, by queue, in the metrics."""
+    for queue, count in jobs.items():
+        metrics.PUSHED.labels(metrics.queue_label(queue)).inc(count)

@@ -1,0 +1,110 @@
+"""New delivery numbers for jobs that are redelivered, and their push to Redis, a slice at a time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+
+from psycopg import IsolationLevel
+
+from drain import metrics, wire
+from drain.database import postgres
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.rq_verdicts import RQVerdicts
+from drain.failpoints import FailurePoint, failpoint
+from drain.tables.redeliveries import Redelivered
+from drain.wire import ReplacedDelivery
+from drain.wording import count
+
+log = logging.getLogger(__name__)
+
+# Upper bound of the jobs that get their new numbers in one transaction.
+_SLICE = 1000
+
+Renumber = Callable[[int, int], list[Redelivered]]
+
+
+class Renumbering:
+    """Renumbers and pushes jobs on the leader's connection.
+
+    Args:
+        enqueuer: The leader's; its pushes are waited for before higher numbers are handed out.
+        alive: Called after each slice.
+    """
+
+    def __init__(self, enqueuer: Enqueuer, alive: Callable[[], None]) -> None:
+        self._enqueuer = enqueuer
+        self._connection = enqueuer.connection
+        self._redis = enqueuer.redis
+        self._deliveries = enqueuer.deliveries
+        self._alive = alive
+        self._rq_verdicts = RQVerdicts(enqueuer.connection, enqueuer.redis)
+
+    def push_again(self, reason: str, renumber: Renumber) -> int:
+        """Renumber and push, a slice at a time, until a slice is not full; returns how many jobs Redis accepted.
+
+        Args:
+            reason: For the log and the metrics.
+            renumber: Gives jobs numbers above the first argument, in the open transaction; at most as many as the
+                second argument says.
+
+        Raises:
+            UnavailableError: Redis; jobs that have a new number and were not pushed are above the watermark.
+        """
+        total = 0
+        while True:
+            jobs, buried = self._renumber(renumber)
+            if len(jobs) > len(buried):
+                pushed = self._push([job for job in jobs if job.id not in buried], reason)
+                total += pushed
+                metrics.REDELIVERED.labels(reason).inc(pushed)
+                if pushed:
+                    event = {"event": "redelivered"}
+                    log.info("pushed %s again: %s", count(pushed, "job"), reason, extra=event)
+            self._alive()
+            if len(jobs) < _SLICE:
+                return total
+
+    def _renumber(self, renumber: Renumber) -> tuple[list[Redelivered], Collection[int]]:
+        """Renumber a slice in a transaction; returns its jobs, and the ids of those that are dead by RQ's verdict."""
+        buried: Collection[int] = ()
+        # Batches on their way to Redis have lower numbers, and must be there before these jobs.
+        self._enqueuer.flush()
+        # One statement, which locks the rows that it finds: it should see what workers have just written.
+        with postgres.transaction(self._connection, IsolationLevel.READ_COMMITTED):
+            jobs = renumber(self._deliveries.last_delivery, _SLICE)
+            if jobs:
+                buried = self._rq_verdicts.bury(jobs)
+                self._deliveries.record(jobs[-1].delivery)
+        if jobs:
+            self._deliveries.committed(jobs[-1].delivery)
+        return jobs, buried
+
+    def _push(self, jobs: Sequence[Redelivered], reason: str) -> int:
+        """Push the jobs under their new numbers; returns how many Redis accepted."""
+        redis = self._redis
+        failpoint(FailurePoint.RENUMBERED)
+        namespace, installation = redis.namespace, redis.installation
+        earlier = [wire.tracked_id(namespace, job.id, job.previous_delivery) for job in jobs]
+        later = [
+            wire.tracked(
+                namespace,
+                job.id,
+                job.queue,
+                job.job_name,
+                job.timeout_seconds,
+                job.delivery,
+                installation,
+                # An `rq worker` of an older version finds the entry point by this name alone.
+                by_entry=reason == "lost",
+            )
+            for job in jobs
+        ]
+        # Dependents move before any worker can finish the later delivery.
+        redis.move_dependents([(gone, job.rq_id) for gone, job in zip(earlier, later, strict=True)])
+        refused = redis.push(later)
+        failpoint(FailurePoint.PUSHED_AGAIN)
+        redis.forget([ReplacedDelivery(gone, job.queue) for gone, job in zip(earlier, jobs, strict=True)])
+        failpoint(FailurePoint.FORGOTTEN)
+        self._deliveries.pushed(jobs[-1].delivery, (job.queue for job in jobs))
+        return len(jobs) - refused.total()

@@ -1,0 +1,47 @@
+"""Take-over of a namespace and its queues from an installation that is gone: `drain run --take-over`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from drain.database.postgres import Connection
+from drain.errors import ConfigError
+from drain.wire import Producer
+
+log = logging.getLogger(__name__)
+
+
+def take_over(connection: Connection, redis: Producer, installation: str, alive: Callable[[], None]) -> None:
+    """Remove the ids of jobs of that installation from Redis, and free the names that it owns there.
+
+    Args:
+        connection: A connection whose session would be ended if it were idle for long.
+        redis: Identified as this database.
+        installation: UUID of the other database.
+        alive: Called between slices of a long list.
+
+    Raises:
+        ConfigError: The installation is this very database.
+    """
+    if installation == redis.installation:
+        raise ConfigError(
+            "--take-over names this very database; it is for the installation of one that is gone"
+        )
+    removed = 0
+    for number in redis.remove_ids_of(installation):
+        removed += number
+        # Neither the guard of this process nor the server may mistake a long list for a standstill.
+        alive()
+        connection.execute("SELECT 1")
+    taken = redis.take_over(installation)
+    if taken:
+        log.info(
+            "taken over from installation %s: %d names of its namespace and queues; removed %d ids of its jobs",
+            installation,
+            taken,
+            removed,
+            extra={"event": "taken_over"},
+        )
+    else:
+        log.warning("nothing in Redis is fed by installation %s", installation, extra={"event": "taken_over"})

@@ -1,0 +1,106 @@
+"""One term as leader: drains, redelivers, does the chores, and sleeps when there is nothing to do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from threading import Event
+from time import monotonic
+
+from drain import metrics
+from drain.enqueuer.chores import Chore
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.gauges import Gauges
+from drain.enqueuer.health import Health
+from drain.enqueuer.redelivery import Redelivery
+from drain.enqueuer.sleeper import Sleeper
+from drain.enqueuer.waits import Waits
+
+log = logging.getLogger(__name__)
+
+# Time between two rounds of redelivery and of the chores.
+_REDELIVERY_SECONDS = 1.0
+
+
+class Term:
+    """Work of a leader, from the moment at which it has the lock.
+
+    Args:
+        enqueuer: On the connection that holds the lock.
+        chores: Maintenance on the same connection.
+        gauges: Measured every few seconds.
+        health: Of the daemon.
+        stop: Set when the daemon is to end.
+        poll_seconds: Upper bound of a sleep.
+    """
+
+    def __init__(
+        self,
+        enqueuer: Enqueuer,
+        chores: Sequence[Chore],
+        *,
+        gauges: Gauges,
+        health: Health,
+        stop: Event,
+        poll_seconds: float,
+    ) -> None:
+        self._enqueuer = enqueuer
+        self._chores = chores
+        self._gauges = gauges
+        self._health = health
+        self._stop = stop
+        self._redelivery = Redelivery(enqueuer, alive=health.alive)
+        self._waits = Waits(enqueuer, self._redelivery)
+        self._sleeper = Sleeper(enqueuer, stop, poll_seconds)
+        self._redeliver_at = 0.0
+
+    def run(self) -> None:
+        """Lead until the daemon is stopped.
+
+        Raises:
+            UnavailableError: Redis.
+            psycopg.OperationalError: The database.
+        """
+        metrics.LEADER.set(1)
+        try:
+            self._begin()
+            while not self._stop.is_set():
+                if self.run_once():
+                    self._sleeper.begin_with_short_naps()
+                else:
+                    self._sleeper.sleep(self._redeliver_at)
+        finally:
+            self._gauges.clear()
+
+    def run_once(self) -> int:
+        """Drain until nothing is due, or until something else is, and then do that; returns how many jobs moved."""
+        self._health.alive()
+        moved = self._enqueuer.drain(keep_on=self._nothing_else_is_due)
+        if monotonic() >= self._redeliver_at:
+            moved += self._redelivery.run_once()
+            for chore in self._chores:
+                chore.run_once()
+            self._redeliver_at = monotonic() + _REDELIVERY_SECONDS
+        self._gauges.run_once(self._enqueuer, self._waits)
+        return moved
+
+    def do_all(self) -> int:
+        """Do everything that is due now: drain, redeliver, and all chores; returns how many jobs went to Redis."""
+        redelivered = self._redelivery.recover()
+        self._enqueuer.drain(keep_on=self._health.is_alive)
+        redelivered += self._redelivery.run_once()
+        for chore in self._chores:
+            while chore.run_once():
+                self._health.alive()
+        return redelivered + self._enqueuer.delivered
+
+    def _begin(self) -> None:
+        self._redelivery.recover()
+        # The daemon is up only after a batch: a Redis that answers may still refuse to accept jobs, and until a
+        # batch has been pushed, the pauses between two terms grow.
+        self._enqueuer.drain(keep_on=lambda: False)
+        self._health.up("leading")
+        log.info("leading from now on", extra={"event": "leading"})
+
+    def _nothing_else_is_due(self) -> bool:
+        return not self._stop.is_set() and monotonic() < self._redeliver_at

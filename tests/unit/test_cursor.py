@@ -1,0 +1,128 @@
+"""Where a scan of the staged rows begins, and when it is a sweep."""
+
+import pytest
+
+from drain.enqueuer import cursor as cursor_module
+from drain.enqueuer import pacer as pacer_module
+from drain.enqueuer.cursor import Scan, ScanCursor
+from drain.enqueuer.pacer import Pacer
+from drain.tables.staged import START, DueJob, Key
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The only element is the time of `monotonic()`."""
+    now = [1000.0]
+    monkeypatch.setattr(pacer_module, "monotonic", lambda: now[0])
+    return now
+
+
+def scan(*keys: Key, is_full: bool = False, sweep_seconds: float | None = None) -> Scan:
+    rows = [DueJob(id_, "default", "m.f", None, False, priority) for priority, id_ in keys]
+    return Scan(rows, is_full=is_full, sweep_seconds=sweep_seconds)
+
+
+def test_the_first_scan_is_a_sweep() -> None:
+    assert ScanCursor().sweep_is_due()
+    assert ScanCursor().key == START
+
+
+def test_a_scan_begins_behind_the_last_row_of_the_one_before() -> None:
+    cursor = ScanCursor()
+    cursor.advance(scan((0, 1), (0, 2), is_full=True))
+    assert cursor.key == (0, 2)
+    cursor.advance(scan((0, 3), (1, 1)))
+    assert cursor.key == (1, 1)
+
+
+def test_a_scan_that_found_nothing_leaves_the_cursor_where_it_was() -> None:
+    cursor = ScanCursor()
+    cursor.advance(scan((0, 2)))
+    cursor.advance(scan())
+    assert cursor.key == (0, 2)
+
+
+def test_a_sweep_that_found_all_that_was_late_leaves_the_cursor_where_it_was() -> None:
+    cursor = ScanCursor()
+    cursor.advance(scan((0, 9), is_full=True))
+    cursor.advance(scan((-1, 10), (0, 1), sweep_seconds=0.0))
+    assert cursor.key == (0, 9)
+
+
+def test_after_a_full_sweep_scans_go_on_from_its_end() -> None:
+    cursor = ScanCursor()
+    cursor.advance(scan((0, 9), is_full=True))
+    cursor.advance(scan((-1, 10), (0, 1), is_full=True, sweep_seconds=0.0))
+    assert cursor.key == (0, 1)
+
+
+def test_sweeps_that_take_no_longer_than_they_should_follow_each_other(clock: list[float]) -> None:
+    cursor = ScanCursor()
+    cursor.advance(scan((0, 1), is_full=True, sweep_seconds=cursor_module._SCAN_SECONDS))
+    assert cursor.sweep_is_due()
+
+
+def test_a_slow_sweep_puts_the_next_one_off_for_many_times_what_it_took_too_long(clock: list[float]) -> None:
+    cursor = ScanCursor()
+    cursor.advance(scan((0, 1), is_full=True, sweep_seconds=0.105))
+    clock[0] += 4.9
+    assert not cursor.sweep_is_due()
+    clock[0] += 0.2
+    assert cursor.sweep_is_due()
+
+
+def test_other_full_scans_neither_hasten_nor_delay_the_next_sweep(clock: list[float]) -> None:
+    cursor = ScanCursor()
+    cursor.advance(scan((0, 1), is_full=True, sweep_seconds=0.105))
+    cursor.advance(scan((0, 2), is_full=True))
+    assert not cursor.sweep_is_due()
+
+
+def test_a_cursor_begins_where_its_range_does_and_so_do_its_sweeps() -> None:
+    assert ScanCursor(cursor_module.PATIENT).key == cursor_module.PATIENT.after == (0, 2**63 - 1)
+    assert cursor_module.URGENT.after == START
+
+
+def test_many_rows_are_stepped_over_by_the_sweep_that_follows_a_slow_one(clock: list[float]) -> None:
+    cursor = ScanCursor()
+    assert not cursor.steps_over_many()
+    cursor.advance(scan(sweep_seconds=0.105))
+    assert cursor.steps_over_many()
+    clock[0] += 3600
+    assert cursor.steps_over_many()
+    cursor.advance(scan((0, 1), is_full=True, sweep_seconds=0.105))
+    assert not cursor.steps_over_many()
+    cursor.advance(scan(sweep_seconds=cursor_module._SCAN_SECONDS))
+    assert not cursor.steps_over_many()
+
+
+@pytest.mark.parametrize("sweep_seconds", [None, 0.105])
+def test_a_scan_that_is_not_full_is_followed_by_a_sweep(
+    clock: list[float], sweep_seconds: float | None
+) -> None:
+    cursor = ScanCursor()
+    cursor.advance(scan((0, 1), is_full=True, sweep_seconds=0.105))
+    cursor.advance(scan((0, 2), sweep_seconds=sweep_seconds))
+    assert cursor.sweep_is_due()
+
+
+def test_quick_work_comes_at_its_own_interval_and_slow_work_later(clock: list[float]) -> None:
+    pacer = Pacer(1.0)
+    assert pacer.is_due()
+    pacer.ran_for(0.001)
+    clock[0] += 0.9
+    assert not pacer.is_due()
+    clock[0] += 0.2
+    assert pacer.is_due()
+    pacer.ran_for(0.1)
+    clock[0] += 4.9
+    assert not pacer.is_due()
+    clock[0] += 0.2
+    assert pacer.is_due()
+
+
+def test_no_work_is_put_off_for_more_than_a_minute(clock: list[float]) -> None:
+    pacer = Pacer()
+    pacer.ran_for(1000.0)
+    clock[0] += 60.0
+    assert pacer.is_due()

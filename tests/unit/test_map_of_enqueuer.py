@@ -1,0 +1,12 @@
+"""The comment of the enqueuer's package is the map of its modules."""
+
+import re
+from pathlib import Path
+
+from drain import enqueuer
+
+
+def test_the_map_names_each_module_of_the_package_and_no_other() -> None:
+    modules = {path.stem for path in Path(enqueuer.__path__[0]).glob("*.py")} - {"__init__"}
+    named = re.findall(r"^    (\w+)  +\S", enqueuer.__doc__ or "", re.MULTILINE)
+    assert sorted(named) == sorted(modules)
