@@ -28,7 +28,7 @@ from workers.execution.outcome import (
     describe,
 )
 from workers.execution.recorder import Recorder
-from workers.exits import KILL_AFTER_SECONDS, STOP_NOW, ended
+from workers.exits import KILL_AFTER_SECONDS, STOP_NOW, describe_exit
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
 from workers.lease.lease import Lease
@@ -90,7 +90,7 @@ def run(current: CurrentJob) -> Outcome:
     options = registry.options(lease.claim.job_name)
     if is_interrupted:
         return Interrupted(describe(lease.ordered or WorkerStoppedError()), options)
-    return Failed(describe(WorkerDiedError(f"its process {ended(status)}")), options)
+    return Failed(describe(WorkerDiedError(f"its process {describe_exit(status)}")), options)
 
 
 def _wait_for(pid: int, lease: Lease, order: mmap.mmap) -> tuple[int, bool]:

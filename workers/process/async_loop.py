@@ -17,44 +17,47 @@ from workers.execution.attempt import Call
 from workers.execution.outcome import FINISHED, Finished, Outcome, Settled
 from workers.exits import KILL_AFTER_SECONDS
 from workers.lease.lease import Interrupt
-from workers.process.inbox import ClaimedJob, Inbox
+from workers.process.inbox import Inbox
+from workers.process.jobs import ClaimedJob
+from workers.process.shutdown import Shutdown
 
 
 class AsyncLoop:
-    """Runs what waits for it in the hand; its thread begins with the first job.
+    """Runs the `async def` jobs of the inbox; its thread starts with the first of them.
 
     Args:
-        hand: Where the jobs are.
-        database_url: Where a job's own connections lead.
-        concurrency: How many run at once.
+        inbox: Source of the jobs, and destination of their outcomes.
+        shutdown: The process' shutdown, after which no further job begins.
+        database_url: URL of the database, for connections of a job's own.
+        concurrency: Upper bound of the jobs that run at once.
     """
 
-    def __init__(self, inbox: Inbox, database_url: str, concurrency: int) -> None:
+    def __init__(self, inbox: Inbox, shutdown: Shutdown, database_url: str, concurrency: int) -> None:
         self._inbox = inbox
+        self._shutdown = shutdown
         self._database_url = database_url
         self._concurrency = concurrency
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
-        """Look for what waits."""
+        """Let the loop look for waiting jobs; for the fetcher's thread."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="event loop", daemon=True).start()
-        self._loop.call_soon_threadsafe(self._start)
+        self._loop.call_soon_threadsafe(self._start_waiting)
 
-    def _start(self) -> None:
+    def _start_waiting(self) -> None:
         inbox = self._inbox
-        while not inbox.stopping and len(inbox.running_async) < self._concurrency:
+        while not self._shutdown.requested and len(inbox.running.async_jobs) < self._concurrency:
             try:
                 held = inbox.waiting_async.popleft()
             except IndexError:
                 return
             if held.lease.lost:
-                inbox.forget(held)
-                inbox.room.ring()
+                inbox.drop(held)
                 continue
-            inbox.running_async.add(held)
+            inbox.running.begin_async(held)
             task = asyncio.get_running_loop().create_task(self._run(held))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -65,21 +68,21 @@ class AsyncLoop:
         inbox.journal.begin(held.slot, began + claim.timeout_seconds + KILL_AFTER_SECONDS)
         try:
             result = await self._attempt(held)
-        # No exception of a job may reach the loop; those of ours end the process.
+        # No exception of a job may reach the event loop; an exception of the worker's own code ends the process.
         except BaseException as error:  # noqa: BLE001
-            inbox.running_async.discard(held)
-            inbox.fail(error)
+            inbox.running.end_async(held)
+            self._shutdown.fail(error)
             return
         failpoint(FailurePoint.RAN)
         if isinstance(result, Finished | Settled):
             inbox.journal.finish(held.slot)
         else:
             inbox.journal.end(held.slot)
-        # In this order: a process that stops waits for what runs, and then records what has ended.
-        inbox.end(held, result, monotonic() - began, self._concurrency)
-        inbox.running_async.discard(held)
-        inbox.room.ring()
-        self._start()
+        # In this order: a process that stops waits for running jobs first, and then for outcomes.
+        inbox.add_outcome(held, result, monotonic() - began, self._concurrency)
+        inbox.running.end_async(held)
+        inbox.room_freed.notify()
+        self._start_waiting()
 
     async def _attempt(self, held: ClaimedJob) -> Outcome:
         lease, claim = held.lease, held.claim
