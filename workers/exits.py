@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-# Exit codes of a worker process: its work is done, it failed, or it is to be replaced by a new one.
+# Exit codes of a worker process: its work is done, it failed, or it wants a replacement.
 DONE, FAILED, RECYCLED = 0, 1, 75
 # Exit code in place of one, for a process that a signal has killed.
 KILLED = -1

@@ -1,6 +1,6 @@
 """The journal of a worker process: its jobs, in memory shared with the supervisor, which outlives the process.
 
-Each claimed job has a slot: its id, its token, its progress, and the time at which its process is to be killed. So the
+Each claimed job has a slot: its id, its token, its progress, and the time at which its process must be killed. So the
 successor of a killed process knows which of the jobs had not begun, which one was running, and which had ended.
 """
 
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
         token: Fencing token of its claim.
         delivery: Number of its delivery.
         progress: Its progress.
-        kill_at: Time at which its process is to be killed if the job still runs, by the monotonic clock.
+        kill_at: Time at which its process is killed if the job still runs, by the monotonic clock.
     """
 
     job_id: int
@@ -84,7 +84,7 @@ class Journal:
 
     @property
     def resigned(self) -> bool:
-        """Whether the process ends on purpose and wants no replacement."""
+        """True if the process ends on purpose and wants no replacement."""
         return bool(self._memory[_RESIGNED_AT])
 
     @resigned.setter
@@ -93,12 +93,12 @@ class Journal:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a process is alive and has begun to work."""
+        """True if a process is alive and has begun to work."""
         return bool(self._memory[_ALIVE_AT])
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the process found one of its stores away."""
+        """True if the process found one of its stores away."""
         return bool(self._memory[_CUT_OFF_AT])
 
     @is_cut_off.setter
@@ -118,7 +118,7 @@ class Journal:
 
     @property
     def runs_plain_job(self) -> bool:
-        """Whether a plain RQ job runs, which the process waits for beyond its grace period."""
+        """True if a plain RQ job runs, which the process waits for beyond its grace period."""
         return bool(self._memory[_PLAIN_JOB_AT])
 
     @runs_plain_job.setter
@@ -157,7 +157,7 @@ class Journal:
         ]
 
     def is_overdue(self) -> bool:
-        """Whether a job runs beyond the time at which its process is to be killed."""
+        """True if a job runs beyond the time at which its process must be killed."""
         now = monotonic()
         return any(progress == _RUNNING and kill_at < now for *_, progress, kill_at in self._slots())
 

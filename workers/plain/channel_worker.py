@@ -43,7 +43,7 @@ class ChannelWorker(CommandListener):
 
     @property
     def is_shut_down(self) -> bool:
-        """Whether a signal or a command has ended the loop."""
+        """True if a signal or a command has ended the loop."""
         return self._shutdown_requested_date is not None
 
     def register_birth(self) -> None:

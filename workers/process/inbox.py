@@ -70,7 +70,7 @@ class Inbox:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no job waits and none runs."""
+        """True if no job waits and none runs."""
         return not self.running and not self.waiting_count
 
     @property

@@ -23,7 +23,7 @@ _LOOK_SECONDS = 1.0
 _READY_SECONDS = 5.0
 # Time for an idle RQ process to end after its channel is closed, and again after SIGTERM; then it is killed.
 _END_SECONDS = 5.0
-# Time for the RQ process to end after it was told to stop now; then it is killed.
+# Time for the RQ process to end after the signal to stop now; then it is killed.
 _KILL_SECONDS = 5.0
 
 
@@ -141,7 +141,7 @@ class PlainJobs:
         elif shutdown.is_immediate and self._kill_at == float("inf"):
             self._kill_at = monotonic() + _KILL_SECONDS
             log.warning(
-                "RQ's job %s of queue %s is ended, as this worker is to stop now; RQ takes it for abandoned",
+                "RQ's job %s of queue %s is ended because this worker stops now; RQ takes it for abandoned",
                 running.rq_id,
                 running.queue,
                 extra={"event": "plain_job_ended"},

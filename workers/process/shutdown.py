@@ -23,7 +23,7 @@ class Shutdown:
         requested: No further job begins.
         interrupt_at: Time at which running jobs are interrupted, by the monotonic clock.
         is_immediate: Running jobs have no grace period, plain RQ jobs included.
-        recycled: The process is to be replaced by a new one.
+        recycled: The process ends and wants a replacement.
         error: The exception that ended a thread of this process, if any.
     """
 

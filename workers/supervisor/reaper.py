@@ -59,7 +59,7 @@ class Reaper:
         """Kill processes whose time is over.
 
         Args:
-            plain_job_seconds: Time that a process with a plain RQ job still has, whatever its time was.
+            plain_job_seconds: Time that a process with a plain RQ job has from now on; 0 for no special treatment.
         """
         for slot in self._slots:
             if slot.journal.runs_plain_job and plain_job_seconds:

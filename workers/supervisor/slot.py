@@ -54,7 +54,7 @@ class WorkerSlot:
 
     @property
     def needs_recovery(self) -> bool:
-        """Whether the last process has left jobs that no process has recovered."""
+        """True if the last process has left jobs that no process has recovered."""
         return not self.pid and not self.is_recovering and bool(self.journal.entries())
 
     def prepare(self) -> None:

@@ -178,7 +178,7 @@ class Supervisor:
                 run_child(act, mask)
             slot.fill(pid)
             # A thread of a job module, whose mask is its own, may have received a signal meanwhile, and the handler
-            # may have found the slot empty. A process may be told to stop twice.
+            # may have found the slot empty. Its signals may come twice.
             if self._stops > stops:
                 self._stop(slot)
         finally:
