@@ -176,7 +176,7 @@ def test_stock_workers_and_processes_of_drain_work_are_counted_for_each_of_their
     stock = Worker(["mail", "letters"], connection=client)
     stock.register_birth()  # type: ignore[no-untyped-call]
     program = (
-        "from drain.wire import Intake; Intake.take = lambda *a, **k: __import__('time').sleep(0.01) or []\n"
+        "from drain.wire import Consumer; Consumer.take = lambda *a, **k: __import__('time').sleep(0.01) or []\n"
         + DRAIN
     )
     words = ("work", "mail", "--processes", "2", "--jobs", "tests.jobs_for_tests")
