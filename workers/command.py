@@ -1,4 +1,4 @@
-"""`drain work`: the door of the workers. What cannot work is refused here, before any process is started."""
+"""`drain work`: settings and options that cannot work are refused here, before any process is started."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from drain.config import VARIABLES, Settings
 from drain.jobs import registry
 from workers import stores
 from workers.context.transaction import load_sessions
+from workers.exits import DONE, STOP_SIGNALS
 from workers.options import WorkOptions
-from workers.plain.rq_process import check
+from workers.plain.check import check_options
 from workers.supervisor.supervisor import Supervisor
 
 
 def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = lambda: None) -> None:
     """Work on the queues, the first of them first, until a signal comes.
 
-    SIGTERM and SIGINT let what runs end within its time of grace, and give back the rest at once; a plain RQ job is
-    waited for without bound. A second one interrupts what runs, which does not count as an attempt. A Redis or a
-    PostgreSQL that is away, at the start or later, is waited for.
+    SIGTERM and SIGINT give running jobs their grace period, and other jobs back at once; a plain RQ job is waited for
+    however long it takes. A second signal interrupts running jobs, whose attempts do not count. While Redis or
+    PostgreSQL is away, at the start or later, `drain work` waits.
 
     Args:
-        settings: Where, and which job modules.
-        options: How.
+        settings: URLs of the stores, and the job modules.
+        options: Options of the command line.
         look: Called once both stores have answered, before any process is started.
 
     Raises:
-        ConfigError: An option for RQ's worker names what cannot be imported.
+        ConfigError: An option for RQ's worker names something that cannot be imported.
         JobModuleError: A job module does not import.
         ConfigError, SchemaError: A setting, or the database, cannot be used as it is.
         UnavailableError: A store is away in a burst.
     """
     registry.load(settings.jobs)
-    check(options.plain)
+    check_options(options.plain)
     load_sessions()
     supervisor = Supervisor(settings, options)
     health = supervisor.health
@@ -46,8 +47,8 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
         if options.burst:
             stores.ask_once(settings)
         else:
-            with _ending_at_once():
-                stores.wait_for(settings, health.wait)
+            with _exiting_at_once():
+                stores.wait_for(settings, health.report_waiting)
         look()
         _run(supervisor, settings)
     finally:
@@ -55,20 +56,20 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
 
 
 def _run(supervisor: Supervisor, settings: Settings) -> None:
-    # The fixed entry point reads the environment, as it must in a worker that RQ itself started.
+    # The job's entry point reads the environment, as it must in a worker that RQ itself has started.
     os.environ[VARIABLES["database_url"]] = settings.database_url
     os.environ[VARIABLES["jobs"]] = ",".join(settings.jobs)
     supervisor.run()
 
 
 @contextmanager
-def _ending_at_once() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the program: nothing is in hand yet."""
+def _exiting_at_once() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the program at once: no job is claimed yet."""
 
     def end(_signal: int, _frame: object) -> None:
-        sys.exit(0)
+        sys.exit(DONE)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, end) for number in STOP_SIGNALS}
     try:
         yield
     finally:

@@ -28,7 +28,7 @@ from tests.marked import on_linux
 LIST = "rq:queue:default"
 # Redis is not asked before the worker processes ask it.
 WITHOUT_PING = "from drain.wire import Producer; Producer.ping = lambda _: None; "
-# The main one, taker, finisher, housekeeping, leases, time limits, and the one that listens for RQ's commands.
+# Main thread, fetcher, finisher, watchdog, RQ presence, leases, time limits, and RQ's thread that receives commands.
 THREADS = 8
 
 

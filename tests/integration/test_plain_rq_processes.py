@@ -285,11 +285,11 @@ def test_a_job_with_which_rq_has_not_begun_as_its_process_dies_is_given_back(
     """A crash between the answer and RQ's first word about the job."""
     job = queue.enqueue(probes.note, "once", job_id=rq_id)
     dies_once = (
-        "import os, signal; from workers.plain.rq_process import ToldWorker as W; found = W._found\n"
+        "import os, signal; from workers.plain.channel_worker import ChannelWorker as W; found = W._load\n"
         "def die(worker, queue, rq_id):\n"
         "    if worker.connection.incr('deaths') == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return found(worker, queue, rq_id)\n"
-        "W._found = die\n"
+        "W._load = die\n"
     )
     with drain_command("work", "--burst", env=yard.env(), program=dies_once + DRAIN) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
@@ -341,7 +341,9 @@ def test_a_second_signal_ends_an_rq_process_that_is_deaf_to_it(
     yard: Yard, client: Redis, queue: Queue
 ) -> None:
     queue.enqueue(probes.hear_no_signal)
-    with yard.working("--plain", "inline", **impatient({"workers.plain.jobs._KILL_SECONDS": 0.1})) as command:
+    with yard.working(
+        "--plain", "inline", **impatient({"workers.process.plain_jobs._KILL_SECONDS": 0.1})
+    ) as command:
         wait_until(lambda: marks(client), PATIENCE_SECONDS)
         (pid,) = map(int, marks(client))
         command.terminate()

@@ -203,13 +203,13 @@ def test_a_better_row_that_commits_meanwhile_is_not_taken_for_the_poisoned_one(
         def tell_and_do(*given: Any, **options: Any) -> Any:
             steps.append(name)
             # By now the poisoned row has been refused, alone in its batch, and is to be given up.
-            if not innocent and (name == "bury" or steps == ["take", "take", "take"]):
+            if not innocent and (name == "bury" or steps == ["read_due", "read_due", "read_due"]):
                 innocent.extend(stage_jobs(database_url, priority=-1))
             return then(*given, **options)
 
         return tell_and_do
 
-    for name in ("take", "bury"):
+    for name in ("read_due", "bury"):
         monkeypatch.setattr(staged, name, step(name, getattr(staged, name)))
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()

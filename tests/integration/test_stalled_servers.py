@@ -46,8 +46,11 @@ from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
 from workers.options import WorkOptions
 from workers.process.async_loop import AsyncLoop
+from workers.process.claimer import Claimer
 from workers.process.fetcher import Fetcher
 from workers.process.inbox import Inbox
+from workers.process.overtaken import OvertakenDeliveries
+from workers.process.shutdown import Shutdown
 
 
 @contextmanager
@@ -136,7 +139,7 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
         assert server.port is not None
         proxy = Proxy(server.port)
         proxy.stall_at = waits
-        with taking(database_url, f"redis://127.0.0.1:{proxy.port}", queues) as inbox:
+        with fetching(database_url, f"redis://127.0.0.1:{proxy.port}", queues) as inbox:
             wait_until(proxy.stalled.is_set)
             wait_until(lambda: told() == ["down"])
             proxy.stall_at = None
@@ -144,28 +147,33 @@ def test_a_worker_gives_up_a_redis_that_stopped_answering_and_comes_back(
             (job_id,) = stage_jobs(database_url)
             with new_enqueuer(database_url, server.url) as enqueuer:
                 enqueuer.drain()
-            wait_until(lambda: list(inbox.held) == [job_id])
+            wait_until(lambda: list(inbox.claimed) == [job_id])
             wait_until(lambda: told() == ["down", "up"])
         assert pushed_jobs(server.url) == [job_id]
         proxy.listener.close()
 
 
 @contextmanager
-def taking(
+def fetching(
     database_url: str, redis_url: str, queues: list[str], prefetch: int | None = None
 ) -> Iterator[Inbox]:
-    """A taker that fills a hand which nobody empties; at the end it gives back what it has taken."""
+    """A fetcher that fills an inbox which no thread empties; at the end it gives back what it has fetched."""
     options = WorkOptions(queues=queues, prefetch=prefetch)
-    inbox = Inbox(options, Journal())
+    journal = Journal()
+    shutdown = Shutdown(options.grace_seconds, journal)
+    inbox = Inbox(options, journal, shutdown)
     database, heartbeat = Database(database_url), Heartbeat(database_url, inbox.attempts)
     with closing(Consumer(redis_url, NAMESPACE, queues)) as consumer:
-        fetcher = Fetcher(inbox, consumer, database, heartbeat, AsyncLoop(inbox, 1), RQBooks(), burst=False)
+        overtaken = OvertakenDeliveries(database, consumer, RQBooks())
+        loop = AsyncLoop(inbox, shutdown, 1)
+        claimer = Claimer(inbox, consumer, database, heartbeat, loop, overtaken)
+        fetcher = Fetcher(inbox, shutdown, consumer, claimer, overtaken, database, burst=False)
         thread = threading.Thread(target=fetcher.run)
         thread.start()
         try:
             yield inbox
         finally:
-            inbox.stop()
+            shutdown.stop()
             consumer.end_wait()
             thread.join(20)
             heartbeat.stop()
@@ -187,10 +195,10 @@ def test_what_has_been_claimed_is_run_though_redis_goes_away_before_the_rest_is_
         raise UnavailableError("Redis does not take commands")
 
     monkeypatch.setattr(Consumer, "sort_unclaimed", fail)
-    with taking(database_url, redis_url, ["default"], prefetch=2) as inbox:
+    with fetching(database_url, redis_url, ["default"], prefetch=2) as inbox:
         wait_until(lambda: failures)
-        wait_until(lambda: inbox.waits == 1)
-        assert list(inbox.held) == [job_id]
+        wait_until(lambda: inbox.waiting_count == 1)
+        assert list(inbox.claimed) == [job_id]
 
 
 def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_lost(
@@ -218,18 +226,18 @@ def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_
     monkeypatch.setattr(claims, "claim_many", lossy)
     with (
         psycopg.connect(database_url, autocommit=True) as connection,
-        taking(database_url, redis_url, ["default"], prefetch=10) as inbox,
+        fetching(database_url, redis_url, ["default"], prefetch=10) as inbox,
         Redis.from_url(redis_url) as client,
     ):
         wait_until(lambda: inbox.waiting)
-        inbox.running = inbox.waiting.popleft()
+        assert inbox.begin_next()
         claim = claims.claim(connection, job_id, worker=process_name(), limits={})
         assert claim is not None
         (other,) = stage_jobs(database_url)
         client.rpush("rq:queue:default", delivery)
         with new_enqueuer(database_url, redis_url) as enqueuer:
             enqueuer.drain()
-        wait_until(lambda: list(inbox.held) == [other])
+        wait_until(lambda: list(inbox.claimed) == [other])
         assert asked >= 3
         assert outcomes.finish(connection, job_id, claim.fencing_token)
 

@@ -22,11 +22,14 @@ from workers.lease.heartbeat import Heartbeat
 from workers.options import WorkOptions
 from workers.process import finisher
 from workers.process.finisher import Finisher
-from workers.process.inbox import ClaimedJob, Inbox, Wakeup
+from workers.process.inbox import Inbox
+from workers.process.jobs import ClaimedJob
+from workers.process.shutdown import Shutdown
+from workers.process.wakeup import Wakeup
 from workers.stores import Stores as StateOfStores
 
 
-class CountedBell(Wakeup):
+class CountedWakeup(Wakeup):
     """Tells how often it has been waited for."""
 
     def __init__(self) -> None:
@@ -63,29 +66,28 @@ class Stores:
 def stores(monkeypatch: pytest.MonkeyPatch) -> Stores:
     stores = Stores()
     monkeypatch.setattr(outcomes, "finish_many", stores.finish_many)
-    # Only the bell ends the wait for company.
-    monkeypatch.setattr(finisher, "_TOGETHER_SECONDS", 3600)
+    # Only the wakeup ends the wait for further outcomes.
+    monkeypatch.setattr(finisher, "_BATCHING_SECONDS", 3600)
     return stores
 
 
 @contextmanager
 def finishing(stores: Stores) -> Iterator[Inbox]:
-    inbox = Inbox(WorkOptions(queues=["default"]), Journal())
-    inbox.full = CountedBell()
+    journal = Journal()
+    inbox = Inbox(WorkOptions(queues=["default"]), journal, Shutdown(30, journal))
+    inbox.batch_filled = CountedWakeup()
     ours = Finisher(inbox, cast(Consumer, stores), cast(Database, stores))
     thread = threading.Thread(target=ours.run, daemon=True)
     thread.start()
     try:
         yield inbox
     finally:
-        ours.ended = True
-        inbox.done.ring()
-        inbox.full.ring()
+        ours.stop()
         thread.join(10)
     assert not thread.is_alive()
 
 
-def taken(inbox: Inbox, *ids: int) -> list[ClaimedJob]:
+def claimed(inbox: Inbox, *ids: int) -> list[ClaimedJob]:
     now = datetime.now(UTC)
     heartbeat = Heartbeat("", inbox.attempts)
     for job_id in ids:
@@ -93,44 +95,44 @@ def taken(inbox: Inbox, *ids: int) -> list[ClaimedJob]:
             *(job_id, "tests.act", "[]", "{}", "default", None, None, 1, 0, 60, 30.0, 1, now, False, False),
             *(None, UUID(int=0)),
         )
-        slot = inbox.journal.take(job_id, 1, 0)
-        inbox.held[job_id] = ClaimedJob(
-            claim, 0.0, heartbeat, "", rq_id=f"rq-{job_id}", slot=slot, taken_at=0.0
+        slot = inbox.journal.add(job_id, 1, 0)
+        inbox.add_claimed(
+            ClaimedJob(claim, 0.0, heartbeat, "", rq_id=f"rq-{job_id}", slot=slot, waits_since=0.0)
         )
-    inbox.accept([inbox.held[job_id] for job_id in ids], [])
-    return [inbox.held[job_id] for job_id in ids]
+    inbox.accept([inbox.claimed[job_id] for job_id in ids], [])
+    return [inbox.claimed[job_id] for job_id in ids]
 
 
 def end_next(inbox: Inbox) -> None:
-    inbox.end(cast(ClaimedJob, inbox.waiting.popleft()), FINISHED, 0.002)
+    inbox.add_outcome(cast(ClaimedJob, inbox.waiting.popleft()), FINISHED, 0.002)
 
 
 def test_what_ended_first_waits_for_its_like_while_more_is_waiting_to_run(stores: Stores) -> None:
     with finishing(stores) as inbox:
-        taken(inbox, 1, 2, 3)
+        claimed(inbox, 1, 2, 3)
         end_next(inbox)
-        wait_until(lambda: cast(CountedBell, inbox.full).waits)
+        wait_until(lambda: cast(CountedWakeup, inbox.batch_filled).waits)
         assert stores.finished == []
         end_next(inbox)
         end_next(inbox)
-        wait_until(lambda: not inbox.held)
+        wait_until(lambda: not inbox.claimed)
     assert stores.finished == [[1, 2, 3]]
 
 
 def test_what_ended_last_waits_for_nothing(stores: Stores) -> None:
     with finishing(stores) as inbox:
-        taken(inbox, 1)
+        claimed(inbox, 1)
         end_next(inbox)
-        wait_until(lambda: not inbox.held)
-        assert cast(CountedBell, inbox.full).waits == 0
+        wait_until(lambda: not inbox.claimed)
+        assert cast(CountedWakeup, inbox.batch_filled).waits == 0
     assert stores.finished == [[1]]
 
 
 def test_what_waits_for_its_like_is_written_down_when_the_worker_ends(stores: Stores) -> None:
     with finishing(stores) as inbox:
-        taken(inbox, 1, 2)
+        claimed(inbox, 1, 2)
         end_next(inbox)
-        wait_until(lambda: cast(CountedBell, inbox.full).waits)
+        wait_until(lambda: cast(CountedWakeup, inbox.batch_filled).waits)
     assert stores.finished == [[1]]
 
 
@@ -145,9 +147,9 @@ def test_the_first_job_of_a_name_is_logged_as_finished_and_all_of_them_if_that_i
     monkeypatch.setattr(recorder, "_logged", set())
     with caplog.at_level(level, "workers"), finishing(stores) as inbox:
         for job_id in (1, 2, 3):
-            taken(inbox, job_id)
+            claimed(inbox, job_id)
             end_next(inbox)
-            wait_until(lambda: not inbox.held)
+            wait_until(lambda: not inbox.claimed)
     lines = [record for record in caplog.records if vars(record).get("event") == "job_finished"]
     assert [vars(line)["job_id"] for line in lines] == logged
     assert lines[0].getMessage().startswith("job 1 (tests.act) of queue default finished in 2ms")

@@ -1,4 +1,4 @@
-"""What `drain work` says of its health, and the line to the RQ process."""
+"""What `drain work` says of its health, and the channel to the RQ process."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workers.plain.channel import Line
+from workers.plain.channel import Channel
 from workers.supervisor import health
 from workers.supervisor.health import Health
 
@@ -20,29 +20,29 @@ def test_health_is_a_loop_that_turns_and_a_worker_process_that_lives_and_reaches
     monkeypatch.setattr(health, "monotonic", lambda: clock[0])
     journal: Any = SimpleNamespace(is_alive=True, is_cut_off=True)
     state = Health([journal])
-    state.turn(stopping=False)
+    state.report_turn(stopping=False)
     assert state.unready() == "no worker process reaches both PostgreSQL and Redis"
     journal.is_cut_off = False
     assert (state.unready(), state.unhealthy()) == (None, None)
     clock[0] += 31
     assert str(state.unhealthy()).startswith("the supervisor has been silent for ")
     journal.is_alive = False
-    state.turn(stopping=False)
+    state.report_turn(stopping=False)
     assert str(state.unhealthy()).startswith("no worker process has lived for ")
 
 
-def test_a_line_ends_with_its_process_whatever_that_has_forked() -> None:
+def test_a_channel_ends_with_its_process_whatever_that_has_forked() -> None:
     ours, theirs = socket.socketpair()
-    line, other = Line(ours), Line(theirs)
+    channel, other = Channel(ours), Channel(theirs)
     child = os.fork()
     if child == 0:
         signal.pause()
         os._exit(0)
     try:
-        line.close()
+        channel.close()
         with pytest.raises(EOFError):
             # Far longer than it takes.
-            assert other.hear(10) is not None
+            assert other.receive(10) is not None
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -1,4 +1,4 @@
-"""The journal of a worker process tells whoever comes after it how far each of its jobs was."""
+"""The journal of a worker process shows its successor the progress of each job."""
 
 import os
 import time
@@ -10,7 +10,7 @@ NEVER = float("inf")
 
 def test_it_tells_how_far_each_job_is() -> None:
     journal = Journal()
-    slots = [journal.take(job_id, 10 * job_id, 100 * job_id) for job_id in range(1, 6)]
+    slots = [journal.add(job_id, 10 * job_id, 100 * job_id) for job_id in range(1, 6)]
     journal.begin(slots[1], 1.5)
     journal.begin(slots[2], 1.5)
     journal.finish(slots[2])
@@ -18,11 +18,11 @@ def test_it_tells_how_far_each_job_is() -> None:
     journal.end(slots[3])
     journal.clear(slots[4])
     assert journal.entries() == [
-        Entry(1, 10, 100, Progress.TAKEN, NEVER),
+        Entry(1, 10, 100, Progress.CLAIMED, NEVER),
         Entry(2, 20, 200, Progress.RUNNING, 1.5),
         Entry(3, 30, 300, Progress.FINISHED, NEVER),
         # Nobody knows what it wanted: it is run once more.
-        Entry(4, 40, 400, Progress.TAKEN, NEVER),
+        Entry(4, 40, 400, Progress.CLAIMED, NEVER),
     ]
 
 
@@ -30,11 +30,11 @@ def test_what_a_child_writes_its_parent_reads_and_the_next_child_does_not_overwr
     journal = Journal()
     pid = os.fork()
     if pid == 0:
-        journal.take(1, 2, 3)
+        journal.add(1, 2, 3)
         os._exit(0)
     os.waitpid(pid, 0)
-    journal.sit_down()
-    journal.take(4, 5, 6)
+    journal.open()
+    journal.add(4, 5, 6)
     assert {entry.job_id for entry in journal.entries()} == {1, 4}
     journal.forget([entry for entry in journal.entries() if entry.job_id == 1])
     assert [entry.job_id for entry in journal.entries()] == [4]
@@ -44,35 +44,35 @@ def test_a_slot_that_was_cleared_is_used_again() -> None:
     journal = Journal()
     for job_id in range(3 * SLOTS):
         assert journal.room == SLOTS
-        journal.clear(journal.take(job_id, 1, 1))
+        journal.clear(journal.add(job_id, 1, 1))
     assert journal.entries() == []
 
 
 def test_only_what_runs_is_overdue_and_nothing_that_is_left_behind() -> None:
     journal = Journal()
     past = time.monotonic() - 1
-    slot = journal.take(1, 1, 1)
+    slot = journal.add(1, 1, 1)
     assert not journal.is_overdue()
     journal.begin(slot, past)
     assert journal.is_overdue()
-    journal.bequeath()
+    journal.close()
     assert not journal.is_overdue()
     journal.begin(slot, past)
     journal.finish(slot)
     assert not journal.is_overdue()
 
 
-def test_who_sits_down_has_not_resigned() -> None:
+def test_a_new_process_has_not_resigned() -> None:
     journal = Journal()
     assert not journal.resigned
     journal.resigned = True
     assert journal.resigned
-    journal.sit_down()
+    journal.open()
     assert not journal.resigned
 
 
-def test_who_has_died_waits_for_no_plain_job_any_more() -> None:
+def test_a_process_that_has_ended_runs_no_plain_job() -> None:
     journal = Journal()
-    journal.is_patient = True
-    journal.bequeath()
-    assert not journal.is_patient
+    journal.runs_plain_job = True
+    journal.close()
+    assert not journal.runs_plain_job

@@ -2,12 +2,12 @@
 
 import pytest
 
-from workers.process.prefetch import MOST, Prefetch
+from workers.process.prefetch import LARGEST, Prefetch
 
 
 def after(prefetch: Prefetch, seconds: float, jobs: int) -> int:
     for _ in range(jobs):
-        prefetch.ended(seconds)
+        prefetch.observe(seconds)
     return prefetch.size
 
 
@@ -17,7 +17,9 @@ def test_it_begins_with_one_and_grows_no_faster_than_what_has_been_run() -> None
     assert sizes == list(range(1, 11))
 
 
-@pytest.mark.parametrize(("seconds", "size"), [(0.00001, MOST), (0.001, 100), (0.01, 10), (0.1, 1), (10, 1)])
+@pytest.mark.parametrize(
+    ("seconds", "size"), [(0.00001, LARGEST), (0.001, 100), (0.01, 10), (0.1, 1), (10, 1)]
+)
 def test_it_takes_what_runs_within_a_tenth_of_a_second(seconds: float, size: int) -> None:
     assert after(Prefetch(), seconds, 2000) in range(max(1, size - 1), size + 1)
 
@@ -27,7 +29,7 @@ def test_one_slow_job_is_enough_to_take_them_singly_and_fast_ones_make_up_for_it
     after(prefetch, 0.00001, 1000)
     assert after(prefetch, 60, 1) == 1
     assert after(prefetch, 0.00001, 30) == 1
-    assert after(prefetch, 0.00001, 500) == MOST
+    assert after(prefetch, 0.00001, 500) == LARGEST
 
 
 def test_a_number_that_was_given_is_kept_to() -> None:

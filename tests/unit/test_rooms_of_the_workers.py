@@ -6,7 +6,14 @@ import pkgutil
 import pytest
 
 
-@pytest.mark.parametrize("room", ["workers", "workers.execution", "workers.context", "workers.lease"])
+@pytest.mark.parametrize(
+    "room",
+    [
+        "workers",
+        *(f"workers.{name}" for name in ("supervisor", "process", "plain", "handover")),
+        *(f"workers.{name}" for name in ("execution", "context", "lease")),
+    ],
+)
 def test_the_map_of_a_room_names_each_module(room: str) -> None:
     package = importlib.import_module(room)
     named = {line.split()[0] for line in (package.__doc__ or "").splitlines() if line.startswith("    ")}

@@ -8,6 +8,7 @@ import pytest
 from drain.config import Settings
 from tests.helpers import wait_until
 from workers.options import WorkOptions
+from workers.supervisor import supervisor as supervisor_module
 from workers.supervisor.supervisor import Supervisor
 
 
@@ -27,7 +28,7 @@ def test_a_process_that_was_forked_while_a_signal_came_is_told(monkeypatch: pyte
         pid = fork()
         if pid:
             forked.append(pid)
-            supervisor._take_signal(signal.SIGTERM, None)
+            supervisor._handle_signal(signal.SIGTERM, None)
         return pid
 
     monkeypatch.setattr(os, "fork", fork_as_a_signal_comes)
@@ -47,3 +48,10 @@ def test_a_process_that_was_forked_while_a_signal_came_is_told(monkeypatch: pyte
         os.waitpid(pid, 0)
         raise
     assert os.WTERMSIG(statuses[0]) == signal.SIGTERM
+
+
+def test_a_slot_that_nobody_fills_any_more_does_not_keep_a_stopping_supervisor_turning() -> None:
+    supervisor = Supervisor(Settings(database_url="postgresql://nowhere"), WorkOptions(queues=["default"]))
+    assert supervisor._pause() == 0
+    supervisor._handle_signal(signal.SIGTERM, None)
+    assert supervisor._pause() == supervisor_module._LOOK_SECONDS

@@ -32,7 +32,7 @@ from workers.execution.outcome import (
     describe,
 )
 from workers.execution.recorder import Recorder
-from workers.exits import KILL_AFTER_SECONDS, STOP_NOW, ended
+from workers.exits import KILL_AFTER_SECONDS, STOP_NOW, describe_exit
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
 from workers.lease.interruption import Interruption
@@ -91,7 +91,7 @@ def run(attempt: Attempt) -> Outcome:
         return recorded
     if is_interrupted:
         return Interrupted(describe(attempt.interruption.ordered or WorkerStoppedError()), attempt.options)
-    return Failed(describe(WorkerDiedError(f"its process {ended(status)}")), attempt.options)
+    return Failed(describe(WorkerDiedError(f"its process {describe_exit(status)}")), attempt.options)
 
 
 def _recorded(reading: int) -> Outcome | None:

@@ -1,7 +1,7 @@
-"""What a worker process holds, in memory that it shares with its supervisor: it can be read after its death.
+"""The journal of a worker process: its jobs, in memory shared with the supervisor, which outlives the process.
 
-Each job in hand has a slot: its id, its token, how far it is, and when its process is to be killed. So whoever comes
-after a process that was killed knows which of its jobs had not begun, which one was running, and which had ended.
+Each claimed job has a slot: its id, its token, its progress, and the time at which its process must be killed. So the
+successor of a killed process knows which of the jobs had not begun, which one was running, and which had ended.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import IntEnum
 from time import monotonic
 from typing import NamedTuple
 
+# Number of slots: upper bound of the jobs that a process claims at a time.
 SLOTS = 4096
 
 _SLOT = struct.Struct("<qqqqd")
@@ -21,30 +22,40 @@ _TIME = struct.Struct("<d")
 _STATE_AND_TIME = struct.Struct("<qd")
 _STATE_AT, _TIME_AT = 24, 32
 _NEVER = float("inf")
-# Jobs that have finished, and those that have not; then a byte each: the process ends on purpose,
-# lives, is cut off, waits without bound.
+# Counts of finished jobs and of failed ones; then a byte each: the process resigns, is alive, is cut off, runs a plain
+# RQ job.
 _COUNTS = struct.Struct("<qq")
 _TAIL = struct.Struct("<qq4?")
 _TAIL_AT = SLOTS * _SLOT.size
-_RESIGNED_AT, _ALIVE_AT, _CUT_OFF_AT, _PATIENT_AT = range(_TAIL_AT + _COUNTS.size, _TAIL_AT + _TAIL.size)
+_RESIGNED_AT, _ALIVE_AT, _CUT_OFF_AT, _PLAIN_JOB_AT = range(_TAIL_AT + _COUNTS.size, _TAIL_AT + _TAIL.size)
 
 
 class Progress(IntEnum):
-    """How far a job is."""
+    """Progress of a job."""
 
+    # The slot is free.
     NONE = 0
-    TAKEN = 1
+    # The job waits to run, or has raised: it will run again.
+    CLAIMED = 1
     RUNNING = 2
-    # Its function has returned, and nothing is left but to write that down.
+    # The function has returned, and the outcome is not yet recorded.
     FINISHED = 3
 
 
-# As plain numbers: an enum costs a third of a microsecond each time that it is packed.
-_NONE, _TAKEN, _RUNNING, _FINISHED = map(int, Progress)
+# Plain numbers: packing an enum costs a third of a microsecond more.
+_NONE, _CLAIMED, _RUNNING, _FINISHED = map(int, Progress)
 
 
 class Entry(NamedTuple):
-    """A job that a process held."""
+    """A job in the journal.
+
+    Attributes:
+        job_id: Id of the job.
+        token: Fencing token of its claim.
+        delivery: Number of its delivery.
+        progress: Its progress.
+        kill_at: Time at which its process is killed if the job still runs, by the monotonic clock.
+    """
 
     job_id: int
     token: int
@@ -54,25 +65,26 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """The slots of one seat; they outlive the process that sits there.
+    """The jobs and the state of the processes of one worker slot, one process after the other.
 
-    Written by that process alone, one slot by one thread at a time, and read by the supervisor.
+    Only the process writes, each slot of the journal by one thread at a time; the supervisor reads, and calls `close`.
     """
 
     def __init__(self) -> None:
-        # Behind the slots: what the process says of itself, and how many jobs have ended on this seat.
+        # After the slots: counts of ended jobs, and the state of the process.
         self._memory = mmap.mmap(-1, _TAIL_AT + _TAIL.size)
         self._free = list(reversed(range(SLOTS)))
+        # Counts of the earlier processes.
         self._before = (0, 0)
 
     @property
     def room(self) -> int:
-        """How many jobs more can be taken."""
+        """Number of free slots."""
         return len(self._free)
 
     @property
     def resigned(self) -> bool:
-        """Whether the process ends on purpose, and nobody is to take its place."""
+        """True if the process ends on purpose and wants no replacement."""
         return bool(self._memory[_RESIGNED_AT])
 
     @resigned.setter
@@ -81,12 +93,12 @@ class Journal:
 
     @property
     def is_alive(self) -> bool:
-        """Whether a process sits here and has begun to work."""
+        """True if a process is alive and has begun to work."""
         return bool(self._memory[_ALIVE_AT])
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the process cannot reach one of its stores, as far as it knows."""
+        """True if the process found one of its stores away."""
         return bool(self._memory[_CUT_OFF_AT])
 
     @is_cut_off.setter
@@ -94,50 +106,50 @@ class Journal:
         self._memory[_CUT_OFF_AT] = value
 
     @property
-    def ended(self) -> tuple[int, int]:
-        """How many jobs have finished on this seat so far, and how many have not."""
+    def counts(self) -> tuple[int, int]:
+        """Numbers of finished and of failed jobs, of all processes of the worker slot."""
         finished, failed = _COUNTS.unpack_from(self._memory, _TAIL_AT)
         return finished, failed
 
     def count(self, finished: int, failed: int) -> None:
-        """So many jobs have ended in this process."""
+        """Set the numbers of finished and of failed jobs of this process."""
         before = self._before
         _COUNTS.pack_into(self._memory, _TAIL_AT, before[0] + finished, before[1] + failed)
 
     @property
-    def is_patient(self) -> bool:
-        """Whether a plain RQ job runs, which the process waits for beyond its time of grace."""
-        return bool(self._memory[_PATIENT_AT])
+    def runs_plain_job(self) -> bool:
+        """True if a plain RQ job runs, which the process waits for beyond its grace period."""
+        return bool(self._memory[_PLAIN_JOB_AT])
 
-    @is_patient.setter
-    def is_patient(self, value: bool) -> None:
-        self._memory[_PATIENT_AT] = value
+    @runs_plain_job.setter
+    def runs_plain_job(self, value: bool) -> None:
+        self._memory[_PLAIN_JOB_AT] = value
 
-    def take(self, job_id: int, token: int, delivery: int) -> int:
-        """Note a job that has been claimed; returns its slot."""
+    def add(self, job_id: int, token: int, delivery: int) -> int:
+        """Note a job that has been claimed; return its slot."""
         slot = self._free.pop() * _SLOT.size
-        _SLOT.pack_into(self._memory, slot, job_id, token, delivery, _TAKEN, _NEVER)
+        _SLOT.pack_into(self._memory, slot, job_id, token, delivery, _CLAIMED, _NEVER)
         return slot
 
     def begin(self, slot: int, kill_at: float) -> None:
-        """Its job begins, and must be over by then, by the monotonic clock."""
+        """Note that a job begins; if it still runs at `kill_at`, by the monotonic clock, its process is killed."""
         _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _RUNNING, kill_at)
 
     def finish(self, slot: int) -> None:
-        """Its function has returned."""
+        """Note that the function of a job has returned."""
         _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _FINISHED, _NEVER)
 
     def end(self, slot: int) -> None:
-        """Its function has raised: what is to become of it, nobody else knows, so that it will be run once more."""
-        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _TAKEN, _NEVER)
+        """Note that the function of a job has raised; if the process dies with its outcome, the job runs again."""
+        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _CLAIMED, _NEVER)
 
     def clear(self, slot: int) -> None:
-        """Nothing is left to be done for it."""
+        """Free a slot for whose job nothing is left to do."""
         _STATE.pack_into(self._memory, slot + _STATE_AT, _NONE)
         self._free.append(slot // _SLOT.size)
 
     def entries(self) -> list[Entry]:
-        """What is held, or was when the process died."""
+        """List the jobs of the process, or those that it had when it died."""
         return [
             Entry(job_id, token, delivery, Progress(progress), kill_at)
             for job_id, token, delivery, progress, kill_at in self._slots()
@@ -145,27 +157,27 @@ class Journal:
         ]
 
     def is_overdue(self) -> bool:
-        """Whether a job runs that should have been over."""
+        """True if a job runs beyond the time at which its process must be killed."""
         now = monotonic()
         return any(progress == _RUNNING and kill_at < now for *_, progress, kill_at in self._slots())
 
-    def bequeath(self) -> None:
-        """The process has died: nothing that it has left behind is overdue any more, and it waits for nothing."""
-        self._memory[_ALIVE_AT] = self.is_patient = False
+    def close(self) -> None:
+        """Note that the process has ended; its jobs stay, and none of them is overdue any more."""
+        self._memory[_ALIVE_AT] = self.runs_plain_job = False
         for number in range(SLOTS):
             _TIME.pack_into(self._memory, number * _SLOT.size + _TIME_AT, _NEVER)
 
     def forget(self, entries: Sequence[Entry]) -> None:
-        """Clear the slots of these jobs, which a process before this one held."""
+        """Free the slots of these jobs, which an earlier process has left."""
         tokens = {(entry.job_id, entry.token) for entry in entries}
         for number, (job_id, token, _, progress, _) in enumerate(self._slots()):
             if progress and (job_id, token) in tokens:
                 _STATE.pack_into(self._memory, number * _SLOT.size + _STATE_AT, _NONE)
 
-    def sit_down(self) -> None:
-        """A new process begins here: what is in use stays so."""
-        self.resigned = self.is_cut_off = self.is_patient = False
-        self._before = self.ended
+    def open(self) -> None:
+        """Note that a new process begins to work; jobs that are left from an earlier one keep their slots."""
+        self.resigned = self.is_cut_off = self.runs_plain_job = False
+        self._before = self.counts
         self._memory[_ALIVE_AT] = True
         free = [number for number, (*_, progress, _) in enumerate(self._slots()) if not progress]
         self._free = free[::-1]

@@ -1,4 +1,4 @@
-"""What a worker process has left behind that was killed: settled by the one that takes its place."""
+"""Crash recovery: the successor finishes, charges or returns the jobs in the journal of a process that has died."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workers.stores import Stores
 log = logging.getLogger(__name__)
 
 
-def settle(
+def recover(
     journal: Journal,
     settings: Settings,
     death: str,
@@ -31,38 +31,38 @@ def settle(
     stores: Stores | None = None,
     books: RQBooks | None = None,
 ) -> None:
-    """Record what had ended, charge what was running, and give back what had not begun.
+    """Finish the jobs that had ended, charge those that ran with a failed attempt, and give back the others.
 
-    What cannot be settled, since a store is away, is left to redelivery.
+    If a store is away, the jobs that are left are redelivered later.
 
     Args:
-        journal: Of the process that has died; it holds nothing afterwards.
-        settings: Where.
-        death: How it died, in words.
-        stores: Where is said whether PostgreSQL answers.
-        stopped: Its supervisor killed it, for it went on after it had been told to stop: what ran does not count.
-        books: What RQ is to be told; without one RQ is told at once, and no exception handler is called.
+        journal: Journal of the process that has died; it is empty afterwards.
+        settings: URLs of the stores, and the names of RQ's ids.
+        death: How the process ended, in words.
+        stopped: The supervisor killed the process because it did not stop in time: attempts that ran do not count.
+        stores: State of the stores, to be updated.
+        books: Notes for RQ; without them RQ's books are written at once, and no exception handler is called.
     """
     entries = journal.entries()
     database = Database(settings.database_url, stores=stores or Stores())
     consumer = Consumer(settings.required_redis_url, settings.namespace, ())
     recorder = Recorder(database)
-    kept = RQBooks() if books is None else books
-    told: set[int] = set()
+    notes = RQBooks() if books is None else books
+    noted: set[int] = set()
     try:
         for entry in entries:
-            if entry.progress is not Progress.TAKEN:
-                _settle_one(entry, recorder, death, stopped=stopped)
+            if entry.progress is not Progress.CLAIMED:
+                _record(entry, recorder, death, stopped=stopped)
                 dead = recorder.last_death()
-                if dead is not None and kept.died(
+                if dead is not None and notes.died(
                     tracked_id(settings.namespace, entry.job_id, entry.delivery), dead
                 ):
-                    told.add(entry.job_id)
+                    noted.add(entry.job_id)
                 journal.forget([entry])
-        left = [entry for entry in entries if entry.job_id not in told]
-        _give_back(left, database, consumer, settings.namespace, kept)
+        left = [entry for entry in entries if entry.job_id not in noted]
+        _give_back(left, database, consumer, settings.namespace, notes)
         if books is None:
-            kept.write_alone(settings.required_redis_url)
+            notes.write_alone(settings.required_redis_url)
     except UnavailableError as error:
         database.stores.leave(len(journal.entries()), error)
     finally:
@@ -71,9 +71,9 @@ def settle(
         database.close()
 
 
-def _settle_one(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) -> None:
+def _record(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) -> None:
     claim = recorder.database.ask(lambda c: claims.claimed(c, entry.job_id, entry.token, registry.limits()))
-    # Nobody knows it any more if it has been recorded.
+    # None: the process had recorded the outcome.
     if claim is None:
         return
     if entry.progress is Progress.FINISHED:
@@ -87,8 +87,8 @@ def _settle_one(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) 
 def _give_back(
     entries: Sequence[Entry], database: Database, consumer: Consumer, namespace: str, books: RQBooks
 ) -> None:
-    taken = (entry for entry in entries if entry.progress is Progress.TAKEN)
-    waiting = sorted(taken, key=lambda entry: entry.delivery)
+    claimed = (entry for entry in entries if entry.progress is Progress.CLAIMED)
+    waiting = sorted(claimed, key=lambda entry: entry.delivery)
     released: list[Released] = []
     if waiting:
         ids, tokens = [entry.job_id for entry in waiting], [entry.token for entry in waiting]
@@ -102,6 +102,6 @@ def _give_back(
             rq_id = tracked_id(namespace, entry.job_id, entry.delivery)
             (finished if entry.progress is Progress.FINISHED else others).append(rq_id)
     for rq_id in consumer.clear(finished):
-        # RQ asks for the queue only to know whether a dependent's is the same.
+        # RQ only compares the queue with that of a dependent.
         books.finished(rq_id, "")
     consumer.clear_unless_awaited(others)

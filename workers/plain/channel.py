@@ -1,8 +1,8 @@
-"""The socket between a worker process and the RQ process that it has forked: one JSON array a line.
+"""The channel between a worker process and the RQ process that it has forked: a socket, one JSON array a line.
 
 To RQ:     [queue, rq id]    run this plain RQ job
 From RQ:   ["ready", name]   the last job has ended, or there was none; the name is that of RQ's worker
-           ["waits"]         RQ's worker cannot start as yet: Redis is away, or refuses
+           ["waits"]         RQ's worker cannot start yet: Redis is away, or refuses
            ["bye"]           RQ's worker has been shut down
 """
 
@@ -16,12 +16,13 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
+# First words of the messages from RQ.
 READY, WAITS, BYE = "ready", "waits", "bye"
 _BYTES_AT_A_TIME = 65536
 
 
-class Line:
-    """One end. It is for one thread at a time; no forked child keeps it open.
+class Channel:
+    """One end of the channel, for one thread at a time; forked children close it.
 
     Args:
         sock: A connected socket.
@@ -30,14 +31,14 @@ class Line:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._unread = b""
-        # An end that a job's own children kept open would not end with its process.
+        # If a job's own children kept this end open, the other end would not learn that its process is gone.
         os.register_at_fork(after_in_child=sock.close)
 
-    def say(self, *words: str) -> None:
+    def send(self, *words: str) -> None:
         """Send one message.
 
         Raises:
-            EOFError: The other end is closed, or this one has hung up.
+            EOFError: The other end is closed, or `end` was called here.
         """
         try:
             self._sock.settimeout(None)
@@ -45,8 +46,8 @@ class Line:
         except OSError as error:
             raise EOFError from error
 
-    def hear(self, seconds: float) -> Sequence[str] | None:
-        """Wait for a message; None if none comes in time.
+    def receive(self, seconds: float) -> Sequence[str] | None:
+        """Wait for a message; return None if none comes in time.
 
         Raises:
             EOFError: The other end is closed.
@@ -59,7 +60,7 @@ class Line:
         return [str(word) for word in words]
 
     def pause(self, seconds: float) -> None:
-        """Wait for so long, whatever is said meanwhile.
+        """Sleep; messages that come meanwhile are kept for `receive`.
 
         Raises:
             EOFError: The other end is closed.
@@ -68,8 +69,8 @@ class Line:
         while (left := until - monotonic()) > 0 and self._read(left):
             sleep(min(0.1, left))
 
-    def hang_up(self) -> None:
-        """Let the other end know that nothing more will be said."""
+    def end(self) -> None:
+        """Tell the other end that no further message comes."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
@@ -78,7 +79,7 @@ class Line:
         self._sock.close()
 
     def _read(self, seconds: float) -> bool:
-        """Wait for bytes; False if none come in time."""
+        """Wait for bytes; return False if none come in time."""
         try:
             self._sock.settimeout(seconds)
             read = self._sock.recv(_BYTES_AT_A_TIME)

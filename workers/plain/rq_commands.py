@@ -1,4 +1,4 @@
-"""Commands that RQ's tools publish to a worker: whatever anybody publishes, the thread that listens goes on."""
+"""Commands that RQ's tools publish to a worker; no message of any client ends the thread that listens."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from rq.command import handle_command
 from rq.worker import BaseWorker
 
 _COMMANDS = ("shutdown", "kill-horse", "stop-job", "stop-execution")
+# Pause after a failure, before the thread listens again.
 _LISTEN_AGAIN_SECONDS = 2.0
 
 
-class Obedient(BaseWorker):
+class CommandListener(BaseWorker):
     """The part of RQ's worker that listens for commands."""
 
     def handle_payload(self, message: Mapping[str, Any]) -> None:
-        """Obey shutdown, kill-horse, stop-job and stop-execution. Anything else is ignored, with a line."""
+        """Obey shutdown, kill-horse, stop-job and stop-execution; log and ignore any other message."""
         try:
             payload = json.loads(message["data"])
             command = payload["command"]
             if command not in _COMMANDS:
                 raise ValueError(f"the command is none of {', '.join(_COMMANDS)}")
-        # Anybody may publish anything, and the thread that listens would end.
+        # Any client of Redis may publish anything, and an exception would end the thread that listens.
         except Exception as error:  # noqa: BLE001
             self.log.warning("Worker %s: a command of RQ's cannot be read: %.300r", self.name, error)
             return
@@ -36,14 +37,14 @@ class Obedient(BaseWorker):
         """Obey a command as RQ does."""
         try:
             handle_command(self, payload)
-        # As if a command lacks the id of its job.
+        # For example, a command lacks the id of its job.
         except Exception as error:
             if isinstance(error, redis.RedisError):
                 raise
             self.log.warning("Worker %s: a command of RQ's failed: %.300r", self.name, error)
 
     def _pubsub_exception_handler(self, exc: Exception, pubsub: Any, pubsub_thread: Any) -> None:
-        """Listen again, whatever happened; RQ would do so only where the connection was lost."""
+        """Listen again after any error; RQ itself listens again only after a lost connection."""
         if isinstance(exc, redis.ConnectionError):
             super()._pubsub_exception_handler(exc, pubsub, pubsub_thread)
             return

@@ -7,42 +7,45 @@ import threading
 from time import monotonic
 
 from workers.execution.attempt import run_in_loop
-from workers.process.inbox import ClaimedJob, Inbox
+from workers.process.inbox import Inbox
+from workers.process.jobs import ClaimedJob
+from workers.process.shutdown import Shutdown
 
 
 class AsyncLoop:
-    """Runs what waits for it in the hand; its thread begins with the first job.
+    """Runs the `async def` jobs of the inbox; its thread starts with the first of them.
 
     Args:
-        inbox: Where the jobs are.
-        concurrency: How many run at once.
+        inbox: Source of the jobs, and destination of their outcomes.
+        shutdown: The process' shutdown, after which no further job begins.
+        concurrency: Upper bound of the jobs that run at once.
     """
 
-    def __init__(self, inbox: Inbox, concurrency: int) -> None:
+    def __init__(self, inbox: Inbox, shutdown: Shutdown, concurrency: int) -> None:
         self._inbox = inbox
+        self._shutdown = shutdown
         self._concurrency = concurrency
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def wake(self) -> None:
-        """Look for what waits."""
+        """Let the loop look for waiting jobs; for the fetcher's thread."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="event loop", daemon=True).start()
-        self._loop.call_soon_threadsafe(self._start)
+        self._loop.call_soon_threadsafe(self._start_waiting)
 
-    def _start(self) -> None:
+    def _start_waiting(self) -> None:
         inbox = self._inbox
-        while not inbox.stopping and len(inbox.running_async) < self._concurrency:
+        while not self._shutdown.requested and len(inbox.running.async_jobs) < self._concurrency:
             try:
                 held = inbox.waiting_async.popleft()
             except IndexError:
                 return
             if held.lease.lost:
-                inbox.forget(held)
-                inbox.room.ring()
+                inbox.drop(held)
                 continue
-            inbox.running_async.add(held)
+            inbox.running.begin_async(held)
             task = asyncio.get_running_loop().create_task(self._run(held))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -50,16 +53,16 @@ class AsyncLoop:
     async def _run(self, held: ClaimedJob) -> None:
         inbox = self._inbox
         began = monotonic()
-        inbox.begin(held, began)
+        inbox.note_begin(held, began)
         try:
             result = await run_in_loop(held)
-        # No exception of a job may reach the loop; those of ours end the process.
+        # No exception of a job may reach the event loop; an exception of the worker's own code ends the process.
         except BaseException as error:  # noqa: BLE001
-            inbox.running_async.discard(held)
-            inbox.fail(error)
+            inbox.running.end_async(held)
+            self._shutdown.fail(error)
             return
-        # In this order: a process that stops waits for what runs, and then records what has ended.
-        inbox.end(held, result, monotonic() - began, self._concurrency)
-        inbox.running_async.discard(held)
-        inbox.room.ring()
-        self._start()
+        # In this order: a process that stops waits for running jobs first, and then for outcomes.
+        inbox.add_outcome(held, result, monotonic() - began, self._concurrency)
+        inbox.running.end_async(held)
+        inbox.room_freed.notify()
+        self._start_waiting()

@@ -1,4 +1,4 @@
-"""The thread that empties the hand: it finishes jobs in Postgres, many in one statement, and clears them in Redis."""
+"""The thread that records outcomes: many jobs are finished in one statement, and cleared in Redis in one command."""
 
 from __future__ import annotations
 
@@ -17,150 +17,168 @@ from workers.execution.outcome import Finished, Outcome
 from workers.execution.recorder import Recorder, is_news, log_finished
 from workers.execution.rq_books import RQBooks
 from workers.lease.database import Database
-from workers.process.inbox import ClaimedJob, Inbox
+from workers.process.inbox import Inbox
+from workers.process.jobs import ClaimedJob
 from workers.stores import REDIS, answering
 
 log = logging.getLogger(__name__)
 
-# What has ended waits for its like for so long, so that one statement does for all. A worker that is killed
-# meanwhile leaves a journal; one whose machine dies repeats them.
-_TOGETHER_SECONDS = 0.01
-# Ids of hashes that could not be cleared while Redis was away.
+# Batching window: finished jobs wait up to 10 ms so that one statement records many. A worker that is killed
+# meanwhile leaves its journal; if its machine dies, these jobs run again.
+_BATCHING_SECONDS = 0.01
+# Upper bound of the deliveries whose hashes could not be cleared while Redis was away.
 _MOST_UNCLEARED = 100_000
 _MORE = "; -v logs every one"
 
 
 @dataclass(slots=True)
 class Finisher:
-    """Records outcomes, until `ended` is set and nothing is left.
+    """Records the outcomes of jobs, until `stop` is called and none is left.
 
     Attributes:
-        hand: What to empty.
-        intake: Where the hashes are.
-        database: Where the jobs are; no other thread uses it.
-        ended: Nothing more will end.
-        finished, failed: How many so far.
-        books: What RQ is to be told of them.
+        inbox: Source of the outcomes.
+        consumer: Connection to Redis, where the hashes of the deliveries are.
+        database: Connection to PostgreSQL; no other thread uses it.
+        books: Notes for RQ about jobs that have ended.
+        finished, failed: Numbers of jobs so far.
     """
 
     inbox: Inbox
     consumer: Consumer
     database: Database
-    ended: bool = False
+    books: RQBooks = field(default_factory=RQBooks)
     finished: int = 0
     failed: int = 0
-    books: RQBooks = field(init=False)
     _recorder: Recorder = field(init=False)
-    # RQ id and queue of each.
+    _is_last_batch: bool = field(default=False, init=False)
+    # RQ id and queue of each finished delivery whose hash is left to clear.
     _uncleared: list[tuple[str, str]] = field(default_factory=list)
+    # RQ id of each other delivery whose hash is left to clear, unless RQ jobs depend on it.
     _unfinished: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._recorder = Recorder(self.database)
-        self.books = RQBooks(self.inbox.told.ring)
 
     def run(self) -> None:
-        """Go on until nothing more will end, and all is recorded."""
+        """Record outcomes until `stop` is called and all are recorded."""
+        inbox = self.inbox
         try:
-            while not self.ended or self.inbox.ended:
-                if not self.inbox.ended:
-                    self.inbox.done.wait()
-                if not self.ended and self.inbox.waits:
-                    self.inbox.full.wait(_TOGETHER_SECONDS)
-                self._record([self.inbox.ended.popleft() for _ in range(len(self.inbox.ended))])
+            while not self._is_last_batch or inbox.outcomes:
+                if not inbox.outcomes:
+                    inbox.outcome_added.wait()
+                if not self._is_last_batch and inbox.waiting_count:
+                    inbox.batch_filled.wait(_BATCHING_SECONDS)
+                self._record([inbox.outcomes.popleft() for _ in range(len(inbox.outcomes))])
             self._clear([])
         finally:
             self.database.close()
 
-    def end(self, rq_id: str, queue: str, word: str, death: Death | None) -> None:
-        """A job has been recorded, by somebody else or by us, with this word for what became of it.
+    def stop(self) -> None:
+        """Let `run` return once all is recorded; no job may end after this call."""
+        self._is_last_batch = True
+        self.inbox.outcome_added.notify()
+        self.inbox.batch_filled.notify()
 
-        Its hash is cleared with those of the next ones, or kept for RQ to show a dead one as failed.
+    def note_recorded(self, rq_id: str, queue: str, word: str, death: Death | None) -> None:
+        """Count a job whose outcome is recorded, and take care of its delivery in Redis.
+
+        The hash of the delivery is cleared with the next ones, or kept for RQ to show a dead job as failed.
+
+        Args:
+            rq_id: RQ's id of the delivery.
+            queue: Queue of the job.
+            word: Name of the outcome, as `Recorder.record` returns it.
+            death: The death of the job, if it is dead.
         """
         if word == "finished":
             self.finished += 1
         elif word != "interrupted":
             self.failed += 1
-        self.inbox.journal.count(self.finished, self.failed)
+        self._count()
         if death is not None and self.books.died(rq_id, death):
             return
-        # What depends on one that somebody else has, or that is dead, is not released.
+        # Dependents are not released by a job that is dead, or that another worker has.
         if word == "finished":
             self._uncleared.append((rq_id, queue))
         else:
             self._unfinished.append(rq_id)
 
-    def leave(self) -> None:
-        """Count a job that somebody else has: its hash is not ours to clear."""
+    def note_refused(self) -> None:
+        """Count a job that another worker has: its hash belongs to that worker."""
         self.failed += 1
+        self._count()
+
+    def _count(self) -> None:
         self.inbox.journal.count(self.finished, self.failed)
 
     def _record(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> None:
         if not ended:
             return
-        for held, _ in ended:
-            held.lease.ending = True
-        finished = [held for held, result in ended if isinstance(result, Finished)]
-        done = self._finish(finished)
+        for job, _ in ended:
+            job.lease.ending = True
+        finished = [job for job, outcome in ended if isinstance(outcome, Finished)]
+        recorded = self._finish(finished)
         failpoint(FailurePoint.RECORDED)
-        # What raises here ends the process: whoever comes after it sees in the journal what is left.
-        for held, result in ended:
-            if done is None and isinstance(result, Finished):
-                self._unfinished.append(held.rq_id)
-            elif done is None or held.claim.id not in done:
-                self._record_one(held, result)
-        self._clear([(held.rq_id, held.claim.queue) for held in finished if done and held.claim.id in done])
-        # Only now: what the journal holds no longer, nobody clears after a death.
-        for held, _ in ended:
-            self.inbox.forget(held)
-        self.inbox.room.ring()
+        # An exception from here on ends the process: its successor sees in the journal which jobs are left.
+        for job, outcome in ended:
+            if recorded is None and isinstance(outcome, Finished):
+                self._unfinished.append(job.rq_id)
+            elif recorded is None or job.claim.id not in recorded:
+                self._record_one(job, outcome)
+        self._clear(
+            [(job.rq_id, job.claim.queue) for job in finished if recorded and job.claim.id in recorded]
+        )
+        # Last of all: after a death, hashes of jobs that are not in the journal are never cleared.
+        for job, _ in ended:
+            self.inbox.remove(job)
+        self.inbox.room_freed.notify()
 
-    def _finish(self, ended: Sequence[ClaimedJob]) -> set[int] | None:
-        """Finish those that can be finished together; None if the database is away."""
-        if not ended:
+    def _finish(self, jobs: Sequence[ClaimedJob]) -> set[int] | None:
+        """Finish jobs in one statement; return the ids of those finished, or None if PostgreSQL is away."""
+        if not jobs:
             return set()
-        claims = [held.claim for held in ended]
+        claims = [job.claim for job in jobs]
         try:
-            done = self.database.ask(lambda c: outcomes.finish_many(c, claims))
+            recorded = self.database.ask(lambda c: outcomes.finish_many(c, claims))
         except psycopg.Error:
-            # One of them cannot be finished: each is looked at by itself.
+            # One of them cannot be finished, and none was: each is recorded alone.
             return set()
         except UnavailableError as error:
             self.database.stores.leave(len(claims), error)
             return None
-        self.finished += len(done)
-        self.inbox.journal.count(self.finished, self.failed)
+        self.finished += len(recorded)
+        self._count()
         if is_news(claims):
-            log_finished([(held.claim, held.took) for held in ended if held.claim.id in done], _MORE)
-        return done
+            log_finished([(job.claim, job.took) for job in jobs if job.claim.id in recorded], _MORE)
+        return recorded
 
-    def _record_one(self, held: ClaimedJob, result: Outcome) -> None:
+    def _record_one(self, job: ClaimedJob, outcome: Outcome) -> None:
         try:
-            word = self._recorder.record(held.claim, result)
+            word = self._recorder.record(job.claim, outcome)
         except UnavailableError as error:
-            log.debug("the outcome of job %d could not be recorded: %s", held.claim.id, error)
+            log.debug("the outcome of job %d could not be recorded: %s", job.claim.id, error)
             self.database.stores.leave(1, error)
-            self._unfinished.append(held.rq_id)
+            self._unfinished.append(job.rq_id)
             return
-        self.end(held.rq_id, held.claim.queue, word, self._recorder.last_death())
+        self.note_recorded(job.rq_id, job.claim.queue, word, self._recorder.last_death())
         if word == "finished":
-            log_finished([(held.claim, held.took)], _MORE)
+            log_finished([(job.claim, job.took)], _MORE)
 
-    def _clear(self, ended: list[tuple[str, str]]) -> None:
+    def _clear(self, finished: list[tuple[str, str]]) -> None:
         uncleared, self._uncleared = self._uncleared, []
         unfinished, self._unfinished = self._unfinished, []
-        ended = [*uncleared, *ended]
-        if not ended and not unfinished:
+        finished = [*uncleared, *finished]
+        if not finished and not unfinished:
             return
         try:
             with answering(self.database.stores, REDIS):
-                awaited = self.consumer.clear([rq_id for rq_id, _ in ended])
+                awaited = self.consumer.clear([rq_id for rq_id, _ in finished])
                 if unfinished:
                     self.consumer.clear_unless_awaited(unfinished)
-            queues = dict(ended)
+            queues = dict(finished)
             for rq_id in awaited:
                 self.books.finished(rq_id, queues[rq_id])
         except UnavailableError:
-            # The next ones may find it again.
-            self._uncleared = ended[-_MOST_UNCLEARED:]
+            # The next call tries again.
+            self._uncleared = finished[-_MOST_UNCLEARED:]
             self._unfinished = unfinished[-_MOST_UNCLEARED:]

@@ -1,34 +1,36 @@
-"""How many jobs a worker takes at a time: as many as it is about to run within a moment."""
+"""The number of jobs that a worker process fetches at a time: those that it is about to run within a moment."""
 
 from __future__ import annotations
 
-MOST = 500
-# What is taken is to be begun within this time, going by how long jobs have lately run.
+# Upper bound of the number of jobs fetched at a time.
+LARGEST = 500
+# Time within which the fetched jobs are expected to begin, going by the durations of recent jobs.
 _AHEAD_SECONDS = 0.1
+# Weight of the latest job in the moving average of durations.
 _WEIGHT = 0.1
 
 
 class Prefetch:
-    """Follows how long jobs take: one at a time for slow jobs, hundreds for fast ones.
+    """Adapts to the durations of jobs: fetches slow jobs one at a time, fast jobs by the hundred.
 
     Args:
-        fixed: Always so many.
+        fixed: A constant size; None to adapt.
     """
 
     def __init__(self, fixed: int | None = None) -> None:
         self._fixed = fixed
-        self._seconds = 0.0
+        self._average_seconds = 0.0
         self._allowed = 1.0
 
-    def ended(self, seconds: float) -> None:
-        """A job has kept the worker busy for so long; one of 16 at once for a sixteenth of its time."""
-        self._seconds += _WEIGHT * (seconds - self._seconds)
-        # Twice as many as have been run, at most: the first jobs say little about those to come.
-        self._allowed = min(MOST, self._allowed + 1)
+    def observe(self, seconds: float) -> None:
+        """Note for how long a job occupied the worker; one of 16 that ran at once counts a sixteenth of its time."""
+        self._average_seconds += _WEIGHT * (seconds - self._average_seconds)
+        # At most twice as many as have been run: the first jobs say little about the next ones.
+        self._allowed = min(LARGEST, self._allowed + 1)
 
     @property
     def size(self) -> int:
-        """How many to take."""
+        """Number of jobs to fetch at a time."""
         if self._fixed is not None:
             return self._fixed
-        return max(1, min(int(self._allowed), int(_AHEAD_SECONDS / max(self._seconds, 1e-6))))
+        return max(1, min(int(self._allowed), int(_AHEAD_SECONDS / max(self._average_seconds, 1e-6))))

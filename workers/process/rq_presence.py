@@ -1,4 +1,4 @@
-"""The thread that lets RQ's tools see the tracked jobs of a worker process."""
+"""The thread that shows the tracked jobs of a worker process to RQ's tools, and writes RQ's books about them."""
 
 from __future__ import annotations
 
@@ -13,38 +13,46 @@ from drain.wire import Consumer
 from workers.options import WorkOptions
 from workers.process.fetcher import Fetcher
 from workers.process.finisher import Finisher
-from workers.process.inbox import ClaimedJob, Inbox
+from workers.process.inbox import Inbox
+from workers.process.jobs import ClaimedJob
 from workers.process.rq_worker import TTL_SECONDS, RQWorker
+from workers.process.shutdown import Shutdown
+from workers.process.wakeup import Wakeup
 from workers.stores import REDIS, answering
 
 log = logging.getLogger(__name__)
 
+# Interval of the updates, and their interval once the process shuts down.
 _EVERY_SECONDS = 1.0
 _OFTEN_SECONDS = 0.05
+# Interval of the heartbeats for RQ's tools.
 _HEARTBEAT_SECONDS = 15.0
-# A job that has been running for so long is shown by name.
-_WORTH_TELLING_SECONDS = 1.0
+# Time after which a running job is shown by its name.
+_SLOW_SECONDS = 1.0
+# Time after the latest update for which Redis keeps what RQ's tools show of this worker.
+_KEPT_SECONDS = TTL_SECONDS + 60
 
 
 class RQPresence:
-    """Tells RQ's tools once a second what has changed, in one round trip, and nothing if nothing has.
+    """Updates once a second what RQ's tools show, in one round trip, or in none if nothing has changed.
 
     Args:
-        hand: What the process has in hand.
-        intake: What to tell it by.
-        finisher: Who knows how many have finished.
-        options: Names of the queues.
-        redis_url: Where.
-        taker: Who knows whether RQ is suspended, and is woken when the process is to stop.
-        name: Of the worker that RQ's tools see.
-
-    Attributes:
-        ended: Nothing is left to tell.
+        inbox: Jobs of the process.
+        shutdown: The process' shutdown, upon which the fetcher's wait for ids is ended.
+        wakeup: Ends the pause between two updates.
+        consumer: Connection to Redis.
+        finisher: Source of the numbers of finished and failed jobs, and of RQ's books.
+        options: Queues and exception handlers of RQ's worker.
+        redis_url: URL of Redis, for RQ's own connection.
+        fetcher: Source of whether RQ's workers are suspended.
+        name: Name of the worker that RQ's tools show.
     """
 
     def __init__(
         self,
         inbox: Inbox,
+        shutdown: Shutdown,
+        wakeup: Wakeup,
         consumer: Consumer,
         finisher: Finisher,
         options: WorkOptions,
@@ -53,81 +61,90 @@ class RQPresence:
         name: str,
     ) -> None:
         self._name = name
-        self.ended = False
         self._inbox = inbox
+        self._shutdown = shutdown
+        self._wakeup = wakeup
         self._consumer = consumer
         self._finisher = finisher
         self._options = options
         self._redis_url = redis_url
         self._fetcher = fetcher
+        self._has_ended = False
         self._worker: RQWorker | None = None
         self._beat_at = 0.0
-        self._told: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
         self._counted = (0, 0)
         self._ran = 0
 
     def run(self) -> None:
-        """Go on until `ended` is set, and then leave RQ's lists."""
+        """Update until `stop` is called; then write the rest of RQ's books and leave RQ's lists."""
         registered, stores = False, self._finisher.database.stores
-        while not self.ended:
+        while not self._has_ended:
             if stores.is_away(REDIS):
-                # A round in which nothing has changed asks nothing, and so would not find out.
+                # An update without changes asks Redis nothing, and so would not notice that Redis is back.
                 self._beat_at = 0.0
             # No job depends on what RQ's tools show.
             with suppress(redis.RedisError, UnavailableError), answering(stores, REDIS):
-                worker = self._made()
+                worker = self._get_worker()
                 if not registered:
                     worker.register()
                     registered = True
-                self._tell(worker)
-            if self._inbox.stopping:
+                self._update(worker)
+            if self._shutdown.requested:
                 with suppress(UnavailableError):
                     self._consumer.end_wait()
-            self._inbox.told.wait(_OFTEN_SECONDS if self._inbox.stopping else _EVERY_SECONDS)
+            self._wakeup.wait(_OFTEN_SECONDS if self._shutdown.requested else _EVERY_SECONDS)
         with suppress(redis.RedisError):
             while self._finisher.books.waits:
-                self._finisher.books.write(self._made())
+                self._finisher.books.write(self._get_worker())
         if self._worker is not None:
             self._worker.leave()
 
-    def _made(self) -> RQWorker:
-        """RQ asks Redis about it as it is made, so it may take several attempts."""
+    def stop(self) -> None:
+        """Let `run` return."""
+        self._has_ended = True
+        self._wakeup.notify()
+
+    def _get_worker(self) -> RQWorker:
+        """Return RQ's worker, and make it first if need be; making it asks Redis, and so may fail."""
         if self._worker is None:
             self._worker = RQWorker(
                 self._redis_url,
                 self._options.queues,
                 self._inbox,
+                self._shutdown,
                 self._name,
                 self._options.plain.exception_handlers,
             )
         return self._worker
 
-    def _tell(self, worker: RQWorker) -> None:
+    def _update(self, worker: RQWorker) -> None:
         now = monotonic()
         if now >= self._beat_at:
             worker.beat()
             self._beat_at = now + _HEARTBEAT_SECONDS
-            self._told = {}
+            self._shown = {}
         inbox, finisher = self._inbox, self._finisher
         finisher.books.write(worker)
         ran, finished, failed = inbox.ran, finisher.finished, finisher.failed
         busy = ran != self._ran or not inbox.is_idle
         state = "suspended" if self._fetcher.is_suspended else "busy" if busy else "idle"
         fields = {"state": state, "current_job": self._slow_job(now)}
-        news = {name: text for name, text in fields.items() if self._told.get(name) != text}
-        more = {
+        changed = {name: text for name, text in fields.items() if self._shown.get(name) != text}
+        increments = {
             "successful_job_count": finished - self._counted[0],
             "failed_job_count": failed - self._counted[1],
         }
-        counts = {name: float(number) for name, number in more.items() if number}
-        if not news and not counts:
+        counts = {name: float(number) for name, number in increments.items() if number}
+        if not changed and not counts:
             return
-        self._consumer.presence.show_worker(worker.key, news, counts, TTL_SECONDS + 60)
-        if news.get("current_job"):
-            self._consumer.presence.show_job(news["current_job"], worker.name)
-        self._told, self._counted, self._ran = fields, (finished, failed), ran
+        self._consumer.presence.show_worker(worker.key, changed, counts, _KEPT_SECONDS)
+        if changed.get("current_job"):
+            self._consumer.presence.show_job(changed["current_job"], worker.name)
+        self._shown, self._counted, self._ran = fields, (finished, failed), ran
 
     def _slow_job(self, now: float) -> str:
         running = self._inbox.running
-        is_slow = running is not None and now - self._inbox.began_at > _WORTH_TELLING_SECONDS
-        return running.rq_id if is_slow and isinstance(running, ClaimedJob) else ""
+        job = running.current
+        is_slow = job is not None and now - running.began_at > _SLOW_SECONDS
+        return job.rq_id if is_slow and isinstance(job, ClaimedJob) else ""

@@ -1,4 +1,4 @@
-"""What RQ sees of a worker process and its tracked jobs: it is registered as a worker of RQ's, and takes commands."""
+"""The worker that RQ's tools show for the tracked jobs of a worker process; it obeys RQ's commands."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from rq.utils import import_attribute
 
 from drain import wire
 from workers.errors import Dead, WorkerStoppedError
-from workers.plain.rq_commands import Obedient
-from workers.process.inbox import ClaimedJob, Inbox
+from workers.plain.rq_commands import CommandListener
+from workers.process.inbox import Inbox
+from workers.process.jobs import ClaimedJob
+from workers.process.shutdown import Shutdown
 
-# RQ takes a worker for dead that has not been heard of for this and a minute.
+# Lifetime that the worker announces to RQ, which takes it for dead after this and a minute without a heartbeat.
 TTL_SECONDS = 60
 
 
-class RQWorker(Obedient, SimpleWorker):
+class RQWorker(CommandListener, SimpleWorker):
     """RQ's worker without its loop, and without jobs of RQ's own.
 
     Args:
-        redis_url: Where.
+        redis_url: URL of Redis.
         queues: Names of the queues.
-        hand: What this process is running.
-        name: By which RQ's tools know it.
+        inbox: Jobs of this process, whose running ones a command may interrupt.
+        shutdown: The process' shutdown, which a command may request.
+        name: Name that RQ's tools show.
         exception_handlers: Dotted paths of functions that RQ calls for a job that is dead.
     """
 
@@ -35,48 +38,49 @@ class RQWorker(Obedient, SimpleWorker):
         redis_url: str,
         queues: Sequence[str],
         inbox: Inbox,
+        shutdown: Shutdown,
         name: str,
         exception_handlers: Sequence[str] = (),
     ) -> None:
         self._inbox = inbox
+        # RQ's worker has a method `_shutdown`.
+        self._process_shutdown = shutdown
         connection = wire.connect(redis_url)
         bounds = dict(connection.connection_pool.connection_kwargs)
         handlers = [import_attribute(path) for path in exception_handlers]
         super().__init__(
             [], name=name, connection=connection, worker_ttl=TTL_SECONDS, exception_handlers=handlers
         )
-        # RQ would wait for a minute for a Redis that stands still.
+        # RQ's own timeouts would let a stalled Redis block for a minute.
         connection.connection_pool.connection_kwargs.update(bounds)
         self._names = list(queues)
 
     def queue_names(self) -> list[str]:
-        """Names of all queues, as RQ's tools show them."""
+        """List the names of all queues, for RQ's tools."""
         return self._names
 
     @property
     def horse_pid(self) -> int:
-        """Not 0 while a tracked job is running: RQ asks before it says that one is to be killed."""
-        is_running = self.get_current_job_id() is not None or self._inbox.running_async
+        """Process id while a tracked job runs, otherwise 0: RQ's kill-horse command goes nowhere if it is 0."""
+        is_running = self.get_current_job_id() is not None or self._inbox.running.async_jobs
         return int(self.pid or 0) if is_running else 0
 
     def register(self) -> None:
-        """Appear in RQ's lists, and listen for RQ's commands.
-
-        The last process that had this name is dead.
-        """
+        """Enter RQ's lists, and listen for RQ's commands."""
+        # The last process that had this name is dead.
         self.connection.delete(self.key)
         self.register_birth()  # type: ignore[no-untyped-call]
         self.subscribe()  # type: ignore[no-untyped-call]
 
     def leave(self) -> None:
-        """Disappear from RQ's lists."""
+        """Leave RQ's lists, and listen no more."""
         with suppress(redis.RedisError):
             self.register_death()  # type: ignore[no-untyped-call]
         if self.pubsub_thread is not None:
             self.pubsub_thread.stop()
 
     def beat(self) -> None:
-        """Be known for another while, also to a Redis that has lost its memory."""
+        """Extend the entries in RQ's lists, and restore them in a Redis that has lost its data."""
         with self.connection.pipeline() as pipeline:
             self.heartbeat(pipeline=pipeline)
             pipeline.hset(self.key, mapping=self.serialize())
@@ -84,28 +88,28 @@ class RQWorker(Obedient, SimpleWorker):
             pipeline.execute()
 
     def procline(self, message: str) -> None:
-        """RQ would show each job as the process' title."""
+        """Do nothing, where RQ would show each job as the process' title."""
 
     def obey(self, payload: dict[str, Any]) -> None:
-        """Obey a command of RQ's for tracked jobs."""
-        # RQ sends itself a SIGINT; a worker process of ours leaves that to its supervisor.
+        """Obey one of RQ's commands for tracked jobs."""
+        # RQ would send SIGINT to its own process, which a worker process ignores.
         if payload["command"] == "shutdown":
             self.log.info("Worker %s: shut down by command", self.name)
-            self._inbox.resign()
+            self._process_shutdown.resign()
         else:
             super().obey(payload)
 
     def get_current_job_id(self, pipeline: object = None) -> str | None:  # noqa: ARG002
-        """The tracked job that the main thread is running."""
-        running = self._inbox.running
-        if isinstance(running, ClaimedJob):
-            return running.rq_id
-        return running.taken.rq_id if running is not None and running.taken.job_id is not None else None
+        """Get RQ's id of the tracked job that the main thread runs; None if there is none."""
+        job = self._inbox.running.current
+        if isinstance(job, ClaimedJob):
+            return job.rq_id
+        return job.taken.rq_id if job is not None and job.taken.job_id is not None else None
 
     def kill_horse(self, sig: object = None) -> None:  # noqa: ARG002
-        """Interrupt what is running: it is tried again, unless it is this very job that is to be stopped."""
+        """Interrupt all running jobs, which run again unless stop-job has named the one of the main thread."""
         stopped = self._stopped_job_id == self.get_current_job_id()
-        self._inbox.interrupt(
+        self._inbox.running.interrupt(
             Dead("stopped by RQ's stop-job command")
             if stopped
             else WorkerStoppedError("ended by RQ's kill-horse command")

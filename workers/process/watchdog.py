@@ -1,6 +1,6 @@
-"""The thread that looks after a worker process: its time of grace, its memory, and whether its supervisor lives.
+"""The watchdog of a worker process: a thread that checks its memory, its supervisor and its RQ process.
 
-It asks nothing of a store, so that nothing keeps it waiting.
+The watchdog also interrupts running jobs at the end of the grace period. It uses no store, so no store can delay it.
 """
 
 from __future__ import annotations
@@ -15,72 +15,80 @@ from time import monotonic
 from workers.options import WorkOptions
 from workers.process.inbox import Inbox
 from workers.process.plain_jobs import PlainJobs
+from workers.process.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 
+# Interval of the checks, and their interval once the process shuts down.
 _EVERY_SECONDS = 1.0
-# While the process is to stop.
 _OFTEN_SECONDS = 0.05
-# What goes on though it was interrupted is interrupted again.
+# Interval at which a job is interrupted again that goes on after an interruption.
 _AGAIN_SECONDS = 5.0
 
 
 class Watchdog:
-    """Looks after things about once a second.
+    """Checks the process about once a second, until `stop`.
 
     Args:
-        hand: What the process has in hand.
-        options: What the process may take.
-        parent: Id of the process without which this one ends.
-        plain: The plain RQ jobs.
-
-    Attributes:
-        ended: Nothing is left to look after.
+        inbox: Jobs of the process, which are interrupted at the end of the grace period.
+        shutdown: The process' shutdown, which the watchdog requests where a check fails.
+        options: Memory limit of the process.
+        parent: Id of the supervisor, without which the process ends.
+        plain: Plain RQ jobs, and the RQ process.
     """
 
-    def __init__(self, inbox: Inbox, options: WorkOptions, parent: int, plain: PlainJobs) -> None:
-        self.ended = False
+    def __init__(
+        self, inbox: Inbox, shutdown: Shutdown, options: WorkOptions, parent: int, plain: PlainJobs
+    ) -> None:
         self._inbox = inbox
+        self._shutdown = shutdown
         self._options = options
         self._parent = parent
         self._plain = plain
+        self._wakeup = shutdown.new_wakeup()
+        self._has_ended = False
         self._interrupt_at = 0.0
 
     def run(self) -> None:
-        """Go on until `ended` is set."""
-        inbox = self._inbox
-        while not self.ended:
-            if not inbox.stopping:
-                self._look_at_the_parent()
-                self._look_at_the_memory()
-            self._plain.look()
+        """Check until `stop` is called."""
+        shutdown = self._shutdown
+        while not self._has_ended:
+            if not shutdown.requested:
+                self._check_supervisor()
+                self._check_memory()
+            self._plain.check()
             now = monotonic()
-            if now >= max(inbox.stop_at, self._interrupt_at):
+            if now >= max(shutdown.interrupt_at, self._interrupt_at):
                 self._interrupt_at = now + _AGAIN_SECONDS
-                inbox.interrupt_for_stop()
-            inbox.chores.wait(_OFTEN_SECONDS if inbox.stopping else _EVERY_SECONDS)
+                self._inbox.running.interrupt_for_stop()
+            self._wakeup.wait(_OFTEN_SECONDS if shutdown.requested else _EVERY_SECONDS)
 
-    def _look_at_the_parent(self) -> None:
+    def stop(self) -> None:
+        """Let `run` return."""
+        self._has_ended = True
+        self._wakeup.notify()
+
+    def _check_supervisor(self) -> None:
         if os.getppid() != self._parent:
             log.warning("the supervisor is gone, ending", extra={"event": "orphaned"})
-            self._inbox.stop()
+            self._shutdown.stop()
 
-    def _look_at_the_memory(self) -> None:
-        most = self._options.max_memory_mb
-        if most is None:
+    def _check_memory(self) -> None:
+        limit = self._options.max_memory_mb
+        if limit is None:
             return
         megabytes = max(memory_mb(), memory_mb(self._plain.pid) if self._plain.pid else 0)
-        if megabytes > most:
+        if megabytes > limit:
             log.info(
                 "%d MB resident, more than --max-memory: a new process takes over",
-                *(megabytes,),
+                megabytes,
                 extra={"event": "recycled"},
             )
-            self._inbox.recycle()
+            self._shutdown.recycle()
 
 
 def memory_mb(pid: int | None = None) -> int:
-    """Megabytes of a process, or this one, that are resident; where the system does not tell, the most of this one."""
+    """Read the resident memory of a process (default: this one), in megabytes; without /proc, the peak of this one."""
     try:
         pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
         return pages * resource.getpagesize() // 2**20

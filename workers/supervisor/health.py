@@ -1,4 +1,4 @@
-"""How `drain work` is, as its supervisor tells the HTTP port and systemd."""
+"""The health of `drain work`: the supervisor reports it, and the HTTP port and systemd show it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from workers.handover.journal import Journal
 if TYPE_CHECKING:
     from workers.supervisor.port import Port
 
-# Upper bound for a silent supervisor, whose loop turns once a second, and for a time without any worker process.
+# Upper bound of the time without a turn of the supervisor's loop, which turns once a second, and of the time without
+# any worker process.
 _UNHEALTHY_SECONDS = 30.0
 _TEXT_BYTES = 1024
 _TIMES = struct.Struct("<dd")
 
 
 class Health:
-    """What the supervisor says of itself, to the HTTP port and to systemd.
+    """State of the supervisor and its worker processes; in memory shared with the process that serves the port.
 
     Args:
-        journals: Those of the worker processes.
+        journals: Journals of the worker processes.
     """
 
     def __init__(self, journals: Sequence[Journal]) -> None:
@@ -43,59 +44,59 @@ class Health:
         Raises:
             ConfigError: The address cannot be listened on.
         """
-        # Here, since only who has a port needs it.
+        # Imported here: without a port none of it is needed.
         from workers.supervisor.port import Port
 
-        self._port = Port(host, port, self, self._journals)
-        self._port.look_after()
+        self._port = Port(host, port, self._journals, unhealthy=self.unhealthy, unready=self.unready)
+        self._port.keep_serving()
 
-    def wait(self, problem: str | None) -> None:
-        """No worker process is started yet, because of this; None if nothing is in the way any more."""
+    def report_waiting(self, problem: str | None) -> None:
+        """Report why no worker process can start yet; None if nothing prevents it any more."""
         self._lived_at = monotonic()
         self._write(problem or "starting")
-        self._tell(f"waiting: {problem}" if problem else "starting")
+        self._notify(f"waiting: {problem}" if problem else "starting")
         if self._port is not None:
-            self._port.look_after()
+            self._port.keep_serving()
 
-    def turn(self, *, stopping: bool) -> None:
-        """The supervisor's loop has turned once."""
+    def report_turn(self, *, stopping: bool) -> None:
+        """Report a turn of the supervisor's loop; `stopping` if no further worker process starts."""
         living = sum(journal.is_alive for journal in self._journals)
         if living:
             self._lived_at = monotonic()
         self._write("stopping" if stopping else "")
         if stopping:
-            self._tell("stopping", "STOPPING=1")
+            self._notify("stopping", "STOPPING=1")
         else:
             count = wording.count(len(self._journals), "process", "processes")
-            # systemd counts from now on how long the loop is silent.
-            self._tell(f"{living} of {count}", *([] if self._is_ready else ["READY=1"]))
+            # From READY=1 on, systemd's watchdog expects a message from each turn.
+            self._notify(f"{living} of {count}", *([] if self._is_ready else ["READY=1"]))
             self._is_ready = True
         systemd.notify("WATCHDOG=1")
         if self._port is not None:
-            self._port.look_after()
+            self._port.keep_serving()
 
-    def leave(self) -> None:
-        """Let go of the port in a child of the supervisor."""
+    def release_port(self) -> None:
+        """Close the port's socket in a child of the supervisor."""
         if self._port is not None:
-            self._port.leave()
+            self._port.release()
 
     def close(self) -> None:
-        """Serve no more."""
+        """End the process that serves the port."""
         if self._port is not None:
             self._port.close()
 
     def unhealthy(self) -> str | None:
-        """Why `/healthz` fails, if it does."""
-        ticked, lived = _TIMES.unpack_from(self._memory)
+        """Explain why `/healthz` fails; None if it succeeds."""
+        turned, lived = _TIMES.unpack_from(self._memory)
         now = monotonic()
-        if now - ticked > _UNHEALTHY_SECONDS:
-            return f"the supervisor has been silent for {wording.duration(now - ticked)}"
+        if now - turned > _UNHEALTHY_SECONDS:
+            return f"the supervisor has been silent for {wording.duration(now - turned)}"
         if now - lived > _UNHEALTHY_SECONDS:
             return f"no worker process has lived for {wording.duration(now - lived)}"
         return None
 
     def unready(self) -> str | None:
-        """Why `/readyz` fails, if it does."""
+        """Explain why `/readyz` fails; None if it succeeds."""
         problem = self._memory[_TIMES.size :].rstrip(b"\0").decode(errors="replace")
         if problem:
             return problem
@@ -108,7 +109,7 @@ class Health:
         _TIMES.pack_into(self._memory, 0, monotonic(), self._lived_at)
         self._memory[_TIMES.size :] = text.ljust(_TEXT_BYTES, b"\0")
 
-    def _tell(self, status: str, *more: str) -> None:
+    def _notify(self, status: str, *more: str) -> None:
         if status != self._status:
             systemd.notify(*more, f"STATUS={status}")
         self._status = status

@@ -1,7 +1,7 @@
-"""The HTTP port of `drain work`: a process beside the supervisor, which forks, and so runs no thread.
+"""The HTTP port of `drain work`: a child of the supervisor, which itself forks, and so runs no thread.
 
-It holds no connection to a store, and reads what supervisor and worker processes write into memory that they share. If
-it dies, another one takes its place; it ends with the supervisor.
+The child holds no connection to a store; it reads the memory that it shares with the supervisor and the worker
+processes. If the child dies, the supervisor starts another; the child ends with the supervisor.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from threading import Thread
 from time import sleep
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,49 +21,58 @@ from prometheus_client.registry import Collector
 
 from drain import metrics
 from drain.service import http
+from workers.exits import DONE, STOP_SIGNALS, exit_child
 from workers.handover.journal import Journal, Progress
-
-if TYPE_CHECKING:
-    from workers.supervisor.health import Health
 
 log = logging.getLogger(__name__)
 
+# Interval at which the child checks whether the supervisor lives.
 _LOOK_SECONDS = 0.5
-_STATES = {Progress.TAKEN: "waiting", Progress.RUNNING: "running", Progress.FINISHED: "finished"}
+# States of a claimed job in the metrics.
+_STATES = {Progress.CLAIMED: "waiting", Progress.RUNNING: "running", Progress.FINISHED: "finished"}
 
 
 class Port:
-    """A port that is listened on from the beginning, and the process that serves it.
+    """A port with its socket, which listens from the beginning, and the process that serves it.
 
     Args:
         host: Name or address to listen on.
         port: Port to listen on.
-        health: What the probes are told.
-        journals: Those of the worker processes, for `/metrics`.
+        journals: Journals of the worker processes, for `/metrics`.
+        unhealthy: Reason for which `/healthz` fails; None if it succeeds.
+        unready: Reason for which `/readyz` fails; None if it succeeds.
 
     Raises:
         ConfigError: The address cannot be listened on.
     """
 
-    def __init__(self, host: str, port: int, health: Health, journals: Sequence[Journal]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        journals: Sequence[Journal],
+        *,
+        unhealthy: Callable[[], str | None],
+        unready: Callable[[], str | None],
+    ) -> None:
         registry = CollectorRegistry()
-        registry.register(_Counts(journals))
-        answers = http.Answers(health.unhealthy, health.unready, lambda: generate_latest(registry))
+        registry.register(_JournalCollector(journals))
+        answers = http.Answers(unhealthy, unready, lambda: generate_latest(registry))
         self._server = http.listen(host, port, answers)
         self._pid = 0
 
-    def look_after(self) -> None:
-        """Start the process that serves, if none does."""
+    def keep_serving(self) -> None:
+        """Start the process that serves, unless one does."""
         if self._pid and os.waitpid(self._pid, os.WNOHANG)[0]:
             log.error("the process that serves the HTTP port has ended; another one takes its place")
             self._pid = 0
         if not self._pid:
-            # The system may have no process to give: later, then.
+            # If the system has no process left, the next turn tries again.
             with suppress(OSError):
                 self._fork()
 
-    def leave(self) -> None:
-        """Let go of the port in a child of the supervisor, which is not to hold it."""
+    def release(self) -> None:
+        """Close the socket in a child of the supervisor, which must not keep the port occupied."""
         self._server.socket.close()
 
     def close(self) -> None:
@@ -75,10 +82,10 @@ class Port:
                 os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
             self._pid = 0
-        self.leave()
+        self.release()
 
     def _fork(self) -> None:
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             parent = os.getpid()
             self._pid = os.fork()
@@ -89,11 +96,11 @@ class Port:
 
 
 def _serve(server: ThreadingHTTPServer, parent: int, mask: set[signal.Signals | int]) -> None:
-    """Serve for as long as the supervisor lives; nothing that is the supervisor's is tidied up here."""
+    """Serve for as long as the supervisor lives."""
     try:
         signal.set_wakeup_fd(-1)
-        # The supervisor ends this process last.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        # The supervisor kills this process last.
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -103,19 +110,17 @@ def _serve(server: ThreadingHTTPServer, parent: int, mask: set[signal.Signals | 
     except BaseException:
         log.exception("the HTTP port cannot be served", extra={"event": "failed"})
     finally:
-        with suppress(Exception):
-            sys.stderr.flush()
-        os._exit(0)
+        exit_child(DONE)
 
 
-class _Counts(Collector):
-    """Counts of the worker processes, by their numbers."""
+class _JournalCollector(Collector):
+    """Metrics of the worker processes, by the numbers of their slots."""
 
     def __init__(self, journals: Sequence[Journal]) -> None:
         self._journals = journals
 
     def collect(self) -> Iterator[Metric]:
-        """Read the journals."""
+        """Read the metrics from the journals."""
         alive = GaugeMetricFamily(*metrics.WORK_ALIVE, labels=["process"])
         cut_off = GaugeMetricFamily(*metrics.WORK_CUT_OFF, labels=["process"])
         held = GaugeMetricFamily(*metrics.WORK_HELD, labels=["process", "state"])
@@ -127,6 +132,6 @@ class _Counts(Collector):
             found = [entry.progress for entry in journal.entries()]
             for progress, state in _STATES.items():
                 held.add_metric([process, state], found.count(progress))
-            for outcome, count in zip(("finished", "failed"), journal.ended, strict=True):
+            for outcome, count in zip(("finished", "failed"), journal.counts, strict=True):
                 ended.add_metric([process, outcome], count)
         yield from (alive, cut_off, held, ended)

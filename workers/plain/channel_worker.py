@@ -1,0 +1,188 @@
+"""RQ's worker in the RQ process: its loop differs from RQ's in one thing, the source of its jobs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import redis
+from rq import Queue, SimpleWorker, Worker
+from rq.exceptions import StopRequested
+from rq.job import Job, JobStatus
+from rq.worker import WorkerStatus
+
+from workers.exits import STOP_NOW
+from workers.plain.channel import READY, Channel
+from workers.plain.rq_commands import CommandListener
+
+log = logging.getLogger(__name__)
+
+# First pause while Redis is away; each pause is twice as long as the one before.
+_PAUSE_SECONDS = 1.0
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class ChannelWorker(CommandListener):
+    """The part of RQ's worker that differs from RQ's own.
+
+    Attributes:
+        channel: Source of the jobs: the channel to the worker process.
+        has_begun: This worker has waited for a job.
+        has_ended: The worker process has ended the channel.
+    """
+
+    channel: Channel
+    has_begun = False
+    has_ended = False
+
+    @property
+    def is_shut_down(self) -> bool:
+        """True if a signal or a command has ended the loop."""
+        return self._shutdown_requested_date is not None
+
+    def register_birth(self) -> None:
+        """Register as RQ does; take over the name of a dead process of this machine, and change a name in use."""
+        if self._is_name_of_dead_process():
+            self.connection.delete(self.key)
+        try:
+            super().register_birth()  # type: ignore[no-untyped-call]
+        except ValueError:
+            name = f"{self.name}.{os.getpid()}"
+            self.log.warning("a worker named %s works already, this one is %s", self.name, name)
+            self.name = name
+            super().register_birth()  # type: ignore[no-untyped-call]
+
+    def _is_name_of_dead_process(self) -> bool:
+        found: list[Any] = self.connection.hmget(self.key, ["pid", "hostname"])
+        pid, host = found
+        if not pid or not host or host.decode(errors="replace") != self.hostname:
+            return False
+        return int(pid) == os.getpid() or not _is_alive(int(pid))
+
+    def check_for_suspension(self, burst: bool) -> None:  # noqa: FBT001
+        """Do nothing: the worker process fetches no job while RQ's workers are suspended."""
+
+    def dequeue_job_and_maintain_ttl(
+        self,
+        timeout: int | None,
+        max_idle_time: int | None = None,  # noqa: ARG002
+    ) -> tuple[Job, Queue] | None:
+        """Wait for a job from the worker process, with RQ's heartbeats; return None once the channel has ended."""
+        message: Sequence[str] | None = None
+        pause = _PAUSE_SECONDS
+        try:
+            self._send_ready()
+            while True:
+                try:
+                    self._be_idle()
+                    message = message or self.channel.receive(timeout or self.dequeue_timeout)
+                    found = self._load(*message) if message else None
+                    if found:
+                        self.heartbeat()
+                        return found
+                    if message:
+                        self._send_ready()
+                    message = None
+                except (redis.ConnectionError, redis.TimeoutError) as error:
+                    self.log.error("Worker %s: Redis cannot be reached, trying again: %s", self.name, error)
+                    self.channel.pause(pause)
+                    pause = min(2 * pause, self.max_connection_wait_time)
+        except EOFError:
+            self.has_ended = True
+            return None
+
+    def run_maintenance_tasks(self) -> None:
+        """Clean up as RQ does; a key that does not hold what RQ expects is logged, and ends nothing."""
+        try:
+            super().run_maintenance_tasks()  # type: ignore[no-untyped-call]
+        # A signal raises StopRequested anywhere.
+        except (redis.ConnectionError, redis.TimeoutError, StopRequested):
+            raise
+        except Exception as error:  # noqa: BLE001
+            self.last_cleaned_at = datetime.now(UTC)  # type: ignore[assignment]
+            self.log.warning("RQ could not clean up its registries: %s", error)
+
+    def _send_ready(self) -> None:
+        self.has_begun = True
+        self.channel.send(READY, self.name)
+
+    def _be_idle(self) -> None:
+        self.set_state(WorkerStatus.IDLE)
+        self.procline("Listening on " + ",".join(self.queue_names()))  # type: ignore[no-untyped-call]
+        self.heartbeat()
+        if self.should_run_maintenance_tasks:
+            self.run_maintenance_tasks()
+
+    def _load(self, queue_name: str, rq_id: str) -> tuple[Job, Queue] | None:
+        """Load a job; return None if RQ has none of this id, or cannot read it."""
+        queue = next(queue for queue in self.queues if queue.name == queue_name)
+        job = self.job_class(connection=self.connection, serializer=self.serializer)
+        try:
+            job = self.job_class(rq_id, connection=self.connection, serializer=self.serializer)
+            job.refresh()  # type: ignore[no-untyped-call]
+        except (redis.ConnectionError, redis.TimeoutError):
+            raise
+        except Exception as error:  # noqa: BLE001
+            self._discard(job, rq_id, queue, error)
+            return None
+        # Some programs do not set the origin, by which RQ finds the job's registries and lists.
+        job.origin = queue.name
+        job.redis_server_version = self.get_redis_server_version()  # type: ignore[no-untyped-call]
+        self.log.info("Worker %s: %s: %s (%s)", self.name, queue.name, job.description, job.id)
+        return job, queue
+
+    def _discard(self, job: Job, rq_id: str, queue: Queue, error: Exception) -> None:
+        """Keep the readable part of a job as a failed one, or forget its id, where RQ's worker would end."""
+        # The first field that is read; without it RQ could show nothing.
+        is_job = isinstance(job._data, bytes)
+        with self.connection.pipeline() as pipeline:
+            if is_job:
+                job.origin, job._status = queue.name, JobStatus.FAILED
+                # The unreadable field would stop RQ's tools as well.
+                pipeline.delete(job.key)
+                text = f"RQ cannot read this job: {error!r:.300}"
+                job._handle_failure(text, pipeline, worker_name=self.name)
+            pipeline.lrem(queue.intermediate_queue_key, 1, rq_id.encode(errors="surrogateescape"))  # type: ignore[arg-type]
+            pipeline.execute()
+        if is_job:
+            self.log.error("RQ's job %s cannot be read, and has failed: %.300r", job.id, error)
+        else:
+            log.warning("RQ knows no job %.100r, queue %s forgets it", rq_id, queue.name)
+
+    def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002
+        """Prepare as RQ does for a worker of one queue: here all jobs pass through the intermediate list."""
+        super().prepare_job_execution(job, remove_from_intermediate_queue=True)
+
+    def _install_signal_handlers(self) -> None:
+        super()._install_signal_handlers()  # type: ignore[no-untyped-call]
+        signal.signal(STOP_NOW, self._stop_now)
+
+    def _stop_now(self, number: int, frame: FrameType | None) -> None:
+        """Begin RQ's cold shutdown; RQ itself waits for a second signal, a second after the first."""
+        self._shutdown_requested_date = _LONG_AGO
+        self.request_force_stop(number, frame)
+
+
+class ForkingWorker(ChannelWorker, Worker):
+    """RQ's worker, which forks for each job."""
+
+
+class InlineWorker(ChannelWorker, SimpleWorker):
+    """RQ's worker that runs all jobs in its own process."""
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        # In a container, a zombie that has lost its parent may never be reaped.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,189 @@
+"""The claims of one worker process: many fetched jobs in one statement, and the release of those that do not run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from time import monotonic
+
+import psycopg
+
+from drain.config import process_name
+from drain.database.postgres import Connection
+from drain.errors import UnavailableError
+from drain.failpoints import FailurePoint, failpoint
+from drain.jobs import registry
+from drain.tables import claims, leases
+from drain.tables.claims import Claim
+from drain.wire import Consumer, PoppedId
+from workers.lease.database import Database
+from workers.lease.heartbeat import Heartbeat
+from workers.process.async_loop import AsyncLoop
+from workers.process.inbox import Inbox
+from workers.process.jobs import ClaimedJob, Item, PendingJob
+from workers.process.overtaken import OvertakenDeliveries
+
+log = logging.getLogger(__name__)
+
+
+class Claimer:
+    """Claims fetched jobs, and puts them into the inbox; its methods are for the fetcher's thread alone.
+
+    Args:
+        inbox: Destination of the jobs.
+        consumer: Connection to Redis, where the deliveries come from and go back to.
+        database: Connection of the fetcher to PostgreSQL.
+        heartbeat: Thread that extends the leases of the claims.
+        loop: Runner of `async def` jobs.
+        overtaken: Deliveries whose jobs run under an earlier one.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        consumer: Consumer,
+        database: Database,
+        heartbeat: Heartbeat,
+        loop: AsyncLoop,
+        overtaken: OvertakenDeliveries,
+    ) -> None:
+        self._inbox = inbox
+        self._consumer = consumer
+        self._database = database
+        self._heartbeat = heartbeat
+        self._loop = loop
+        self._overtaken = overtaken
+
+    def claim(self, taken: Sequence[PoppedId]) -> None:
+        """Claim the jobs of some deliveries, and let them run; a job that must run alone is claimed by its runner.
+
+        Raises:
+            UnavailableError: PostgreSQL stayed away, and the deliveries are back in their lists; or Redis went away.
+        """
+        failpoint(FailurePoint.POPPED)
+        asked_at = monotonic()
+        # A job that was delivered to this process twice runs once.
+        known = self._inbox.claimed
+        ours = {each.job_id: each for each in taken if each.job_id is not None and each.job_id not in known}
+        try:
+            won = self._ask(ours) if ours else {}
+            missing = [job_id for job_id in ours if job_id not in won]
+            left = self._database.ask(lambda c: claims.left_to_claim(c, missing)) if missing else set()
+        except BaseException:
+            # Claims whose answer was lost expire; no other claim is affected.
+            self._consumer.give_back([(each.queue, each.rq_id) for each in taken])
+            raise
+        failpoint(FailurePoint.CLAIMED)
+        waits_since = monotonic()
+        items: list[Item] = []
+        async_jobs: list[ClaimedJob] = []
+        refused: list[PoppedId] = []
+        for each in taken:
+            claim = won.get(each.job_id) if each.job_id is not None else None
+            if claim is not None and ours[claim.id] is each:
+                claimed = self._add(claim, each, asked_at, waits_since)
+                runs_in_loop = claimed.job is not None and claimed.job.runs_in_loop
+                (async_jobs if runs_in_loop else items).append(claimed)
+            elif each.job_id is None or (each.job_id in left and ours.get(each.job_id) is each):
+                items.append(self._inbox.add_pending(each, waits_since))
+            else:
+                refused.append(each)
+        # Before any store is asked again: if that failed, jobs with extended leases would never run.
+        self._inbox.accept(items, async_jobs)
+        if async_jobs:
+            self._loop.wake()
+        if refused:
+            self._sort_out(refused, waits_since)
+
+    def _add(self, claim: Claim, taken: PoppedId, asked_at: float, waits_since: float) -> ClaimedJob:
+        slot = self._inbox.journal.add(claim.id, claim.fencing_token, taken.delivery)
+        added = ClaimedJob(
+            claim,
+            asked_at,
+            self._heartbeat,
+            self._database.url,
+            rq_id=taken.rq_id,
+            slot=slot,
+            waits_since=waits_since,
+        )
+        self._inbox.add_claimed(added)
+        self._heartbeat.wake_by(added.lease.beat_at)
+        return added
+
+    def _sort_out(self, refused: Sequence[PoppedId], waits_since: float) -> None:
+        """Accept plain RQ jobs whose ids look like ours, and remember deliveries that were overtaken."""
+        log.debug("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
+        plain, overtaken = self._consumer.sort_unclaimed(refused)
+        self._inbox.accept([self._inbox.add_pending(each, waits_since) for each in plain], [])
+        self._overtaken.add(overtaken)
+
+    def _ask(self, ours: Mapping[int, PoppedId]) -> dict[int, Claim]:
+        asked = False
+        queues: dict[str, list[int]] = {}
+        # A repeated statement returns claims that this process already has. One of them may be the main thread's: the
+        # jobs that it claims, or has claimed, are left to it.
+        pending = {item.taken.job_id for item in list(self._inbox.pending)}
+        for job_id, taken in ours.items():
+            if job_id not in pending:
+                queues.setdefault(taken.queue, []).append(job_id)
+        alone = len(ours) == 1 and self._inbox.is_idle
+
+        def ask(connection: Connection) -> list[Claim]:
+            nonlocal asked
+            again, asked = asked, True
+            # An id may be in any list of Redis, but a job is claimed only for its own queue.
+            return [
+                claim
+                for queue, ids in queues.items()
+                for claim in _claim_many(connection, ids, queue, alone=alone, again=again)
+            ]
+
+        return {claim.id: claim for claim in self._database.ask(ask)}
+
+    def give_back(self, items: Sequence[Item]) -> None:
+        """Release jobs that have not begun, and put their deliveries back for other workers."""
+        if not items:
+            return
+        claimed = [item for item in items if isinstance(item, ClaimedJob)]
+        for item in claimed:
+            item.lease.ending = True
+        try:
+            released = self._release(claimed)
+            self._consumer.give_back(
+                [
+                    (item.taken.queue, item.taken.rq_id)
+                    if isinstance(item, PendingJob)
+                    else (item.claim.queue, item.rq_id)
+                    for item in items
+                    if isinstance(item, PendingJob) or item.claim.id in released
+                ]
+            )
+        except UnavailableError as error:
+            log.debug("%d jobs could not be given back, and will be redelivered: %s", len(items), error)
+            self._database.stores.leave(len(items), error)
+        finally:
+            self._inbox.remove_all(items)
+
+    def _release(self, claimed: Sequence[ClaimedJob]) -> set[int]:
+        ids = [item.claim.id for item in claimed]
+        tokens = [item.claim.fencing_token for item in claimed]
+        return {job.id for job in self._database.ask(lambda c: leases.release(c, ids, tokens))}
+
+
+def _claim_many(
+    connection: Connection, ids: Sequence[int], queue: str, *, alone: bool, again: bool
+) -> list[Claim]:
+    try:
+        return claims.claim_many(
+            connection,
+            ids,
+            worker=process_name(),
+            limits=registry.limits(),
+            queue=queue,
+            alone=alone,
+            again=again,
+        )
+    except psycopg.DataError as error:
+        # One row holds values that cannot be computed with, and none was claimed: the main thread claims each alone.
+        log.warning("%d jobs cannot be claimed together: %s", len(ids), error.diag.message_primary)
+        return []

@@ -1,0 +1,152 @@
+"""The main thread's work: one job after the other, in this process or in a child; plain RQ jobs in the RQ process."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+
+from drain.config import Settings
+from drain.errors import UnavailableError
+from drain.tables import claims
+from drain.wire import Consumer, PoppedId
+from workers.context.current import Attempt
+from workers.entry import Worker
+from workers.execution import isolation
+from workers.execution.alarm import StandingAlarm
+from workers.execution.attempt import run as run_here
+from workers.execution.outcome import Outcome
+from workers.process.finisher import Finisher
+from workers.process.inbox import Inbox, longest_seconds
+from workers.process.jobs import ClaimedJob, PendingJob
+from workers.process.overtaken import OvertakenDeliveries
+from workers.process.plain_jobs import PlainJobs
+from workers.process.shutdown import Shutdown
+from workers.process.stop_signals import StopSignals
+from workers.stores import Stores
+
+log = logging.getLogger(__name__)
+
+# Upper bound of the main thread's sleep: a signal ends the sleep, but not one that begins a moment later, and its
+# handler runs in no other thread.
+_LOOK_SECONDS = 1.0
+
+
+class JobRunner:
+    """Runs the jobs of the inbox one after the other, until the process shuts down.
+
+    Args:
+        settings: URL of the database.
+        stores: State of the stores.
+        inbox: Source of the jobs, and destination of their outcomes.
+        shutdown: The process' shutdown.
+        signals: Handlers that a job may have replaced.
+        consumer: Connection to Redis.
+        finisher: Counts the jobs that are recorded here.
+        overtaken: Deliveries whose jobs run under an earlier one.
+        plain: Runner of plain RQ jobs.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        stores: Stores,
+        inbox: Inbox,
+        shutdown: Shutdown,
+        signals: StopSignals,
+        consumer: Consumer,
+        finisher: Finisher,
+        overtaken: OvertakenDeliveries,
+        plain: PlainJobs,
+    ) -> None:
+        self._settings = settings
+        self._stores = stores
+        self._inbox = inbox
+        self._shutdown = shutdown
+        self._signals = signals
+        self._consumer = consumer
+        self._finisher = finisher
+        self._overtaken = overtaken
+        self._plain = plain
+        self._alarm = StandingAlarm()
+        self._alone: Worker | None = None
+
+    def prepare(self) -> None:
+        """Install the handler that interrupts jobs; to be called in the main thread."""
+        self._alarm.install()
+
+    def run(self) -> None:
+        """Run jobs until the process shuts down."""
+        inbox, shutdown = self._inbox, self._shutdown
+        while not shutdown.requested:
+            item = inbox.begin_next()
+            if item is None:
+                inbox.work_added.wait(_LOOK_SECONDS)
+            elif isinstance(item, ClaimedJob):
+                self._run(item)
+            else:
+                self._run_pending(item)
+
+    def _run(self, held: ClaimedJob) -> None:
+        inbox = self._inbox
+        if held.lease.lost:
+            inbox.running.end()
+            inbox.drop(held)
+            return
+        began = inbox.running.began_at
+        inbox.note_begin(held, began)
+        result = self._attempt(held)
+        self._signals.restore_if_replaced()
+        inbox.running.end()
+        inbox.add_outcome(held, result, monotonic() - began)
+
+    def _run_pending(self, item: PendingJob) -> None:
+        """Claim and run a job that must run alone, or let RQ run a plain RQ job."""
+        inbox, taken = self._inbox, item.taken
+        if taken.job_id is None:
+            self._plain.execute(taken)
+        else:
+            if self._alone is None:
+                self._alone = Worker(self._settings, self._stores)
+            try:
+                attempt_alone = partial(self._attempt_alone, item)
+                word = self._alone.execute(taken.job_id, attempt_alone, queue=taken.queue)
+                if word != "refused":
+                    death = self._alone.recorder.last_death()
+                    self._finisher.note_recorded(taken.rq_id, taken.queue, word, death)
+                else:
+                    self._finisher.note_refused()
+                    self._run_if_plain(taken)
+            except UnavailableError as error:
+                log.debug("job %d could not be claimed or recorded: %s", taken.job_id, error)
+                self._stores.leave(1, error)
+                with suppress(UnavailableError):
+                    self._consumer.give_back([(taken.queue, taken.rq_id)])
+        self._signals.restore()
+        inbox.running.end()
+        inbox.end_pending(item, monotonic() - inbox.running.began_at)
+
+    def _run_if_plain(self, taken: PoppedId) -> None:
+        """Run a plain RQ job whose id looks like ours; a tracked job that waits in another queue's list stays there."""
+        alone, job_id = self._alone, taken.job_id
+        if alone is None or job_id is None:
+            return
+        if job_id not in alone.database.ask(lambda c: claims.left_to_claim(c, [job_id])):
+            plain, overtaken = self._consumer.sort_unclaimed([taken])
+            for each in plain:
+                self._plain.execute(each)
+            self._overtaken.add(overtaken)
+
+    def _attempt_alone(self, item: PendingJob, attempt: Attempt) -> Outcome:
+        journal, claim = self._inbox.journal, attempt.claim
+        item.attempt = attempt
+        slot = journal.add(claim.id, claim.fencing_token, item.taken.delivery)
+        journal.begin(slot, monotonic() + longest_seconds(attempt))
+        try:
+            return self._attempt(attempt)
+        finally:
+            journal.clear(slot)
+
+    def _attempt(self, attempt: Attempt) -> Outcome:
+        return isolation.run(attempt) if attempt.options.isolated else run_here(attempt, self._alarm)

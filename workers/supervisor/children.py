@@ -1,0 +1,48 @@
+"""Children of the supervisor: the signals that it handles, and what a child does with them before it begins."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from workers.exits import FAILED, STOP_SIGNALS, exit_child
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def handling_signals(handler: Callable[[int, object], None]) -> Iterator[int]:
+    """Handle stop signals and SIGCHLD; yield a file descriptor that is readable after each."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    before = {number: signal.signal(number, handler) for number in (*STOP_SIGNALS, signal.SIGCHLD)}
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, old in before.items():
+            signal.signal(number, old)
+        os.close(reading)
+        os.close(writing)
+
+
+def run_child(act: Callable[[], int], mask: set[signal.Signals | int]) -> NoReturn:
+    """Call a function in a child that was just forked, under this signal mask, and exit with its result."""
+    code = FAILED
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        code = act()
+    except BaseException:
+        log.exception("a worker process cannot go on", extra={"event": "failed"})
+    finally:
+        exit_child(code, runs_exit_functions=True)
