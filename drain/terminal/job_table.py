@@ -75,7 +75,9 @@ def _state(job: Job, now: datetime) -> Text:
 def _since(job: Job, now: datetime) -> str:
     is_queued = queries.inflight_state(job, now) == "queued"
     times = (job["moved_at"],) if is_queued else (job["claimed_at"], job["failed_at"])
-    return duration(max(0.0, (now - max(filter(None, times))).total_seconds()))
+    # A job whose claim was undone may wait without a time of any claim.
+    latest = max(filter(None, times), default=job["moved_at"])
+    return duration(max(0.0, (now - latest).total_seconds()))
 
 
 def _next_try(job: Job, now: datetime) -> str:
