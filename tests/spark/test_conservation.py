@@ -92,7 +92,7 @@ def test_each_kind_of_breach_is_found_counted_and_named(database_url: str, audit
     assert result.stdout.splitlines() == [
         "FAIL  2 in the list, and in no table and no archive: 5, 6",
         "FAIL  2 in more than one place, or more than once in one: 3, 4",
-        "FAIL  1 here, and not in the list: 2",
+        "FAIL  1 in a table or in the archive, and not in the list: 2",
         "5 expected; 2 staged, 1 inflight, 1 finished, 0 dead: not every job is in exactly one place",
     ]
     answer = json.loads(audit([1, 3, 4, 5, 6], "--json").stdout)
