@@ -31,5 +31,5 @@ class AdaptiveBatchSize:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether the size is below its upper bound."""
+        """True if the size is below its upper bound."""
         return self.rows < self._most

@@ -1,4 +1,4 @@
-"""Where a scan of the staged rows begins: at the start of its range, or behind the rows that were drained before.
+"""Scan cursor: a scan of the staged rows begins at the start of its range, or behind the rows drained before.
 
 While some session holds an old snapshot, no vacuum removes drained rows, and a scan from the start of the index
 steps over all of them: measured, 0.1 s for a million dead rows, where the rest of a batch takes 0.016 s. So while
@@ -65,11 +65,11 @@ class ScanCursor:
         self._was_slow = False
 
     def sweep_is_due(self) -> bool:
-        """Whether the next scan should begin at the start of the range."""
+        """Tell if the next scan should begin at the start of the range."""
         return self._has_caught_up or self._sweeps.is_due()
 
     def steps_over_many(self) -> bool:
-        """Whether the next scan is a sweep and the last sweep was slow: it stepped over rows that it cannot return."""
+        """Tell if the next scan is a sweep and the last sweep was slow: it stepped over rows that it cannot return."""
         return self._has_caught_up and self._was_slow
 
     def advance(self, scan: Scan) -> None:

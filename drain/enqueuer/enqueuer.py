@@ -149,5 +149,5 @@ class Enqueuer:
 
     @property
     def awaits_bulk(self) -> bool:
-        """Whether patient rows are left unread while a transaction stages more of them by the million."""
+        """True if patient rows are left unread while a transaction stages more of them by the million."""
         return self._due_rows.awaits_bulk

@@ -25,7 +25,7 @@ _MOST_ROWS = 64
 
 
 class QueuesRefusedError(Exception):
-    """Nothing was pushed: the keys of these queues are no lists, or another database feeds these queues."""
+    """Refusal of a push as a whole: the keys of these queues are no lists, or another database feeds these queues."""
 
     def __init__(self, queues: Sequence[str]) -> None:
         super().__init__(*queues)

@@ -31,7 +31,7 @@ class Health:
 
     @property
     def is_up(self) -> bool:
-        """Whether the last report was `up`."""
+        """True if the last report was `up`."""
         return self._problem is None
 
     def alive(self) -> None:

@@ -62,12 +62,12 @@ class Consumer(RedisConnection):
 
     @property
     def more_to_classify(self) -> bool:
-        """Whether the last `pop` has stopped before it found an id that it may pop."""
+        """True if the last `pop` stopped before it found an id that it may pop."""
         return self._popper.more_to_classify
 
     @property
     def skips_lists(self) -> bool:
-        """Whether there are keys that `wait` does not wait for; `pop` looks whether that has changed."""
+        """True if there are keys that `wait` does not wait for; `pop` looks whether that has changed."""
         return len(self._sources.ready) < len(self._sources.keys)
 
     def wait(self, seconds: float = WAIT_SECONDS) -> tuple[str, bytes] | None:

@@ -17,7 +17,7 @@ from tests.dockerfile import Image, context, instructions
 from tests.helpers import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-DOCUMENTED = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
+DOCUMENTED = (ROOT / "docs" / "howto" / "docker.md").read_text(encoding="utf-8")
 COMPOSE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 
 

@@ -133,7 +133,7 @@ def test_a_table_of_jobs_has_a_line_for_each_that_fits_the_terminal(
 
 
 def test_a_job_that_waits_though_no_claim_of_it_is_left_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    display.show_jobs("inflight", [inflight(7, next_run_at=ago(-60))], NOW)
+    show_jobs("inflight", [inflight(7, next_run_at=ago(-60))], NOW)
 
     assert "deferred" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""What a running job may ask for: its own claim, and a transaction that commits together with its finish.
+"""Context of a running job: its own claim, and a transaction that commits together with its finish.
 
 In the order in which a job passes:
 

@@ -16,7 +16,7 @@ from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import inflight
+from drain.tables import leases, outcomes
 from workers.lease.database import session
 from workers.lease.interruption import Interruption
 from workers.lease.lease import NEVER, Lease
@@ -131,20 +131,20 @@ class Extender:
 def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list[Watched]:
     """Extend leases; return the attempts whose lease another worker may have."""
     claims = [each.lease.claim for each in held if now < each.lease.let_go_at]
-    extended = inflight.extend_many(connection, claims) if claims else {}
+    extended = leases.extend_many(connection, claims) if claims else {}
     refused = []
     for each in held:
         lease, claim = each.lease, each.lease.claim
         if claim.id in extended:
             lease.extended_at, lease.expires_at = now, extended[claim.id]
-        elif now < lease.let_go_at or not inflight.is_current(connection, claim.id, claim.fencing_token):
+        elif now < lease.let_go_at or not leases.is_current(connection, claim.id, claim.fencing_token):
             refused.append(each)
     if extended:
         failpoint(FailurePoint.EXTENDED)
     for each in refused:
         # Refused may also mean finished, in a commit of the job's own whose answer never came.
         lease, claim = each.lease, each.lease.claim
-        if not lease.ending and inflight.is_finished(connection, claim.id, claim.fencing_token):
+        if not lease.ending and outcomes.is_finished(connection, claim.id, claim.fencing_token):
             lease.ending = True
     return refused
 

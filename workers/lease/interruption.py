@@ -1,4 +1,4 @@
-"""When and why a running job is interrupted, and the stack of a slow one.
+"""Interruption of a running job, when and why; and the stack of a slow one.
 
 Three things interrupt a job: its time is over, its lease is lost, or its worker has ordered it. How that is done
 depends on where the job runs, so the runner passes a function along: in the main thread an alarm raises an exception in
@@ -38,7 +38,7 @@ class Watcher(Protocol):
 
 
 class Interruption:
-    """When and why the job of one attempt is interrupted.
+    """Time and cause of the interruption of one attempt.
 
     Args:
         lease: Lease of the attempt.

@@ -60,6 +60,7 @@ class Inbox:
         batch_filled: Wakes the finisher: further outcomes are not worth waiting for.
     """
 
+    # One thing: the state that the threads of a process share about their jobs; each method is one change of it.
     def __init__(self, options: WorkOptions, journal: Journal, shutdown: Shutdown) -> None:
         self.journal = journal
         self.waiting: deque[Item] = deque()

@@ -27,7 +27,6 @@ _END_SECONDS = 5.0
 _KILL_SECONDS = 5.0
 
 
-# One class, though long: the main thread and the watchdog share the lock, the running job and the end of the process.
 class PlainJobs:
     """Runs plain jobs in the RQ process, for the main thread; `check` is for the watchdog.
 
@@ -38,6 +37,7 @@ class PlainJobs:
         consumer: Connection to Redis, where the jobs were fetched from.
     """
 
+    # One thing: the main thread and the watchdog share the lock, the running job and the end of the process.
     def __init__(
         self, process: RQProcess | None, shutdown: Shutdown, journal: Journal, consumer: Consumer
     ) -> None:
