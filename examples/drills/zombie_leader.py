@@ -20,7 +20,7 @@ from drills.sessions import Session
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
 
-SUMMARY = "a leader is stopped in a batch, and comes back too late"
+SUMMARY = "a leader is paused in a batch, and goes on too late"
 
 # Orders placed before each attempt to stop the leader in a batch, and the number of attempts.
 _AT_ONCE = 400

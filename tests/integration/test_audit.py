@@ -255,7 +255,14 @@ def test_words_that_make_no_sense_are_wrong_usage(system: System, words: str) ->
 def test_help_tells_what_is_checked_and_what_the_exit_codes_mean() -> None:
     text = " ".join(CliRunner().invoke(main, ["audit", "--help"]).stdout.split())
 
-    for part in ("Exits 1", "--overdue-seconds", "--json | jq", "exactly one", "without a claim", "overdue"):
+    for part in (
+        "Exit codes: 0 all is well; 1 a breach",
+        "--overdue-seconds",
+        "--json | jq",
+        "exactly one",
+        "without a claim",
+        "overdue",
+    ):
         assert part in text
 
 

@@ -180,7 +180,7 @@ def test_status_tells_people_the_same(env: dict[str, str]) -> None:
 
     text = drain("status", env).stdout
 
-    for part in ("nobody", "staged", "2", "mail", "default"):
+    for part in ("none; start `drain run`", "staged", "2", "mail", "default"):
         assert part in text
 
 

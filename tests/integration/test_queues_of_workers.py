@@ -10,7 +10,7 @@ from drain.__main__ import main
 from tests.helpers import PATIENCE_SECONDS, drain_command, environment, new_enqueuer, query, stage_jobs
 
 JOBS = """
-from drain import registry
+from drain.jobs import registry
 
 @registry.job(queue="mail")
 def send(number): pass
@@ -69,4 +69,4 @@ def test_a_queue_that_rq_knows_is_not_called_unknown_because_it_is_idle(
 def test_help_says_what_it_works_on() -> None:
     text = " ".join(CliRunner().invoke(main, ["work", "--help"]).stdout.split())
 
-    assert "without any, of all queues of the registered jobs" in text
+    assert "by default of all queues of the registered jobs" in text

@@ -33,8 +33,12 @@ from tests.worker_processes import Yard, kill_worker
 OLD = "aa180f6"
 RQ = "from rq.cli import main; main()"
 WHERE = """
-import cli, drain, drain.database.schema, workers
-print(drain.database.schema.VERSION, cli.__file__, drain.__file__, workers.__file__)
+import cli, drain, workers
+try:
+    from drain.database import schema
+except ImportError:
+    from drain import schema
+print(schema.VERSION, cli.__file__, drain.__file__, workers.__file__)
 """
 # Stages until it is ended, and says which commits it knows of.
 PRODUCER = """

@@ -120,7 +120,7 @@ def test_no_more_than_twenty_ids_are_named(audit: Audit) -> None:
     result = audit(range(1, 101))
     assert result.exit_code == 1
     first = result.stdout.splitlines()[0]
-    assert first.startswith("FAIL  100 committed")
+    assert first.startswith("FAIL  100 in the list, and in no table and no archive: 1, 2")
     assert first.endswith("18, 19, 20, ...")
 
 
