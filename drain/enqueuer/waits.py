@@ -82,6 +82,8 @@ class Waits:
     def measure(self) -> dict[str, float]:
         """Measure for how many seconds the oldest job of each queue has waited; queues without one are left out.
 
+        Empty, with one warning, if the role may not read the tables.
+
         Raises:
             psycopg.OperationalError: The database.
         """

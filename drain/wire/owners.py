@@ -126,8 +126,8 @@ class Ownership:
     def take_over(self, installation: str) -> int:
         """Forget that an installation feeds the namespace and any queues; returns how many of these it fed."""
         with reachable(self._where):
-            taken: Any = self._take_over(args=[installation, self.key, self.installation, self.label])
-        return int(taken)
+            forgotten: Any = self._take_over(args=[installation, self.key, self.installation, self.label])
+        return int(forgotten)
 
     def require_ours(self, text: bytes) -> None:
         """Raise if a script answers with the text of another database that feeds the namespace.

@@ -50,8 +50,8 @@ _DIES_WITH_ITS_PARENT = 1
 _LOOK_SECONDS = 0.02
 # Grace of a child after an order to end; then it is killed.
 _STOP_SECONDS = 5.0
-# First byte of an order, which the text of the error follows: the worker stops, the job is to be given up, or the
-# attempt is to end.
+# First byte of an order, which the text of the error follows: the worker stops, the job must be given up, or the
+# attempt must end.
 _STOP, _GIVE_UP, _END = b"sge"
 _ORDER_BYTES = 256
 
@@ -152,7 +152,7 @@ def _be_the_child(attempt: Attempt, parent: int, writing: int, order: mmap.mmap)
         with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        # Nothing of the parent's is to be tidied up here.
+        # Clean-up handlers of the parent must not run in the child.
         os._exit(code)
 
 

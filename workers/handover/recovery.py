@@ -72,7 +72,9 @@ def recover(
 
 
 def _record(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) -> None:
-    claim = recorder.database.ask(lambda c: claims.claimed(c, entry.job_id, entry.token, registry.limits()))
+    claim = recorder.database.ask(
+        lambda c: claims.read_claim(c, entry.job_id, entry.token, registry.limits())
+    )
     # None: the process had recorded the outcome.
     if claim is None:
         return

@@ -50,7 +50,7 @@ class Extender:
         stores: State of PostgreSQL, to which answers and failures are reported.
 
     Attributes:
-        ended: Nothing is to be extended any more.
+        ended: True once no lease may be extended any more.
     """
 
     def __init__(self, database_url: str, stores: Stores) -> None:

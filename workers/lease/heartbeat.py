@@ -45,7 +45,7 @@ class Heartbeat:
         stores: State of PostgreSQL, to which failures are reported; by default a state of its own.
 
     Attributes:
-        interrupting: Lock that is held while a job is being interrupted: a thread that has taken it is not.
+        interrupting: Lock that is held while a job is being interrupted: a thread that holds it is not interrupted.
     """
 
     def __init__(

@@ -182,7 +182,7 @@ class Process:
         error = self._shutdown.error
         if error is None:
             return RECYCLED if self._shutdown.recycled else DONE
-        # Without this, the supervisor takes the exit code for that of a job which ended the process.
+        # Without this, the supervisor would mistake the exit code for that of a job which ended the process.
         self._journal.resigned = True
         if isinstance(error, DrainError):
             log.error("%s", error)
