@@ -108,7 +108,7 @@ class Worker:
     """Executes jobs one by one, on a connection of its own.
 
     Args:
-        settings: Where the database is.
+        settings: Settings with the URL of the database.
         stores: State of PostgreSQL, to which answers and failures are reported; by default a state of its own.
 
     Attributes:

@@ -20,7 +20,7 @@ class PlainOptions:
     """Options of plain RQ jobs, each as the option of `rq worker` of this name. None is RQ's default.
 
     Attributes:
-        mode: Where they run, if at all.
+        mode: Process in which plain jobs run, if any.
         name: Name of RQ's worker; None for a unique one.
         serializer: Dotted path, or `json` or `pickle`.
         job_class: Dotted path.
@@ -60,7 +60,7 @@ class WorkOptions:
         max_memory_mb: Resident megabytes above which a process is replaced; None for no limit.
         max_idle_seconds: Seconds without a job after which a process ends; None for no limit.
         burst: End when the queues are empty.
-        metrics_host, metrics_port: Where to serve HTTP for machines; port 0 for nowhere.
+        metrics_host, metrics_port: Address of the HTTP server for metrics and probes; port 0 for none.
         plain: Options of plain RQ jobs.
     """
 

@@ -46,7 +46,7 @@ class LostDeliveries:
     """Finds lost deliveries by what Redis holds.
 
     Args:
-        redis: Where they were pushed.
+        redis: The producer for the Redis to which the deliveries were pushed.
         deliveries: Delivery numbers of the leader.
         oldest: Finds the oldest unclaimed delivery of each queue.
         lost_after_seconds: Time for which a delivery may be in no list and not claimed.

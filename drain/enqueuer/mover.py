@@ -46,7 +46,7 @@ class Mover:
 
     Args:
         connection: The leader's, in the transaction of the batch.
-        redis: Where forwarded jobs are pushed.
+        redis: The producer that pushes forwarded jobs.
         deliveries: Whose numbers the moved rows get.
         forward_queues: Names of the queues in forward mode.
         alive: Called between statements.

@@ -41,7 +41,7 @@ class RQVerdicts:
 
     Attributes:
         connection: The leader's connection.
-        redis: Where the deliveries were pushed.
+        redis: The producer for the Redis to which the deliveries were pushed.
     """
 
     connection: Connection

@@ -34,7 +34,7 @@ class Owner(NamedTuple):
     Attributes:
         installation: UUID of the database, which no other one has; "" where an older version wrote none.
         label: Database and server, for people.
-        recovers: Whether deliveries may be missing from this Redis.
+        recovers: True if deliveries may be missing from this Redis.
     """
 
     installation: str

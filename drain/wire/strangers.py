@@ -63,7 +63,7 @@ class Strangers:
             queue: Name of the queue.
             ours: Pattern of the RQ ids of our tracked jobs.
             installation: UUID of our database.
-            only_tracked: Whether only tracked jobs run in the queue.
+            only_tracked: True if only tracked jobs run in the queue.
 
         Returns:
             Deliveries of ours under an older namespace, popped from the list, with their job ids; and whether only

@@ -91,7 +91,7 @@ class AlreadyFinished:
     """The job is finished already: by its own transaction, or by the process that ran it.
 
     Attributes:
-        rest: What it did afterwards, which changes nothing about that.
+        rest: Outcome of its code after the finish, which changes nothing about the finish.
     """
 
     rest: Outcome

@@ -46,7 +46,7 @@ class Extender:
     """Extends leases, for one thread.
 
     Args:
-        database_url: Where the jobs are.
+        database_url: URL of the database of the jobs.
         stores: State of PostgreSQL, to which answers and failures are reported.
 
     Attributes:

@@ -40,7 +40,7 @@ class Heartbeat:
     """Extends leases and interrupts jobs, from the first `wake_by` to `stop`.
 
     Args:
-        database_url: Where the jobs are.
+        database_url: URL of the database of the jobs.
         held: Returns the attempts whose leases are held now; called in the heartbeat's thread.
         stores: State of PostgreSQL, to which failures are reported; by default a state of its own.
 

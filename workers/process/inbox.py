@@ -43,7 +43,7 @@ class Inbox:
 
     Args:
         options: Bounds: jobs fetched at a time, coroutines at once, jobs before the process is recycled.
-        journal: The same jobs, in memory that the supervisor reads.
+        journal: Claimed jobs of the process, in memory that the supervisor reads.
         shutdown: Recycles the process after its last allowed job.
 
     Attributes:

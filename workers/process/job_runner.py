@@ -88,18 +88,18 @@ class JobRunner:
             else:
                 self._run_pending(item)
 
-    def _run(self, held: ClaimedJob) -> None:
+    def _run(self, job: ClaimedJob) -> None:
         inbox = self._inbox
-        if held.lease.lost:
+        if job.lease.lost:
             inbox.running.end()
-            inbox.drop(held)
+            inbox.drop(job)
             return
         began = inbox.running.began_at
-        inbox.note_begin(held, began)
-        result = self._attempt(held)
+        inbox.note_begin(job, began)
+        result = self._attempt(job)
         self._signals.restore_if_replaced()
         inbox.running.end()
-        inbox.add_outcome(held, result, monotonic() - began)
+        inbox.add_outcome(job, result, monotonic() - began)
 
     def _run_pending(self, item: PendingJob) -> None:
         """Claim and run a job that must run alone, or let RQ run a plain RQ job."""
