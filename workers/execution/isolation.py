@@ -77,7 +77,9 @@ def run(attempt: Attempt) -> Outcome:
             pid = os.fork()
         except OSError as error:
             attempt.lease.ending = False
-            log.warning("no process for job %d, it waits a moment: %s", attempt.claim.id, error)
+            log.warning(
+                "no process can be started for job %d, which waits a moment: %s", attempt.claim.id, error
+            )
             return Deferred(_PAUSE_SECONDS)
         if pid == 0:
             _be_the_child(attempt, parent, writing, order)

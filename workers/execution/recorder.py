@@ -46,8 +46,8 @@ class Recorder:
     another worker has claimed the job and nothing was changed.
 
     Attributes:
-        database: Connection to the database of the jobs. All methods raise UnavailableError when PostgreSQL stays away; the job is
-            redelivered then.
+        database: Connection to the database of the jobs. All methods raise UnavailableError when PostgreSQL stays away;
+            the job is redelivered then.
     """
 
     database: Database

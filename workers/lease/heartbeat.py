@@ -149,7 +149,7 @@ def _log_slow(watched: Watched) -> None:
     # The stack is of another thread, and may change while it is being read.
     with suppress(Exception):
         log.warning(
-            "job %d (%s) has been running for %.0f s; it is here:\n%s",
+            "job %d (%s) has been running for %.0f s; its stack:\n%s",
             claim.id,
             claim.job_name,
             monotonic() - running.began_at,

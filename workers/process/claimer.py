@@ -112,7 +112,7 @@ class Claimer:
 
     def _sort_out(self, refused: Sequence[PoppedId], waits_since: float) -> None:
         """Accept plain RQ jobs whose ids look like ours, and remember deliveries that were overtaken."""
-        log.debug("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
+        log.debug("%d jobs were not claimed: claimed by another worker, finished or not due", len(refused))
         plain, overtaken = self._consumer.sort_unclaimed(refused)
         self._inbox.accept([self._inbox.add_pending(each, waits_since) for each in plain], [])
         self._overtaken.add(overtaken)

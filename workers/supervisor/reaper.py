@@ -67,7 +67,7 @@ class Reaper:
             pid = slot.pid
             if slot.kill_if_overdue():
                 log.error(
-                    "worker process %d (pid %d) is killed: it does not yield",
+                    "worker process %d (pid %d) is killed: it has not stopped in time",
                     slot.number,
                     pid,
                     extra={"event": "killed"},
