@@ -29,7 +29,7 @@ class Lease:
         beat_at: When the next extension is due, by the monotonic clock; NEVER once the lease is lost.
         extended_at: When the last extension was asked for, by the monotonic clock; the claim counts as one.
         expires_at: End of the lease by the database's clock, as far as is known.
-        let_go_at: When the job has run for so long that its lease is extended no more, by the monotonic clock.
+        let_go_at: Time, by the monotonic clock, from which the lease of a job that runs for too long is not extended.
         ending: The outcome is being recorded, or the claim given back, or another process extends it: this process
             extends nothing, and a refused extension is no loss.
         lost: Another worker has claimed the job.

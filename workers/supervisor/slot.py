@@ -92,7 +92,7 @@ class WorkerSlot:
             os.kill(self.pid, number)
 
     def kill_if_overdue(self) -> bool:
-        """Kill the present process if its time is over, or if a job in it yields to nothing; return whether."""
+        """Kill the present process if its grace, or the time of a job in it, is over; return whether it was killed."""
         if not self.pid:
             return False
         # A job that is long past its own timeout counts, whether or not the process has to stop as well.
