@@ -9,30 +9,32 @@
 All that an application needs is imported from here: `job`, `stage` and `stage_many`; in a running job `current_job` and
 `transaction`; what a job raises, `Defer` and `Dead`; and the errors.
 
-The rooms of the house, in the order in which a job passes:
+The packages, in the order in which a job passes:
 
     drain.jobs            `@job` registers a function under a name; `stage` inserts a row into `staged_jobs`
     drain.tables          every statement that moves a row from table to table, by the table that the row leaves
-    drain.enqueuer        one leader takes what is committed and due, pushes it, and pushes again what was lost
+    drain.enqueuer        one leader moves rows that are committed and due, pushes them, and pushes again what was lost
     drain.wire            RQ's keys and formats: the enqueuer's producer, and the workers' consumer
     workers.process       fetches ids from Redis in batches, and claims the jobs in PostgreSQL
-    workers.execution     one attempt: look the function up, call it, decide what its outcome means, record that
-    workers.context       the questions and transactions that are open to a running job
-    workers.lease         keeps the claim of a running job alive
+    workers.lease         keeps the claim of a job alive until its outcome is recorded
+    workers.execution     one attempt: call the function, decide what its outcome means, record that
+    workers.context       what a running job may ask for: its claim, and a transaction
     workers.handover      recovery of the jobs that a dead process has left behind
     workers.supervisor    starts the processes of one `drain work`, and replaces them
 
-Beside the road:
+Beside that way:
 
     drain.database        connections to PostgreSQL, poolers, locks, schema, roles
     drain.service         HTTP and systemd, for the programs that watch a long-running process
     drain.audit           the proof that no job is lost, doubled or stuck
-    drain.commands        the command line: `__main__` puts it together, drain.terminal prints for people
-    drain.dev             `drain dev`: all programs in one terminal, on the servers of drain.embedded
+    drain.commands        the command line, which `drain.__main__` puts together
+    drain.terminal        how the commands read their options and print for people
+    drain.dev             `drain dev`: all programs in one terminal
+    drain.embedded        PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     workers.plain         RQ jobs that were not staged
     pipeline              work on millions of jobs at once, on Spark
 
-Modules that every room uses:
+Modules that every package may use:
 
     config                settings, from the environment or the command line
     errors                every error that is raised on purpose

@@ -16,7 +16,7 @@ class FailurePoint(StrEnum):
     LEADING = "the lock of the leader is held, deliveries that were never pushed not pushed yet"
     RECOVERED = "unclaimed deliveries pushed again, Redis not marked as fed by this database"
     MATURED = "scheduled rows made ready, their transaction not committed"
-    TAKEN = "staged rows read, not moved"
+    READ = "staged rows read, not moved"
     MOVED = "staged rows moved to inflight_jobs, the move not committed"
     COMMITTED = "the move committed, nothing of the batch pushed"
     PUSHED_A_SLICE = "a part of the batch pushed, the rest not"

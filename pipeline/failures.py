@@ -37,7 +37,7 @@ def explained() -> Iterator[None]:
 
 
 def explanation(text: str) -> str:
-    """Find the line of Spark's message that says what went wrong."""
+    """Find the line of Spark's message that says what went wrong; "Spark: no reason" if there is none."""
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])

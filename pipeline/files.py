@@ -53,7 +53,7 @@ def directory(archive: str, day: date) -> str:
 
 
 def append(rows: DataFrame, archive: str) -> None:
-    """Append rows to the archive: all columns of `finished_jobs`, and `finished_date`."""
+    """Append rows to the archive, by day and queue; they have all columns of `finished_jobs`, and `finished_date`."""
     with temporarily(rows.sparkSession, _WRITING):
         (
             rows.write.mode("append")

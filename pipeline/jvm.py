@@ -63,7 +63,7 @@ def started(settings: Mapping[str, str]) -> Iterator[None]:
         SparkContext._gateway = SparkContext._jvm = None
         _running.clear()
         if gateway is not None:
-            # Until it is waited for it is a zombie, which the guard takes for alive.
+            # Until it is waited for it is a zombie, which the guard would mistake for a live process.
             gateway.proc.wait()
             gateway.shutdown()
         guard.wait()

@@ -104,7 +104,7 @@ def _guessed_format(path: str) -> str:
     if not place.is_dir():
         remote = ", whose files only Spark could list" if "://" in path else ""
         if by_name is None:
-            raise ConfigError(f"cannot tell the format of {path!r}{remote}; give {SPELLING}")
+            raise ConfigError(f"cannot detect the format of {path!r}{remote}; give {SPELLING}")
         return by_name
     for log, format_ in _TABLES.items():
         if (place / log).is_dir():
@@ -114,7 +114,7 @@ def _guessed_format(path: str) -> str:
     guessed = (formats.pop() if len(formats) == 1 else None) or by_name
     if guessed is None:
         raise ConfigError(
-            f"cannot tell the format of {path!r}, which holds {_counted(found)}; put the format before the path, "
+            f"cannot detect the format of {path!r}, which holds {_counted(found)}; put the format before the path, "
             f"such as parquet:{path}, or name some of the files, such as {path.rstrip('/')}/*.parquet"
         )
     return guessed

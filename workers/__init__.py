@@ -12,11 +12,11 @@ One job's way through these rooms, each of which has its own map:
     command     `drain work`, from its options on
     supervisor  the processes: started, replaced, ended
     process     the threads of one process: fetch ids and claim their jobs, run them, record their ends
-    handover    what a process that was killed has left, and how its successor settles it
-    entry       the same for a job alone: what an unmodified RQ worker calls with the job's id
     lease       how long a claim holds, who extends it, and how its job is interrupted
-    context     what a running job may ask for: its claim, and the transaction that commits with its finish
     execution   one attempt: call the function, decide what follows from its outcome, record it
+    context     what a running job may ask for: its claim, and the transaction that commits with its finish
+    handover    jobs that a killed process has left behind, and how its successor recovers them
+    entry       claim and run one job: the function that an unmodified RQ worker calls with the job's id
     plain       plain RQ jobs, in a process of RQ's own
 
 Beside them:

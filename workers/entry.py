@@ -4,8 +4,8 @@
 forks for each job (RQ's default) is faster if it calls `load` before: `rq worker --config drain.rq_settings`.
 
 The order of writes: the claim is committed before the job runs, and the outcome is committed, under the token of the
-claim, before RQ gets its word. A worker that is killed in between leaves a lease that runs out; a worker that comes
-too late is refused by the token.
+claim, before RQ gets the result. A worker that is killed in between leaves a lease that runs out; a worker whose
+job was claimed again meanwhile is refused by the token.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Worker:
     """Executes jobs one by one, on a connection of its own.
 
     Args:
-        settings: Where the database is.
+        settings: Settings with the URL of the database.
         stores: State of PostgreSQL, to which answers and failures are reported; by default a state of its own.
 
     Attributes:

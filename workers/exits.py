@@ -17,7 +17,8 @@ KILLED = -1
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Signal from the supervisor: the grace period is over, end at once.
 STOP_NOW = signal.SIGUSR2
-# Margin after a job's timeout: a job that yields neither to it nor to what is raised every ten seconds is killed then.
+# Margin after a job's timeout, after which its process is killed: the job has ended neither at its timeout nor at the
+# errors that are raised in it every ten seconds.
 KILL_AFTER_SECONDS = 25.0
 
 

@@ -20,14 +20,14 @@ class PlainOptions:
     """Options of plain RQ jobs, each as the option of `rq worker` of this name. None is RQ's default.
 
     Attributes:
-        mode: Where they run, if at all.
+        mode: Process in which plain jobs run, if any.
         name: Name of RQ's worker; None for a unique one.
         serializer: Dotted path, or `json` or `pickle`.
         job_class: Dotted path.
         exception_handlers: Dotted paths, the first called first.
         disable_default_exception_handler: Only `exception_handlers` are called for failed jobs.
         with_scheduler: Enqueue scheduled jobs when they are due.
-        worker_ttl: Seconds after which RQ's tools take a silent worker for dead.
+        worker_ttl: Seconds after which RQ's tools regard a silent worker as dead.
         results_ttl: Seconds for which results are kept, where the job does not say.
         maintenance_interval: Seconds between two clean-ups of RQ's registries.
         job_monitoring_interval: Seconds between two heartbeats of a running job.
@@ -53,14 +53,14 @@ class WorkOptions:
     Attributes:
         queues: Names of the queues, the most urgent first.
         processes: Number of worker processes.
-        prefetch: Jobs that a process takes at a time; None: as many as it is about to run.
+        prefetch: Number of jobs that a process fetches at a time; None: as many as it is about to run.
         concurrency: `async def` jobs that a process runs at once.
         grace_seconds: Grace period of jobs that run when the worker gets the signal to stop.
         max_jobs: Jobs after which a process is replaced; None for no limit.
         max_memory_mb: Resident megabytes above which a process is replaced; None for no limit.
         max_idle_seconds: Seconds without a job after which a process ends; None for no limit.
         burst: End when the queues are empty.
-        metrics_host, metrics_port: Where to serve HTTP for machines; port 0 for nowhere.
+        metrics_host, metrics_port: Address of the HTTP server for metrics and probes; port 0 for none.
         plain: Options of plain RQ jobs.
     """
 

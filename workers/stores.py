@@ -178,7 +178,7 @@ def wait_for(settings: Settings, waits: Callable[[str | None], None]) -> None:
     """Wait until both stores answer; one log line reports that they do not, and one that they do.
 
     Args:
-        settings: Where they are.
+        settings: Settings with the URLs of both stores.
         waits: Called with the reason before each further attempt, and with None at the end.
 
     Raises:

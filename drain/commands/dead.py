@@ -134,7 +134,7 @@ def retry(settings: Settings, selection: Selection, *, yes: bool) -> None:
 @settings_options("database_url")
 @selection_options
 def discard(settings: Settings, selection: Selection, *, yes: bool) -> None:
-    """Delete dead jobs for good.
+    """Delete dead jobs permanently.
 
     Options combine: --queue and --job choose the jobs that have both.
 

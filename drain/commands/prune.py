@@ -36,7 +36,7 @@ _STATEMENT_SECONDS = 600
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @as_json_option
 def prune(settings: Settings, *, keep_days: int, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Drop old days of finished jobs for good, without archiving them.
+    """Drop old days of finished jobs without archiving them.
 
     Today and the --keep-days days before it stay, by UTC: with 1, today and
     yesterday. Dead jobs stay until a person decides. `drain run --keep-days` does
@@ -65,8 +65,8 @@ def _confirm(days: list[Dropped], *, yes: bool) -> None:
         return
     extent = f"{count(len(days), 'day')} with {count(sum(day.jobs for day in days), 'finished job')}"
     if not sys.stdin.isatty():
-        raise DrainError(f"{extent} would be dropped for good; confirm with --yes, or look with --dry-run")
-    click.confirm(f"drop {extent}, from {days[0].date} to {days[-1].date}, for good?", abort=True)
+        raise DrainError(f"{extent} would be dropped permanently; confirm with --yes, or look with --dry-run")
+    click.confirm(f"drop {extent}, from {days[0].date} to {days[-1].date}, permanently?", abort=True)
 
 
 def _by_day(dropped: Iterable[Dropped]) -> Iterator[Dropped]:

@@ -19,14 +19,14 @@ from drain.wording import count
     "--take-over",
     type=click.UUID,
     metavar="INSTALLATION",
-    help="Take over namespace and queues in Redis from this database, which is gone for good.",
+    help="Take over namespace and queues in Redis from this database, which no longer exists.",
 )
 @click.option(
     "--keep-days",
     type=click.IntRange(1, 36_500),
     envvar="DRAIN_KEEP_DAYS",
     show_envvar=True,
-    help="Number of days of finished jobs to keep before today, by UTC; older days are dropped for good. By default "
+    help="Number of days of finished jobs to keep before today, by UTC; older days are dropped permanently. By default "
     "all days are kept.",
 )
 @click.option(

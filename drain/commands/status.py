@@ -32,7 +32,7 @@ from drain.terminal.commandline import FiniteRange, as_json_option, settings_opt
 def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) -> None:
     """Show how many jobs are in each state, the leader, and the workers of each queue.
 
-    A job is staged until the enqueuer takes it; then in flight: queued (waits for a worker), running (claimed by a
+    A job is staged until the enqueuer moves it; then in flight: queued (waits for a worker), running (claimed by a
     worker) or retrying (waits for its next attempt); at last finished or dead. A queue with jobs and without a worker
     is marked "none". Without Redis the workers are unknown ("?"; null in JSON).
 

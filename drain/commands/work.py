@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 @click.option(
     "--prefetch",
     type=click.IntRange(1, 1000),
-    help="Number of jobs that a process takes at a time; by default as many as it is about to run.",
+    help="Number of jobs that a process fetches at a time; by default as many as it is about to run.",
 )
 @click.option(
     "--concurrency",

@@ -21,7 +21,7 @@ Connection = psycopg.Connection[Any]
 # Setting of all sessions. Our statements find few rows each, and none is worth compiling; but where statistics are
 # missing or old, a server with JIT, as packages have it, compiles them: measured, 0.4 to 1.4 s for each statement.
 _NEVER_COMPILE = {"jit": "off"}
-# SQLSTATEs of a server that ends a session or a transaction by a timeout, or takes no writes for now. For psycopg
+# SQLSTATEs of a server that ends a session or a transaction by a timeout, or accepts no writes for now. For psycopg
 # these are no OperationalErrors.
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 
@@ -144,7 +144,7 @@ def reachable(database_url: str) -> Iterator[None]:
     """Turn psycopg's errors of a lost, refused or timed-out connection into an error of one line.
 
     Raises:
-        UnavailableError: In place of psycopg's own error; also for a server that takes no writes for now.
+        UnavailableError: In place of psycopg's own error; also for a server that accepts no writes for now.
     """
     try:
         yield

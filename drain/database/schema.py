@@ -116,7 +116,7 @@ def install(database_url: str) -> int:
     Raises:
         UnavailableError: The database cannot be reached.
         SchemaError: The database has a newer schema, or another owner's tables under our names, or an encoding that
-            checks nothing; it takes no writes; its tables are in use; or the role may not create or change them.
+            checks nothing; it accepts no writes; its tables are in use; or the role may not create or change them.
     """
     connection = postgres.connect(database_url, "drain init")
     with (
@@ -225,7 +225,7 @@ def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
         ) from None
     except errors.ReadOnlySqlTransaction:
         raise SchemaError(
-            f"the database takes no writes, as a standby or by its settings; {otherwise}"
+            f"the database accepts no writes, as a standby or by its settings; {otherwise}"
         ) from None
 
 

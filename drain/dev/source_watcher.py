@@ -36,7 +36,7 @@ class SourceWatcher:
         modules: Names of modules; the directories of modules that lie elsewhere are watched too.
 
     Attributes:
-        complete: Whether all of `directory` is watched.
+        complete: True if all of `directory` is watched.
     """
 
     def __init__(self, directory: Path, modules: Iterable[str]) -> None:

@@ -81,7 +81,7 @@ class EmbeddedRedis(GuardedServer):
         self.run([self.binary, *options])
 
     def answers(self) -> bool:
-        """Connect to the server; returns True once it has loaded its data and serves them."""
+        """Connect to the server; returns True once it, and no other server, serves its loaded data."""
         info = self._info()
         return info.get("process_id") == self.pid and not info.get("loading")
 

@@ -135,7 +135,7 @@ class Batches:
         return 0 if postgres.fails_for_any_row(error) else len(self._rows)
 
     def _bury_row(self, explanation: str) -> Batch:
-        """Move the only row of the failed batch to `dead_jobs`, or pass it over for good if that fails too."""
+        """Move the only row of the failed batch to `dead_jobs`, or pass it over in this term if that fails too."""
         (row,) = self._rows
         log.error("job %d cannot be moved: %s", row.id, explanation, extra={"event": "unreadable"})
         try:

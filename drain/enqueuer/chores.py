@@ -23,11 +23,11 @@ class Chore(ABC):
 
     Attributes:
         pause_seconds: Shortest time between two pieces of work.
-        goes_on: Whether a piece that did something is followed by the next one without that pause.
+        goes_on: True if a piece that did something is followed by the next one without that pause.
         in_use: Errors that mean that others use the table: the next piece is tried after the pause.
         refused_text: Warning, without the reason, about a database that refuses the chore. It is logged once.
         refused_event: Event of that warning.
-        gives_up: Whether the chore is not tried again after a refusal.
+        gives_up: True if the chore is not tried again after a refusal.
     """
 
     pause_seconds: ClassVar[float]

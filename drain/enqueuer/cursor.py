@@ -65,11 +65,11 @@ class ScanCursor:
         self._was_slow = False
 
     def sweep_is_due(self) -> bool:
-        """Tell if the next scan should begin at the start of the range."""
+        """Return True if the next scan should begin at the start of the range."""
         return self._has_caught_up or self._sweeps.is_due()
 
     def steps_over_many(self) -> bool:
-        """Tell if the next scan is a sweep and the last sweep was slow: it stepped over rows that it cannot return."""
+        """Return True if the next scan is a sweep and the last sweep was slow: it stepped over many dead rows."""
         return self._has_caught_up and self._was_slow
 
     def advance(self, scan: Scan) -> None:

@@ -65,7 +65,7 @@ class DueRows:
         alive: Called between statements.
 
     Attributes:
-        awaits_bulk: Whether patient rows are left unread: a transaction that stages more of them by the million is
+        awaits_bulk: True if patient rows are left unread: a transaction that stages more of them by the million is
             open, and scans would step over its rows.
     """
 

@@ -50,7 +50,7 @@ class Enqueuer:
 
     Args:
         connection: The one that holds the lock, in autocommit mode.
-        redis: Where to push.
+        redis: The producer that pushes.
         state: Numbers that the last leader has recorded.
         forward_queues: Names of the queues in forward mode.
         batch_size: Upper bound of the rows of one transaction.

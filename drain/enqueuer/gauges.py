@@ -21,7 +21,7 @@ class Gauges:
     """Measures in each term of a process as leader; a queue that it has seen once keeps its gauges.
 
     Args:
-        redis: Where the queues are.
+        redis: The producer for the Redis that has the queues.
     """
 
     def __init__(self, redis: Producer) -> None:

@@ -46,7 +46,7 @@ class LostDeliveries:
     """Finds lost deliveries by what Redis holds.
 
     Args:
-        redis: Where they were pushed.
+        redis: The producer for the Redis to which the deliveries were pushed.
         deliveries: Delivery numbers of the leader.
         oldest: Finds the oldest unclaimed delivery of each queue.
         lost_after_seconds: Time for which a delivery may be in no list and not claimed.
@@ -89,7 +89,7 @@ class LostDeliveries:
                 continue
             suspicion = suspicions.get(queue)
             if suspicion is None or delivery > suspicion.up_to:
-                suspicion = self._suspect(delivery, lowest[queue], now)
+                suspicion = self._suspicion(delivery, lowest[queue], now)
                 if suspicion is not None:
                     self._suspicions[queue] = suspicion
             elif now - suspicion.since < self._lost_after_seconds:
@@ -98,7 +98,7 @@ class LostDeliveries:
                 overdue.append(Overdue(queue, delivery, suspicion.up_to))
         return overdue
 
-    def _suspect(self, delivery: int, lowest_listed: int | None, now: float) -> Suspicion | None:
+    def _suspicion(self, delivery: int, lowest_listed: int | None, now: float) -> Suspicion | None:
         """Suspicion of an unclaimed delivery that is below all numbers in its list; None if it may be in the list."""
         gone_up_to = self._deliveries.pushed_up_to if lowest_listed is None else lowest_listed - 1
         return Suspicion(gone_up_to, now) if delivery <= gone_up_to else None

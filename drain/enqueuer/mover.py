@@ -46,7 +46,7 @@ class Mover:
 
     Args:
         connection: The leader's, in the transaction of the batch.
-        redis: Where forwarded jobs are pushed.
+        redis: The producer that pushes forwarded jobs.
         deliveries: Whose numbers the moved rows get.
         forward_queues: Names of the queues in forward mode.
         alive: Called between statements.
@@ -78,7 +78,7 @@ class Mover:
         Raises:
             QueuesRefusedError: Redis has refused forwarded jobs; the transaction must be rolled back.
         """
-        failpoint(FailurePoint.TAKEN)
+        failpoint(FailurePoint.READ)
         expired = [row.id for row in rows if row.expired]
         moved = [row for row in rows if not row.expired and row.queue not in self._forward_queues]
         buried = staged.bury(self._connection, expired, "expired", _EXPIRED) if expired else 0
@@ -106,7 +106,7 @@ class Mover:
             return
         # Deleted before the push, in the same transaction: if another session has changed a row, the DELETE
         # fails, and nothing has been pushed.
-        staged.forward(self._connection, list(forward.deliveries))
+        staged.delete_forwarded(self._connection, list(forward.deliveries))
         failpoint(FailurePoint.FORWARDED)
         refused = self._redis.push_together(list(forward.deliveries.values()))
         if refused:

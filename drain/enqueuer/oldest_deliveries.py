@@ -6,7 +6,7 @@ the leader hands out numbers, each higher than the last, and a job that was clai
 under a new number. So each scan begins where the last one ended, queue by queue, and the leader knows the queues
 because it pushes to them.
 
-A scan of the whole index comes first, and every few minutes, in case a person has written to the table by hand.
+A scan of the whole index comes first, and every few minutes, in case a person has changed the table in SQL.
 """
 
 from __future__ import annotations

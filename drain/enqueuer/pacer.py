@@ -23,7 +23,7 @@ class Pacer:
         self._due_at = 0.0
 
     def is_due(self) -> bool:
-        """Tell if it is time for the next run; the first run is due at once."""
+        """Return True if it is time for the next run; the first run is due at once."""
         return monotonic() >= self._due_at
 
     def ran_for(self, seconds: float) -> None:

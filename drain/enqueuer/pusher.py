@@ -33,7 +33,7 @@ class Pusher:
     """Pushes batches of tracked jobs, one at a time.
 
     Args:
-        redis: Where to push.
+        redis: The producer that pushes.
         deliveries: Whose watermark rises with each push.
 
     Attributes:

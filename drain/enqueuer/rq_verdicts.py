@@ -1,6 +1,6 @@
 """Verdicts of RQ's own workers on deliveries that did not come back: jobs with one of these are dead.
 
-stopped      by RQ's stop-job command: a person wants the job to end for good
+stopped      by RQ's stop-job command: a person wants the job to end, and not to run again
 unreadable   the worker's serializer cannot read a call of ours; if all workers are configured alike, none can
 """
 
@@ -37,11 +37,11 @@ UNREADABLE = (
 
 @dataclass(slots=True)
 class RQVerdicts:
-    """Reads the verdicts on jobs that are about to be delivered again, and buries those that RQ has ended for good.
+    """Reads the verdicts on jobs that are about to be delivered again, and buries those that RQ will not run again.
 
     Attributes:
         connection: The leader's connection.
-        redis: Where the deliveries were pushed.
+        redis: The producer for the Redis to which the deliveries were pushed.
     """
 
     connection: Connection
@@ -50,7 +50,7 @@ class RQVerdicts:
     _unread: OrderedDict[int, int] = field(default_factory=OrderedDict)
 
     def bury(self, jobs: Sequence[Redelivered]) -> Collection[int]:
-        """Bury those of these jobs that RQ has ended for good, in the open transaction, which has locked them.
+        """Bury those of these jobs that RQ will not run again, in the open transaction, which has locked them.
 
         Returns:
             Ids of the jobs that are dead now.

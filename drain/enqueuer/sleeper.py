@@ -34,7 +34,10 @@ class Sleeper:
         self._nap = _FIRST_NAP_SECONDS
 
     def sleep(self, until: float) -> None:
-        """Sleep, unless a last batch finds something to do; at most until this time of `monotonic()`."""
+        """Drain once more, and sleep if there was nothing to do; at most until this time of `monotonic()`.
+
+        While a transaction that stages is open, this is a nap of at most 50 ms instead: others may not notify.
+        """
         connection = self._enqueuer.connection
         with leader.asleep(connection) as all_will_notify:
             if all_will_notify:

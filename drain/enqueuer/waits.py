@@ -69,7 +69,7 @@ class Waits:
         redelivery: It has lower bounds of the numbers of unclaimed deliveries.
 
     Attributes:
-        refused: Whether the role may not read the tables; then nothing is measured any more.
+        refused: True if the role may not read the tables; then nothing is measured any more.
     """
 
     def __init__(self, enqueuer: Enqueuer, redelivery: Redelivery) -> None:
@@ -81,6 +81,8 @@ class Waits:
 
     def measure(self) -> dict[str, float]:
         """Measure for how many seconds the oldest job of each queue has waited; queues without one are left out.
+
+        Empty, with one warning, if the role may not read the tables.
 
         Raises:
             psycopg.OperationalError: The database.

@@ -115,6 +115,7 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def setup(self) -> None:
             super().setup()
+            # Bounds the size of a request.
             self.head = self.rfile = _Head(self.rfile)  # type: ignore[arg-type, assignment]
 
         def version_string(self) -> str:

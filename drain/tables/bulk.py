@@ -161,7 +161,7 @@ def _drop_unused(connection: Connection, run_id: str) -> None:
 
 
 def broken_rule(error: errors.IntegrityError) -> str:
-    """Name the rule that a row breaks, in words: our constraints are named so."""
+    """Name the rule that a row breaks, in words: the name of the constraint, or the column that must not be null."""
     if error.diag.constraint_name:
         return error.diag.constraint_name.replace("_", " ")
     return f"{(error.diag.column_name or 'a column').replace('_', ' ')} must not be null"

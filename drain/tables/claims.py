@@ -276,7 +276,7 @@ FROM inflight_jobs WHERE id = %s AND fencing_token = %s AND NOT {NOT_CLAIMED}
 """
 
 
-def claimed(connection: Connection, job_id: int, token: int, limits: Mapping[str, Limits]) -> Claim | None:
+def read_claim(connection: Connection, job_id: int, token: int, limits: Mapping[str, Limits]) -> Claim | None:
     """Read a claim that was made before; None unless it is still the current one and has no recorded outcome."""
     row = connection.execute(READ_CLAIM, (job_id, token), binary=True).fetchone()
     return None if row is None else _claim_of(row, limits)

@@ -55,7 +55,7 @@ class QueueCounts:
         oldest_unclaimed_seconds: Age of that wait. A later attempt waits since the last one began or failed.
         dead: Jobs that were given up.
         failing: Five of its jobs have failed since its last finish, and some of them wait to be tried again.
-        workers: Number of live workers that take its jobs; None while Redis has not been asked.
+        workers: Number of live workers that run its jobs; None while Redis has not been asked.
         redis_depth: Number of ids in its Redis list, with those of plain RQ jobs and of other databases; None while
             Redis has not been asked.
     """
@@ -76,7 +76,7 @@ class QueueCounts:
 
     @property
     def is_unattended(self) -> bool:
-        """True if jobs wait, or will be tried again, and no worker takes them."""
+        """True if jobs wait, or will be tried again, and no worker runs them."""
         return self.workers == 0 and self.staged - self.scheduled + self.queued + self.retrying > 0
 
 

@@ -78,5 +78,5 @@ def revive(connection: Connection, selection: Selection) -> int:
 
 
 def discard(connection: Connection, selection: Selection) -> int:
-    """Delete dead jobs for good; returns their number."""
+    """Delete dead jobs permanently; returns their number."""
     return connection.execute(DISCARD, selection.parameters()).rowcount

@@ -163,7 +163,7 @@ def count_jobs(connection: Connection, day: Day) -> int:
 
 
 def dropped_up_to(connection: Connection) -> tuple[date | None, int]:
-    """Return the day before which days were dropped unarchived, and the highest id among their jobs."""
+    """Return the day before which days were dropped unarchived, and their highest id; None and 0 if none was."""
     before, up_to = fetch_one(connection, _DROPPED)
     return before, int(up_to or 0)
 

@@ -27,7 +27,7 @@ def record_leader(connection: Connection, leader: str) -> Progress:
 
 
 def installation(connection: Connection) -> UUID:
-    """Read the installation: the id that tells this database's jobs from those of any other."""
+    """Read the installation: the id that distinguishes this database's jobs from those of any other."""
     row: tuple[UUID] | None = connection.execute(
         "SELECT installation FROM drain_state WHERE only_row"
     ).fetchone()
@@ -53,7 +53,7 @@ def progress(connection: Connection) -> Progress:
 def record_progress(connection: Connection, last_delivery: int, pushed_up_to: int) -> None:
     """Record the last delivery number, and the number up to which all have been pushed.
 
-    Takes effect at once and for good, also when the transaction around it is rolled back.
+    Takes effect at once, and is not undone when the transaction around it is rolled back.
     """
     connection.execute(
         "SELECT setval('drain_last_delivery'::regclass, %s::bigint), "

@@ -99,7 +99,7 @@ def finish_many(connection: Connection, claims: Sequence[Claim]) -> set[int]:
 
 
 def are_finished(connection: Connection, ids: Sequence[int]) -> dict[int, bool]:
-    """Tell finished jobs from those in flight: True if finished within the last day, under any token; by id."""
+    """Look jobs up by id: True if finished within the last day, under any token; False if in flight."""
     return dict(connection.execute(ARE_FINISHED, {"ids": id_array(ids)}).fetchall())
 
 

@@ -132,13 +132,13 @@ def read_due(
 
 
 MOVE = f"""
-WITH taken AS (
+WITH moved AS (
     DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB}
 ), numbered AS (
     SELECT * FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS batch (id, position)
 )
 INSERT INTO inflight_jobs ({JOB}, delivery)
-SELECT {JOB}, %(last_delivery)s + position FROM taken JOIN numbered USING (id)
+SELECT {JOB}, %(last_delivery)s + position FROM moved JOIN numbered USING (id)
 """
 
 
@@ -162,7 +162,7 @@ READ_FORWARDABLE = """
 SELECT id, queue, job_name, job_args::text, job_kwargs::text, timeout_seconds
 FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])
 """
-FORWARD = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"
+DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"
 
 
 def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forwardable]:
@@ -172,12 +172,12 @@ def read_forwardable(connection: Connection, ids: Sequence[int]) -> list[Forward
     return [rows[id_] for id_ in ids]
 
 
-def forward(connection: Connection, ids: Sequence[int]) -> None:
-    """Delete exactly these staged rows.
+def delete_forwarded(connection: Connection, ids: Sequence[int]) -> None:
+    """Delete exactly these staged rows, whose jobs go to Redis alone.
 
     The caller pushes the jobs before it commits: a crash in between leaves the rows where they were.
     """
-    connection.execute(FORWARD, (id_array(ids),))
+    connection.execute(DELETE_FORWARDED, (id_array(ids),))
 
 
 BURY = f"""

@@ -115,7 +115,7 @@ class Consumer(RedisConnection):
         failed job of RQ's instead. The hashes of tracked jobs are deleted, but for those that RQ jobs depend on.
 
         Returns:
-            The plain jobs, which are to be run, and the deliveries of tracked jobs that RQ jobs depend on.
+            The plain jobs, which the caller must run, and the deliveries of tracked jobs that RQ jobs depend on.
         """
         if not unclaimed:
             return [], []

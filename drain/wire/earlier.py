@@ -78,7 +78,7 @@ class EarlierDeliveries:
 
 
 def hold_dependents(client: redis.Redis, rq_id: str) -> None:
-    """Keep RQ from releasing the dependents of a delivery that RQ takes for finished, though its job will run again.
+    """Keep RQ from releasing the dependents of a delivery that RQ regards as finished, though its job will run again.
 
     Raises:
         redis.RedisError: Redis does not answer.

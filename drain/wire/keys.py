@@ -37,8 +37,8 @@ job-drain's own:
                             namespace has this key
     drain:owners:nothing    never exists: a worker blocks on it while there is no list to wait for
     drain:dependents:<rq id>
-                            set of RQ job ids: dependents of a delivery that RQ takes for finished, though its job
-                            will be tried again
+                            set of RQ job ids: dependents of a delivery that RQ regards as finished, though its
+                            job will be tried again
 
 The Lua scripts spell the same names.
 """

@@ -34,7 +34,7 @@ class Owner(NamedTuple):
     Attributes:
         installation: UUID of the database, which no other one has; "" where an older version wrote none.
         label: Database and server, for people.
-        recovers: Whether deliveries may be missing from this Redis.
+        recovers: True if deliveries may be missing from this Redis.
     """
 
     installation: str
@@ -126,8 +126,8 @@ class Ownership:
     def take_over(self, installation: str) -> int:
         """Forget that an installation feeds the namespace and any queues; returns how many of these it fed."""
         with reachable(self._where):
-            taken: Any = self._take_over(args=[installation, self.key, self.installation, self.label])
-        return int(taken)
+            forgotten: Any = self._take_over(args=[installation, self.key, self.installation, self.label])
+        return int(forgotten)
 
     def require_ours(self, text: bytes) -> None:
         """Raise if a script answers with the text of another database that feeds the namespace.

@@ -61,8 +61,8 @@ class Producer(QueueReader):
     def push(self, deliveries: Iterable[Delivery]) -> Counter[str]:
         """Write the jobs and append them to their queues' lists, in the given order within a queue.
 
-        When this returns, Redis has taken all of them, but for those of queues that are refused: the key is no list,
-        or another database feeds the queue. When it raises, Redis may have taken some: pushing them again is harmless
+        When this returns, Redis has stored all of them, but for those of queues that are refused: the key is no list,
+        or another database feeds the queue. When it raises, Redis may have stored some: pushing them again is harmless
         for tracked jobs, and at least once for forwarded ones.
 
         Returns:
@@ -83,14 +83,14 @@ class Producer(QueueReader):
     def push_together(self, deliveries: Sequence[Delivery]) -> list[str]:
         """Write and append jobs in one call: all of them or none.
 
-        When this raises because Redis refused, none has been taken; when no answer came, all or none.
+        When this raises because Redis refused, none has been stored; when no answer came, all or none.
 
         Args:
             deliveries: At most `JOBS_PER_CALL`.
 
         Returns:
             Names of the queues whose key is no list, or that another database feeds. If there are any, none of the
-            jobs has been taken.
+            jobs has been stored.
 
         Raises:
             OwnedByAnotherError: Another database feeds the namespace; nothing is pushed.

@@ -42,7 +42,7 @@ class QueueReader(RedisConnection):
         return {queue_of(key.decode(errors="replace")) for key in keys}
 
     def workers(self, queues: Sequence[str]) -> dict[str, int]:
-        """Count the live workers of each queue that take tracked jobs: `drain work` and `rq worker` alike."""
+        """Count the live workers of each queue that run tracked jobs: `drain work` and `rq worker` alike."""
         with reachable(self.where):
             return count_workers(self._redis, queues)
 
@@ -55,7 +55,7 @@ class QueueReader(RedisConnection):
         """Return for each queue the delivery number that the next worker pops; one round trip for all.
 
         None if the list holds no delivery of ours. 0 if the number is unknown: the key is no list, or the head of the
-        list holds so many jobs of others that ours may be behind them. Numbers above `up_to` are not ours.
+        list holds only jobs of others, and ours may be behind them. Numbers above `up_to` are not ours.
         """
         heads = self._of_each(queues, lambda pipeline, key: pipeline.lrange(key, 0, _LOOK_AHEAD - 1))
         return {queue: self._lowest(head, up_to) for queue, head in zip(queues, heads, strict=True)}

@@ -63,7 +63,7 @@ class Strangers:
             queue: Name of the queue.
             ours: Pattern of the RQ ids of our tracked jobs.
             installation: UUID of our database.
-            only_tracked: Whether only tracked jobs run in the queue.
+            only_tracked: True if only tracked jobs run in the queue.
 
         Returns:
             Deliveries of ours under an older namespace, popped from the list, with their job ids; and whether only
@@ -90,7 +90,7 @@ class Strangers:
             self._reports.foreign(queue, foreign[0], jobs[foreign[0]])
         for action in ("refuse", "drop"):
             self._reports.removed(queue, [rq_id for rq_id in done if actions[rq_id] == action], action)
-        popped = [(rq_id, jobs[rq_id].job_id) for rq_id in done if actions[rq_id] == "take"]
+        popped = [(rq_id, jobs[rq_id].job_id) for rq_id in done if actions[rq_id] == "pop"]
         return popped, bool(foreign) and is_foreign
 
     def refuse(self, queue: str, rq_id: bytes) -> None:
@@ -185,7 +185,7 @@ def _shown(rq_id: bytes) -> str:
 def _action(kind: Kind, *, only_tracked: bool) -> str:
     """Choose an action of `remove_strangers.lua`; "" leaves the id where it is."""
     if kind is Kind.OURS:
-        return "take"
+        return "pop"
     if not only_tracked:
         return ""
     return {Kind.PLAIN: "refuse", Kind.GONE: "drop"}.get(kind, "")

@@ -26,7 +26,7 @@ class Waiter:
 
     Args:
         redis_url: URL of the Redis.
-        where: The same for people.
+        where: Address of that Redis, for people; without a password.
         sources: Lists to wait for.
         others: Connection that ends the wait, since the waiting one is blocked.
     """

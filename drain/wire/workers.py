@@ -4,8 +4,8 @@ Stock `rq worker`s and the processes of `drain work` register alike: a key in a 
 hash under that key that expires some time after the last heartbeat (8 minutes for `rq worker`, 2 for `drain work`).
 The sets are cleaned up only now and then, so the hash decides.
 
-A process of `drain work` may register two workers: `<name>.tracked` takes tracked jobs, and its companion `<name>`
-takes plain RQ jobs only.
+A process of `drain work` may register two workers: `<name>.tracked` runs tracked jobs, and its companion `<name>`
+runs plain RQ jobs only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXECUTION_SECONDS = 120
 
 
 def count_workers(client: redis.Redis, queues: Sequence[str]) -> dict[str, int]:
-    """Count the live workers of each queue that take tracked jobs; two round trips for all queues.
+    """Count the live workers of each queue that run tracked jobs; two round trips for all queues.
 
     Raises:
         redis.RedisError: Redis does not answer.

@@ -39,7 +39,7 @@ def connect(database_url: str, application_name: str) -> Iterator[Connection]:
 
 
 def schema_of(connection: Connection, statement: str) -> pa.Schema:
-    """Ask for the Arrow schema of a statement's rows."""
+    """Return the Arrow schema of a statement's rows, without executing the statement."""
     with connection.cursor() as cursor:
         return cursor.adbc_execute_schema(statement)
 

@@ -64,8 +64,8 @@ def plots(report: Report) -> list[Plot]:
     starts = _starts(report)
     waiting = _lines(report, starts, lambda period: period.done.waiting)
     processing = _lines(report, starts, lambda period: period.done.processing)
-    finished = _bars(_by_queue(report), starts, report)
-    dead = _bars(_by_reason(report), starts, report)
+    finished = _bars(_finished_by_queue(report), starts, report)
+    dead = _bars(_dead_by_reason(report), starts, report)
     return [
         Plot("Throughput", f"jobs finished per {report.per}, by queue", finished),
         Plot("Waiting time", "from due to claimed, of jobs that were claimed once; percentiles", waiting),
@@ -92,7 +92,7 @@ class _Series:
     values: Counter[datetime]
 
 
-def _by_queue(report: Report) -> list[_Series]:
+def _finished_by_queue(report: Report) -> list[_Series]:
     totals: Counter[str] = Counter()
     for job in report.jobs:
         totals[job.queue or ""] += job.done.finished
@@ -105,12 +105,12 @@ def _by_queue(report: Report) -> list[_Series]:
     return [*series, _Series("other queues", _REST, rest)] if +rest else series
 
 
-def _by_reason(report: Report) -> list[_Series]:
+def _dead_by_reason(report: Report) -> list[_Series]:
     reasons = sorted(report.total.dead, key=lambda reason: -report.total.dead[reason])
-    return [_Series(reason, _colour(reason), _dead(report.periods, reason)) for reason in reasons]
+    return [_Series(reason, _colour_of(reason), _dead(report.periods, reason)) for reason in reasons]
 
 
-def _colour(reason: str) -> str:
+def _colour_of(reason: str) -> str:
     return _REASONS.get(reason, _COLOURS[2])
 
 

@@ -189,7 +189,7 @@ ENQUEUERS: dict[FailurePoint, Callable[[System], set[int]]] = {
     FailurePoint.LEADING: some_jobs,
     FailurePoint.RECOVERED: some_jobs,
     FailurePoint.MATURED: one_that_has_come_due,
-    FailurePoint.TAKEN: some_jobs,
+    FailurePoint.READ: some_jobs,
     FailurePoint.MOVED: some_jobs,
     FailurePoint.COMMITTED: some_jobs,
     FailurePoint.PUSHED_A_SLICE: some_jobs,

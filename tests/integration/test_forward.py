@@ -101,7 +101,7 @@ def test_a_row_that_could_not_be_deleted_was_not_pushed(
     def refuse(*_: object) -> None:
         raise psycopg.OperationalError("the server is gone")
 
-    monkeypatch.setattr(staged, "forward", refuse)
+    monkeypatch.setattr(staged, "delete_forwarded", refuse)
     with pytest.raises(psycopg.OperationalError):
         drain(database_url, redis_url)
 

@@ -276,7 +276,7 @@ def test_prune_shows_refuses_without_a_word_and_drops(database_url: str, days: d
     refused = prune(database_url, "--keep-days", "2")
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr == (
-        "Error: 2 days with 6 finished jobs would be dropped for good; confirm with --yes, or look with --dry-run\n"
+        "Error: 2 days with 6 finished jobs would be dropped permanently; confirm with --yes, or look with --dry-run\n"
     )
     assert kept(database_url, days) == list(days)
 
@@ -297,5 +297,7 @@ def test_prune_asks_on_a_terminal(
 ) -> None:
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     asked = prune(database_url, "--keep-days", "1", answer=answer)
-    assert f"drop 3 days with 9 finished jobs, from {days[4]} to {days[2]}, for good? [y/N]" in asked.output
+    assert (
+        f"drop 3 days with 9 finished jobs, from {days[4]} to {days[2]}, permanently? [y/N]" in asked.output
+    )
     assert kept(database_url, days) == left

@@ -240,7 +240,7 @@ def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the
         assert [row.id for row in staged.read_due(leader, 10, skip_locked=True)] == ids
         assert [row.job_args for row in staged.read_forwardable(leader, ids)] == ["[1]", "[2]"]
         assert staged.bury(leader, ids[:1], "unreadable", "x") == 1
-        staged.forward(leader, ids[1:])
+        staged.delete_forwarded(leader, ids[1:])
         assert finished.make_days(leader, 3) == 1
         assert finished.drop_old_day(leader, 1) is None
         emptied = [
@@ -317,7 +317,7 @@ def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Pla
         assert len(leases.extend_many(worker, held)) == 3
         assert len(leases.release(worker, [held[0].id], [held[0].fencing_token])) == 1
         assert claims.left_to_claim(worker, ids) == {held[0].id}
-        assert claims.claimed(worker, held[1].id, held[1].fencing_token, {}) is not None
+        assert claims.read_claim(worker, held[1].id, held[1].fencing_token, {}) is not None
         assert outcomes.finish_many(worker, held[1:]) == set(ids[1:])
         assert outcomes.is_finished(worker, held[1].id, held[1].fencing_token)
 

@@ -173,7 +173,7 @@ def test_a_database_that_takes_no_writes_is_told_of_on_one_line(
     empty_database_url: str, database_url: str
 ) -> None:
     setting = "options=-cdefault_transaction_read_only%3Don"
-    with pytest.raises(SchemaError, match="takes no writes") as caught:
+    with pytest.raises(SchemaError, match="accepts no writes") as caught:
         schema.install(f"{empty_database_url}&{setting}")
 
     assert "\n" not in str(caught.value)

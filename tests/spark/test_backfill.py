@@ -258,7 +258,7 @@ def test_the_jobs_come_due_at_the_rate_that_is_asked_for(
         ),
         ("{}", ["--args", "id", "--register", "json:loads"], 1, "'json:loads' is no data source"),
         ("{}", ["--args", "id", "--where", " "], 2, "--where is empty"),
-        ("{}x", ["--args", "id"], 1, "cannot tell the format of"),
+        ("{}x", ["--args", "id"], 1, "cannot detect the format of"),
         ("nothing.parquet", ["--args", "id"], 1, "Path does not exist"),
         ("nope:nothing", ["--args", "id"], 1, "nope"),
         (

@@ -196,7 +196,7 @@ def test_an_archive_that_is_not_there_is_mentioned(database_url: str, audit: Aud
         ([], [], 1, "the list of expected jobs is empty"),
         ([1], ["--key", "nope"], 1, "the list has no column 'nope'; it has id"),
         ("nothing.parquet", [], 1, "Path does not exist"),
-        ("nothing", [], 1, "cannot tell the format of 'nothing'"),
+        ("nothing", [], 1, "cannot detect the format of 'nothing'"),
     ],
 )
 def test_a_list_that_cannot_be_used_is_one_clear_line(

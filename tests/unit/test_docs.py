@@ -82,7 +82,7 @@ def events() -> set[str]:
     for room in ("drain", "workers", "pipeline"):
         for path in (ROOT / room).rglob("*.py"):
             for name in re.findall(
-                r'(?:"event": f?|_extra\(|refused_event = )"([^"]+)"', path.read_text(encoding="utf-8")
+                r'(?:"event": f?|_extra\(|_event = )"([^"]+)"', path.read_text(encoding="utf-8")
             ):
                 words = ("refused", "dropped") if name == "untracked_{word}" else ("",)
                 found |= {name.replace("{word}", word) for word in words}

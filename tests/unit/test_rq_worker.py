@@ -25,4 +25,4 @@ def test_the_worker_listens_again_whatever_it_heard(
     rq_worker.RQWorker._pubsub_exception_handler(worker, error, pubsub, None)
 
     assert broken_off == [True]
-    assert "cannot be heard" in caplog.text
+    assert "cannot be received" in caplog.text

@@ -7,7 +7,7 @@ In the order in which a job passes:
     session       the SQLAlchemy session of that transaction
     connection    the psycopg connection of that transaction, and of the next job's
 
-What always holds here: a transaction of a job commits once, with the job's finish, or not at all. A job whose lease
-another worker has taken cannot commit. The transaction belongs to the process that began it. Nothing here is imported
+What always holds here: a transaction of a job commits once, with the job's finish, or not at all. A job that
+another worker has claimed cannot commit. The transaction belongs to the process that began it. Nothing here is imported
 or opened for a job that asks for nothing.
 """

@@ -28,7 +28,7 @@ class JobConnection(psycopg.Connection[Any]):
     """Commits with the finish of a job, and at no other time.
 
     Attributes:
-        finishing: The attempt whose job is finished by the next commit; None while there is to be no commit.
+        finishing: The attempt whose job is finished by the next commit; None while no commit is allowed.
     """
 
     finishing: Attempt | None = None
@@ -56,7 +56,7 @@ class JobConnection(psycopg.Connection[Any]):
         """Finish the job, and commit that together with what has been written: both, or neither.
 
         Raises:
-            LeaseLostError: Somebody else has claimed the job; everything is rolled back.
+            LeaseLostError: Another worker has claimed the job; everything is rolled back.
             TransactionError: The block of the transaction has not ended; or the job is finished already; or a savepoint
                 or a pipeline is still open.
         """
@@ -143,7 +143,7 @@ def too_early() -> TransactionError:
     """Return the error of a job that begins or commits by itself."""
     return TransactionError(
         "the transaction of a job begins and commits by itself, together with the job's finish; use begin_nested(), or "
-        "psycopg's transaction(), for savepoints, and a session of your own for what is to be committed earlier"
+        "psycopg's transaction(), for savepoints, and a session of your own for what must be committed earlier"
     )
 
 

@@ -23,7 +23,7 @@ class Attempt:
         claim: The claim.
         asked_at: When the claim was asked for, by the monotonic clock.
         watcher: Extends the lease, and interrupts the job when its time is over.
-        database_url: Where the job is.
+        database_url: URL of the job's database.
 
     Attributes:
         claim: The claim.
@@ -31,7 +31,7 @@ class Attempt:
         options: Of the registration; the defaults if there is none.
         lease: Lease of the claim.
         interruption: When and why the running job is interrupted.
-        database_url: Where the job is, and where its `transaction()` is executed.
+        database_url: URL of the job's database, in which its `transaction()` is executed.
         finished: The job's `transaction()` has committed.
         in_transaction: The job's `transaction()` is open, or was thrown away without having been ended.
     """
@@ -67,7 +67,7 @@ class CurrentJob:
         id: Its id in the tables.
         name: The name that it was staged under.
         queue: Its queue.
-        tag: Where it was staged.
+        tag: Tag that it was staged with.
         context: JSON text of what its stager gave along; None if nothing.
         attempt: 1 for the first. Deferrals do not count.
         fencing_token: Grows with each claim. A store that keeps the highest one it has seen, and refuses

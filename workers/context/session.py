@@ -42,6 +42,6 @@ def session_of(database_url: str) -> Iterator[JobSession]:
             yield session
         except BaseException:
             # A refused commit, or a signal in the middle of anything, may leave the transaction open where the pool
-            # takes it for rolled back. Nothing of it may be left for the next session.
+            # believes it to be rolled back. Nothing of it may be left for the next session.
             session.invalidate()
             raise

@@ -6,8 +6,8 @@
         with drain.transaction() as session:
             session.execute(update(Order).where(Order.id == order_id).values(settled=True))
 
-The writes on that session and the job's finish are one commit: both, exactly once, or neither. A job whose lease
-another worker has taken cannot finish, so its writes are rolled back.
+The writes on that session and the job's finish are one commit: both, exactly once, or neither. A job that
+another worker has claimed cannot finish, so its writes are rolled back.
 
 The order of writes: first the session is flushed, then the finish is executed under the token of the claim, then both
 are committed. So a stale token is noticed before anything is durable. From the flush on, a refused heartbeat is no sign

@@ -75,7 +75,7 @@ class Decision:
     """The consequence of an attempt that has ended.
 
     Attributes:
-        word: What became of the job, once the statement has changed its row.
+        word: State of the job in one word, once the statement has changed its row.
         statement: Executed under the token of the claim; None if the row has been written already.
         values: Arguments of the statement beside the job's id and the token.
         log: Line that is logged once the row has changed.

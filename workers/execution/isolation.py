@@ -50,8 +50,8 @@ _DIES_WITH_ITS_PARENT = 1
 _LOOK_SECONDS = 0.02
 # Grace of a child after an order to end; then it is killed.
 _STOP_SECONDS = 5.0
-# First byte of an order, which the text of the error follows: the worker stops, the job is to be given up, or the
-# attempt is to end.
+# First byte of an order, which the text of the error follows: the worker stops, the job must be given up, or the
+# attempt must end.
 _STOP, _GIVE_UP, _END = b"sge"
 _ORDER_BYTES = 256
 
@@ -77,7 +77,9 @@ def run(attempt: Attempt) -> Outcome:
             pid = os.fork()
         except OSError as error:
             attempt.lease.ending = False
-            log.warning("no process for job %d, it waits a moment: %s", attempt.claim.id, error)
+            log.warning(
+                "no process can be started for job %d, which waits a moment: %s", attempt.claim.id, error
+            )
             return Deferred(_PAUSE_SECONDS)
         if pid == 0:
             _be_the_child(attempt, parent, writing, order)
@@ -152,7 +154,7 @@ def _be_the_child(attempt: Attempt, parent: int, writing: int, order: mmap.mmap)
         with suppress(Exception):
             sys.stdout.flush()
             sys.stderr.flush()
-        # Nothing of the parent's is to be tidied up here.
+        # Clean-up handlers of the parent must not run in the child.
         os._exit(code)
 
 

@@ -91,7 +91,7 @@ class AlreadyFinished:
     """The job is finished already: by its own transaction, or by the process that ran it.
 
     Attributes:
-        rest: What it did afterwards, which changes nothing about that.
+        rest: Outcome of its code after the finish, which changes nothing about the finish.
     """
 
     rest: Outcome
@@ -148,7 +148,7 @@ def _traceback(error: BaseException) -> str:
             while len(each.stack) > 1 and _is_of_the_alarm(each.stack[-1]):
                 each.stack.pop()
         return "".join(shown.format())
-    # TracebackException asks the error for texts and notes, and takes those of a SyntaxError for a place in a file.
+    # TracebackException asks the error for texts and notes, and reads those of a SyntaxError as a place in a file.
     except Exception as unprintable:  # noqa: BLE001
         lines = traceback.format_tb(trace)
         return "".join([*lines, f"(the rest cannot be shown: {type(unprintable).__name__})\n"])
@@ -181,7 +181,7 @@ def _chain(shown: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 
 def _text(ask: Callable[[], str], longest: int) -> str:
-    """Return a text of an error, whose class may raise anything when it is asked for it."""
+    """Return a text of an error, shortened to about `longest` characters; a note instead if its class raises."""
     try:
         return _storable(ask(), longest)
     except BaseException as unprintable:  # noqa: BLE001

@@ -46,8 +46,8 @@ class Recorder:
     another worker has claimed the job and nothing was changed.
 
     Attributes:
-        database: Where the jobs are. All methods raise UnavailableError when PostgreSQL stays away; the job is
-            redelivered then.
+        database: Connection to the database of the jobs. All methods raise UnavailableError when PostgreSQL stays away;
+            the job is redelivered then.
     """
 
     database: Database
@@ -138,7 +138,7 @@ def log_finished(finished: Sequence[tuple[Claim, float]], more: str = "") -> Non
 
     Args:
         finished: Each with the seconds that it took.
-        more: How to see the others, said only where they are not logged.
+        more: Advice on how to see the other lines, logged only while they are not.
     """
     is_verbose = log.isEnabledFor(logging.DEBUG)
     for claim, seconds in finished:

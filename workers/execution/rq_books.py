@@ -74,7 +74,7 @@ class RQBooks:
         """Add that the job of a delivery is dead.
 
         Returns:
-            Whether the entry was taken; if not, the delivery's hash must be deleted.
+            True if the entry was added; otherwise the caller must delete the delivery's hash.
         """
         if len(self._deaths) >= _MOST_WAITING:
             return False

@@ -157,7 +157,7 @@ class Journal:
         ]
 
     def is_overdue(self) -> bool:
-        """Tell if a job runs beyond the time at which its process must be killed."""
+        """Return True if a job runs beyond the time at which its process must be killed."""
         now = monotonic()
         return any(progress == _RUNNING and kill_at < now for *_, progress, kill_at in self._slots())
 

@@ -38,7 +38,7 @@ def recover(
     Args:
         journal: Journal of the process that has died; it is empty afterwards.
         settings: URLs of the stores, and the names of RQ's ids.
-        death: How the process ended, in words.
+        death: Description of the process' end.
         stopped: The supervisor killed the process because it did not stop in time: attempts that ran do not count.
         stores: State of the stores, to be updated.
         books: Notes for RQ; without them RQ's books are written at once, and no exception handler is called.
@@ -72,7 +72,9 @@ def recover(
 
 
 def _record(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) -> None:
-    claim = recorder.database.ask(lambda c: claims.claimed(c, entry.job_id, entry.token, registry.limits()))
+    claim = recorder.database.ask(
+        lambda c: claims.read_claim(c, entry.job_id, entry.token, registry.limits())
+    )
     # None: the process had recorded the outcome.
     if claim is None:
         return

@@ -54,7 +54,7 @@ class Database:
     """One connection, for one thread.
 
     Attributes:
-        url: Where the database is.
+        url: URL of the database.
         asks_first: A new connection is asked for its session and its schema before it is used. If not, the first
             statement answers both, and nothing is prepared before.
         connection: Opened when it is needed.

@@ -46,11 +46,11 @@ class Extender:
     """Extends leases, for one thread.
 
     Args:
-        database_url: Where the jobs are.
+        database_url: URL of the database of the jobs.
         stores: State of PostgreSQL, to which answers and failures are reported.
 
     Attributes:
-        ended: Nothing is to be extended any more.
+        ended: True once no lease may be extended any more.
     """
 
     def __init__(self, database_url: str, stores: Stores) -> None:

@@ -40,12 +40,12 @@ class Heartbeat:
     """Extends leases and interrupts jobs, from the first `wake_by` to `stop`.
 
     Args:
-        database_url: Where the jobs are.
+        database_url: URL of the database of the jobs.
         held: Returns the attempts whose leases are held now; called in the heartbeat's thread.
         stores: State of PostgreSQL, to which failures are reported; by default a state of its own.
 
     Attributes:
-        interrupting: Lock that is held while a job is being interrupted: a thread that has taken it is not.
+        interrupting: Lock that is held while a job is being interrupted: a thread that holds it is not interrupted.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ def _log_slow(watched: Watched) -> None:
     # The stack is of another thread, and may change while it is being read.
     with suppress(Exception):
         log.warning(
-            "job %d (%s) has been running for %.0f s; it is here:\n%s",
+            "job %d (%s) has been running for %.0f s; its stack:\n%s",
             claim.id,
             claim.job_name,
             monotonic() - running.began_at,

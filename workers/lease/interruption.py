@@ -28,7 +28,7 @@ class Watcher(Protocol):
     """The thread that interrupts jobs when their time is over.
 
     Attributes:
-        interrupting: Lock that is held while a job is being interrupted: a thread that has taken it is not.
+        interrupting: Lock that is held while a job is being interrupted: a thread that holds it is not interrupted.
     """
 
     interrupting: threading.Lock
@@ -47,8 +47,8 @@ class Interruption:
 
     Attributes:
         began_at: When the job began, by the monotonic clock; until then, when its claim was asked for.
-        due_at: When the job is to be interrupted next.
-        slow_at: When the stack of the job is to be logged.
+        due_at: When the job must be interrupted next.
+        slow_at: When the stack of the job must be logged.
         ordered: Exception that the worker wants to be raised in the job, whose time may not be over.
         stopped: The worker stops: the attempt does not count if it ends by raising.
         coroutine: Coroutine of the job, if it is an `async def`.
@@ -76,7 +76,7 @@ class Interruption:
 
         Args:
             interrupt: Interrupts the job, from any thread; None if nothing can.
-            after_seconds: When that is to be done for the first time, if the job is still running.
+            after_seconds: Seconds until the first interruption, if the job is still running then.
         """
         lease = self._lease
         claim = lease.claim
@@ -108,7 +108,7 @@ class Interruption:
                 self._interrupt()
 
     def cause(self) -> Exception | None:
-        """Return why the job is to be interrupted, if it is."""
+        """Return the error to raise in the job; None if there is no reason to interrupt it."""
         if self._lease.lost:
             return LeaseLostError("another worker has claimed the job; this attempt can finish nothing")
         seconds = self._lease.claim.timeout_seconds

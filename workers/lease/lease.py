@@ -2,7 +2,7 @@
 
 The lease is written by the claim, counted by the database's clock, and extended by the heartbeat, from the claim on
 until the outcome is recorded. If an extension is refused, another worker has claimed the job: `lost` says so, and the
-`interruption` of the attempt tells the job.
+`interruption` of the attempt interrupts the job.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Lease:
         beat_at: When the next extension is due, by the monotonic clock; NEVER once the lease is lost.
         extended_at: When the last extension was asked for, by the monotonic clock; the claim counts as one.
         expires_at: End of the lease by the database's clock, as far as is known.
-        let_go_at: When the job has run for so long that its lease is extended no more, by the monotonic clock.
-        ending: The outcome is being recorded, or the claim given back, or another process extends it: nothing is to be
-            extended, and a refused extension is no loss.
+        let_go_at: Time, by the monotonic clock, from which the lease of a job that runs for too long is not extended.
+        ending: The outcome is being recorded, or the claim given back, or another process extends it: this process
+            extends nothing, and a refused extension is no loss.
         lost: Another worker has claimed the job.
     """
 

@@ -70,7 +70,7 @@ class Channel:
             sleep(min(0.1, left))
 
     def end(self) -> None:
-        """Tell the other end that no further message comes."""
+        """Signal to the other end that no further message comes."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 

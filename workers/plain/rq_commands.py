@@ -48,7 +48,7 @@ class CommandListener(BaseWorker):
         if isinstance(exc, redis.ConnectionError):
             super()._pubsub_exception_handler(exc, pubsub, pubsub_thread)
             return
-        self.log.warning("Worker %s: RQ's commands cannot be heard, trying again: %r", self.name, exc)
+        self.log.warning("Worker %s: RQ's commands cannot be received, trying again: %r", self.name, exc)
         with suppress(Exception):
             pubsub.connection.disconnect()
         time.sleep(_LISTEN_AGAIN_SECONDS)

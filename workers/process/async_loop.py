@@ -39,30 +39,30 @@ class AsyncLoop:
         inbox = self._inbox
         while not self._shutdown.requested and len(inbox.running.async_jobs) < self._concurrency:
             try:
-                held = inbox.waiting_async.popleft()
+                job = inbox.waiting_async.popleft()
             except IndexError:
                 return
-            if held.lease.lost:
-                inbox.drop(held)
+            if job.lease.lost:
+                inbox.drop(job)
                 continue
-            inbox.running.begin_async(held)
-            task = asyncio.get_running_loop().create_task(self._run(held))
+            inbox.running.begin_async(job)
+            task = asyncio.get_running_loop().create_task(self._run(job))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _run(self, held: ClaimedJob) -> None:
+    async def _run(self, job: ClaimedJob) -> None:
         inbox = self._inbox
         began = monotonic()
-        inbox.note_begin(held, began)
+        inbox.note_begin(job, began)
         try:
-            result = await run_in_loop(held)
+            result = await run_in_loop(job)
         # No exception of a job may reach the event loop; an exception of the worker's own code ends the process.
         except BaseException as error:  # noqa: BLE001
-            inbox.running.end_async(held)
+            inbox.running.end_async(job)
             self._shutdown.fail(error)
             return
         # In this order: a process that stops waits for running jobs first, and then for outcomes.
-        inbox.add_outcome(held, result, monotonic() - began, self._concurrency)
-        inbox.running.end_async(held)
+        inbox.add_outcome(job, result, monotonic() - began, self._concurrency)
+        inbox.running.end_async(job)
         inbox.room_freed.notify()
         self._start_waiting()

@@ -54,7 +54,7 @@ class Claimer:
         self._loop = loop
         self._overtaken = overtaken
 
-    def claim(self, taken: Sequence[PoppedId]) -> None:
+    def claim(self, popped: Sequence[PoppedId]) -> None:
         """Claim the jobs of some deliveries, and let them run; a job that must run alone is claimed by its runner.
 
         Raises:
@@ -64,21 +64,21 @@ class Claimer:
         asked_at = monotonic()
         # A job that was delivered to this process twice runs once.
         known = self._inbox.claimed
-        ours = {each.job_id: each for each in taken if each.job_id is not None and each.job_id not in known}
+        ours = {each.job_id: each for each in popped if each.job_id is not None and each.job_id not in known}
         try:
             won = self._ask(ours) if ours else {}
             missing = [job_id for job_id in ours if job_id not in won]
             left = self._database.ask(lambda c: claims.left_to_claim(c, missing)) if missing else set()
         except BaseException:
             # Claims whose answer was lost expire; no other claim is affected.
-            self._consumer.give_back([(each.queue, each.rq_id) for each in taken])
+            self._consumer.give_back([(each.queue, each.rq_id) for each in popped])
             raise
         failpoint(FailurePoint.CLAIMED)
         waits_since = monotonic()
         items: list[Item] = []
         async_jobs: list[ClaimedJob] = []
         refused: list[PoppedId] = []
-        for each in taken:
+        for each in popped:
             claim = won.get(each.job_id) if each.job_id is not None else None
             if claim is not None and ours[claim.id] is each:
                 claimed = self._add(claim, each, asked_at, waits_since)
@@ -95,14 +95,14 @@ class Claimer:
         if refused:
             self._sort_out(refused, waits_since)
 
-    def _add(self, claim: Claim, taken: PoppedId, asked_at: float, waits_since: float) -> ClaimedJob:
-        slot = self._inbox.journal.add(claim.id, claim.fencing_token, taken.delivery)
+    def _add(self, claim: Claim, popped: PoppedId, asked_at: float, waits_since: float) -> ClaimedJob:
+        slot = self._inbox.journal.add(claim.id, claim.fencing_token, popped.delivery)
         added = ClaimedJob(
             claim,
             asked_at,
             self._heartbeat,
             self._database.url,
-            rq_id=taken.rq_id,
+            rq_id=popped.rq_id,
             slot=slot,
             waits_since=waits_since,
         )
@@ -112,7 +112,7 @@ class Claimer:
 
     def _sort_out(self, refused: Sequence[PoppedId], waits_since: float) -> None:
         """Accept plain RQ jobs whose ids look like ours, and remember deliveries that were overtaken."""
-        log.debug("%d jobs are not to be claimed: claimed, finished or not due", len(refused))
+        log.debug("%d jobs were not claimed: claimed by another worker, finished or not due", len(refused))
         plain, overtaken = self._consumer.sort_unclaimed(refused)
         self._inbox.accept([self._inbox.add_pending(each, waits_since) for each in plain], [])
         self._overtaken.add(overtaken)
@@ -122,10 +122,10 @@ class Claimer:
         queues: dict[str, list[int]] = {}
         # A repeated statement returns claims that this process already has. One of them may be the main thread's: the
         # jobs that it claims, or has claimed, are left to it.
-        pending = {item.taken.job_id for item in list(self._inbox.pending)}
-        for job_id, taken in ours.items():
+        pending = {item.popped.job_id for item in list(self._inbox.pending)}
+        for job_id, popped in ours.items():
             if job_id not in pending:
-                queues.setdefault(taken.queue, []).append(job_id)
+                queues.setdefault(popped.queue, []).append(job_id)
         alone = len(ours) == 1 and self._inbox.is_idle
 
         def ask(connection: Connection) -> list[Claim]:
@@ -151,7 +151,7 @@ class Claimer:
             released = self._release(claimed)
             self._consumer.give_back(
                 [
-                    (item.taken.queue, item.taken.rq_id)
+                    (item.popped.queue, item.popped.rq_id)
                     if isinstance(item, PendingJob)
                     else (item.claim.queue, item.rq_id)
                     for item in items

@@ -99,15 +99,15 @@ class Fetcher:
             # This updates no row; it also finds a database that accepts no writes for a while.
             self._database.ask(lambda c: leases.release(c, (), ()), patience_seconds=0.0)
         self._overtaken.release_when_due()
-        taken = self._fetch(wanted) if wanted else []
-        self.is_suspended = taken is None
-        if taken:
-            self._claimer.claim(taken)
+        popped = self._fetch(wanted) if wanted else []
+        self.is_suspended = popped is None
+        if popped:
+            self._claimer.claim(popped)
         if wanted:
             self._pause_seconds = 0.0
-        if taken or not self._inbox.is_idle or self._inbox.claimed:
+        if popped or not self._inbox.is_idle or self._inbox.claimed:
             self._idle_since = monotonic()
-        if taken:
+        if popped:
             return
         if self._idle_seconds_left > 0:
             self._wait_for_room(wanted)
@@ -143,21 +143,21 @@ class Fetcher:
         with answering(self._stores, REDIS, by_loop=True):
             # After a full batch more ids are likely; otherwise the blocking command is the fastest, ids or not.
             if self._burst or self._was_full or self._pause_seconds or self._more_to_judge:
-                taken = self._consumer.pop(wanted)
-            elif popped := self._consumer.wait(self._seconds_to_wait()):
-                taken = self._consumer.pop(wanted, popped)
+                popped = self._consumer.pop(wanted)
+            elif first := self._consumer.wait(self._seconds_to_wait()):
+                popped = self._consumer.pop(wanted, first)
             else:
-                taken = self._consumer.pop(wanted) if self._consumer.skips_lists else []
-        self._was_full = taken is not None and len(taken) == wanted
-        self._more_to_judge = not taken and self._consumer.more_to_classify
-        return taken
+                popped = self._consumer.pop(wanted) if self._consumer.skips_lists else []
+        self._was_full = popped is not None and len(popped) == wanted
+        self._more_to_judge = not popped and self._consumer.more_to_classify
+        return popped
 
     def _seconds_to_wait(self) -> float:
         # Waiting jobs may have to be given back, which is checked before then.
         longest = _LONGEST_WAIT_SECONDS / 2 if self._inbox.waiting_count else WAIT_SECONDS
         if self._overtaken:
             longest = min(longest, LOOK_SECONDS)
-        # Redis takes a timeout of 0 for none.
+        # To Redis a timeout of 0 means none.
         return max(0.01, min(longest, self._idle_seconds_left))
 
     def _pause(self) -> None:

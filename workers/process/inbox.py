@@ -43,7 +43,7 @@ class Inbox:
 
     Args:
         options: Bounds: jobs fetched at a time, coroutines at once, jobs before the process is recycled.
-        journal: The same jobs, in memory that the supervisor reads.
+        journal: Claimed jobs of the process, in memory that the supervisor reads.
         shutdown: Recycles the process after its last allowed job.
 
     Attributes:
@@ -108,9 +108,9 @@ class Inbox:
         """Note a claimed job, which has a slot in the journal; `accept` lets it run."""
         self.claimed[job.claim.id] = job
 
-    def add_pending(self, taken: PoppedId, waits_since: float) -> PendingJob:
+    def add_pending(self, popped: PoppedId, waits_since: float) -> PendingJob:
         """Note a job that is claimed right before it runs; `accept` lets it run."""
-        self.pending.add(added := PendingJob(taken, waits_since))
+        self.pending.add(added := PendingJob(popped, waits_since))
         return added
 
     def accept(self, items: Sequence[Item], async_jobs: Sequence[ClaimedJob]) -> None:

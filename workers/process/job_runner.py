@@ -88,52 +88,52 @@ class JobRunner:
             else:
                 self._run_pending(item)
 
-    def _run(self, held: ClaimedJob) -> None:
+    def _run(self, job: ClaimedJob) -> None:
         inbox = self._inbox
-        if held.lease.lost:
+        if job.lease.lost:
             inbox.running.end()
-            inbox.drop(held)
+            inbox.drop(job)
             return
         began = inbox.running.began_at
-        inbox.note_begin(held, began)
-        result = self._attempt(held)
+        inbox.note_begin(job, began)
+        result = self._attempt(job)
         self._signals.restore_if_replaced()
         inbox.running.end()
-        inbox.add_outcome(held, result, monotonic() - began)
+        inbox.add_outcome(job, result, monotonic() - began)
 
     def _run_pending(self, item: PendingJob) -> None:
         """Claim and run a job that must run alone, or let RQ run a plain RQ job."""
-        inbox, taken = self._inbox, item.taken
-        if taken.job_id is None:
-            self._plain.execute(taken)
+        inbox, popped = self._inbox, item.popped
+        if popped.job_id is None:
+            self._plain.execute(popped)
         else:
             if self._alone is None:
                 self._alone = Worker(self._settings, self._stores)
             try:
                 attempt_alone = partial(self._attempt_alone, item)
-                word = self._alone.execute(taken.job_id, attempt_alone, queue=taken.queue)
+                word = self._alone.execute(popped.job_id, attempt_alone, queue=popped.queue)
                 if word != "refused":
                     death = self._alone.recorder.last_death()
-                    self._finisher.note_recorded(taken.rq_id, taken.queue, word, death)
+                    self._finisher.note_recorded(popped.rq_id, popped.queue, word, death)
                 else:
                     self._finisher.note_refused()
-                    self._run_if_plain(taken)
+                    self._run_if_plain(popped)
             except UnavailableError as error:
-                log.debug("job %d could not be claimed or recorded: %s", taken.job_id, error)
+                log.debug("job %d could not be claimed or recorded: %s", popped.job_id, error)
                 self._stores.leave(1, error)
                 with suppress(UnavailableError):
-                    self._consumer.give_back([(taken.queue, taken.rq_id)])
+                    self._consumer.give_back([(popped.queue, popped.rq_id)])
         self._signals.restore()
         inbox.running.end()
         inbox.end_pending(item, monotonic() - inbox.running.began_at)
 
-    def _run_if_plain(self, taken: PoppedId) -> None:
+    def _run_if_plain(self, popped: PoppedId) -> None:
         """Run a plain RQ job whose id looks like ours; a tracked job that waits in another queue's list stays there."""
-        alone, job_id = self._alone, taken.job_id
+        alone, job_id = self._alone, popped.job_id
         if alone is None or job_id is None:
             return
         if job_id not in alone.database.ask(lambda c: claims.left_to_claim(c, [job_id])):
-            plain, overtaken = self._consumer.sort_unclaimed([taken])
+            plain, overtaken = self._consumer.sort_unclaimed([popped])
             for each in plain:
                 self._plain.execute(each)
             self._overtaken.add(overtaken)
@@ -141,7 +141,7 @@ class JobRunner:
     def _attempt_alone(self, item: PendingJob, attempt: Attempt) -> Outcome:
         journal, claim = self._inbox.journal, attempt.claim
         item.attempt = attempt
-        slot = journal.add(claim.id, claim.fencing_token, item.taken.delivery)
+        slot = journal.add(claim.id, claim.fencing_token, item.popped.delivery)
         journal.begin(slot, monotonic() + longest_seconds(attempt))
         try:
             return self._attempt(attempt)

@@ -42,16 +42,16 @@ class PendingJob:
     """A job that is claimed only right before it runs: one that must run alone, or a plain RQ job.
 
     Attributes:
-        taken: Its delivery, as it was in RQ's list.
+        popped: Its delivery, as it was in RQ's list.
         waits_since: Time at which it entered the inbox, by the monotonic clock.
         attempt: Its attempt, once it runs.
     """
 
-    __slots__ = ("attempt", "taken", "waits_since")
+    __slots__ = ("attempt", "popped", "waits_since")
 
-    def __init__(self, taken: PoppedId, waits_since: float) -> None:
+    def __init__(self, popped: PoppedId, waits_since: float) -> None:
         self.attempt: Attempt | None = None
-        self.taken = taken
+        self.popped = popped
         self.waits_since = waits_since
 
 

@@ -1,4 +1,4 @@
-"""Plain RQ jobs in a worker process: the main thread hands each to the RQ process, and waits for its end."""
+"""Plain RQ jobs in a worker process: the main thread passes each to the RQ process, and waits for its end."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ class PlainJobs:
             except EOFError:
                 self._handle_end(process)
 
-    def execute(self, taken: PoppedId) -> None:
+    def execute(self, popped: PoppedId) -> None:
         """Let RQ run a job, and wait for its end, however long that takes.
 
         A job that RQ has not begun when its process ends is given back.
         """
         process, is_done = self._process, False
         if process is None or not process.pid:
-            self._give_back(taken)
+            self._give_back(popped)
             return
         with self._receiving:
             try:
                 if self._wait_for_worker(process):
-                    self._running, self._journal.runs_plain_job = taken, True
-                    process.run_job(taken.queue, taken.rq_id)
+                    self._running, self._journal.runs_plain_job = popped, True
+                    process.run_job(popped.queue, popped.rq_id)
                     while not process.receive(_LOOK_SECONDS):
                         pass
                     is_done = True
@@ -92,7 +92,7 @@ class PlainJobs:
             finally:
                 self._running, self._journal.runs_plain_job = None, False
         if not is_done:
-            self._give_back(taken)
+            self._give_back(popped)
 
     def _wait_for_worker(self, process: RQProcess) -> bool:
         """Wait a moment for RQ's worker, no longer: tracked jobs may wait behind; return whether it is ready."""
@@ -101,14 +101,16 @@ class PlainJobs:
             process.receive(_LOOK_SECONDS)
         return process.is_ready and not self._shutdown.requested
 
-    def _give_back(self, taken: PoppedId) -> None:
+    def _give_back(self, popped: PoppedId) -> None:
         try:
-            if not self._consumer.give_back_unbegun(taken) and not self._shutdown.is_immediate:
+            if not self._consumer.give_back_unbegun(popped) and not self._shutdown.is_immediate:
                 log.warning(
-                    "RQ's job %s of queue %s did not end: RQ takes it for abandoned", taken.rq_id, taken.queue
+                    "RQ's job %s of queue %s did not end: RQ regards it as abandoned",
+                    popped.rq_id,
+                    popped.queue,
                 )
         except UnavailableError as error:
-            log.warning("RQ's job %s is left to RQ: %s", taken.rq_id, error, extra={"event": "down"})
+            log.warning("RQ's job %s is left to RQ: %s", popped.rq_id, error, extra={"event": "down"})
 
     def _handle_end(self, process: RQProcess) -> None:
         death = process.reap()
@@ -141,7 +143,7 @@ class PlainJobs:
         elif shutdown.is_immediate and self._kill_at == float("inf"):
             self._kill_at = monotonic() + _KILL_SECONDS
             log.warning(
-                "RQ's job %s of queue %s is ended because this worker stops now; RQ takes it for abandoned",
+                "RQ's job %s of queue %s is ended because this worker stops now; RQ regards it as abandoned",
                 running.rq_id,
                 running.queue,
                 extra={"event": "plain_job_ended"},

@@ -61,7 +61,7 @@ class Process:
         settings: URLs of the stores, and the queues without plain RQ jobs.
         options: Options of the command line.
         journal: Memory that the supervisor reads; jobs that the last process has left there are recovered first.
-        death: How the last process ended, in words.
+        death: Description of the last process' end.
         parent: Id of the supervisor, without which this process ends.
         name: Name of RQ's worker, for RQ's tools.
     """
@@ -182,7 +182,7 @@ class Process:
         error = self._shutdown.error
         if error is None:
             return RECYCLED if self._shutdown.recycled else DONE
-        # Without this, the supervisor takes the exit code for that of a job which ended the process.
+        # Without this, the supervisor would mistake the exit code for that of a job which ended the process.
         self._journal.resigned = True
         if isinstance(error, DrainError):
             log.error("%s", error)

@@ -17,7 +17,7 @@ from workers.process.inbox import Inbox
 from workers.process.jobs import ClaimedJob
 from workers.process.shutdown import Shutdown
 
-# Lifetime that the worker announces to RQ, which takes it for dead after this and a minute without a heartbeat.
+# Lifetime that the worker announces to RQ, which regards it as dead after this and a minute without a heartbeat.
 TTL_SECONDS = 60
 
 
@@ -104,7 +104,7 @@ class RQWorker(CommandListener, SimpleWorker):
         job = self._inbox.running.current
         if isinstance(job, ClaimedJob):
             return job.rq_id
-        return job.taken.rq_id if job is not None and job.taken.job_id is not None else None
+        return job.popped.rq_id if job is not None and job.popped.job_id is not None else None
 
     def kill_horse(self, sig: object = None) -> None:  # noqa: ARG002
         """Interrupt all running jobs, which run again unless stop-job has named the one of the main thread."""

@@ -61,5 +61,5 @@ class RunningJobs:
 
     def interrupt_for_stop(self) -> None:
         """Interrupt all running jobs because the grace period is over."""
-        error = WorkerStoppedError(f"its worker (process {os.getpid()}) was told to stop")
+        error = WorkerStoppedError(f"its worker (process {os.getpid()}) is stopping")
         self.interrupt(error, stopped=True)

@@ -58,7 +58,7 @@ class Shutdown:
         self.stop()
 
     def resign(self) -> None:
-        """Do as `stop`, and tell the supervisor not to start a replacement."""
+        """Do as `stop`, and ask the supervisor not to start a replacement."""
         self._journal.resigned = True
         self.stop()
 

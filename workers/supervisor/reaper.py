@@ -48,7 +48,7 @@ class Reaper:
             self._handle_death(slot, code)
 
     def _handle_death(self, slot: WorkerSlot, code: int) -> None:
-        # Without the journal's word, a job has exited with this code.
+        # Unless the journal says that the process resigned, a job has exited with this code.
         if code == FAILED and slot.journal.resigned:
             self.has_seen_failure = True
             if self._burst:
@@ -67,7 +67,7 @@ class Reaper:
             pid = slot.pid
             if slot.kill_if_overdue():
                 log.error(
-                    "worker process %d (pid %d) is killed: it does not yield",
+                    "worker process %d (pid %d) is killed: it, or a job in it, did not end in time",
                     slot.number,
                     pid,
                     extra={"event": "killed"},

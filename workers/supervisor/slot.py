@@ -27,7 +27,7 @@ class WorkerSlot:
         name: Name of RQ's worker, for RQ's tools.
         journal: Journal of the present process, or of the last one.
         pid: Id of the present process; 0 if there is none.
-        death: How the last process ended, in words.
+        death: Description of the last process' end.
         is_retired: No further process starts here.
         is_recovering: The present process, or the last one, only recovers the jobs of the one before.
         was_stopped: The last process was killed because it did not stop in time.
@@ -92,7 +92,7 @@ class WorkerSlot:
             os.kill(self.pid, number)
 
     def kill_if_overdue(self) -> bool:
-        """Kill the present process if its time is over, or if a job in it yields to nothing; return whether."""
+        """Kill the present process if its grace, or the time of a job in it, is over; return whether it was killed."""
         if not self.pid:
             return False
         # A job that is long past its own timeout counts, whether or not the process has to stop as well.

@@ -3,7 +3,7 @@
 --
 -- KEYS: list, RQ's registry of failed jobs of the queue.
 -- ARGV: time as text, until when the registry keeps a job, for how many seconds that is, reason of a refusal; then for
---   each id: action ('take', 'tail', 'refuse' or 'drop'), number of copies, RQ id.
+--   each id: action ('pop', 'tail', 'refuse' or 'drop'), number of copies, RQ id.
 -- Returns the ids that were in the list.
 local done = {}
 for i = 5, #ARGV, 3 do
