@@ -81,7 +81,8 @@ def events() -> set[str]:
     found: set[str] = set()
     for room in ("drain", "workers", "pipeline"):
         for path in (ROOT / room).rglob("*.py"):
-            for name in re.findall(r'(?:"event": f?|_extra\(|refused_event = )"([^"]+)"', path.read_text(encoding="utf-8")):
+            source = path.read_text(encoding="utf-8")
+            for name in re.findall(r'(?:"event": f?|_extra\(|refused_event = )"([^"]+)"', source):
                 words = ("refused", "dropped") if name == "untracked_{word}" else ("",)
                 found |= {name.replace("{word}", word) for word in words}
     return found
