@@ -93,7 +93,9 @@ def test_a_job_whose_id_is_finished_already_is_buried_as_unreadable() -> None:
 
 @pytest.mark.usefixtures("no_jitter")
 @pytest.mark.parametrize(
-    ("claimed", "wait"), [(claim(), 2), (claim(attempts=2), 4), (UNLIMITED, 3600)], ids=["first", "second", "unlimited"]
+    ("claimed", "wait"),
+    [(claim(), 2), (claim(attempts=2), 4), (UNLIMITED, 3600)],
+    ids=["first", "second", "unlimited"],
 )
 def test_a_job_that_failed_waits_for_its_next_attempt(claimed: Claim, wait: float) -> None:
     decision = decide(claimed, Failed(ERROR, OPTIONS, CAUSE))
