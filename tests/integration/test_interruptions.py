@@ -110,6 +110,21 @@ def test_a_late_interruption_of_a_job_that_somebody_else_has_claimed_changes_not
     assert shop.row(job_id)["interruptions"] == 0
 
 
+def test_an_interruption_after_the_lease_ran_out_and_the_job_was_redelivered_does_not_count(
+    shop: Workshop,
+) -> None:
+    job_id = shop.delivered(lambda: None)
+    shop.set(job_id, "max_attempts = 1 WHERE")
+    claim = shop.claim(job_id)
+    assert claim is not None
+    # As the leader does it: the claim's token stays the current one until the next claim.
+    shop.set(job_id, "lease_expires_at = NULL WHERE")
+    stopped = Interrupted(describe(WorkerStoppedError()), JobOptions())
+    assert shop.worker.recorder.record(claim, stopped) == "interrupted"
+    assert shop.whereabouts(job_id) == "inflight_jobs"
+    assert (shop.row(job_id)["interruptions"], shop.row(job_id)["failed_at"]) == (0, None)
+
+
 @pytest.mark.parametrize(
     ("error", "word"),
     [

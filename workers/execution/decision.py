@@ -48,7 +48,7 @@ _ID_IS_TAKEN = Unreadable("it ran, but another job with its id is finished alrea
 _INTERRUPTED_SECONDS = 1.0
 
 # Function of `drain.tables` that is called with a connection, the job's id, the token, and the values of the decision.
-# A false answer means that the statement has changed nothing.
+# The answer None or False means that the statement has changed nothing.
 Statement = Callable[..., object]
 
 

@@ -90,7 +90,8 @@ class Recorder:
             if decision.if_forbidden is None:
                 raise
             return self._apply(claim, decide(claim, decision.if_forbidden))
-        if answer:
+        # 0 is an answer: no interruption was counted, since the leader had redelivered the job already.
+        if answer is not None and answer is not False:
             self._death = decision.death
             if decision.log is not None:
                 _log(decision.log, answer)
