@@ -76,7 +76,7 @@ def test_a_lower_id_that_commits_while_a_batch_is_open_is_neither_lost_nor_pushe
     ):
         lower = stage(slow, "m.f")
         (higher,) = stage_jobs(database_url)
-        for leave in ("move", "forward"):
+        for leave in ("move", "delete_forwarded"):
             monkeypatch.setattr(staged, leave, after(slow.commit, getattr(staged, leave)))
 
         enqueuer.run_once()
@@ -104,7 +104,7 @@ def test_a_job_that_is_withdrawn_while_its_batch_is_open_is_not_pushed(
     def withdraw() -> None:
         query(database_url, "DELETE FROM staged_jobs WHERE id = %s", withdrawn)
 
-    for leave in ("move", "forward"):
+    for leave in ("move", "delete_forwarded"):
         monkeypatch.setattr(staged, leave, after(withdraw, getattr(staged, leave)))
     with new_enqueuer(database_url, redis_url, forward_queues=forward_queues) as enqueuer:
         enqueuer.drain()
