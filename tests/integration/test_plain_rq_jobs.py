@@ -64,8 +64,16 @@ class Worker:
             "workers left": client.smembers("rq:workers") | client.smembers("rq:workers:default"),
             "waiting": client.llen("rq:queue:default"),
             "on the way": client.keys("*:intermediate*"),
-            "child": child is not None and Path(f"/proc/{int(child)}").exists(),
+            "child": child is not None and _runs(int(child)),
         }
+
+
+def _runs(pid: int) -> bool:
+    # A zombie, which waits for process 1 to reap it, has no command line.
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 def _named(mark: str, names: Mapping[str, str]) -> str:
