@@ -110,7 +110,10 @@ def test_a_pooler_whose_sessions_are_all_in_use_is_noticed_when_one_is_free(
                 wait_until(lambda: pooler.waiting == 2)
                 other.execute("COMMIT")
 
-            threading.Thread(target=end_when_all_wait).start()
+            ending = threading.Thread(target=end_when_all_wait)
+            ending.start()
+            # Ends before the connection is closed: the answer to COMMIT may come after the test's own.
+            others.callback(ending.join)
             return dial(url, name)
 
         with closing(postgres.connect(pooler.url, "test")) as connection:

@@ -8,20 +8,24 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
+import pyarrow as pa
 import pytest
 from pyspark import InheritableThread, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from drain.database import postgres
 from drain.errors import StageError
 from drain.tables import bulk
+from pipeline.datasources import adbc, staging
 from pipeline.failures import explanation
-from tests.helpers import in_a_hurry, query, wait_until
+from tests.helpers import PATIENCE_SECONDS, in_a_hurry, query, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -313,25 +317,28 @@ def test_a_database_that_is_away_is_one_line_without_its_password(spark: SparkSe
     assert "geheim" not in str(error.value)
 
 
+@pytest.mark.parametrize("slots", [1, 2])
 def test_no_more_tasks_copy_at_a_time_than_are_allowed(
-    spark: SparkSession, database_url: str, save: Save
+    database_url: str, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
-    copying = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 1785684585"
-    most = [0]
-    ended = threading.Event()
-
-    def watch() -> None:
-        with psycopg.connect(database_url, autocommit=True) as connection:
-            while not ended.is_set():
-                most[0] = max(most[0], *(count for (count,) in connection.execute(copying)))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    save(jobs(spark, 40_000, 8), max_connections=1)
-    ended.set()
-    watcher.join()
-    assert most == [1]
-    assert len(staged(database_url)) == 40_000
+    columns = StructType().add("job_name", "string")
+    writer = staging.Staging(
+        database_url, {"run_id": "run", "max_connections": str(slots)}, columns, overwrite=False
+    )
+    rows = pa.RecordBatch.from_pydict({"job_name": ["tests.act"]})
+    refused = threading.Event()
+    monkeypatch.setattr(staging, "sleep", lambda _: refused.set())
+    monkeypatch.setattr(staging, "_task_attempt", lambda: 1)
+    with ExitStack() as others, ThreadPoolExecutor(1) as thread:
+        for slot in range(slots):
+            other = others.enter_context(adbc.connect(database_url, "other"))
+            assert writer._lock_slot(other, slot)
+        copied = thread.submit(writer.write, iter([rows]))
+        wait_until(refused.is_set)
+        assert not copied.done()
+        # The last slot is given back, and the task gets it.
+        other.rollback()
+        assert copied.result(PATIENCE_SECONDS) == staging.Copied(1, 1)
 
 
 def test_rows_come_due_at_the_rate_that_is_asked_for(
