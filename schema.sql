@@ -79,6 +79,13 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     -- assigns ids again; this value does not repeat. NULL: staged before version 2. A random uuid would serve as
     -- well, but doubles the cost of a row in a bulk insert.
     salt            bigint      DEFAULT (random() * 9007199254740992)::bigint,
+    -- Customer, tenant or resource that the job belongs to: the rules of a queue may limit, order and share by it.
+    key             text,
+    -- Jobs of one name that share this text and wait at the same time are one job: the enqueuer keeps the first or the
+    -- last of them, once none has been staged for `quiet_seconds`. NULL: the first, at once.
+    unique_key      text,
+    keep            text,
+    quiet_seconds   double precision,
 
     CONSTRAINT job_name_must_not_be_empty
         CHECK (job_name <> '' AND job_name = btrim(job_name)),
@@ -110,7 +117,17 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     CONSTRAINT id_must_lie_between_1_and_10_to_the_power_of_18
         CHECK (id > 0 AND id < 1000000000000000000),
     CONSTRAINT fencing_token_must_lie_between_0_and_10_to_the_power_of_18
-        CHECK (fencing_token >= 0 AND fencing_token <= 1000000000000000000)
+        CHECK (fencing_token >= 0 AND fencing_token <= 1000000000000000000),
+    CONSTRAINT key_must_have_1_to_255_characters
+        CHECK (char_length(key) BETWEEN 1 AND 255),
+    CONSTRAINT unique_key_must_have_1_to_255_characters
+        CHECK (char_length(unique_key) BETWEEN 1 AND 255),
+    CONSTRAINT keep_must_be_first_or_last
+        CHECK (keep IN ('first', 'last')),
+    CONSTRAINT quiet_seconds_must_be_positive_and_at_most_a_year
+        CHECK (quiet_seconds > 0 AND quiet_seconds <= 31536000),
+    CONSTRAINT keep_and_quiet_seconds_need_a_unique_key
+        CHECK (unique_key IS NOT NULL OR (keep IS NULL AND quiet_seconds IS NULL))
 ) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
 
 -- Partition of the scheduled rows. The enqueuer looks at the head of the index and marks due rows as matured,
@@ -123,7 +140,7 @@ CREATE TABLE IF NOT EXISTS staged_jobs_scheduled PARTITION OF staged_jobs (PRIMA
     FOR VALUES IN (true);
 CREATE INDEX IF NOT EXISTS staged_jobs_coming_due ON staged_jobs_scheduled (scheduled_at);
 
--- Partition of the ready rows, with an index in the order in which the enqueuer drains them.
+-- Partition of the ready rows.
 --
 -- Every drained row leaves a dead row version behind, which no vacuum can remove while a session, such as a
 -- report or a dump, holds an older snapshot. TRUNCATE does not depend on snapshots. So three partitions take
@@ -139,12 +156,21 @@ CREATE TABLE IF NOT EXISTS staged_jobs_ready_1 PARTITION OF staged_jobs_ready (P
     FOR VALUES IN (1);
 CREATE TABLE IF NOT EXISTS staged_jobs_ready_2 PARTITION OF staged_jobs_ready (PRIMARY KEY (id))
     FOR VALUES IN (2);
+-- Index in the order in which the enqueuer reads: a lane is a queue's rows of one kind, so that a queue that is full,
+-- paused or limited is passed over without a look at its rows. Kinds: 0 urgent (priority up to 0) without a key, 1 urgent
+-- with a key, 2 patient without a key, 3 patient with a key.
 --
 -- The index has all rows, since its condition holds for all of them. The condition keeps plans that look for ids
 -- from using this index: such a plan, made while a partition is empty, would use it in place of the primary key,
 -- and read all of it once it has grown.
-CREATE INDEX IF NOT EXISTS staged_jobs_due ON staged_jobs_ready (priority, id)
+CREATE INDEX IF NOT EXISTS staged_jobs_in_lanes
+    ON staged_jobs_ready (((priority > 0)::integer * 2 + (key IS NOT NULL)::integer), queue, priority, id)
     WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL;
+-- Index of the rows that have a key, for queues with rules for keys.
+CREATE INDEX IF NOT EXISTS staged_jobs_by_key ON staged_jobs_ready (queue, key, priority, id)
+    WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND key IS NOT NULL;
+-- Index of the rows that may give way to each other, scheduled or ready.
+CREATE INDEX IF NOT EXISTS staged_jobs_unique ON staged_jobs (unique_key, id) WHERE unique_key IS NOT NULL;
 
 -- Truncates a partition if it is empty and not in use; returns true if it was truncated. This is safe at any
 -- moment: a transaction that has staged into the partition and has not committed yet holds a lock that makes
@@ -227,7 +253,11 @@ CREATE TABLE IF NOT EXISTS inflight_jobs (
     salt             bigint,
     -- Number of attempts that did not count because their worker was stopped and interrupted them. Above a limit they
     -- count, so that a job that never ends within the grace period of a worker does not run for ever.
-    interruptions    integer     NOT NULL DEFAULT 0
+    interruptions    integer     NOT NULL DEFAULT 0,
+    key              text,
+    unique_key       text,
+    keep             text,
+    quiet_seconds    double precision
 );
 
 CREATE INDEX IF NOT EXISTS inflight_jobs_delivered ON inflight_jobs (queue, delivery)
@@ -239,6 +269,9 @@ CREATE INDEX IF NOT EXISTS inflight_jobs_waiting ON inflight_jobs (queue, next_r
 -- Index for failing queues: queues with several failures since the last job that finished.
 CREATE INDEX IF NOT EXISTS inflight_jobs_failed ON inflight_jobs (queue, failed_at)
     WHERE failed_at IS NOT NULL;
+-- Index for jobs that wait for a worker, and to which one that is staged later may give way.
+CREATE INDEX IF NOT EXISTS inflight_jobs_unique ON inflight_jobs (unique_key)
+    WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL;
 
 
 -- finished_jobs: jobs that have finished. One row a job, appended and never changed, in a partition for each day
@@ -265,7 +298,11 @@ CREATE TABLE IF NOT EXISTS finished_jobs (
     history       jsonb,
     -- A reader that follows this table asks for the rows of transactions after those that it has read, up to the
     -- oldest transaction that is still open: no row can appear there later, as it could behind a time or an id.
-    finished_xid  xid8        NOT NULL DEFAULT pg_current_xact_id()
+    finished_xid  xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    key           text,
+    -- Id of the job that stands for this one, which gave way to it and did not run (`unique_key`); then attempts is 0,
+    -- and claimed_at the time at which it gave way. NULL: the job has run.
+    superseded_by bigint
 ) PARTITION BY RANGE (finished_at);
 
 -- Index for the time at which a queue last finished a job.
@@ -284,10 +321,10 @@ CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolea
 BEGIN
     WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)
     INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
-        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history)
+        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history, key)
     SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
         staged_at, moved_at, claimed_at, pg_catalog.clock_timestamp(), claimed_by, attempts + batched::integer,
-        fencing_token, last_error, history
+        fencing_token, last_error, history, key
     FROM done;
     RETURN FOUND;
 END
@@ -440,11 +477,112 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
     fencing_token   bigint      NOT NULL DEFAULT 0,
     last_error      jsonb,
     died_at         timestamptz NOT NULL DEFAULT now(),
-    -- 'failed', 'gave up', 'expired', 'unreadable', 'lease'; the explanation beside it is a sentence for people.
+    -- 'failed', 'gave up', 'expired', 'unreadable', 'lease', 'cancelled'; the explanation beside it is a sentence for
+    -- people.
     reason          text        NOT NULL,
     explanation     text        NOT NULL,
-    salt            bigint
+    salt            bigint,
+    key             text,
+    unique_key      text,
+    keep            text,
+    quiet_seconds   double precision
 );
+-- Index for queues that hold a key while one of its jobs is dead.
+CREATE INDEX IF NOT EXISTS dead_jobs_by_key ON dead_jobs (queue, key) WHERE key IS NOT NULL;
+
+
+-- queues: rules of a queue, for the enqueuer, which follows a change within a second. A queue without a row has no rules.
+CREATE TABLE IF NOT EXISTS queues (
+    queue           text        PRIMARY KEY,
+    -- Upper bound of the jobs that are delivered or claimed at a time, of the queue and of each key.
+    running         integer,
+    running_per_key integer,
+    -- Upper bound of the jobs that begin in a time, as '100/s', '10/min', '5/h' or '1/d'; and how many may begin at once
+    -- after a pause.
+    rate            text,
+    rate_per_key    text,
+    burst           integer,
+    -- Keys take turns, those with a weight as often as {"key": weight} says; other keys have the weight 1.
+    fair            boolean     NOT NULL DEFAULT false,
+    weights         jsonb       NOT NULL DEFAULT '{}',
+    -- The jobs of a key run one at a time, in the order of their ids; what becomes of the others when one is dead.
+    ordered         boolean     NOT NULL DEFAULT false,
+    on_dead         text        NOT NULL DEFAULT 'hold',
+    -- Seconds of waiting that count as one step of priority.
+    aging_seconds   double precision,
+    changed_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+
+    CONSTRAINT queue_must_be_a_name_that_rq_can_carry
+        CHECK (queue ~ '^[A-Za-z0-9_][A-Za-z0-9_.:-]*$' AND char_length(queue) <= 100),
+    CONSTRAINT running_must_be_positive CHECK (running > 0 AND running_per_key > 0),
+    CONSTRAINT rate_must_be_a_number_a_time
+        CHECK (rate ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$' AND rate_per_key ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$'),
+    CONSTRAINT burst_must_be_positive CHECK (burst > 0),
+    CONSTRAINT weights_must_be_an_object CHECK (jsonb_typeof(weights) = 'object'),
+    CONSTRAINT on_dead_must_be_hold_or_skip CHECK (on_dead IN ('hold', 'skip')),
+    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > 0)
+);
+
+-- queue_pauses: queues, names of jobs and keys of which nothing is started: a job to which all columns apply that are
+-- not NULL. `until` is NULL for as long as nobody resumes it.
+CREATE TABLE IF NOT EXISTS queue_pauses (
+    number    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue     text,
+    job_name  text,
+    key       text,
+    until     timestamptz,
+    reason    text,
+    paused_by text,
+    paused_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+
+    CONSTRAINT something_must_be_paused CHECK (coalesce(queue, job_name, key) IS NOT NULL)
+);
+CREATE UNIQUE INDEX IF NOT EXISTS queue_pauses_once
+    ON queue_pauses (coalesce(queue, ''), coalesce(job_name, ''), coalesce(key, ''), (until IS NULL));
+
+
+-- crons: jobs that are staged at each tick of a schedule. The leader stages and moves the tick on in one transaction.
+CREATE TABLE IF NOT EXISTS crons (
+    name         text        PRIMARY KEY,
+    job_name     text        NOT NULL,
+    -- Five fields, as in crontab(5), read in this time zone.
+    cron         text        NOT NULL,
+    timezone     text        NOT NULL DEFAULT 'UTC',
+    -- Ticks that passed while nobody led: 'last' of them is staged, 'all', or 'none'.
+    missed       text        NOT NULL DEFAULT 'last',
+    job_args     jsonb       NOT NULL DEFAULT '[]',
+    job_kwargs   jsonb       NOT NULL DEFAULT '{}',
+    -- Options of the staged rows, by the names of their columns.
+    options      jsonb       NOT NULL DEFAULT '{}',
+    paused       boolean     NOT NULL DEFAULT false,
+    next_tick_at timestamptz NOT NULL,
+    last_tick_at timestamptz,
+    last_job_id  bigint,
+    changed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+
+    CONSTRAINT name_must_be_a_word_of_up_to_255_characters CHECK (name ~ '^[^[:cntrl:]]{1,255}$'),
+    CONSTRAINT missed_must_be_last_all_or_none CHECK (missed IN ('last', 'all', 'none')),
+    CONSTRAINT job_args_must_be_a_json_array CHECK (jsonb_typeof(job_args) = 'array'),
+    CONSTRAINT job_kwargs_must_be_a_json_object CHECK (jsonb_typeof(job_kwargs) = 'object'),
+    CONSTRAINT options_must_be_a_json_object CHECK (jsonb_typeof(options) = 'object')
+);
+CREATE INDEX IF NOT EXISTS crons_next_tick ON crons (next_tick_at) WHERE NOT paused;
+
+
+-- idempotency_keys: jobs that were staged with an idempotency key: staged again with the same key, it is the same job.
+CREATE TABLE IF NOT EXISTS idempotency_keys (
+    idempotency_key text        PRIMARY KEY,
+    job_id          bigint,
+    job_name        text        NOT NULL,
+    -- SHA-256 of the name and the arguments.
+    digest          bytea       NOT NULL,
+    staged_at       timestamptz NOT NULL DEFAULT now(),
+    expires_at      timestamptz NOT NULL,
+
+    CONSTRAINT idempotency_key_must_have_1_to_255_characters
+        CHECK (char_length(idempotency_key) BETWEEN 1 AND 255)
+);
+CREATE INDEX IF NOT EXISTS idempotency_keys_expired ON idempotency_keys (expires_at);
 
 
 -- bulk_runs: runs that have staged jobs in bulk, each in one commit. A run that is repeated finds its row, and stages
@@ -491,7 +629,8 @@ BEGIN
     EXECUTE format(
         'CREATE UNLOGGED TABLE %s.%I (task bigint NOT NULL, job_name text, job_args text, job_kwargs text, queue text, '
         'priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text, max_attempts integer, '
-        'timeout_seconds integer, context text) WITH (autovacuum_enabled = off)', home, name);
+        'timeout_seconds integer, context text, key text, unique_key text, keep text, quiet_seconds double precision) '
+        'WITH (autovacuum_enabled = off)', home, name);
     EXECUTE format('INSERT INTO %s (name, run_id) VALUES ($1, $2)', register) USING name, run;
     RETURN name;
 END
@@ -637,4 +776,4 @@ CREATE TABLE IF NOT EXISTS drain_schema (
     version    integer     PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
-INSERT INTO drain_schema (version) VALUES (3) ON CONFLICT DO NOTHING;
+INSERT INTO drain_schema (version) VALUES (4) ON CONFLICT DO NOTHING;

@@ -29,7 +29,7 @@ TITLES = {
 # Columns of `staged_jobs` that applications give. The others are set by defaults, the enqueuer and a retry.
 STAGED_BY_APPLICATIONS = (
     "job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
-    "max_attempts, timeout_seconds, context"
+    "max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds"
 )
 _CLAIM = (
     "fencing_token, attempts, interruptions, batched, claimed_at, claimed_by, lease_expires_at, next_run_at"
@@ -86,6 +86,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),
         Grant("When a queue last finished a job.", "SELECT (queue, finished_at)", "finished_jobs"),
         Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
+        Grant("The rules of queues.", "SELECT", "queues, queue_pauses"),
         Grant(
             "Partitions of the next days, made as the owner.",
             "EXECUTE",
@@ -124,7 +125,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "Arguments and tracebacks are among what it reads.",
             "SELECT",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled, inflight_jobs, finished_jobs, dead_jobs, "
-            "stale_finishes, bulk_runs, drain_state, drain_schema",
+            "stale_finishes, bulk_runs, drain_state, drain_schema, queues, queue_pauses, crons, idempotency_keys",
         ),
         Grant(
             "The last numbers that were given out.",

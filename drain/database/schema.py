@@ -13,7 +13,7 @@ from drain.database import locks, postgres
 from drain.database.postgres import Connection
 from drain.errors import SchemaError
 
-VERSION = 3
+VERSION = 4
 
 # Timeout of an installation.
 _LONGEST_SECONDS = 300

@@ -25,13 +25,15 @@ ATTEMPTS = "attempts + batched::integer"
 # Columns of `finished_jobs`, and their values in a row of `inflight_jobs`; those of `drain_finish` in `schema.sql`.
 _KEPT = (
     "id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context, staged_at, moved_at, claimed_at, "
-    "fencing_token, last_error, history"
+    "fencing_token, last_error, history, key"
 )
 FINISHED = f"{_KEPT}, finished_at, finished_by, attempts"
 FINISHED_VALUES = f"{_KEPT}, clock_timestamp(), claimed_by, {ATTEMPTS}"
 
-# Condition of the index `staged_jobs_due`: all rows of `staged_jobs_ready` fulfil it.
+# Condition of the index `staged_jobs_in_lanes`: all rows of `staged_jobs_ready` fulfil it.
 DUE = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"
+# First column of that index: the kind of lane that a row is in, by the constants of `lanes`.
+LANE_KIND = "((priority > 0)::integer * 2 + (key IS NOT NULL)::integer)"
 # Condition of the index `inflight_jobs_delivered`: the job waits for a worker, under its delivery number.
 DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
 

@@ -53,6 +53,7 @@ def _value(column: str, placeholder: Callable[[str], str]) -> str:
         "priority": "integer",
         "max_attempts": "integer",
         "timeout_seconds": "integer",
+        "quiet_seconds": "double precision",
     }
     return f"CAST({placeholder(column)} AS {types.get(column, 'text')})"
 
@@ -246,6 +247,10 @@ _DEFAULTS = {
     "max_attempts": "max_attempts",
     "timeout_seconds": "timeout_seconds",
     "context": "context::jsonb",
+    "key": "key",
+    "unique_key": "unique_key",
+    "keep": "keep",
+    "quiet_seconds": "quiet_seconds",
 }
 _SPREAD = """
 greatest({scheduled_at}, now() + make_interval(secs => floor((row_number() OVER () - 1) / %(rate)s::float8)))

@@ -24,14 +24,17 @@ _JOB = {
     "staged_at": "timestamp",
     "fencing_token": "bigint",
     "history": "json",
+    "key": "string",
 }
+_UNIQUE = {"unique_key": "string", "keep": "string", "quiet_seconds": "double"}
 _LIMITS = {"expires_at": "timestamp", "max_attempts": "int", "timeout_seconds": "int"}
 
 # Columns by table, each with its kind. JSON is transferred as its text; Spark's own functions parse it.
 TABLES = {
-    "staged_jobs": _JOB | _LIMITS | {"matured_at": "timestamp", "salt": "bigint"},
+    "staged_jobs": _JOB | _LIMITS | _UNIQUE | {"matured_at": "timestamp", "salt": "bigint"},
     "inflight_jobs": _JOB
     | _LIMITS
+    | _UNIQUE
     | {
         "moved_at": "timestamp",
         "delivery": "bigint",
@@ -55,9 +58,11 @@ TABLES = {
         "attempts": "int",
         "last_error": "json",
         "finished_xid": "bigint",
+        "superseded_by": "bigint",
     },
     "dead_jobs": _JOB
     | _LIMITS
+    | _UNIQUE
     | {
         "attempts": "int",
         "last_error": "json",
@@ -92,6 +97,7 @@ def arrow_schema(kinds: dict[str, str]) -> pa.Schema:
     types = {
         "bigint": pa.int64(),
         "int": pa.int32(),
+        "double": pa.float64(),
         "boolean": pa.bool_(),
         "string": pa.string(),
         "json": pa.string(),

@@ -88,7 +88,7 @@ FOREIGN = {
     "materialized view dead_jobs": "CREATE MATERIALIZED VIEW dead_jobs AS SELECT 1",
     "table inflight_jobs": "CREATE TABLE inflight_jobs (id bigint) PARTITION BY RANGE (id)",
     "sequence drain_last_delivery": "CREATE SEQUENCE drain_last_delivery",
-    "index staged_jobs_due": "CREATE TABLE theirs (id bigint); CREATE INDEX staged_jobs_due ON theirs (id)",
+    "index staged_jobs_in_lanes": "CREATE TABLE theirs (id bigint); CREATE INDEX staged_jobs_in_lanes ON theirs (id)",
     "function drain_finish": "CREATE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE sql "
     "AS 'SELECT true'",
     "function drain_wake_enqueuer": "CREATE FUNCTION drain_wake_enqueuer(text) RETURNS text LANGUAGE sql AS "

@@ -30,7 +30,7 @@ from tests.helpers import (
 from tests.worker_processes import Yard, kill_worker
 
 # The last commit whose schema is version 2.
-OLD = "aa180f6"
+OLD = "c7f60d7"
 RQ = "from rq.cli import main; main()"
 WHERE = """
 import cli, drain, workers

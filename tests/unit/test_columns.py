@@ -26,7 +26,7 @@ def body(pattern: str) -> str:
 
 def columns_of(table: str) -> set[str]:
     found = body(rf"CREATE TABLE IF NOT EXISTS {table} \((.*?)^\)")
-    kinds = "bigint|text|jsonb|integer|timestamptz|boolean|xid8"
+    kinds = "bigint|text|jsonb|integer|timestamptz|boolean|xid8|double precision"
     return set(re.findall(rf"^    ([a-z_]+) +(?:{kinds})", found, re.MULTILINE))
 
 
@@ -48,8 +48,8 @@ def test_a_dead_job_has_all_columns_of_its_table_but_the_time_of_its_death() -> 
 
 
 def test_applications_give_the_columns_that_they_have_a_right_to_and_that_a_bulk_run_can_copy() -> None:
-    side_table = body(r"CREATE UNLOGGED TABLE %s\.%I \((.*?)\) WITH")
-    copied = re.findall(r"(\w+) (?:bigint|text|integer|timestamptz)", side_table)
+    side_table = body(r"CREATE UNLOGGED TABLE %s\.%I \((.*?)\) '\s+'WITH")
+    copied = re.findall(r"(\w+) (?:bigint|text|integer|timestamptz|double precision)", side_table)
 
     assert columns.STAGEABLE == STAGED_BY_APPLICATIONS
     assert ["task", *columns.STAGEABLE.split(", ")] == copied
@@ -63,7 +63,7 @@ def test_finishing_many_jobs_records_what_finishing_one_does() -> None:
     many = dict(zip(columns.FINISHED.split(", "), columns.FINISHED_VALUES.split(", "), strict=True))
 
     assert many == one
-    assert columns_of("finished_jobs") - set(many) == {"finished_xid"}
+    assert columns_of("finished_jobs") - set(many) == {"finished_xid", "superseded_by"}
 
 
 def test_a_claimed_jobs_columns_are_those_of_its_table() -> None:
@@ -76,10 +76,11 @@ def test_a_claimed_jobs_columns_are_those_of_its_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("index", "condition"), [("staged_jobs_due", columns.DUE), ("inflight_jobs_delivered", columns.DELIVERED)]
+    ("index", "condition"),
+    [("staged_jobs_in_lanes", columns.DUE), ("inflight_jobs_delivered", columns.DELIVERED)],
 )
 def test_a_condition_is_that_of_its_index(index: str, condition: str) -> None:
-    assert condition.strip("()") == squeezed(body(rf"INDEX IF NOT EXISTS {index} ON .*?WHERE (.*?);"))
+    assert condition.strip("()") == squeezed(body(rf"INDEX IF NOT EXISTS {index}\s+ON .*?WHERE (.*?);"))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,10 @@ TABLES = {
     "drain_schema",
     "bulk_runs",
     "bulk_side_tables",
+    "queues",
+    "queue_pauses",
+    "crons",
+    "idempotency_keys",
 } | PARTITIONS
 # Module below drain/tables/ -> the tables whose rows its statements change, take out, and put in. A row is changed and
 # taken out by the modules of its table alone; `staged_jobs` is where applications write.
