@@ -79,7 +79,7 @@ class ScanCursor:
         """
         self._has_caught_up = not scan.is_full
         if scan.rows:
-            last = scan.rows[-1].key
+            last = scan.rows[-1].place
             # A full sweep may end before the key where earlier scans have got to.
             self.key = last if scan.is_full else max(self.key, last)
         if scan.sweep_seconds is not None:

@@ -72,7 +72,13 @@ def mature(connection: Connection, limit: int) -> int:
 
 
 class DueJob(NamedTuple):
-    """Columns of a due row that the enqueuer needs to move and push it; `expired` if its `expires_at` has passed."""
+    """Columns of a due row that the enqueuer needs to admit, move and push it.
+
+    Attributes:
+        expired: Its `expires_at` has passed.
+        key: Customer, tenant or resource, for the rules of the queue.
+        unique_key: Text that jobs share of which one alone waits.
+    """
 
     id: int
     queue: str
@@ -80,9 +86,11 @@ class DueJob(NamedTuple):
     timeout_seconds: int | None
     expired: bool
     priority: int
+    key: str | None = None
+    unique_key: str | None = None
 
     @property
-    def key(self) -> Key:
+    def place(self) -> Key:
         """Position in the order in which rows are read."""
         return self.priority, self.id
 
