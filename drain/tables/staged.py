@@ -98,7 +98,7 @@ class DueJob(NamedTuple):
 # A batch is a list of ids, and each statement after this one names exactly these. A condition `id <= last` would delete
 # a lower id whose transaction commits later, and which was never read.
 _READ_DUE = f"""
-SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority
+SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority, key, unique_key
 FROM staged_jobs_ready
 WHERE {DUE}
     AND (priority, id) > (%s::integer, %s::bigint) AND priority <= %s AND id <> ALL (%s::bigint[])
