@@ -158,13 +158,13 @@ CREATE TABLE IF NOT EXISTS staged_jobs_ready_2 PARTITION OF staged_jobs_ready (P
     FOR VALUES IN (2);
 -- Index in the order in which the enqueuer reads: a lane is a queue's rows of one kind, so that a queue that is full,
 -- paused or limited is passed over without a look at its rows. Kinds: 0 urgent (priority up to 0) without a key, 1 urgent
--- with a key, 2 patient without a key, 3 patient with a key.
+-- with a key, 2 patient without a key, 3 patient with a key. Names of queues are ASCII, and bytes are compared sooner.
 --
 -- The index has all rows, since its condition holds for all of them. The condition keeps plans that look for ids
 -- from using this index: such a plan, made while a partition is empty, would use it in place of the primary key,
 -- and read all of it once it has grown.
 CREATE INDEX IF NOT EXISTS staged_jobs_in_lanes
-    ON staged_jobs_ready (((priority > 0)::integer * 2 + (key IS NOT NULL)::integer), queue, priority, id)
+    ON staged_jobs_ready (((priority > 0)::integer * 2 + (key IS NOT NULL)::integer), queue COLLATE "C", priority, id)
     WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL;
 -- Index of the rows that have a key, for queues with rules for keys.
 CREATE INDEX IF NOT EXISTS staged_jobs_by_key ON staged_jobs_ready (queue, key, priority, id)

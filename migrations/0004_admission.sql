@@ -201,7 +201,7 @@ ALTER TABLE staged_jobs VALIDATE CONSTRAINT keep_and_quiet_seconds_need_a_unique
 -- These let transactions that stage wait while they read the rows that are there: a second for a million. (CONCURRENTLY
 -- is not possible in a transaction.)
 CREATE INDEX IF NOT EXISTS staged_jobs_in_lanes
-    ON staged_jobs_ready (((priority > 0)::integer * 2 + (key IS NOT NULL)::integer), queue, priority, id)
+    ON staged_jobs_ready (((priority > 0)::integer * 2 + (key IS NOT NULL)::integer), queue COLLATE "C", priority, id)
     WHERE scheduled_at <= staged_at OR matured_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS staged_jobs_by_key ON staged_jobs_ready (queue, key, priority, id)
     WHERE (scheduled_at <= staged_at OR matured_at IS NOT NULL) AND key IS NOT NULL;

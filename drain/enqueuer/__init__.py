@@ -13,7 +13,8 @@ In the order in which it begins, and then in the order in which a job passes:
     batches            one transaction a batch; smaller ones while some row makes them fail
     batch_size         how many rows a batch may have, by what the server has managed before
     due_rows           which rows are next: urgent ones, then patient ones
-    cursor             where a scan of these rows begins
+    lanes              the queues that have such rows
+    cursor             where a scan of a lane begins
     mover              the row's way out: to `inflight_jobs`, to Redis alone, or to `dead_jobs`
     forwarding         rows that go to Redis alone, as many as one call carries
     deliveries         delivery numbers, the watermark, the known queues

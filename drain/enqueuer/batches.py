@@ -14,7 +14,6 @@ from drain import metrics
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.enqueuer.batch_size import AdaptiveBatchSize
-from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.deliveries import Deliveries
 from drain.enqueuer.due_rows import DueRows
 from drain.enqueuer.forwarding import QueuesRefusedError
@@ -22,6 +21,7 @@ from drain.enqueuer.mover import Batch, Mover
 from drain.enqueuer.pusher import count_pushed
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import staged
+from drain.tables.lanes import Lane
 from drain.tables.staged import DueJob
 
 log = logging.getLogger(__name__)
@@ -58,12 +58,12 @@ class Batches:
         self._deliveries = deliveries
         self._size = size
         self._alive = alive
-        # Rows and cursors of the transaction that runs, or has failed.
+        # Rows and lanes of the transaction that runs, or has failed.
         self._rows: Sequence[DueJob] = ()
-        self._cursors: Collection[ScanCursor] = ()
-        # Cursors of the ranges in which the row may be that makes batches fail. Until batches of these ranges
-        # succeed, the size stays as small as it is.
-        self._suspected: set[ScanCursor] = set()
+        self._lanes: Collection[Lane] = ()
+        # Lanes in which the row may be that makes batches fail. Until batches of these lanes succeed, the size stays as
+        # small as it is.
+        self._suspected: set[Lane] = set()
         self._skip_locked_until = 0.0
 
     def run_once(self) -> Batch:
@@ -93,30 +93,31 @@ class Batches:
                     return self._bury_row(_line(error))
                 # Half of the batch, and half of that, finds the row, or is no longer too much for the server.
                 self._size.shrink(suspects)
-                self._suspected = set(self._cursors or self._due_rows.cursors)
+                self._suspected = set(self._lanes or self._due_rows.places)
                 log.info("a batch of %d rows failed, trying half of it: %s", suspects, _line(error))
             else:
-                self._suspected.difference_update(self._cursors)
+                self._suspected.difference_update(self._lanes)
+                self._suspected.intersection_update(self._due_rows.places)
                 if not self._suspected:
                     self._size.grow(monotonic() - began)
                 return batch
             self._alive()
 
     def _transact(self) -> Batch:
-        self._rows, self._cursors = (), ()
+        self._rows, self._lanes = (), ()
         skip_locked = self._skips_locked()
         # Each statement of a batch must find unchanged what the one before has read, or fail. Rows that the
         # batch has locked cannot change, and it must see those that it passes over as they are now.
         isolation = IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ
         with metrics.MOVE_SECONDS.time(), postgres.transaction(self._connection, isolation):
             selection = self._due_rows.select(skip_locked=skip_locked)
-            self._rows, self._cursors = selection.rows, selection.scans.keys()
+            self._rows, self._lanes = selection.rows, selection.scans.keys()
             forward = self._mover.read_forwarded(selection.rows)
             if forward.first_left_out is not None:
                 selection = selection.before(forward.first_left_out)
                 self._rows = selection.rows
             batch = self._mover.move(selection.rows, forward) if selection.rows else Batch()
-        selection.advance_cursors()
+        self._due_rows.advance(selection)
         if batch.moved:
             self._deliveries.committed(batch.last_delivery)
         if batch.size:

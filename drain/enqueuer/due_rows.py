@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from heapq import merge
+from operator import attrgetter
 from time import monotonic
 from typing import Self
 
 from drain.database.postgres import Connection
 from drain.enqueuer.batch_size import AdaptiveBatchSize
-from drain.enqueuer.cursor import PATIENT, URGENT, Scan, ScanCursor
+from drain.enqueuer.cursor import Scan
+from drain.enqueuer.lanes import PATIENT_KINDS, URGENT_KINDS, LaneGroup
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import staged
-from drain.tables.staged import DueJob, Key
+from drain.tables.lanes import Lane
+from drain.tables.staged import DueJob, Place
 
 # Upper bound of the scheduled rows that mature with one batch: more than the batch holds, so that their priorities
 # count.
@@ -22,38 +26,38 @@ _MATURE_LIMIT = 10_000
 _BESIDE_URGENT = 250
 # Time after the last urgent row for which that holds.
 _URGENT_SECONDS = 1.0
+# Room of a queue without a bound.
+UNBOUNDED = 2**31 - 1
 # Pause before forwarded jobs of a queue that Redis has refused are read again.
 _REFUSED_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows of one batch, and the scans that found them."""
+    """Rows of one batch in the order of their places, and the scans that found them."""
 
-    scans: Mapping[ScanCursor, Scan]
+    scans: Mapping[Lane, Scan]
     rows: Sequence[DueJob]
 
     @classmethod
-    def of(cls, scans: Mapping[ScanCursor, Scan]) -> Self:
-        """Select all rows of these scans, in the order of the scans."""
-        return cls(scans, [row for scan in scans.values() for row in scan.rows])
+    def of(cls, scans: Mapping[Lane, Scan]) -> Self:
+        """Select all rows of these scans."""
+        if len(scans) == 1:
+            return cls(scans, next(iter(scans.values())).rows)
+        return cls(scans, list(merge(*(scan.rows for scan in scans.values()), key=attrgetter("place"))))
 
     def before(self, job_id: int) -> Self:
         """Select the rows before this one, as if no scan had read any further."""
-        left = next(place for place, row in enumerate(self.rows) if row.id == job_id)
-        kept: dict[ScanCursor, Scan] = {}
-        for cursor, scan in self.scans.items():
-            if len(scan.rows) > left:
-                kept[cursor] = replace(scan, rows=scan.rows[:left], is_full=True)
-                break
-            kept[cursor] = scan
-            left -= len(scan.rows)
-        return self.of(kept)
+        end = next(row.place for row in self.rows if row.id == job_id)
+        return self.of({lane: _cut(scan, end) for lane, scan in self.scans.items()})
 
-    def advance_cursors(self) -> None:
-        """Move the cursors behind these rows, whose batch has been committed."""
-        for cursor, scan in self.scans.items():
-            cursor.advance(scan)
+
+def _cut(scan: Scan, end: Place) -> Scan:
+    rows = [row for row in scan.rows if row.place < end]
+    if len(rows) == len(scan.rows):
+        return scan
+    # What the sweep took is known of all its rows only.
+    return Scan(rows, is_full=True, sweep_seconds=None if not rows else scan.sweep_seconds)
 
 
 class DueRows:
@@ -63,18 +67,29 @@ class DueRows:
         connection: The leader's, in a transaction whenever `select` is called.
         size: Upper bound of the rows of a batch.
         alive: Called between statements.
+        room: Tells how many jobs a queue may take now.
 
     Attributes:
         awaits_bulk: True if patient rows are left unread: a transaction that stages more of them by the million is
             open, and scans would step over its rows.
     """
 
-    def __init__(self, connection: Connection, size: AdaptiveBatchSize, alive: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        size: AdaptiveBatchSize,
+        alive: Callable[[], None],
+        room: Callable[[str], int] = lambda _queue: UNBOUNDED,
+    ) -> None:
         self.awaits_bulk = False
         self._connection = connection
         self._size = size
         self._alive = alive
-        self._urgent, self._patient = ScanCursor(URGENT), ScanCursor(PATIENT)
+        self._room = room
+        self._urgent, self._patient = (
+            LaneGroup(connection, URGENT_KINDS),
+            LaneGroup(connection, PATIENT_KINDS),
+        )
         self._urgent_until = 0.0
         self._only_urgent = False
         self._passed_over: list[int] = []
@@ -82,9 +97,9 @@ class DueRows:
         self._refused_until: dict[str, float] = {}
 
     @property
-    def cursors(self) -> list[ScanCursor]:
-        """Cursor of each range that is read at present."""
-        return [self._urgent] if self.awaits_bulk else [self._urgent, self._patient]
+    def places(self) -> Mapping[Lane, Place]:
+        """Each lane that is known to have rows, and the place behind which they wait; others await a sweep."""
+        return self._urgent.places if self.awaits_bulk else {**self._urgent.places, **self._patient.places}
 
     def pass_over_row(self, job_id: int) -> None:
         """Leave this row out of all selections from now on."""
@@ -95,53 +110,65 @@ class DueRows:
         self._refused_until.update(dict.fromkeys(queues, monotonic() + _REFUSED_SECONDS))
 
     def select(self, *, skip_locked: bool) -> Selection:
-        """Select the rows of the next batch; none are due if the selection is empty.
+        """Select the rows of the next batch; none may leave now if the selection is empty.
 
         Args:
             skip_locked: Pass over rows that another session has locked. Each row that is read is locked then.
         """
-        urgent = self._scan(self._urgent, self._size.rows, skip_locked=skip_locked)
-        scans = {self._urgent: urgent}
-        now = monotonic()
-        room = self._size.rows - len(urgent.rows)
-        if urgent.rows:
-            self._urgent_until = now + _URGENT_SECONDS
-            self._only_urgent = not self._only_urgent
-        if urgent.rows and self._size.is_reduced and not self._only_urgent:
-            # Each range by itself: a row that spoils batches could otherwise hide behind urgent ones that keep coming.
-            scans, room = {}, self._size.rows
-        if now < self._urgent_until:
-            room = 0 if urgent.rows and self._only_urgent else min(room, _BESIDE_URGENT)
-        self.awaits_bulk = self._patient.steps_over_many() and staged.is_bulk_under_way(self._connection)
-        if room and not self.awaits_bulk:
-            patient = self._scan(self._patient, room, skip_locked=skip_locked)
-            scans = (scans if patient.rows else {self._urgent: urgent}) | {self._patient: patient}
-        return Selection.of(scans or {self._urgent: urgent})
-
-    def _scan(self, cursor: ScanCursor, most: int, *, skip_locked: bool) -> Scan:
-        """Scan a range from its cursor; or sweep it, if a sweep is due or nothing is due behind the cursor."""
-        if not cursor.sweep_is_due():
-            rows = self._read(cursor.key, cursor.range.up_to, most, skip_locked=skip_locked)
-            if rows:
-                return Scan(rows, is_full=len(rows) == most)
-        began = monotonic()
-        if cursor is self._urgent:
+        room = self._room_of_queues()
+        if self._urgent.search_is_due(room):
             staged.mature(self._connection, self._size.rows if self._size.is_reduced else _MATURE_LIMIT)
             self._alive()
             failpoint(FailurePoint.MATURED)
-        rows = self._read(cursor.range.after, cursor.range.up_to, most, skip_locked=skip_locked)
-        return Scan(rows, is_full=len(rows) == most, sweep_seconds=monotonic() - began)
+            self._urgent.search()
+        urgent = self._scan(self._urgent, self._size.rows, room, skip_locked=skip_locked)
+        left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()))
+        if found and self._size.is_reduced and not self._only_urgent:
+            # Each group by itself: a row that spoils batches could otherwise hide behind urgent ones that keep coming.
+            left = min(self._size.rows, _BESIDE_URGENT)
+        patient = self._select_patient(left, room, skip_locked=skip_locked) if left else {}
+        if self._size.is_reduced and any(scan.rows for scan in patient.values()):
+            urgent = {}
+        return Selection.of({**urgent, **patient})
 
-    def _read(self, after: Key, up_to: int, most: int, *, skip_locked: bool) -> Sequence[DueJob]:
-        return staged.read_due(
-            self._connection,
-            most,
-            after=after,
-            up_to=up_to,
-            leave=self._passed_over,
-            leave_queues=self._refused_queues(),
-            skip_locked=skip_locked,
+    def advance(self, selection: Selection) -> None:
+        """Move the cursors behind these rows, whose batch has been committed."""
+        self._urgent.advance(
+            {lane: scan for lane, scan in selection.scans.items() if lane.kind in URGENT_KINDS}
         )
+        self._patient.advance(
+            {lane: scan for lane, scan in selection.scans.items() if lane.kind in PATIENT_KINDS}
+        )
+
+    def _left_for_patient(self, urgent: int) -> int:
+        """Return the number of patient rows that the batch may have beside this number of urgent ones."""
+        now = monotonic()
+        left = self._size.rows - urgent
+        if urgent:
+            self._urgent_until = now + _URGENT_SECONDS
+            self._only_urgent = not self._only_urgent
+        if now < self._urgent_until:
+            left = 0 if urgent and self._only_urgent else min(left, _BESIDE_URGENT)
+        return left
+
+    def _select_patient(
+        self, most: int, room: Callable[[str], int], *, skip_locked: bool
+    ) -> Mapping[Lane, Scan]:
+        group = self._patient
+        is_due = group.search_is_due(room)
+        self.awaits_bulk = is_due and group.steps_over_many and staged.is_bulk_under_way(self._connection)
+        if is_due and not self.awaits_bulk:
+            group.search()
+        return self._scan(group, most, room, skip_locked=skip_locked)
+
+    def _scan(
+        self, group: LaneGroup, most: int, room: Callable[[str], int], *, skip_locked: bool
+    ) -> dict[Lane, Scan]:
+        return group.scan(most, room, leave=self._passed_over, skip_locked=skip_locked)
+
+    def _room_of_queues(self) -> Callable[[str], int]:
+        refused = self._refused_queues()
+        return (lambda queue: 0 if queue in refused else self._room(queue)) if refused else self._room
 
     def _refused_queues(self) -> Sequence[str]:
         if not self._refused_until:

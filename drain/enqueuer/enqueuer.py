@@ -14,19 +14,20 @@ process works on the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from drain.database.postgres import Connection
 from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.batches import Batches
-from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.deliveries import Deliveries
 from drain.enqueuer.due_rows import DueRows
 from drain.enqueuer.mover import Mover
 from drain.enqueuer.pusher import Pusher
 from drain.tables import leader_progress
+from drain.tables.lanes import Lane
 from drain.tables.leader_progress import Progress
+from drain.tables.staged import Place
 from drain.wire import Producer
 
 # Settings of the leader's session.
@@ -143,9 +144,9 @@ class Enqueuer:
         return self._pusher.refused
 
     @property
-    def cursors(self) -> list[ScanCursor]:
-        """Cursor of each range of staged rows that is read at present; rows before its key wait for a sweep."""
-        return self._due_rows.cursors
+    def places(self) -> Mapping[Lane, Place]:
+        """Each lane that is known to have rows, and the place behind which they wait; others await a sweep."""
+        return self._due_rows.places
 
     @property
     def awaits_bulk(self) -> bool:

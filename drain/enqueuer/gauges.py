@@ -8,7 +8,7 @@ from drain import metrics
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.waits import Waits
-from drain.tables import counts, waiting
+from drain.tables import counts, lanes
 from drain.wire import Producer
 
 # Shortest time between two measurements.
@@ -54,11 +54,7 @@ class Gauges:
 
     def _count_rows(self, enqueuer: Enqueuer) -> None:
         connection = enqueuer.connection
-        lags = [
-            waiting.oldest_due_seconds(connection, cursor.key, cursor.range.up_to)
-            for cursor in enqueuer.cursors
-        ]
-        metrics.LAG.set(max(lags))
+        metrics.LAG.set(max(lanes.oldest_due_seconds(connection, enqueuer.places).values(), default=0.0))
         if not enqueuer.awaits_bulk:
             metrics.STAGED.set(counts.count_staged(connection, _COUNT_UP_TO))
         metrics.KEPT.set(counts.count_dead(connection, _COUNT_UP_TO))

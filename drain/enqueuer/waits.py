@@ -2,7 +2,7 @@
 
 A job waits in one of three places, and the scan of each is bounded, however many rows there are:
 
-    staged     the first hundred due rows of each priority, behind the cursors of the enqueuer
+    staged     the first hundred due rows of each priority of a lane, behind the cursors of the enqueuer
     delivered  the lowest unclaimed delivery number of each queue: one index look-up, from redelivery's lower bound on
     retrying   the earliest next_run_at of each queue, if its time has come
 
@@ -21,33 +21,12 @@ import psycopg
 from drain import metrics
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables.columns import DELIVERED, DUE
-from drain.tables.staged import Key
+from drain.tables import lanes
+from drain.tables.columns import DELIVERED
 from drain.tables.waiting import NEXT_ATTEMPTS, WAITS_SINCE
 
 log = logging.getLogger(__name__)
 
-_STAGED = f"""
-WITH RECURSIVE heads AS (
-    (SELECT priority FROM staged_jobs_ready
-     WHERE {DUE}
-         AND (priority, id) > (%(priority)s::integer, %(id)s::bigint) AND priority <= %(up_to)s
-     ORDER BY priority, id LIMIT 1)
-    UNION ALL
-    SELECT following.* FROM heads, LATERAL (
-        SELECT priority FROM staged_jobs_ready
-        WHERE {DUE} AND priority > heads.priority
-            AND priority <= %(up_to)s
-        ORDER BY priority, id LIMIT 1) AS following
-)
-SELECT queue, date_part('epoch', clock_timestamp() - min(due_at))
-FROM (SELECT priority FROM heads LIMIT 100) AS first_heads, LATERAL (
-    SELECT queue, greatest(staged_at, matured_at) AS due_at FROM staged_jobs_ready AS job
-    WHERE {DUE} AND job.priority = first_heads.priority
-        AND (job.priority, job.id) > (%(priority)s::integer, %(id)s::bigint)
-    ORDER BY job.priority, job.id LIMIT 100) AS due
-GROUP BY queue
-"""
 _DELIVERED = f"""
 SELECT known.queue, oldest.delivery, oldest.claimed_before, date_part('epoch', clock_timestamp() - oldest.since)
 FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
@@ -65,7 +44,7 @@ class Waits:
     """Measures on the leader's connection, for as long as it leads.
 
     Args:
-        enqueuer: Its cursors are lower bounds of the keys of staged rows.
+        enqueuer: Its cursors are lower bounds of the places of staged rows.
         redelivery: It has lower bounds of the numbers of unclaimed deliveries.
 
     Attributes:
@@ -110,8 +89,7 @@ class Waits:
         longest = self._measure_delivered()
         connection = self._enqueuer.connection
         rows = connection.execute(_RETRYING).fetchall()
-        for cursor in self._enqueuer.cursors:
-            rows += connection.execute(_STAGED, _range(cursor.key, cursor.range.up_to))
+        rows += lanes.oldest_due_seconds(connection, self._enqueuer.places).items()
         for queue, seconds in rows:
             longest[queue] = max(seconds, longest.get(queue, 0.0))
         return longest
@@ -130,7 +108,3 @@ class Waits:
                 self._seen[queue] = first = known if known and known[0] == delivery else (delivery, now)
                 longest[queue] = min(longest[queue], now - first[1])
         return longest
-
-
-def _range(after: Key, up_to: int) -> dict[str, int]:
-    return {"priority": after[0], "id": after[1], "up_to": up_to}

@@ -5,6 +5,7 @@ passes:
 
     columns          lists of columns and conditions of indexes, each of them once, for all modules
     staged           applications and bulk runs insert; rows that are due move in flight, or are given up
+    lanes            the due rows of a queue: which queues have any, and the rows at their heads
     bulk             runs that stage jobs by the million through side tables, all in one commit
     claims           a job in flight becomes one worker's, under a token and a lease
     limits           attempts, timeout and lease of a claim, as the worker's registration has them

@@ -32,7 +32,8 @@ FINISHED_VALUES = f"{_KEPT}, clock_timestamp(), claimed_by, {ATTEMPTS}"
 
 # Condition of the index `staged_jobs_in_lanes`: all rows of `staged_jobs_ready` fulfil it.
 DUE = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"
-# First column of that index: the kind of lane that a row is in, by the constants of `lanes`.
+# First columns of that index: the kind of lane that a row is in, by the constants of `lanes`, and the queue.
+LANE_QUEUE = 'queue COLLATE "C"'
 LANE_KIND = "((priority > 0)::integer * 2 + (key IS NOT NULL)::integer)"
 # Condition of the index `inflight_jobs_delivered`: the job waits for a worker, under its delivery number.
 DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from drain.database.postgres import Connection, fetch_one
+from drain.tables import lanes
 from drain.tables.queries import leader
-from drain.tables.waiting import WAITS_SINCE, oldest_due_seconds, retrying_queues
+from drain.tables.waiting import WAITS_SINCE, retrying_queues
 
 # Upper bound of the finished jobs that are counted exactly. Beyond it the planner's estimate serves, since an exact
 # count of a hundred million takes a minute.
@@ -137,7 +138,7 @@ def status(connection: Connection) -> Status:
         for retrying in retrying_queues(connection):
             queues[retrying.queue].failing = retrying.failing
         result.finished, result.finished_is_estimate = _count_finished(connection)
-        result.oldest_staged_age_seconds = oldest_due_seconds(connection)
+        result.oldest_staged_age_seconds = max(lanes.oldest_due_seconds(connection).values(), default=0.0)
         result.leader = leader(connection)
     result.queues = dict(queues)
     for name in _SUMMED:

@@ -9,12 +9,11 @@ from psycopg.sql import Identifier
 
 from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DUE, JOB, id_array
+from drain.tables.columns import JOB, id_array
 
-# Position in the order of the rows that are due: `(priority, id)`; a scan reads the rows behind one.
-Key: TypeAlias = tuple[int, int]
-START: Key = (-(2**31), -(2**63))
-LAST_PRIORITY = 2**31 - 1
+# Place of a row in the order in which the rows of a lane are read: `(priority, id)`; a scan reads those behind one.
+Place: TypeAlias = tuple[int, int]
+START: Place = (-(2**31), -(2**63))
 
 
 def insert_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
@@ -67,7 +66,7 @@ WHERE id = ANY (ARRAY (
 
 
 def mature(connection: Connection, limit: int) -> int:
-    """Mark up to `limit` scheduled rows whose time has come as matured, for `read_due`; returns how many."""
+    """Mark up to `limit` scheduled rows whose time has come as matured, for `lanes.read_due`; returns how many."""
     return connection.execute(MATURE, (limit,)).rowcount
 
 
@@ -90,56 +89,13 @@ class DueJob(NamedTuple):
     unique_key: str | None = None
 
     @property
-    def place(self) -> Key:
+    def place(self) -> Place:
         """Position in the order in which rows are read."""
         return self.priority, self.id
 
 
-# A batch is a list of ids, and each statement after this one names exactly these. A condition `id <= last` would delete
-# a lower id whose transaction commits later, and which was never read.
-_READ_DUE = f"""
-SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority, key, unique_key
-FROM staged_jobs_ready
-WHERE {DUE}
-    AND (priority, id) > (%s::integer, %s::bigint) AND priority <= %s AND id <> ALL (%s::bigint[])
-{{of_queues}}
-ORDER BY priority, id LIMIT %s
-"""
-READ_DUE = _READ_DUE.format(of_queues="")
-READ_DUE_OF_OTHER_QUEUES = _READ_DUE.format(of_queues="AND queue <> ALL (%s)")
-
-
-def read_due(
-    connection: Connection,
-    limit: int,
-    *,
-    after: Key = START,
-    up_to: int = LAST_PRIORITY,
-    leave: Sequence[int] = (),
-    leave_queues: Sequence[str] = (),
-    skip_locked: bool = False,
-) -> list[DueJob]:
-    """Read up to `limit` due rows in the order of `priority, id`.
-
-    To be called in a repeatable-read transaction, so that the statements which follow see the same rows, and fail
-    when another session has changed one of them.
-
-    Args:
-        connection: The leader's, with a transaction open.
-        limit: Upper bound of the rows.
-        after: Position behind which the scan begins; rows that are due before it are not read.
-        up_to: Last priority that is read.
-        leave: Ids to pass over.
-        leave_queues: Names of queues to pass over.
-        skip_locked: Lock the rows, passing over those that another session has locked. Costs a write for each row, so
-            it is for the case that a batch ran into such a lock.
-    """
-    lock = "FOR UPDATE SKIP LOCKED" if skip_locked else ""
-    statement, queues = (READ_DUE_OF_OTHER_QUEUES, (list(leave_queues),)) if leave_queues else (READ_DUE, ())
-    rows = connection.execute(statement + lock, (*after, up_to, id_array(leave), *queues, limit), binary=True)
-    return [DueJob._make(row) for row in rows.fetchall()]
-
-
+# A batch is a list of ids, and each statement names exactly these. A condition `id <= last` would delete a lower id
+# whose transaction commits later, and which was never read.
 MOVE = f"""
 WITH moved AS (
     DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB}

@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DELIVERED, DUE
-from drain.tables.staged import LAST_PRIORITY, START, Key
+from drain.tables.columns import DELIVERED
 
 # Number of jobs in flight that have failed since their queue's last finish and make it a failing queue: its target is
 # down, or its code is broken.
@@ -17,22 +16,6 @@ FAILURES_IN_A_ROW = 5
 # due; a later one, and a job that was dead, since the last time that is known of it.
 WAITS_SINCE = """CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
     ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END"""
-# One index look-up for each priority that is in use, however many rows wait behind it.
-_OLDEST_DUE = f"""
-WITH RECURSIVE heads AS (
-    (SELECT priority, greatest(staged_at, matured_at) AS due_at FROM staged_jobs_ready
-     WHERE {DUE}
-         AND (priority, id) > (%(priority)s::integer, %(id)s::bigint) AND priority <= %(up_to)s
-     ORDER BY priority, id LIMIT 1)
-    UNION ALL
-    SELECT following.* FROM heads, LATERAL (
-        SELECT priority, greatest(staged_at, matured_at) FROM staged_jobs_ready
-        WHERE {DUE} AND priority > heads.priority
-            AND priority <= %(up_to)s
-        ORDER BY priority, id LIMIT 1) AS following
-)
-SELECT greatest(0, extract(epoch FROM clock_timestamp() - min(due_at)))::float8 FROM heads
-"""
 # One index look-up for each queue that has unclaimed jobs.
 _OLDEST_DELIVERIES = f"""
 WITH RECURSIVE heads AS (
@@ -80,17 +63,6 @@ FROM heads, LATERAL (
 _NEXT_SCHEDULED = """
 SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM staged_jobs_scheduled
 """
-
-
-def oldest_due_seconds(connection: Connection, after: Key = START, up_to: int = LAST_PRIORITY) -> float:
-    """Return how long the oldest due row has waited, of the rows behind this key and up to this priority.
-
-    Returns:
-        Seconds; 0 if none waits.
-    """
-    parameters = {"priority": after[0], "id": after[1], "up_to": up_to}
-    (age,) = fetch_one(connection, _OLDEST_DUE, parameters)
-    return float(age or 0.0)
 
 
 def seconds_to_next_scheduled(connection: Connection) -> float | None:

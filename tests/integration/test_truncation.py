@@ -91,7 +91,7 @@ def size(database_url: str, *partitions: str) -> int:
     return int(size)
 
 
-def pages_read(enqueuer: Enqueuer, after: staged.Key, up_to: int = staged.LAST_PRIORITY) -> int:
+def pages_read(enqueuer: Enqueuer, after: staged.Place, up_to: int = staged.LAST_PRIORITY) -> int:
     """How many pages a look goes through that finds nothing."""
     explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + staged.READ_DUE
     row = enqueuer.connection.execute(explain.encode(), (*after, up_to, "{}", 100)).fetchone()
@@ -131,7 +131,7 @@ def test_a_batch_does_not_step_over_what_was_drained_before_it(
 def test_the_lag_does_not_step_over_it_either(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
-    def pages(enqueuer: Enqueuer, after: staged.Key) -> int:
+    def pages(enqueuer: Enqueuer, after: staged.Place) -> int:
         explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + waiting._OLDEST_DUE
         behind = {"priority": after[0], "id": after[1], "up_to": staged.LAST_PRIORITY}
         row = enqueuer.connection.execute(explain.encode(), behind).fetchone()
@@ -322,9 +322,9 @@ def test_draining_once_gives_it_back_too(
 def test_the_daemon_looks_for_the_lag_behind_the_cursors(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[staged.Key, int]] = []
+    asked: list[tuple[staged.Place, int]] = []
 
-    def ask_and_stop(_: psycopg.Connection, after: staged.Key, up_to: int) -> float:
+    def ask_and_stop(_: psycopg.Connection, after: staged.Place, up_to: int) -> float:
         asked.append((after, up_to))
         daemon.stop()
         return 0.0

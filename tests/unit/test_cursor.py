@@ -6,7 +6,7 @@ from drain.enqueuer import cursor as cursor_module
 from drain.enqueuer import pacer as pacer_module
 from drain.enqueuer.cursor import Scan, ScanCursor
 from drain.enqueuer.pacer import Pacer
-from drain.tables.staged import START, DueJob, Key
+from drain.tables.staged import START, DueJob, Place
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def scan(*keys: Key, is_full: bool = False, sweep_seconds: float | None = None) -> Scan:
+def scan(*keys: Place, is_full: bool = False, sweep_seconds: float | None = None) -> Scan:
     rows = [DueJob(id_, "default", "m.f", None, False, priority) for priority, id_ in keys]
     return Scan(rows, is_full=is_full, sweep_seconds=sweep_seconds)
 

@@ -1,0 +1,159 @@
+"""Lanes of the staged jobs that are due: which have rows, and the rows at their heads.
+
+A lane is a queue's rows of one kind, and a range of the index `staged_jobs_in_lanes`. So a queue that takes no more
+jobs is passed over, however many of its rows wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from drain.database.postgres import Connection
+from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE, id_array
+from drain.tables.staged import START, DueJob, Place
+
+# Kinds of lanes: rows of a priority up to 0 are urgent, all others patient; `columns.LANE_KIND` is the kind of a row.
+URGENT, URGENT_WITH_KEY, PATIENT, PATIENT_WITH_KEY = KINDS = range(4)
+
+
+class Lane(NamedTuple):
+    """A queue's rows of one kind."""
+
+    kind: int
+    queue: str
+
+
+class Head(NamedTuple):
+    """Rows to read: up to `most` of a lane, behind a place."""
+
+    lane: Lane
+    most: int
+    after: Place = START
+
+
+# Bounds of all names of queues, in the order of the index: its collation "C" compares bytes.
+_BEFORE_ALL, _BEHIND_ALL = "", "~"
+# One index look-up for each lane that is found. A gap is the range between two known lanes of one kind: the search does
+# not step over the rows of these, nor over the dead entries before them. The bounds of a gap are two conditions: a scan
+# whose bound is a comparison of rows goes on to the end of the kind.
+_NEXT_LANE = f"""
+    SELECT {{gap}}.kind, job.queue FROM staged_jobs_ready AS job
+    WHERE {DUE} AND {LANE_KIND} = {{gap}}.kind AND job.{LANE_QUEUE} > {{behind}} AND job.{LANE_QUEUE} < {{gap}}.high
+    ORDER BY job.{LANE_QUEUE}, job.priority, job.id LIMIT 1
+"""
+FIND_LANES = f"""
+WITH RECURSIVE heads AS (
+    SELECT found.*, gap.high
+    FROM unnest(%(kinds)s::integer[], %(lows)s::text[], %(highs)s::text[]) AS gap (kind, low, high),
+        LATERAL ({_NEXT_LANE.format(gap="gap", behind="gap.low")}) AS found
+    UNION ALL
+    SELECT found.*, heads.high FROM heads, LATERAL ({_NEXT_LANE.format(gap="heads", behind="heads.queue")}) AS found
+)
+SELECT kind, queue FROM heads
+"""
+
+
+def find_lanes(connection: Connection, kinds: Iterable[int], known: Collection[Lane] = ()) -> list[Lane]:
+    """Find the lanes of these kinds that have rows which are due, other than the known ones."""
+    gaps: list[tuple[int, str, str]] = []
+    for kind in kinds:
+        queues = [_BEFORE_ALL, *sorted(lane.queue for lane in known if lane.kind == kind), _BEHIND_ALL]
+        gaps += ((kind, low, high) for low, high in pairwise(queues))
+    columns = ([kind for kind, _, _ in gaps], [low for _, low, _ in gaps], [high for _, _, high in gaps])
+    parameters = dict(zip(("kinds", "lows", "highs"), columns, strict=True))
+    return [Lane._make(row) for row in connection.execute(FIND_LANES, parameters)]
+
+
+_READ_DUE = f"""
+SELECT due.* FROM unnest(
+    %(kinds)s::integer[], %(queues)s::text[], %(priorities)s::integer[], %(ids)s::bigint[], %(limits)s::integer[])
+    AS lane (kind, queue, priority, id, most), LATERAL (
+    SELECT lane.kind, job.id, job.queue, job.job_name, job.timeout_seconds,
+        coalesce(job.expires_at <= now(), false), job.priority, job.key, job.unique_key
+    FROM staged_jobs_ready AS job
+    WHERE {DUE} AND {LANE_KIND} = lane.kind AND job.{LANE_QUEUE} = lane.queue
+        AND (job.priority, job.id) > (lane.priority, lane.id)
+        AND job.id <> ALL (%(leave)s::bigint[])
+    ORDER BY job.priority, job.id LIMIT lane.most {{lock}}) AS due
+"""
+READ_DUE = _READ_DUE.format(lock="")
+
+
+def read_due(
+    connection: Connection, heads: Sequence[Head], *, leave: Sequence[int] = (), skip_locked: bool = False
+) -> dict[Lane, list[DueJob]]:
+    """Read the rows at the heads of these lanes, each lane's in the order of `priority, id`.
+
+    To be called in a repeatable-read transaction, so that the statements which follow see the same rows, and fail
+    when another session has changed one of them.
+
+    Args:
+        connection: The leader's, with a transaction open.
+        heads: Lanes, each with the place behind which its scan begins: rows before it are not read.
+        leave: Ids to pass over.
+        skip_locked: Lock the rows, passing over those that another session has locked. Costs a write for each row, so
+            it is for the case that a batch ran into such a lock.
+    """
+    statement = _READ_DUE.format(lock="FOR UPDATE SKIP LOCKED") if skip_locked else READ_DUE
+    parameters = {
+        "kinds": [head.lane.kind for head in heads],
+        "queues": [head.lane.queue for head in heads],
+        "priorities": [head.after[0] for head in heads],
+        "ids": [head.after[1] for head in heads],
+        "limits": [head.most for head in heads],
+        "leave": id_array(leave),
+    }
+    found: dict[Lane, list[DueJob]] = {head.lane: [] for head in heads}
+    for kind, *row in connection.execute(statement, parameters, binary=True):
+        job = DueJob._make(row)
+        found[Lane(kind, job.queue)].append(job)
+    return found
+
+
+# Oldest of the first hundred rows of each priority: one index look-up for each priority that is in use in each lane,
+# however many rows wait behind them.
+OLDEST_DUE = f"""
+WITH RECURSIVE heads AS (
+    SELECT lane.*, first.head FROM unnest(
+        %(kinds)s::integer[], %(queues)s::text[], %(priorities)s::integer[], %(ids)s::bigint[])
+        AS lane (kind, queue, priority, id), LATERAL (
+        SELECT job.priority AS head FROM staged_jobs_ready AS job
+        WHERE {DUE} AND {LANE_KIND} = lane.kind AND job.{LANE_QUEUE} = lane.queue
+            AND (job.priority, job.id) > (lane.priority, lane.id)
+        ORDER BY job.priority, job.id LIMIT 1) AS first
+    UNION ALL
+    SELECT heads.kind, heads.queue, heads.priority, heads.id, following.* FROM heads, LATERAL (
+        SELECT job.priority FROM staged_jobs_ready AS job
+        WHERE {DUE} AND {LANE_KIND} = heads.kind AND job.{LANE_QUEUE} = heads.queue AND job.priority > heads.head
+        ORDER BY job.priority, job.id LIMIT 1) AS following
+)
+SELECT queue, greatest(0, extract(epoch FROM clock_timestamp() - min(due_at)))::float8
+FROM (SELECT * FROM heads LIMIT 1000) AS first_heads, LATERAL (
+    SELECT greatest(job.staged_at, job.matured_at) AS due_at FROM staged_jobs_ready AS job
+    WHERE {DUE} AND {LANE_KIND} = first_heads.kind AND job.{LANE_QUEUE} = first_heads.queue
+        AND job.priority = first_heads.head
+        AND (job.priority, job.id) > (first_heads.priority, first_heads.id)
+    ORDER BY job.priority, job.id LIMIT 100) AS due
+GROUP BY queue
+"""
+
+
+def oldest_due_seconds(connection: Connection, after: Mapping[Lane, Place] | None = None) -> dict[str, float]:
+    """Measure for how long the oldest due row of each queue has waited, of the rows behind these places, or of all.
+
+    Of each priority the first hundred rows count.
+
+    Returns:
+        Seconds by queue; queues in which no such row waits are left out.
+    """
+    if after is None:
+        after = dict.fromkeys(find_lanes(connection, KINDS), START)
+    parameters = {
+        "kinds": [lane.kind for lane in after],
+        "queues": [lane.queue for lane in after],
+        "priorities": [place[0] for place in after.values()],
+        "ids": [place[1] for place in after.values()],
+    }
+    return dict(connection.execute(OLDEST_DUE, parameters).fetchall()) if after else {}
