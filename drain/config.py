@@ -23,6 +23,7 @@ VARIABLES = {
     "only_tracked_queues": "DRAIN_ONLY_TRACKED_QUEUES",
     "batch_size": "DRAIN_BATCH_SIZE",
     "poll_seconds": "DRAIN_POLL_SECONDS",
+    "depth": "DRAIN_DEPTH",
 }
 
 
@@ -46,6 +47,8 @@ class Settings:
             forward mode.
         batch_size: Upper bound of the rows in one transaction of the enqueuer.
         poll_seconds: Upper bound of the enqueuer's sleep when nothing wakes it.
+        depth: Upper bound of the ids that the enqueuer keeps in each list of Redis; 0 for none. None lets it follow the
+            workers: what they take in a tenth of a second.
 
     Raises:
         ConfigError: A value is missing or cannot be used; the text says which, and how a valid one looks.
@@ -59,6 +62,7 @@ class Settings:
     only_tracked_queues: frozenset[str] = frozenset()
     batch_size: int = 2500
     poll_seconds: float = 1.0
+    depth: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "database_url", _libpq_url(self.database_url))
@@ -76,6 +80,8 @@ class Settings:
             raise ConfigError("DRAIN_BATCH_SIZE must lie between 1 and 100000")
         if not 0.01 <= self.poll_seconds <= 60:
             raise ConfigError("DRAIN_POLL_SECONDS must lie between 0.01 and 60")
+        if self.depth is not None and not 0 <= self.depth <= 1_000_000:
+            raise ConfigError("DRAIN_DEPTH must lie between 0 (no bound) and 1000000")
 
     def _check_queues(self) -> None:
         for name in ("forward_queues", "only_tracked_queues"):
@@ -129,7 +135,7 @@ class Settings:
                 "no database is named: set DRAIN_DATABASE_URL (or pass --database-url), "
                 "such as postgresql://user@localhost/shop"
             )
-        for name, read in (("batch_size", int), ("poll_seconds", float)):
+        for name, read in (("batch_size", int), ("poll_seconds", float), ("depth", int)):
             if name in given:
                 given[name] = _number(VARIABLES[name], given[name], read)
         for name, collect in (

@@ -13,7 +13,9 @@ from drain.wording import count
 
 
 @click.command(short_help="Drain committed jobs into Redis: the enqueuer.")
-@settings_options("database_url", "redis_url", "namespace", "forward_queues", "batch_size", "poll_seconds")
+@settings_options(
+    "database_url", "redis_url", "namespace", "forward_queues", "batch_size", "poll_seconds", "depth"
+)
 @click.option("--once", is_flag=True, help="Drain the jobs that are due now, and exit.")
 @click.option(
     "--take-over",

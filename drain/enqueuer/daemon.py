@@ -110,7 +110,8 @@ class Daemon:
             state = leader.try_to_lead(connection)
             if state is None:
                 raise DrainError("another enqueuer is draining this database; that one moves what is due")
-            with self._enqueuer(connection, state) as enqueuer:
+            # Without a bound: nobody would push the rest once this process has ended.
+            with self._enqueuer(connection, state, depth=0) as enqueuer:
                 sent = self._term(enqueuer).do_all()
                 self.refused = enqueuer.refused
                 return sent
@@ -160,7 +161,7 @@ class Daemon:
             self._health.alive()
             state = leader.try_to_lead(connection)
         if state is not None:
-            with self._enqueuer(connection, state) as enqueuer:
+            with self._enqueuer(connection, state, self.settings.depth) as enqueuer:
                 self._term(enqueuer).run()
 
     def _claim_namespace(self, connection: Connection) -> None:
@@ -171,13 +172,14 @@ class Daemon:
             self._take_over = None
         self.redis.remembers()
 
-    def _enqueuer(self, connection: Connection, state: Progress) -> Enqueuer:
+    def _enqueuer(self, connection: Connection, state: Progress, depth: int | None) -> Enqueuer:
         return Enqueuer(
             connection,
             self.redis,
             state,
             forward_queues=self.settings.forward_queues,
             adaptive_batch_size=self._batch_size,
+            depth=depth,
             alive=self._health.alive,
         )
 

@@ -9,6 +9,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import Self
 
+from drain.admission.depths import UNBOUNDED
 from drain.database.postgres import Connection
 from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.cursor import Scan
@@ -26,8 +27,6 @@ _MATURE_LIMIT = 10_000
 _BESIDE_URGENT = 250
 # Time after the last urgent row for which that holds.
 _URGENT_SECONDS = 1.0
-# Room of a queue without a bound.
-UNBOUNDED = 2**31 - 1
 # Pause before forwarded jobs of a queue that Redis has refused are read again.
 _REFUSED_SECONDS = 10.0
 
@@ -116,17 +115,20 @@ class DueRows:
             skip_locked: Pass over rows that another session has locked. Each row that is read is locked then.
         """
         room = self._room_of_queues()
+        searched = False
         if self._urgent.search_is_due(room):
             staged.mature(self._connection, self._size.rows if self._size.is_reduced else _MATURE_LIMIT)
             self._alive()
             failpoint(FailurePoint.MATURED)
-            self._urgent.search()
+            # Together unless that would let urgent rows wait for patient ones.
+            searched = self._patient.search_is_due(room) and not self._patient.steps_over_many
+            self._urgent.search(*([self._patient] if searched else []))
         urgent = self._scan(self._urgent, self._size.rows, room, skip_locked=skip_locked)
         left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()))
         if found and self._size.is_reduced and not self._only_urgent:
             # Each group by itself: a row that spoils batches could otherwise hide behind urgent ones that keep coming.
             left = min(self._size.rows, _BESIDE_URGENT)
-        patient = self._select_patient(left, room, skip_locked=skip_locked) if left else {}
+        patient = self._select_patient(left, room, searched=searched, skip_locked=skip_locked) if left else {}
         if self._size.is_reduced and any(scan.rows for scan in patient.values()):
             urgent = {}
         return Selection.of({**urgent, **patient})
@@ -152,10 +154,10 @@ class DueRows:
         return left
 
     def _select_patient(
-        self, most: int, room: Callable[[str], int], *, skip_locked: bool
+        self, most: int, room: Callable[[str], int], *, searched: bool, skip_locked: bool
     ) -> Mapping[Lane, Scan]:
         group = self._patient
-        is_due = group.search_is_due(room)
+        is_due = not searched and group.search_is_due(room)
         self.awaits_bulk = is_due and group.steps_over_many and staged.is_bulk_under_way(self._connection)
         if is_due and not self.awaits_bulk:
             group.search()

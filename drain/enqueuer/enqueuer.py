@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Self
 
+from drain.admission.admission import Admission
 from drain.database.postgres import Connection
 from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.batches import Batches
@@ -42,6 +43,7 @@ SESSION = (
     "SET enable_sort = off",
     # A disabled plan node has a huge estimated cost, which would trigger JIT compilation.
     "SET jit = off",
+    "SET plan_cache_mode = force_generic_plan",
     "SET default_transaction_isolation = 'read committed'",
 )
 
@@ -56,6 +58,7 @@ class Enqueuer:
         forward_queues: Names of the queues in forward mode.
         batch_size: Upper bound of the rows of one transaction.
         adaptive_batch_size: Used in place of `batch_size`: with what an earlier enqueuer of this process has learnt.
+        depth: Bound of each list in Redis; 0 for none, None to let it follow the workers.
         alive: Called between statements, so that a batch that takes long is not mistaken for a standstill.
     """
 
@@ -68,6 +71,7 @@ class Enqueuer:
         forward_queues: frozenset[str] = frozenset(),
         batch_size: int = 2500,
         adaptive_batch_size: AdaptiveBatchSize | None = None,
+        depth: int | None = 0,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
         connection.execute("; ".join(SESSION))
@@ -77,7 +81,8 @@ class Enqueuer:
         self.deliveries = deliveries = Deliveries(connection, state)
         size = adaptive_batch_size or AdaptiveBatchSize(batch_size)
         mover = Mover(connection, redis, deliveries, forward_queues=forward_queues, alive=alive)
-        self._due_rows = DueRows(connection, size, alive)
+        self._admission = Admission(redis, depth=depth, forward_queues=forward_queues)
+        self._due_rows = DueRows(connection, size, alive, self._admission.room)
         self._batches = Batches(connection, self._due_rows, mover, deliveries, size=size, alive=alive)
         self._pusher = Pusher(redis, deliveries)
         self._forwarded = 0
@@ -89,7 +94,7 @@ class Enqueuer:
         self._pusher.close()
 
     def drain(self, keep_on: Callable[[], bool] = lambda: True) -> int:
-        """Run batches until nothing is due, or until `keep_on()` is false; returns how many rows left `staged_jobs`.
+        """Run batches until nothing may leave, or until `keep_on()` is false; returns how many rows left `staged_jobs`.
 
         When this returns, everything that was moved has been pushed.
 
@@ -110,16 +115,18 @@ class Enqueuer:
     def run_once(self) -> int:
         """Move one batch, and leave its push running; returns how many rows left `staged_jobs`.
 
-        It returns 0 only if nothing is due, or if only patient rows are due while a transaction stages more of
-        them by the million.
+        It returns 0 only if no row that is due may leave now: there is none, their queues have no room, or only patient
+        rows are due while a transaction stages more of them by the million.
 
         Raises:
             UnavailableError: Redis refused the push of the batch before, or a forwarded row of this one.
             psycopg.OperationalError: The database; the transaction is rolled back.
         """
+        self._admission.look_when_due()
         batch = self._batches.run_once()
-        self._pusher.wait()
+        self._wait_for_push()
         if batch.moved:
+            self._admission.moved(batch.moved)
             self._pusher.start(batch.moved, batch.last_delivery)
         self._forwarded += len(batch.forwarded)
         return batch.size
@@ -130,8 +137,22 @@ class Enqueuer:
         Raises:
             UnavailableError: Redis refused the push.
         """
-        self._pusher.wait()
+        self._wait_for_push()
         self.deliveries.record_watermark()
+
+    def noticed_lengths(self) -> None:
+        """Note the lengths of the lists after a push that was not this enqueuer's own."""
+        lengths = self.redis.pushed_lengths
+        self._admission.pushed(dict.fromkeys(lengths, 0), lengths)
+
+    def _wait_for_push(self) -> None:
+        if push := self._pusher.wait():
+            self._admission.pushed(push.accepted + push.refused, push.lengths)
+
+    @property
+    def next_look_at(self) -> float:
+        """Time, by `monotonic()`, at which rows that wait for room may have some; infinite if none wait for room."""
+        return self._admission.next_look_at
 
     @property
     def delivered(self) -> int:

@@ -57,14 +57,18 @@ class LaneGroup:
         """True if the last search was slow: it stepped over many dead rows, or rows that nobody can see yet."""
         return self._was_slow
 
-    def search(self) -> None:
-        """Find the lanes that have rows and are not known."""
+    def search(self, *others: LaneGroup) -> None:
+        """Find the lanes that have rows and are not known, of this group and of others, in one exchange."""
+        groups = (self, *others)
+        kinds = [kind for group in groups for kind in group._kinds]
+        known = [lane for group in groups for lane in group._cursors]
         began = monotonic()
-        found = lanes.find_lanes(self._connection, self._kinds, self._cursors)
+        found = lanes.find_lanes(self._connection, kinds, known)
         late = excess(monotonic() - began - _LANE_SECONDS * len(found), 0)
-        self._was_slow = late > 0
-        self._searches.ran_for(late)
-        self._cursors.update((lane, ScanCursor()) for lane in found)
+        for group in groups:
+            group._was_slow = late > 0
+            group._searches.ran_for(late)
+            group._cursors.update((lane, ScanCursor()) for lane in found if lane.kind in group._kinds)
 
     def scan(
         self, most: int, room: Callable[[str], int], *, leave: Sequence[int], skip_locked: bool

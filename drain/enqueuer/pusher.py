@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -22,11 +22,13 @@ class Push:
         up_to: Highest delivery number of the batch.
         accepted: Jobs that Redis has accepted, by queue.
         refused: Jobs that Redis has refused, by queue.
+        lengths: Length of the list of each queue afterwards.
     """
 
     up_to: int
     accepted: Counter[str]
     refused: Counter[str]
+    lengths: Mapping[str, int]
 
 
 class Pusher:
@@ -60,7 +62,7 @@ class Pusher:
         """
         self._pending = self._thread.submit(self._push, rows, up_to)
 
-    def wait(self) -> None:
+    def wait(self) -> Push | None:
         """Wait for the push that is under way, if there is one, and raise the watermark.
 
         Raises:
@@ -72,6 +74,8 @@ class Pusher:
             self._deliveries.pushed(push.up_to, [*push.accepted, *push.refused])
             self.accepted += push.accepted.total()
             self.refused += push.refused.total()
+            return push
+        return None
 
     def _push(self, rows: Sequence[DueJob], up_to: int) -> Push:
         # Encoded slice by slice while Redis executes the slice before: this thread must not hold the
@@ -89,7 +93,7 @@ class Pusher:
         failpoint(FailurePoint.PUSHED)
         accepted = Counter(row.queue for row in rows) - refused
         count_pushed(accepted)
-        return Push(up_to, accepted, refused)
+        return Push(up_to, accepted, refused, dict(self._redis.pushed_lengths))
 
 
 def count_pushed(jobs: Counter[str]) -> None:

@@ -54,5 +54,6 @@ class Sleeper:
 
     def _seconds(self, until: float) -> float:
         next_scheduled = waiting.seconds_to_next_scheduled(self._enqueuer.connection)
+        until = min(until, self._enqueuer.next_look_at)
         longest = min(self._poll_seconds, max(0.0, until - monotonic()))
         return longest if next_scheduled is None else max(0.0, min(longest, next_scheduled))

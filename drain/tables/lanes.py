@@ -61,8 +61,11 @@ def find_lanes(connection: Connection, kinds: Iterable[int], known: Collection[L
     for kind in kinds:
         queues = [_BEFORE_ALL, *sorted(lane.queue for lane in known if lane.kind == kind), _BEHIND_ALL]
         gaps += ((kind, low, high) for low, high in pairwise(queues))
-    columns = ([kind for kind, _, _ in gaps], [low for _, low, _ in gaps], [high for _, _, high in gaps])
-    parameters = dict(zip(("kinds", "lows", "highs"), columns, strict=True))
+    parameters = {
+        "kinds": id_array(kind for kind, _, _ in gaps),
+        "lows": _name_array(low for _, low, _ in gaps),
+        "highs": _name_array(high for _, _, high in gaps),
+    }
     return [Lane._make(row) for row in connection.execute(FIND_LANES, parameters)]
 
 
@@ -98,11 +101,11 @@ def read_due(
     """
     statement = _READ_DUE.format(lock="FOR UPDATE SKIP LOCKED") if skip_locked else READ_DUE
     parameters = {
-        "kinds": [head.lane.kind for head in heads],
-        "queues": [head.lane.queue for head in heads],
-        "priorities": [head.after[0] for head in heads],
-        "ids": [head.after[1] for head in heads],
-        "limits": [head.most for head in heads],
+        "kinds": id_array(head.lane.kind for head in heads),
+        "queues": _name_array(head.lane.queue for head in heads),
+        "priorities": id_array(head.after[0] for head in heads),
+        "ids": id_array(head.after[1] for head in heads),
+        "limits": id_array(head.most for head in heads),
         "leave": id_array(leave),
     }
     found: dict[Lane, list[DueJob]] = {head.lane: [] for head in heads}
@@ -151,9 +154,14 @@ def oldest_due_seconds(connection: Connection, after: Mapping[Lane, Place] | Non
     if after is None:
         after = dict.fromkeys(find_lanes(connection, KINDS), START)
     parameters = {
-        "kinds": [lane.kind for lane in after],
-        "queues": [lane.queue for lane in after],
-        "priorities": [place[0] for place in after.values()],
-        "ids": [place[1] for place in after.values()],
+        "kinds": id_array(lane.kind for lane in after),
+        "queues": _name_array(lane.queue for lane in after),
+        "priorities": id_array(place[0] for place in after.values()),
+        "ids": id_array(place[1] for place in after.values()),
     }
     return dict(connection.execute(OLDEST_DUE, parameters).fetchall()) if after else {}
+
+
+def _name_array(queues: Iterable[str]) -> str:
+    """Build the text of a PostgreSQL array of names of queues, which hold no character that would have to be escaped."""
+    return "{" + ",".join(f'"{queue}"' for queue in queues) + "}"

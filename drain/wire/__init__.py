@@ -39,6 +39,7 @@ from drain.wire.earlier import ReplacedDelivery, RQVerdict, hold_dependents
 from drain.wire.ids import PoppedId, delivery_number, tracked_id
 from drain.wire.jobs import FAILED_TTL_SECONDS, Delivery, forwarded, tracked
 from drain.wire.producer import JOBS_PER_CALL, Producer
+from drain.wire.queues import QueueReader
 from drain.wire.waiter import WAIT_SECONDS
 from drain.wire.workers import forget_worker
 
@@ -53,6 +54,7 @@ __all__ = [
     "Delivery",
     "PoppedId",
     "Producer",
+    "QueueReader",
     "RQVerdict",
     "ReplacedDelivery",
     "connect",

@@ -36,10 +36,14 @@ class Producer(QueueReader):
     Args:
         redis_url: URL of the Redis.
         namespace: First part of our RQ ids.
+
+    Attributes:
+        pushed_lengths: Length of the list of each queue right after the latest push to it.
     """
 
     def __init__(self, redis_url: str, namespace: str) -> None:
         super().__init__(redis_url, namespace)
+        self.pushed_lengths: dict[str, int] = {}
         self._push = self._redis.register_script(scripts.load("owners", "push"))
         self._owners = Ownership(self._redis, self.where, namespace)
         self._earlier = EarlierDeliveries(self._redis)
@@ -103,11 +107,13 @@ class Producer(QueueReader):
         common = (now, owners.installation, owners.label, owners.key, FAILED_TTL_SECONDS, IMPORTS_ENTRY_POINT)
         with reachable(self.where):
             answer: Any = self._push(keys=keys, args=[*common, *chain.from_iterable(deliveries)])
-        owner, no_lists, foreign = answer
+        owner, no_lists, foreign, lengths = answer
         owners.require_ours(owner)
         refused = [queue.decode() for queue in no_lists]
         for queue in refused:
             log.error("rq:queue:%s is no list; its jobs wait until you rename that key", queue)
+        each = iter(lengths)
+        self.pushed_lengths.update((queue.decode(), length) for queue, length in zip(each, each, strict=True))
         pairs = iter(foreign)
         others = {queue.decode(): read_owner(text) for queue, text in zip(pairs, pairs, strict=True)}
         owners.report(others)

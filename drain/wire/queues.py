@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -10,7 +10,7 @@ import redis
 
 from drain.wire.connection import RedisConnection, reachable
 from drain.wire.ids import delivery_number, tracked_id_pattern
-from drain.wire.keys import QUEUES, queue_key, queue_of
+from drain.wire.keys import QUEUES, queue_key, queue_of, queue_workers_key
 from drain.wire.workers import count_workers
 
 # Number of ids at the head of a list among which a job of ours is searched, behind jobs of others.
@@ -49,7 +49,22 @@ class QueueReader(RedisConnection):
     def depth(self, queue: str) -> int:
         """Return the length of the queue's list; 0 if the key is no list."""
         (length,) = self._of_each([queue], lambda pipeline, key: pipeline.llen(key))
-        return 0 if isinstance(length, redis.ResponseError) else int(length)
+        return _number(length)
+
+    def lengths(self, queues: Collection[str]) -> dict[str, tuple[int, int]]:
+        """Return the length of each queue's list, and the number of workers that have registered for the queue.
+
+        One round trip for all. A key that is no list has the length 0; a worker that has died may still be registered.
+        """
+        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
+            for queue in queues:
+                pipeline.llen(queue_key(queue))
+                pipeline.scard(queue_workers_key(queue))
+            answers = iter(pipeline.execute(raise_on_error=False))
+        return {
+            queue: (_number(length), _number(workers))
+            for queue, length, workers in zip(queues, answers, answers, strict=True)
+        }
 
     def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
         """Return for each queue the delivery number that the next worker pops; one round trip for all.
@@ -97,3 +112,7 @@ class QueueReader(RedisConnection):
             for queue in queues:
                 ask(pipeline, queue_key(queue))
             return pipeline.execute(raise_on_error=False)
+
+
+def _number(answer: Any) -> int:
+    return 0 if isinstance(answer, redis.ResponseError) else int(answer)

@@ -7,8 +7,9 @@
 -- KEYS: lists of queues that must take their jobs.
 -- ARGV: time, installation, label, key of the namespace, seconds for which RQ keeps a failed job, `result` of tracked
 --   jobs; then for each job: RQ id, timeout, description, data, result_ttl ('' for a forwarded job), queue.
--- Returns the text of the database that feeds the namespace, or ''; the queues whose key is no list; and each queue
---   that another database feeds, followed by the text of that database.
+-- Returns the text of the database that feeds the namespace, or ''; the queues whose key is no list; each queue that
+--   another database feeds, followed by the text of that database; and each queue whose list took jobs, followed by the
+--   length of the list.
 local now, ours, label, marker, failure_ttl, result = unpack(ARGV, 1, 6)
 local no_lists, foreign = {}, {}
 local function is_ours(queue)
@@ -24,7 +25,7 @@ local function is_ours(queue)
 end
 if ours ~= '' then
   local owner = redis.call('GET', marker)
-  if is_foreign(owner, ours) then return {owner, {}, {}} end
+  if is_foreign(owner, ours) then return {owner, {}, {}, {}} end
   if not owner then redis.call('SET', marker, recovering(ours, label)) end
 end
 for _, key in ipairs(KEYS) do
@@ -32,8 +33,8 @@ for _, key in ipairs(KEYS) do
   local queue = string.sub(key, #'rq:queue:' + 1)
   if is_ours(queue) and kind ~= 'list' and kind ~= 'none' then no_lists[#no_lists + 1] = queue end
 end
-if #no_lists + #foreign > 0 then return {'', no_lists, foreign} end
-local ids_of = {}
+if #no_lists + #foreign > 0 then return {'', no_lists, foreign, {}} end
+local ids_of, lengths = {}, {}
 local function write(id, timeout, description, data, result_ttl, queue)
   local key = 'rq:job:' .. id
   if result_ttl == '' then
@@ -64,7 +65,10 @@ for queue, ids in pairs(ids_of) do
     if type(pushed) == 'table' and pushed.err then
       if not string.find(pushed.err, 'WRONGTYPE') then return pushed end
       no_lists[#no_lists + 1] = queue
+    else
+      lengths[#lengths + 1] = queue
+      lengths[#lengths + 1] = pushed
     end
   end
 end
-return {'', no_lists, foreign}
+return {'', no_lists, foreign, lengths}

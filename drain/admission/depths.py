@@ -1,0 +1,153 @@
+"""Depths of the lists in Redis: each holds what its workers take within a moment, and the rest stays staged.
+
+What a list holds need not be asked while it cannot be full: its length after the latest push, and what was moved since,
+is an upper bound. The length comes with the answer to each push; Redis is asked only when a list seems to be full.
+
+The bound follows the workers. Without a bound that is fixed it is what they have taken in a tenth of a second lately, at
+least two jobs for each worker. A list that is found empty although rows wait for it was too short, and its bound is
+doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import exp
+from time import monotonic
+
+from drain.wire import QueueReader
+
+# Time within which workers take what a list holds.
+_AHEAD_SECONDS = 0.1
+# Time over which the rate of a queue is averaged, and after which a bound that was doubled is forgotten.
+_AVERAGE_SECONDS = 0.2
+# Bounds of a bound: for a queue without workers, for each worker, and for a list that is found empty again and again.
+_SHORTEST = 16
+_FOR_EACH_WORKER = 2
+_LONGEST_DOUBLED = 20_000
+# Bounds of the time until a full list is looked at again.
+_SOONEST_LOOK_SECONDS = 0.001
+_LATEST_LOOK_SECONDS = 0.05
+# Room of a list without a bound.
+UNBOUNDED = 2**31 - 1
+
+
+@dataclass(slots=True)
+class Depth:
+    """Depth of one list.
+
+    Attributes:
+        length: Length when it was last known.
+        on_the_way: Number of jobs that were moved since, and are not in that length.
+        known_at: Time by `monotonic()` at which the length was known.
+        rate: Jobs that workers have taken per second lately.
+        workers: Number of workers that have registered for the queue.
+        doubled: Bound that was doubled because the list ran empty; 0 if it did not.
+        withheld: Rows waited for room since the length was last known.
+    """
+
+    length: int = 0
+    on_the_way: int = 0
+    known_at: float = 0.0
+    rate: float = 0.0
+    workers: int = 0
+    doubled: float = 0.0
+    withheld: bool = False
+
+    @property
+    def bound(self) -> int:
+        """Upper bound of the list's length."""
+        least = max(_SHORTEST, _FOR_EACH_WORKER * self.workers)
+        return int(max(least, _AHEAD_SECONDS * self.rate, self.doubled))
+
+    @property
+    def at_most(self) -> int:
+        """Upper bound of what the list holds now."""
+        return self.length + self.on_the_way
+
+    def observe(self, length: int, pushed: int, now: float) -> None:
+        """Note the length of the list, in which `pushed` of the jobs are that were on the way."""
+        seconds = max(1e-6, now - self.known_at)
+        weight = 1 - exp(-seconds / _AVERAGE_SECONDS)
+        if self.known_at:
+            taken = max(0, self.length + pushed - length)
+            self.rate += weight * (taken / seconds - self.rate)
+        self.doubled -= weight * self.doubled
+        if self.withheld and length <= pushed:
+            self.doubled = min(_LONGEST_DOUBLED, 2 * self.bound)
+        self.length, self.known_at, self.withheld = length, now, False
+        self.on_the_way = max(0, self.on_the_way - pushed)
+
+
+class Depths:
+    """Keeps the lists of all queues short, for one leader.
+
+    Args:
+        redis: Reader of the lists.
+        fixed: Bound of each list; 0 for none, None to let it follow the workers.
+        unbounded: Names of queues whose lists have no bound.
+    """
+
+    def __init__(
+        self, redis: QueueReader, *, fixed: int | None = None, unbounded: Collection[str] = ()
+    ) -> None:
+        self._redis = redis
+        self._fixed = fixed
+        self._unbounded = unbounded
+        self._depths: dict[str, Depth] = {}
+
+    def room(self, queue: str) -> int:
+        """Return how many jobs the list may take now: none until half of its bound is free."""
+        if self._fixed == 0 or queue in self._unbounded:
+            return UNBOUNDED
+        depth = self._of(queue)
+        bound = self._fixed or depth.bound
+        room = bound - depth.at_most
+        if room >= max(1, bound // 2):
+            return room
+        depth.withheld = True
+        return 0
+
+    def moved(self, jobs: Mapping[str, int]) -> None:
+        """Count jobs, by queue, that were moved and will be pushed."""
+        if self._fixed != 0:
+            for queue, count in jobs.items():
+                self._of(queue).on_the_way += count
+
+    def pushed(self, jobs: Mapping[str, int], lengths: Mapping[str, int]) -> None:
+        """Note that jobs were pushed, or refused, by queue, and how long each list was afterwards."""
+        if self._fixed == 0:
+            return
+        now = monotonic()
+        for queue, count in jobs.items():
+            depth = self._of(queue)
+            depth.observe(lengths.get(queue, depth.length), count, now)
+
+    def look_when_due(self) -> None:
+        """Ask Redis for the lengths of the full lists that may have room again, and for their workers.
+
+        Raises:
+            UnavailableError: Redis.
+        """
+        now = monotonic()
+        due = [queue for queue, depth in self._depths.items() if self._room_expected_at(depth) <= now]
+        if due:
+            for queue, (length, workers) in self._redis.lengths(due).items():
+                self._depths[queue].workers = workers
+                self._depths[queue].observe(length, 0, now)
+
+    @property
+    def next_look_at(self) -> float:
+        """Time, by `monotonic()`, at which a full list for which rows wait may have room again."""
+        return min(map(self._room_expected_at, self._depths.values()), default=float("inf"))
+
+    def _room_expected_at(self, depth: Depth) -> float:
+        if not depth.withheld:
+            return float("inf")
+        bound = self._fixed or depth.bound
+        missing = depth.at_most - bound / 2
+        seconds = missing / depth.rate if depth.rate > 0 else _LATEST_LOOK_SECONDS
+        return depth.known_at + min(_LATEST_LOOK_SECONDS, max(_SOONEST_LOOK_SECONDS, seconds))
+
+    def _of(self, queue: str) -> Depth:
+        return self._depths.setdefault(queue, Depth())
