@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from drain.enqueuer import daemon as daemon_module
 from drain.enqueuer import leader
 from drain.enqueuer.daemon import Daemon
 from drain.errors import UnavailableError
-from drain.tables import staged
+from drain.tables import lanes
 from drain.wire import Producer
 from tests.helpers import (
     PATIENCE_SECONDS,
@@ -342,19 +342,23 @@ def test_a_batch_that_was_too_much_is_smaller_in_the_next_term_too(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int] = []
-    take = staged.read_due
+    take = lanes.read_due
 
-    def take_with_trouble(connection: postgres.Connection, limit: int, **options: Any) -> Any:
-        limits.append(limit)
+    stage_jobs(database_url)
+
+    def take_with_trouble(
+        connection: postgres.Connection, heads: Sequence[lanes.Head], **options: Any
+    ) -> Any:
+        limits.append(heads[0].most)
         if len(limits) == 1:
             raise psycopg.errors.QueryCanceled("canceling statement due to statement timeout")
         if len(limits) == 2:
             raise psycopg.OperationalError("the server is gone")
         daemon.stop()
-        return take(connection, limit, **options)
+        return take(connection, heads, **options)
 
-    monkeypatch.setattr(staged, "read_due", take_with_trouble)
-    daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url, batch_size=100))
+    monkeypatch.setattr(lanes, "read_due", take_with_trouble)
+    daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url, batch_size=100, depth=0))
     daemon.run()
 
     assert limits[:3] == [100, 50, 50]

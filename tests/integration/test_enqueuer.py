@@ -8,7 +8,7 @@ from drain import stage
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
-from drain.tables import staged
+from drain.tables import lanes, staged
 from drain.wire import Producer
 from tests.helpers import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
 
@@ -291,7 +291,7 @@ def test_a_batch_is_moved_while_the_one_before_is_being_pushed(
 
     stage_jobs(database_url, 2)
     second_batch_taken = Event()
-    push, take = Producer.push, staged.read_due
+    push, take = Producer.push, lanes.read_due
 
     def push_last(*given: Any) -> Any:
         assert second_batch_taken.wait(10)
@@ -306,7 +306,7 @@ def test_a_batch_is_moved_while_the_one_before_is_being_pushed(
         return taken[-1]
 
     monkeypatch.setattr(Producer, "push", push_last)
-    monkeypatch.setattr(staged, "read_due", take_and_tell)
+    monkeypatch.setattr(lanes, "read_due", take_and_tell)
     with new_enqueuer(database_url, redis_url, batch_size=1) as enqueuer:
         drained = enqueuer.drain()
 

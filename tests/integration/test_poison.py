@@ -9,7 +9,7 @@ import pytest
 
 from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.tables import staged
+from drain.tables import lanes, staged
 from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
 
 
@@ -95,13 +95,13 @@ def test_a_poisoned_batch_takes_fewer_transactions_than_it_has_rows(
     rows = stage_jobs(database_url, 200)
     stage_jobs(database_url, job=unmovable)
     taken: list[None] = []
-    take = staged.read_due
+    take = lanes.read_due
 
     def count(*given: Any, **options: Any) -> Any:
         taken.append(None)
         return take(*given, **options)
 
-    monkeypatch.setattr(staged, "read_due", count)
+    monkeypatch.setattr(lanes, "read_due", count)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
 
@@ -209,8 +209,8 @@ def test_a_better_row_that_commits_meanwhile_is_not_taken_for_the_poisoned_one(
 
         return tell_and_do
 
-    for name in ("read_due", "bury"):
-        monkeypatch.setattr(staged, name, step(name, getattr(staged, name)))
+    monkeypatch.setattr(lanes, "read_due", step("read_due", lanes.read_due))
+    monkeypatch.setattr(staged, "bury", step("bury", staged.bury))
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
 

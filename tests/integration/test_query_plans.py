@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
-from drain.tables import claims, leases, outcomes, redeliveries, staged, waiting
+from drain.tables import claims, lanes, leases, outcomes, redeliveries, staged, waiting
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
 from tests.helpers import PATIENCE_SECONDS, query, stage_jobs, wait_until
@@ -23,6 +23,8 @@ SELECT part.relname, whole.relname FROM pg_inherits
 JOIN pg_class AS part ON part.oid = inhrelid JOIN pg_class AS whole ON whole.oid = inhparent
 WHERE part.relkind = 'i'
 """
+# The lane of urgent rows without a key, from its start on.
+WHOLE_LANE = {"kinds": "{0}", "queues": '{"default"}', "priorities": "{-2147483648}", "ids": "{0}"}
 REDELIVER: dict[str, Any] = {"last_delivery": 0, "limit": 10}
 
 
@@ -311,18 +313,28 @@ def test_the_retry_of_a_failing_queue_is_the_first_of_its_index(many_waiting_row
 
 
 def test_a_batch_looks_at_its_own_rows_and_at_none_that_is_scheduled(many_staged_rows: str) -> None:
-    found = scans(many_staged_rows, staged.READ_DUE, (*staged.START, staged.LAST_PRIORITY, "{}", 100))
+    found = scans(many_staged_rows, lanes.READ_DUE, WHOLE_LANE | {"limits": "{100}", "leave": "{}"})
 
     # One more of each partition, to know which of them comes first.
-    assert set(found) == {"staged_jobs_due"}
-    assert 100 <= found["staged_jobs_due"] <= 102
+    assert set(found) == {"staged_jobs_in_lanes"}
+    assert 100 <= found["staged_jobs_in_lanes"] <= 102
 
 
 def test_a_batch_begins_behind_the_last_row_that_was_taken(many_staged_rows: str) -> None:
     (id_,) = query(many_staged_rows, "SELECT id FROM staged_jobs_ready ORDER BY id OFFSET 299 LIMIT 1")[0]
-    found = scans(many_staged_rows, staged.READ_DUE, (0, id_, 0, "{}", 1000))
+    behind = WHOLE_LANE | {"priorities": "{0}", "ids": f"{{{id_}}}", "limits": "{1000}", "leave": "{}"}
+    found = scans(many_staged_rows, lanes.READ_DUE, behind)
 
-    assert found == {"staged_jobs_due": 300}
+    assert found == {"staged_jobs_in_lanes": 300}
+
+
+def test_lanes_are_found_without_a_look_at_the_rows_of_those_that_are_known(many_staged_rows: str) -> None:
+    found = scans(many_staged_rows, lanes.FIND_LANES, {"kinds": "{0}", "lows": '{""}', "highs": '{"~"}'})
+    assert set(found) == {"staged_jobs_in_lanes"}
+    assert sum(found.values()) <= 3
+
+    around = {"kinds": "{0,0}", "lows": '{"","default"}', "highs": '{"default","~"}'}
+    assert sum(scans(many_staged_rows, lanes.FIND_LANES, around).values()) == 0
 
 
 def test_what_comes_due_is_found_without_looking_at_what_does_not(many_staged_rows: str) -> None:
@@ -359,13 +371,11 @@ def test_the_next_scheduled_row_is_the_first_of_its_index(many_staged_rows: str)
     assert scans(many_staged_rows, waiting._NEXT_SCHEDULED) == {"staged_jobs_coming_due": 1}
 
 
-def test_the_lag_looks_at_one_row_for_each_priority(many_staged_rows: str) -> None:
-    priority, id_ = staged.START
-    everything = {"priority": priority, "id": id_, "up_to": staged.LAST_PRIORITY}
-    found = scans(many_staged_rows, waiting._OLDEST_DUE, everything)
+def test_the_lag_looks_at_a_hundred_rows_for_each_priority(many_staged_rows: str) -> None:
+    found = scans(many_staged_rows, lanes.OLDEST_DUE, WHOLE_LANE)
 
-    assert set(found) == {"staged_jobs_due"}
-    assert sum(found.values()) <= 10
+    assert set(found) == {"staged_jobs_in_lanes"}
+    assert sum(found.values()) <= 110
 
 
 def test_the_oldest_deliveries_are_one_look_for_each_queue(many_inflight_rows: str) -> None:

@@ -30,7 +30,7 @@ from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError
 from drain.jobs import registry
-from drain.tables import bulk, claims, counts, dead, finished, leases, outcomes, queries, staged
+from drain.tables import bulk, claims, counts, dead, finished, lanes, leases, outcomes, queries, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, ids_in, new_enqueuer, pushed_jobs, query, wait_until
@@ -237,7 +237,9 @@ def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the
     with place.connected("application") as application:
         ids = stage_many(application, "m.f", [(1,), (2,)])
     with place.connected("enqueuer") as leader:
-        assert [row.id for row in staged.read_due(leader, 10, skip_locked=True)] == ids
+        (lane,) = lanes.find_lanes(leader, lanes.KINDS)
+        found = lanes.read_due(leader, [lanes.Head(lane, 10)], skip_locked=True)
+        assert [row.id for row in found[lane]] == ids
         assert [row.job_args for row in staged.read_forwardable(leader, ids)] == ["[1]", "[2]"]
         assert staged.bury(leader, ids[:1], "unreadable", "x") == 1
         staged.delete_forwarded(leader, ids[1:])

@@ -1,6 +1,6 @@
 """What a session that holds an old snapshot does to the drain: nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,12 +11,13 @@ from psycopg import IsolationLevel
 from drain import metrics, stage
 from drain.config import Settings
 from drain.database import postgres
-from drain.enqueuer import cursor, truncation
+from drain.enqueuer import truncation
 from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.truncation import PartitionTruncator
-from drain.tables import staged, waiting
+from drain.tables import lanes, staged
 from tests.helpers import (
     ask,
     environment,
@@ -55,8 +56,8 @@ def small_partitions_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def without_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a sweep that was slow: none is due."""
-    monkeypatch.setattr(ScanCursor, "sweep_is_due", lambda _: False)
+    """As after a sweep that was slow: none is due until a scan has caught up."""
+    monkeypatch.setattr(Pacer, "is_due", lambda _: False)
 
 
 def partition_of(database_url: str, job_id: int) -> str:
@@ -91,10 +92,20 @@ def size(database_url: str, *partitions: str) -> int:
     return int(size)
 
 
-def pages_read(enqueuer: Enqueuer, after: staged.Place, up_to: int = staged.LAST_PRIORITY) -> int:
+def pages_read(
+    enqueuer: Enqueuer, after: staged.Place, *, kind: int = lanes.URGENT, statement: str = lanes.READ_DUE
+) -> int:
     """How many pages a look goes through that finds nothing."""
-    explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + staged.READ_DUE
-    row = enqueuer.connection.execute(explain.encode(), (*after, up_to, "{}", 100)).fetchone()
+    parameters = {
+        "kinds": f"{{{kind}}}",
+        "queues": "{default}",
+        "limits": "{100}",
+        "leave": "{}",
+        "priorities": f"{{{after[0]}}}",
+        "ids": f"{{{after[1]}}}",
+    }
+    explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement
+    row = enqueuer.connection.execute(explain.encode(), parameters).fetchone()
     assert row is not None
     return int(row[0][0]["Plan"]["Shared Hit Blocks"] + row[0][0]["Plan"]["Shared Read Blocks"])
 
@@ -121,29 +132,22 @@ def test_a_batch_does_not_step_over_what_was_drained_before_it(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        stage_jobs(database_url, 10_000)
+        (last, *_) = reversed(stage_jobs(database_url, 10_000))
         enqueuer.drain()
 
         assert pages_read(enqueuer, staged.START) > 100
-        assert pages_read(enqueuer, enqueuer.cursors[0].key) < 20
+        assert pages_read(enqueuer, (0, last)) < 20
 
 
 def test_the_lag_does_not_step_over_it_either(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
-    def pages(enqueuer: Enqueuer, after: staged.Place) -> int:
-        explain = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + waiting._OLDEST_DUE
-        behind = {"priority": after[0], "id": after[1], "up_to": staged.LAST_PRIORITY}
-        row = enqueuer.connection.execute(explain.encode(), behind).fetchone()
-        assert row is not None
-        return int(row[0][0]["Plan"]["Shared Hit Blocks"])
-
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        stage_jobs(database_url, 10_000)
+        (last, *_) = reversed(stage_jobs(database_url, 10_000))
         enqueuer.drain()
 
-        assert pages(enqueuer, staged.START) > 100
-        assert pages(enqueuer, enqueuer.cursors[0].key) < 20
+        assert pages_read(enqueuer, staged.START, statement=lanes.OLDEST_DUE) > 100
+        assert pages_read(enqueuer, (0, last), statement=lanes.OLDEST_DUE) < 20
 
 
 @pytest.mark.parametrize("second", range(0, 60, 3))
@@ -297,7 +301,7 @@ def test_the_daemon_gives_the_space_back_by_itself(
     database_url: str, redis_url: str, held_snapshot: psycopg.Connection
 ) -> None:
     port = free_port()
-    env = environment(database_url, redis_url, DRAIN_METRICS_PORT=str(port))
+    env = environment(database_url, redis_url, DRAIN_DEPTH="0")
     with leading(env, "--metrics-port", str(port)):
         stage_at(database_url, 5, count=20_000)
         wait_until(lambda: len(pushed_jobs(redis_url)) == 20_000, A_ROUND_SECONDS)
@@ -322,19 +326,19 @@ def test_draining_once_gives_it_back_too(
 def test_the_daemon_looks_for_the_lag_behind_the_cursors(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[staged.Place, int]] = []
+    asked: list[dict[lanes.Lane, staged.Place]] = []
 
-    def ask_and_stop(_: psycopg.Connection, after: staged.Place, up_to: int) -> float:
-        asked.append((after, up_to))
+    def ask_and_stop(_: psycopg.Connection, after: Mapping[lanes.Lane, staged.Place]) -> dict[str, float]:
+        asked.append(dict(after))
         daemon.stop()
-        return 0.0
+        return {}
 
-    monkeypatch.setattr(waiting, "oldest_due_seconds", ask_and_stop)
-    (job_id,) = stage_jobs(database_url)
-    daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
+    monkeypatch.setattr(lanes, "oldest_due_seconds", ask_and_stop)
+    (job_id, _) = stage_jobs(database_url, 2)
+    daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url, depth=1))
     daemon.run()
 
-    assert asked == [((0, job_id), 0), (cursor.PATIENT.after, staged.LAST_PRIORITY)]
+    assert asked[0] == {lanes.Lane(lanes.URGENT, "default"): (0, job_id)}
 
 
 def test_rows_of_all_partitions_are_drained_in_the_order_of_priority_and_id(
@@ -381,15 +385,15 @@ def test_a_ready_row_that_somebody_puts_off_while_its_batch_is_open_is_drained_l
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_off, due = stage_jobs(database_url, 2)
-    take = staged.read_due
+    take = lanes.read_due
 
     def put_off_after(*args: Any, **kwargs: Any) -> Any:
         rows = take(*args, **kwargs)
-        monkeypatch.setattr(staged, "read_due", take)
+        monkeypatch.setattr(lanes, "read_due", take)
         query(database_url, "UPDATE staged_jobs SET scheduled_at = %s WHERE id = %s", FUTURE, put_off)
         return rows
 
-    monkeypatch.setattr(staged, "read_due", put_off_after)
+    monkeypatch.setattr(lanes, "read_due", put_off_after)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         assert enqueuer.drain() == 1
 
@@ -404,7 +408,6 @@ def test_a_row_that_commits_late_is_found_though_the_cursor_is_past_it(
         late = stage(slow, "m.f")
         (job_id,) = stage_jobs(database_url)
         assert enqueuer.run_once() == 1
-        assert enqueuer.cursors[0].key == (0, job_id)
         slow.commit()
 
         assert enqueuer.run_once() == 1
@@ -457,7 +460,7 @@ def test_a_batch_that_is_rolled_back_leaves_the_cursor_before_its_rows(
         enqueuer.run_once()
         monkeypatch.setattr(staged, "move", fail_once)
         enqueuer.run_once()
-        assert enqueuer.cursors[0].key == (0, ids[3])
+        assert list(enqueuer.places.values()) == [(0, ids[3])]
         enqueuer.drain()
 
     assert pushed_jobs(redis_url) == ids
@@ -489,7 +492,6 @@ def test_a_row_that_somebody_had_locked_is_found_though_the_cursor_is_past_it(
         enqueuer.connection.execute("SET lock_timeout = '10ms'")
         somebody.execute("SELECT FROM staged_jobs WHERE id = %s FOR UPDATE", [ids[0]])
         enqueuer.drain()
-        assert enqueuer.cursors[0].key == (0, ids[2])
         somebody.rollback()
         assert enqueuer.drain() == 1
 

@@ -11,7 +11,8 @@ from drain.config import Settings
 from drain.enqueuer import cursor, due_rows
 from drain.enqueuer.cursor import ScanCursor
 from drain.enqueuer.daemon import Daemon
-from drain.tables import counts, staged, waiting
+from drain.enqueuer.lanes import PATIENT_KINDS
+from drain.tables import counts, lanes, staged
 from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
 from tests.integration.test_truncation import pages_read
 
@@ -45,15 +46,10 @@ def test_all_is_drained_in_the_order_of_priority_and_id(database_url: str, redis
 def test_an_urgent_row_is_in_the_next_batch_whatever_else_waits(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep_is_due = ScanCursor.sweep_is_due
-
-    def of_urgent_ones_only(self: ScanCursor) -> bool:
-        return self.range == cursor.URGENT and sweep_is_due(self)
-
     patient = stage_jobs(database_url, 6, priority=100)
     with new_enqueuer(database_url, redis_url, batch_size=2) as draining:
         draining.run_once()
-        monkeypatch.setattr(ScanCursor, "sweep_is_due", of_urgent_ones_only)
+        monkeypatch.setattr(ScanCursor, "sweep_is_due", lambda _: False)
         draining.run_once()
         (urgent,) = stage_jobs(database_url)
         draining.run_once()
@@ -87,8 +83,8 @@ def test_looks_at_urgent_rows_do_not_step_over_patient_ones_that_nobody_can_see_
     database_url: str, redis_url: str, bulk: psycopg.Connection
 ) -> None:
     with new_enqueuer(database_url, redis_url) as draining:
-        assert pages_read(draining, staged.START) > 100
-        assert pages_read(draining, cursor.URGENT.after, cursor.URGENT.up_to) < 20
+        assert pages_read(draining, staged.START, kind=lanes.PATIENT) > 100
+        assert pages_read(draining, staged.START, kind=lanes.URGENT) < 20
 
 
 def test_patient_rows_are_not_looked_for_while_millions_more_are_on_their_way(
@@ -138,23 +134,23 @@ def test_the_daemon_does_not_step_over_them_for_its_metrics_either(
     every_sweep_is_slow: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[int] = []
+    asked: list[list[lanes.Lane]] = []
 
-    def ask(_: psycopg.Connection, after: Any, up_to: int) -> float:
-        asked.append(up_to)
+    def ask(_: psycopg.Connection, after: Any) -> dict[str, float]:
+        asked.append(list(after))
         daemon.stop()
-        return 1.0
+        return {"default": 1.0}
 
-    monkeypatch.setattr(waiting, "oldest_due_seconds", ask)
+    monkeypatch.setattr(lanes, "oldest_due_seconds", ask)
     monkeypatch.setattr(counts, "count_staged", lambda *_: pytest.fail("staged rows were counted"))
     daemon = Daemon(Settings(database_url=database_url, redis_url=redis_url))
     daemon.run()
 
-    assert asked == [0]
+    assert not any(lane.kind in PATIENT_KINDS for lane in asked[0])
     assert metrics.LAG._value.get() == 1.0
 
 
-def test_the_lag_is_that_of_the_range_where_a_row_has_waited_longest(database_url: str) -> None:
+def test_the_lag_is_that_of_the_priority_where_a_row_has_waited_longest(database_url: str) -> None:
     for priority, seconds in ((0, 10), (5, 300), (100, 60)):
         query(
             database_url,
@@ -164,12 +160,10 @@ def test_the_lag_is_that_of_the_range_where_a_row_has_waited_longest(database_ur
             seconds,
         )
     with psycopg.connect(database_url) as connection:
-        lags = [
-            waiting.oldest_due_seconds(connection, range_.after, range_.up_to)
-            for range_ in (cursor.URGENT, cursor.PATIENT)
-        ]
-        assert [round(lag, -1) for lag in lags] == [10, 300]
-        assert round(waiting.oldest_due_seconds(connection), -1) == 300
+        for kind, lag in ((lanes.URGENT, 10), (lanes.PATIENT, 300)):
+            found = lanes.oldest_due_seconds(connection, {lanes.Lane(kind, "default"): staged.START})
+            assert round(found["default"], -1) == lag
+        assert round(lanes.oldest_due_seconds(connection)["default"], -1) == 300
 
 
 @pytest.mark.parametrize(("poisoned", "others"), [(100, 0), (0, 100)])

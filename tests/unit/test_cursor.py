@@ -24,36 +24,36 @@ def scan(*keys: Place, is_full: bool = False, sweep_seconds: float | None = None
 
 def test_the_first_scan_is_a_sweep() -> None:
     assert ScanCursor().sweep_is_due()
-    assert ScanCursor().key == START
+    assert ScanCursor().place == START
 
 
 def test_a_scan_begins_behind_the_last_row_of_the_one_before() -> None:
     cursor = ScanCursor()
     cursor.advance(scan((0, 1), (0, 2), is_full=True))
-    assert cursor.key == (0, 2)
+    assert cursor.place == (0, 2)
     cursor.advance(scan((0, 3), (1, 1)))
-    assert cursor.key == (1, 1)
+    assert cursor.place == (1, 1)
 
 
 def test_a_scan_that_found_nothing_leaves_the_cursor_where_it_was() -> None:
     cursor = ScanCursor()
     cursor.advance(scan((0, 2)))
     cursor.advance(scan())
-    assert cursor.key == (0, 2)
+    assert cursor.place == (0, 2)
 
 
 def test_a_sweep_that_found_all_that_was_late_leaves_the_cursor_where_it_was() -> None:
     cursor = ScanCursor()
     cursor.advance(scan((0, 9), is_full=True))
     cursor.advance(scan((-1, 10), (0, 1), sweep_seconds=0.0))
-    assert cursor.key == (0, 9)
+    assert cursor.place == (0, 9)
 
 
 def test_after_a_full_sweep_scans_go_on_from_its_end() -> None:
     cursor = ScanCursor()
     cursor.advance(scan((0, 9), is_full=True))
     cursor.advance(scan((-1, 10), (0, 1), is_full=True, sweep_seconds=0.0))
-    assert cursor.key == (0, 1)
+    assert cursor.place == (0, 1)
 
 
 def test_sweeps_that_take_no_longer_than_they_should_follow_each_other(clock: list[float]) -> None:
@@ -76,24 +76,6 @@ def test_other_full_scans_neither_hasten_nor_delay_the_next_sweep(clock: list[fl
     cursor.advance(scan((0, 1), is_full=True, sweep_seconds=0.105))
     cursor.advance(scan((0, 2), is_full=True))
     assert not cursor.sweep_is_due()
-
-
-def test_a_cursor_begins_where_its_range_does_and_so_do_its_sweeps() -> None:
-    assert ScanCursor(cursor_module.PATIENT).key == cursor_module.PATIENT.after == (0, 2**63 - 1)
-    assert cursor_module.URGENT.after == START
-
-
-def test_many_rows_are_stepped_over_by_the_sweep_that_follows_a_slow_one(clock: list[float]) -> None:
-    cursor = ScanCursor()
-    assert not cursor.steps_over_many()
-    cursor.advance(scan(sweep_seconds=0.105))
-    assert cursor.steps_over_many()
-    clock[0] += 3600
-    assert cursor.steps_over_many()
-    cursor.advance(scan((0, 1), is_full=True, sweep_seconds=0.105))
-    assert not cursor.steps_over_many()
-    cursor.advance(scan(sweep_seconds=cursor_module._SCAN_SECONDS))
-    assert not cursor.steps_over_many()
 
 
 @pytest.mark.parametrize("sweep_seconds", [None, 0.105])
