@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError
+from drain.tables.rules import RulesRow
 from drain.visible import visible
 
 OnDead = Literal["hold", "skip"]
@@ -75,16 +76,6 @@ class Rate:
     def __str__(self) -> str:
         unit = next(unit for unit, seconds in _UNITS.items() if seconds == self.seconds)
         return f"{self.count}/{unit}"
-
-
-class RulesRow(Protocol):
-    """A row of `queues`, as `drain.tables.rules` reads it: texts and numbers that are not checked yet."""
-
-    @property
-    def queue(self) -> str:
-        """Name of the queue."""
-
-    def _asdict(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
