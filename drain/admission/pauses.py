@@ -1,4 +1,4 @@
-"""What is paused now, as the leader asks for it: a queue, the names of jobs, keys."""
+"""Pauses that hold now, as the leader asks for them: of a queue, of names of jobs, of keys."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Paused:
         return everywhere | here | both
 
     def names_any(self, queue: str) -> bool:
-        """Return True if a pause names jobs or keys of the queue, so that its rows have to be looked at."""
+        """Return True if a pause holds for some jobs or keys of the queue, so that each of its rows is looked at."""
         wheres = (None, queue)
         return any(where in self._names or where in self._keys for where in wheres) or any(
             where in wheres for where, _, _ in self._both

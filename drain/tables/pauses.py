@@ -66,6 +66,16 @@ RETURNING until IS NULL OR until > clock_timestamp()
 _PRUNE = "DELETE FROM queue_pauses WHERE until <= clock_timestamp()"
 
 
+# Condition on a row that is called `job`, of any table of jobs: a pause applies to it. Each comparison can be searched
+# for in the index `queue_pauses_once`, of which a column is '' for a pause that does not name it.
+IS_PAUSED = """EXISTS (
+    SELECT FROM queue_pauses AS pause
+    WHERE coalesce(pause.queue, '') = ANY (ARRAY['', job.queue])
+        AND coalesce(pause.job_name, '') = ANY (ARRAY['', job.job_name])
+        AND coalesce(pause.key, '') = ANY (ARRAY['', coalesce(job.key, '')])
+        AND (pause.until IS NULL OR pause.until > now()))"""
+
+
 def read(connection: Connection) -> list[Pause]:
     """Read the pauses that hold now, the oldest first."""
     return rows_of(connection.execute(READ, binary=True))
