@@ -14,7 +14,7 @@ from __future__ import annotations
 import builtins
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final
@@ -39,6 +39,7 @@ __all__ = [
     "list",
     "pause",
     "pauses",
+    "replace",
     "resume",
     "set",
     "show",
@@ -124,11 +125,23 @@ def change(connection: Connectable, queue: str, options: Mapping[str, Any]) -> R
         unset(connection, queue)
         return rules
     given = {OPTIONS[name.replace("-", "_")] for name in options}
-    columns = {name: value for name, value in rules.as_texts().items() if name in given}
+    _write(connection, rules, given)
+    return rules
+
+
+def _write(connection: Connectable, rules: Rules, names: Collection[str]) -> None:
+    columns = {name: value for name, value in rules.as_texts().items() if name in names}
     if "weights" in columns:
         columns["weights"] = json.dumps(columns["weights"])
-    callers.execute(connection, ruled.upsert(columns), {"queue": queue, **columns})
-    return rules
+    callers.execute(connection, ruled.upsert(columns), {"queue": rules.queue, **columns})
+
+
+def replace(connection: Connectable, rules: Rules) -> None:
+    """Give a queue exactly these rules, in place of those that it has."""
+    if rules == Rules(rules.queue):
+        unset(connection, rules.queue)
+        return
+    _write(connection, rules, ruled.TYPES)
 
 
 def unset(connection: Connectable, queue: str) -> bool:

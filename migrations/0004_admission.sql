@@ -198,6 +198,33 @@ CREATE TABLE idempotency_keys (
 );
 CREATE INDEX idempotency_keys_expired ON idempotency_keys (expires_at);
 
+-- Roles get the rights on the new tables that the programs of version 4 need with their role: a role is known by a right
+-- that `drain roles` gives to no other.
+DO $$
+DECLARE
+    it record;
+BEGIN
+    FOR it IN
+        SELECT DISTINCT may.rights, job.grantee::pg_catalog.regrole AS role
+        FROM (VALUES
+            -- The enqueuer.
+            ('staged_jobs_ready', 'DELETE', 'SELECT ON queues, queue_pauses'),
+            ('staged_jobs_ready', 'DELETE', 'DELETE ON queue_pauses'),
+            -- Workers.
+            ('stale_finishes', 'INSERT', 'INSERT (queue, job_name, key, until, reason, paused_by), '
+                'UPDATE (until, reason, paused_by), SELECT (queue, job_name, key, until) ON queue_pauses'),
+            -- Inspection.
+            ('stale_finishes', 'SELECT', 'SELECT ON queues, queue_pauses, crons, idempotency_keys')
+        ) AS may (relation, privilege, rights)
+            JOIN pg_catalog.pg_class AS home ON home.oid = may.relation::pg_catalog.regclass::pg_catalog.oid,
+        LATERAL pg_catalog.aclexplode(home.relacl) AS job
+        WHERE job.privilege_type = may.privilege AND job.grantee NOT IN (home.relowner, 0::pg_catalog.oid)
+    LOOP
+        EXECUTE pg_catalog.format('GRANT %s TO %s', it.rights, it.role);
+    END LOOP;
+END
+$$;
+
 INSERT INTO drain_schema (version) VALUES (4);
 
 -- After the commit:

@@ -11,6 +11,7 @@
     jobs        list, show
     audit       audit: is any job lost, doubled or stuck?
     dead        dead list, show, retry and discard
+    queue       queue set, show, list, pause, resume, unset and apply: rules of queues
     prune       prune: drops old days of finished jobs
     database    the connection of a command that asks PostgreSQL
 
