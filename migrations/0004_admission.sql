@@ -39,7 +39,7 @@ ALTER TABLE staged_jobs ADD CONSTRAINT unique_key_must_have_1_to_255_characters
 ALTER TABLE staged_jobs ADD CONSTRAINT keep_must_be_first_or_last
     CHECK (keep IN ('first', 'last')) NOT VALID;
 ALTER TABLE staged_jobs ADD CONSTRAINT quiet_seconds_must_be_positive_and_at_most_a_year
-    CHECK (quiet_seconds > 0 AND quiet_seconds <= 31536000) NOT VALID;
+    CHECK (quiet_seconds > 0::double precision AND quiet_seconds <= 31536000::double precision) NOT VALID;
 ALTER TABLE staged_jobs ADD CONSTRAINT keep_and_quiet_seconds_need_a_unique_key
     CHECK (unique_key IS NOT NULL OR (keep IS NULL AND quiet_seconds IS NULL)) NOT VALID;
 ALTER TABLE inflight_jobs ADD COLUMN key text, ADD COLUMN unique_key text, ADD COLUMN keep text,
@@ -128,7 +128,7 @@ CREATE TABLE queues (
     CONSTRAINT burst_must_be_positive CHECK (burst > 0),
     CONSTRAINT weights_must_be_an_object CHECK (jsonb_typeof(weights) = 'object'),
     CONSTRAINT on_dead_must_be_hold_or_skip CHECK (on_dead IN ('hold', 'skip')),
-    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > 0),
+    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > 0::double precision),
     -- Rules that contradict each other.
     CONSTRAINT running_per_key_must_not_exceed_running CHECK (running_per_key <= running),
     CONSTRAINT ordered_needs_running_per_key_of_one CHECK (NOT ordered OR coalesce(running_per_key, 1) = 1),
@@ -212,7 +212,7 @@ BEGIN
             ('staged_jobs_ready', 'DELETE', 'DELETE ON queue_pauses'),
             -- Workers.
             ('stale_finishes', 'INSERT', 'INSERT (queue, job_name, key, until, reason, paused_by), '
-                'UPDATE (until, reason, paused_by), SELECT (queue, job_name, key, until) ON queue_pauses'),
+                'UPDATE (until, reason, paused_by), SELECT (queue, job_name, key, until, reason, paused_by) ON queue_pauses'),
             -- Inspection.
             ('stale_finishes', 'SELECT', 'SELECT ON queues, queue_pauses, crons, idempotency_keys')
         ) AS may (relation, privilege, rights)

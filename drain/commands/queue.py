@@ -5,37 +5,27 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from drain import queues
-from drain.admission import declared
+from drain.admission.options import as_options
 from drain.admission.rules import Rules, check_queue
 from drain.commands.database import database, hint_at_unknown
+from drain.commands.pausing import pause, resume
+from drain.commands.queue_file import apply_file
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
 from drain.tables import queries
 from drain.tables.pauses import Pause
 from drain.terminal import queue_report
-from drain.terminal.commandline import F, as_json_option, settings_options
+from drain.terminal.commandline import DURATION, F, as_json_option, settings_options
 from drain.visible import visible
-from drain.wording import count, seconds
 
 # Word that takes a rule off.
 _OFF = "none"
-
-
-class _Duration(click.ParamType):
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return seconds(str(value))
-        except ValueError as error:
-            self.fail(f"{error}, not as {value!r}", param, ctx)
 
 
 class _Limit(click.IntRange):
@@ -48,10 +38,10 @@ class _Limit(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-class _OrOff(click.ParamType):
+class _OrOff(click.ParamType):  # type: ignore[type-arg]
     """A value that may also be the word that takes the rule off, which becomes that word."""
 
-    def __init__(self, kind: click.ParamType) -> None:
+    def __init__(self, kind: click.ParamType) -> None:  # type: ignore[type-arg]
         self.name = kind.name
         self._kind = kind
 
@@ -115,7 +105,7 @@ def rule_options(command: F) -> F:
         ),
         click.option(
             "--aging",
-            type=_OrOff(_Duration()),
+            type=_OrOff(DURATION),
             metavar="TIME",
             help="Time of waiting that counts as a step of priority: 60s.",
         ),
@@ -214,139 +204,10 @@ def list_rules(settings: Settings, *, as_json: bool) -> None:
     with database(settings) as connection:
         rules, pauses, now = queues.list(connection), queues.pauses(connection), queries.now(connection)
     if as_json:
-        listed = [{"queue": each.queue, **queue_report.queue_as_json(each, [])} for each in rules]
-        for each in listed:
-            del each["pauses"]
+        listed = [{"queue": each.queue, "rules": as_options(each)} for each in rules]
         click.echo(json.dumps({"queues": listed, "pauses": queue_report.pauses_as_json(pauses)}))
     else:
         queue_report.show_queues(rules, pauses, now)
-
-
-def named_options(command: F) -> F:
-    """Add the options that name what is paused to a command: a queue, a job name, a key."""
-
-    def with_names(*, name: str | None, **given: Any) -> Any:
-        if name is None and given["job"] is None and given["key"] is None:
-            raise click.UsageError("name a queue, --job or --key")
-        return command(name=name, **given)
-
-    with_names.__name__, with_names.__doc__ = command.__name__, command.__doc__
-    with_names.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    for option in (
-        click.option("--key", metavar="KEY", help="Only jobs of this key."),
-        click.option("--job", metavar="NAME", help="Only jobs of this job name."),
-        click.argument("name", metavar="[QUEUE]", required=False),
-    ):
-        with_names = option(with_names)
-    return with_names  # type: ignore[return-value]
-
-
-@queue.command("pause", short_help="Pause a queue, a job name or a key.")
-@settings_options("database_url")
-@click.option(
-    "--for", "lasts", type=_Duration(), metavar="TIME", help="End by itself after this time: 10m, 2h, 1d."
-)
-@click.option("--reason", help="Sentence for the people who will ask why.")
-@named_options
-def pause(
-    settings: Settings,
-    *,
-    name: str | None,
-    job: str | None,
-    key: str | None,
-    lasts: float | None,
-    reason: str | None,
-) -> None:
-    """Pause a queue, the jobs of a name, or a key: within a second nothing of it starts any more.
-
-    Jobs that run already go on, and applications go on staging. What is given together has to apply together: a queue
-    and a key pause that key in that queue. Without --for, the pause ends with `drain queue resume`.
-
-    \b
-    drain queue pause calls
-    drain queue pause calls --key acme --for 10m --reason "their server is down"
-    drain queue pause --job shop.jobs.send_receipt
-    """  # noqa: D301
-    with database(settings) as connection:
-        queues.pause(connection, name, job=job, key=key, until=lasts, reason=reason)
-        if name is not None:
-            hint_at_unknown([name], queries.queues(connection))
-        if key is not None and not queries.is_known_key(connection, key):
-            click.echo(f"key {key!r} is not known here: no job of it is staged, in flight or dead", err=True)
-    click.echo(f"paused: {_words(name, job, key)}")
-
-
-@queue.command("resume", short_help="End a pause.")
-@settings_options("database_url")
-@named_options
-def resume(settings: Settings, *, name: str | None, job: str | None, key: str | None) -> None:
-    """End the pause of exactly what is named. Jobs that it held start again within a second.
-
-    \b
-    drain queue resume calls
-    drain queue resume calls --key acme
-    """  # noqa: D301
-    words = _words(name, job, key)
-    with database(settings) as connection:
-        if not queues.resume(connection, name, job=job, key=key):
-            raise DrainError(f"not paused: {words}; `drain queue list` shows what is")
-        others = [each for each in queues.pauses(connection) if name is not None and each.queue == name]
-    click.echo(f"resumed: {words}")
-    if others:
-        click.echo(
-            f"{count(len(others), 'other pause')} of queue {name}; `drain queue show {name}` shows them"
-        )
-
-
-@queue.command("apply", short_help="Give queues the rules that a file declares.")
-@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@settings_options("database_url")
-@click.option("--dry-run", is_flag=True, help="Print the difference, and change nothing.")
-@click.option("--prune", is_flag=True, help="Take the rules off queues that the file does not name.")
-@as_json_option
-def apply(settings: Settings, *, file: Path, dry_run: bool, prune: bool, as_json: bool) -> None:
-    """Give queues exactly the rules that a TOML file declares, in one transaction, and print the difference.
-
-    The file has a table for each queue, and a line for each rule, by the names of the options of `drain queue set`:
-
-    \b
-    [calls]
-    running = 50
-    rate = "100/s"
-    fair = true
-    weights = { acme = 3 }
-
-    \b
-    drain queue apply queues.toml --dry-run
-    drain queue apply queues.toml --prune
-    """  # noqa: D301
-    wanted = _read(file)
-    with database(settings) as connection, connection.transaction():
-        present = {rules.queue: rules for rules in queues.list(connection)}
-        found = declared.differences(present, wanted, prune=prune)
-        if not dry_run:
-            for each in found:
-                queues.replace(connection, each.after)
-    if as_json:
-        click.echo(queue_report.differences_as_json(found, applied=not dry_run))
-        return
-    queue_report.show_differences(found)
-    verb = "would change" if dry_run else "changed"
-    click.echo(f"{count(len(found), 'queue')} {verb}" if found else "nothing to change")
-    kept = sorted(present.keys() - wanted.keys())
-    if kept and not prune:
-        click.echo(
-            f"not in the file, and as before: {', '.join(kept)} (--prune takes their rules off)", err=True
-        )
-
-
-def _read(file: Path) -> dict[str, Rules]:
-    try:
-        return declared.read(file.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise ConfigError(f"{visible(str(file))}: it is no text in UTF-8") from None
-    except ConfigError as error:
-        raise ConfigError(f"{visible(str(file))}: {error}") from None
 
 
 def _pauses_of(connection: Connection, name: str) -> list[Pause]:
@@ -357,6 +218,5 @@ def _show(connection: Connection, rules: Rules) -> None:
     queue_report.show_queue(rules, _pauses_of(connection, rules.queue), queries.now(connection))
 
 
-def _words(name: str | None, job: str | None, key: str | None) -> str:
-    parts = (("queue", name), ("job", job), ("key", key))
-    return visible(" ".join(f"{kind} {text}" for kind, text in parts if text is not None))
+for command in (pause, resume, apply_file):
+    queue.add_command(command)

@@ -126,7 +126,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         Grant(
             "Pauses a key, or a queue, for a job that raises RateLimited.",
             "INSERT (queue, job_name, key, until, reason, paused_by), UPDATE (until, reason, paused_by), "
-            "SELECT (queue, job_name, key, until)",
+            "SELECT (queue, job_name, key, until, reason, paused_by)",
             "queue_pauses",
         ),
     ),

@@ -123,7 +123,7 @@ MAY_NOT = {
         "UPDATE queues SET running = 1",
         "SELECT FROM queues",
         "DELETE FROM queue_pauses",
-        "SELECT reason FROM queue_pauses",
+        "SELECT paused_at FROM queue_pauses",
         "UPDATE queue_pauses SET queue = 'b'",
     ],
     "operator": [
