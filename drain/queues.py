@@ -133,7 +133,12 @@ def _write(connection: Connectable, rules: Rules, names: Collection[str]) -> Non
     columns = {name: value for name, value in rules.as_texts().items() if name in names}
     if "weights" in columns:
         columns["weights"] = json.dumps(columns["weights"])
-    callers.execute(connection, ruled.upsert(columns), {"queue": rules.queue, **columns})
+    parameters = {"queue": rules.queue, **columns}
+    # CHECKs would be asked about a row of these columns alone if both were one statement. The third one is for a row
+    # that another transaction has inserted in between.
+    for build in (ruled.update, ruled.insert, ruled.update):
+        if callers.execute(connection, build(columns), parameters):
+            return
 
 
 def replace(connection: Connectable, rules: Rules) -> None:

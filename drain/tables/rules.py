@@ -59,20 +59,38 @@ def row_of(values: Collection[Any]) -> RulesRow:
     return row._replace(weights=json.loads(str(row.weights)))
 
 
-def upsert(columns: Collection[str]) -> str:
-    """Build the statement that gives a queue these rules, and leaves its others as they are.
+def insert(columns: Collection[str]) -> str:
+    """Build the statement that gives these rules to a queue without a row; it returns a row if it has done so.
+
+    Args:
+        columns: Names of rules; each is a parameter too, `weights` as a JSON text.
+    """
+    names = _in_order(columns)
+    values = ", ".join(map(_value, names))
+    return f"""
+INSERT INTO queues (queue, {", ".join(names)}) VALUES (%(queue)s, {values})
+ON CONFLICT (queue) DO NOTHING RETURNING queue
+"""
+
+
+def update(columns: Collection[str]) -> str:
+    """Build the statement that changes these rules of a queue that has a row; it returns a row if it has done so.
 
     Two transactions that change different rules of one queue at once both have their way; CHECKs of the table refuse
     the second one if its rule contradicts the first one's.
 
     Args:
-        columns: Names of rules; each is a parameter too, `weights` as a JSON text.
+        columns: As for `insert`.
     """
-    names = [name for name in TYPES if name in columns]
-    values = ", ".join(f"CAST(%({name})s AS {TYPES[name]})" for name in names)
-    changes = ", ".join(f"{name} = EXCLUDED.{name}" for name in names)
-    return f"""
-INSERT INTO queues (queue, {", ".join(names)}) VALUES (%(queue)s, {values})
-ON CONFLICT (queue) DO UPDATE SET {changes}, changed_at = clock_timestamp()
-RETURNING queue
-"""
+    changes = ", ".join(f"{name} = {_value(name)}" for name in _in_order(columns))
+    return (
+        f"UPDATE queues SET {changes}, changed_at = clock_timestamp() WHERE queue = %(queue)s RETURNING queue"
+    )
+
+
+def _in_order(columns: Collection[str]) -> list[str]:
+    return [name for name in TYPES if name in columns]
+
+
+def _value(column: str) -> str:
+    return f"CAST(%({column})s AS {TYPES[column]})"
