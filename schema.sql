@@ -125,7 +125,7 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     CONSTRAINT keep_must_be_first_or_last
         CHECK (keep IN ('first', 'last')),
     CONSTRAINT quiet_seconds_must_be_positive_and_at_most_a_year
-        CHECK (quiet_seconds > 0 AND quiet_seconds <= 31536000),
+        CHECK (quiet_seconds > 0::double precision AND quiet_seconds <= 31536000::double precision),
     CONSTRAINT keep_and_quiet_seconds_need_a_unique_key
         CHECK (unique_key IS NOT NULL OR (keep IS NULL AND quiet_seconds IS NULL))
 ) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
@@ -520,7 +520,15 @@ CREATE TABLE IF NOT EXISTS queues (
     CONSTRAINT burst_must_be_positive CHECK (burst > 0),
     CONSTRAINT weights_must_be_an_object CHECK (jsonb_typeof(weights) = 'object'),
     CONSTRAINT on_dead_must_be_hold_or_skip CHECK (on_dead IN ('hold', 'skip')),
-    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > 0)
+    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > 0::double precision),
+    -- Rules that contradict each other.
+    CONSTRAINT running_per_key_must_not_exceed_running CHECK (running_per_key <= running),
+    CONSTRAINT ordered_needs_running_per_key_of_one CHECK (NOT ordered OR coalesce(running_per_key, 1) = 1),
+    CONSTRAINT weights_need_fair CHECK (fair OR weights = '{}'),
+    CONSTRAINT burst_needs_a_rate CHECK (burst IS NULL OR coalesce(rate, rate_per_key) IS NOT NULL),
+    CONSTRAINT on_dead_needs_ordered CHECK (ordered OR on_dead = 'hold'),
+    CONSTRAINT aging_needs_a_queue_without_rules_for_keys
+        CHECK (aging_seconds IS NULL OR NOT (fair OR ordered OR coalesce(running_per_key::text, rate_per_key) IS NOT NULL))
 );
 
 -- queue_pauses: queues, names of jobs and keys of which nothing is started: a job to which all columns apply that are

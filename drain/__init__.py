@@ -7,7 +7,7 @@
         stage(session, "shop.jobs.send_receipt", [order.id])
 
 All that an application needs is imported from here: `job`, `stage` and `stage_many`; in a running job `current_job` and
-`transaction`; what a job raises, `Defer` and `Dead`; and the errors.
+`transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`, for the rules of queues; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -28,6 +28,7 @@ Beside that way:
     drain.service         HTTP and systemd, for the programs that watch a long-running process
     drain.audit           the proof that no job is lost, doubled or stuck
     drain.admission       which of the due rows may leave `staged_jobs` now, as the rules of their queues say
+    drain.queues          rules and pauses of queues, changed in the transaction of an application
     drain.commands        the command line, which `drain.__main__` puts together
     drain.terminal        how the commands read their options and print for people
     drain.dev             `drain dev`: all programs in one terminal
@@ -51,6 +52,7 @@ nothing that could not be rebuilt from `inflight_jobs`. The modules of `drain` n
 command line alone does.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from drain.errors import DrainError, StageError
@@ -58,6 +60,7 @@ from drain.jobs.registry import job
 from drain.jobs.staging import stage, stage_many
 
 if TYPE_CHECKING:
+    from drain import queues as queues
     from workers import (
         CurrentJob,
         Dead,
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
         JobTimeoutError,
         LeaseLostError,
         NoCurrentJobError,
+        RateLimited,
         TransactionError,
         current_job,
         psycopg_transaction,
@@ -79,11 +83,13 @@ __all__ = [
     "JobTimeoutError",
     "LeaseLostError",
     "NoCurrentJobError",
+    "RateLimited",
     "StageError",
     "TransactionError",
     "current_job",
     "job",
     "psycopg_transaction",
+    "queues",
     "stage",
     "stage_many",
     "transaction",
@@ -93,9 +99,11 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Import a name of `workers` at its first use: an application that only stages never loads that package."""
+        """Import `queues`, or a name of `workers`, at its first use: an application that only stages loads neither."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "queues":
+            return importlib.import_module("drain.queues")
         # Imported by name: the modules of `drain` do not depend on `workers`.
         from drain import packages
 

@@ -10,6 +10,7 @@ from drain.commands.demo import demo, drill
 from drain.commands.dev import dev
 from drain.commands.jobs import list_jobs, show
 from drain.commands.prune import prune
+from drain.commands.queue import queue
 from drain.commands.run import run
 from drain.commands.setup import init, show_roles
 from drain.commands.status import status
@@ -22,7 +23,7 @@ _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
     "Look around": ("status", "list", "show", "audit"),
-    "Operate": ("dead", "roles", "prune"),
+    "Operate": ("dead", "queue", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
 
@@ -47,6 +48,7 @@ for command in (
     show,
     audit_jobs,
     dead,
+    queue,
     prune,
     dev,
     demo,

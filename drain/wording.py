@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -23,6 +24,20 @@ def duration(seconds: float) -> str:
             more = rest % size // smaller_size
             return f"{rest // size}{unit} {more}{smaller}" if more else f"{rest // size}{unit}"
     return f"{rest}s"
+
+
+def seconds(text: str) -> float:
+    """Read a length of time as people write it: `90s`, `10m`, `1.5h`, `2d`, `1h 30m`.
+
+    Raises:
+        ValueError: The text is no such length of time.
+    """
+    parts = text.split()
+    found = [re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(d|h|m|s)", part) for part in parts]
+    if not parts or None in found:
+        raise ValueError("a length of time is written as 90s, 10m, 1.5h, 2d or '1h 30m'")
+    units = dict(_UNITS)
+    return sum(float(match[1]) * units[match[2]] for match in found if match)
 
 
 def relative(moment: datetime, now: datetime) -> str:

@@ -39,7 +39,7 @@ ALTER TABLE staged_jobs ADD CONSTRAINT unique_key_must_have_1_to_255_characters
 ALTER TABLE staged_jobs ADD CONSTRAINT keep_must_be_first_or_last
     CHECK (keep IN ('first', 'last')) NOT VALID;
 ALTER TABLE staged_jobs ADD CONSTRAINT quiet_seconds_must_be_positive_and_at_most_a_year
-    CHECK (quiet_seconds > 0 AND quiet_seconds <= 31536000) NOT VALID;
+    CHECK (quiet_seconds > 0::double precision AND quiet_seconds <= 31536000::double precision) NOT VALID;
 ALTER TABLE staged_jobs ADD CONSTRAINT keep_and_quiet_seconds_need_a_unique_key
     CHECK (unique_key IS NOT NULL OR (keep IS NULL AND quiet_seconds IS NULL)) NOT VALID;
 ALTER TABLE inflight_jobs ADD COLUMN key text, ADD COLUMN unique_key text, ADD COLUMN keep text,
@@ -128,7 +128,15 @@ CREATE TABLE queues (
     CONSTRAINT burst_must_be_positive CHECK (burst > 0),
     CONSTRAINT weights_must_be_an_object CHECK (jsonb_typeof(weights) = 'object'),
     CONSTRAINT on_dead_must_be_hold_or_skip CHECK (on_dead IN ('hold', 'skip')),
-    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > 0)
+    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > 0::double precision),
+    -- Rules that contradict each other.
+    CONSTRAINT running_per_key_must_not_exceed_running CHECK (running_per_key <= running),
+    CONSTRAINT ordered_needs_running_per_key_of_one CHECK (NOT ordered OR coalesce(running_per_key, 1) = 1),
+    CONSTRAINT weights_need_fair CHECK (fair OR weights = '{}'),
+    CONSTRAINT burst_needs_a_rate CHECK (burst IS NULL OR coalesce(rate, rate_per_key) IS NOT NULL),
+    CONSTRAINT on_dead_needs_ordered CHECK (ordered OR on_dead = 'hold'),
+    CONSTRAINT aging_needs_a_queue_without_rules_for_keys
+        CHECK (aging_seconds IS NULL OR NOT (fair OR ordered OR coalesce(running_per_key::text, rate_per_key) IS NOT NULL))
 );
 
 -- queue_pauses: queues, names of jobs and keys of which nothing is started: a job to which all columns apply that are
@@ -189,6 +197,33 @@ CREATE TABLE idempotency_keys (
         CHECK (char_length(idempotency_key) BETWEEN 1 AND 255)
 );
 CREATE INDEX idempotency_keys_expired ON idempotency_keys (expires_at);
+
+-- Roles get the rights on the new tables that the programs of version 4 need with their role: a role is known by a right
+-- that `drain roles` gives to no other.
+DO $$
+DECLARE
+    it record;
+BEGIN
+    FOR it IN
+        SELECT DISTINCT may.rights, job.grantee::pg_catalog.regrole AS role
+        FROM (VALUES
+            -- The enqueuer.
+            ('staged_jobs_ready', 'DELETE', 'SELECT ON queues, queue_pauses'),
+            ('staged_jobs_ready', 'DELETE', 'DELETE ON queue_pauses'),
+            -- Workers.
+            ('stale_finishes', 'INSERT', 'INSERT (queue, job_name, key, until, reason, paused_by), '
+                'UPDATE (until, reason, paused_by), SELECT (queue, job_name, key, until, reason, paused_by) ON queue_pauses'),
+            -- Inspection.
+            ('stale_finishes', 'SELECT', 'SELECT ON queues, queue_pauses, crons, idempotency_keys')
+        ) AS may (relation, privilege, rights)
+            JOIN pg_catalog.pg_class AS home ON home.oid = may.relation::pg_catalog.regclass::pg_catalog.oid,
+        LATERAL pg_catalog.aclexplode(home.relacl) AS job
+        WHERE job.privilege_type = may.privilege AND job.grantee NOT IN (home.relowner, 0::pg_catalog.oid)
+    LOOP
+        EXECUTE pg_catalog.format('GRANT %s TO %s', it.rights, it.role);
+    END LOOP;
+END
+$$;
 
 INSERT INTO drain_schema (version) VALUES (4);
 

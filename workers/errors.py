@@ -22,6 +22,24 @@ class Defer(Exception):  # noqa: N818  (it is no error: the job asks to be run l
         super().__init__(f"deferred: {when}")
 
 
+class RateLimited(Exception):  # noqa: N818  (it is no error: the job asks to be run later)
+    """Raised by a job whose target asks for a pause: `raise RateLimited(retry_after=30)`. No failed attempt.
+
+    The job waits, and until then no job of its key starts in its queue, on any worker; without a key, no job of the
+    queue. Jobs that run already go on.
+
+    Args:
+        retry_after: Seconds or a timedelta from now, or a time with its time zone.
+
+    Raises:
+        ValueError: As for `Defer`.
+    """
+
+    def __init__(self, retry_after: float | timedelta | datetime) -> None:
+        self.retry_after = checked(retry_after, "RateLimited")
+        super().__init__(f"rate limited: {retry_after}")
+
+
 class Dead(Exception):  # noqa: N818  (it is no error: the job gives up)
     """Raised by a job that no further attempt could help: it goes to `dead_jobs` at once.
 
@@ -73,21 +91,21 @@ class TransactionError(RuntimeError):
     """A job's `transaction()` was used in a way in which it could not commit together with the finish."""
 
 
-def checked(when: float | timedelta | datetime) -> float | datetime:
-    """Return the argument of `Defer` in seconds or as a time.
+def checked(when: float | timedelta | datetime, name: str = "Defer") -> float | datetime:
+    """Return the argument of `Defer` or `RateLimited` in seconds or as a time.
 
     Raises:
         ValueError: As `Defer`.
     """
     if isinstance(when, datetime):
         if when.utcoffset() is None:
-            raise ValueError("Defer: the time has no time zone; use datetime.now(UTC) + ... or add tzinfo")
+            raise ValueError(f"{name}: the time has no time zone; use datetime.now(UTC) + ... or add tzinfo")
         # Whether it has come is for the database's clock to say; this is to catch a slip of some orders.
         if (when - datetime.now(UTC)).total_seconds() > _LONGEST_SECONDS:
-            raise ValueError(f"Defer: {when} is more than a year ahead")
+            raise ValueError(f"{name}: {when} is more than a year ahead")
         return when
     seconds = when.total_seconds() if isinstance(when, timedelta) else when
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= _LONGEST_SECONDS:
-        raise ValueError(f"Defer: {when!r} does not lie between 0 seconds and a year")
+        raise ValueError(f"{name}: {when!r} does not lie between 0 seconds and a year")
     return float(seconds)

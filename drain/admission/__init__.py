@@ -2,8 +2,13 @@
 
 In the order in which a row passes:
 
-    admission  how many jobs of each queue may leave now
-    depths     how many ids the lists in Redis may hold
+    rules            the rules of a queue: their texts, and what contradicts what
+    options          rules as people write them, in Python, in a file and on the command line
+    declared         rules that a file declares, and how they differ from those of the database
+    pauses           which queues, job names and keys are paused
+    admission        how many jobs of each queue may leave now
+    depths           how many ids the lists in Redis may hold
 
-What always holds: the leader alone decides, in its own thread; what it remembers is rebuilt by the next leader.
+What always holds: the leader alone decides, in its own thread; what it remembers is rebuilt by the next leader. Nothing
+here writes to `queues` or `queue_pauses`: `drain.queues` and `drain queue` do, and the leader follows.
 """

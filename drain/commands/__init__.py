@@ -11,6 +11,9 @@
     jobs        list, show
     audit       audit: is any job lost, doubled or stuck?
     dead        dead list, show, retry and discard
+    queue       queue set, show, list and unset: rules of queues
+    pausing     queue pause and resume
+    queue_file  queue apply: rules from a file
     prune       prune: drops old days of finished jobs
     database    the connection of a command that asks PostgreSQL
 

@@ -65,7 +65,7 @@ def role_options(command: F) -> F:
 def show_roles(
     settings: Settings, *, which: Sequence[str], owner: str | None, is_applied: bool, **names: str
 ) -> None:
-    """Print the SQL for roles with the least rights: application, enqueuer, worker, inspection.
+    """Print the SQL for roles with the least rights: application, enqueuer, worker, operator, inspection.
 
     The roles cannot log in: grant them to the roles that your programs log in as. The SQL is for psql. --apply
     executes it instead, and needs a superuser, or an owner of schema and tables who may create roles. Both are safe to

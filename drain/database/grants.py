@@ -3,6 +3,7 @@
     application   stages: inserts the columns that are its own, and reads the id
     enqueuer      `drain run`: drains, delivers again, truncates, has the daily partitions made
     worker        `drain work` and `rq worker`: claims, and records outcomes
+    operator      `drain queue`: edits the rules of queues, pauses and resumes
     inspection    `drain status`, `list`, `show` and `audit`: reads everything, writes nothing
 
 All else is the owner's: `drain init`, `dead retry` and `dead discard`, and the bulk commands. Daily partitions are
@@ -18,12 +19,14 @@ DEFAULT_NAMES = {
     "application": "drain_application",
     "enqueuer": "drain_enqueuer",
     "worker": "drain_worker",
+    "operator": "drain_operator",
     "inspection": "drain_inspection",
 }
 TITLES = {
     "application": "whatever stages jobs.",
     "enqueuer": "`drain run`.",
     "worker": "`drain work` and `rq worker`; if their jobs stage jobs, they need the role of the application too.",
+    "operator": "people and applications that edit rules of queues: `drain queue`.",
     "inspection": "`drain status`, `list`, `show` and `audit`.",
 }
 # Columns of `staged_jobs` that applications give. The others are set by defaults, the enqueuer and a retry.
@@ -87,6 +90,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         Grant("When a queue last finished a job.", "SELECT (queue, finished_at)", "finished_jobs"),
         Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
         Grant("The rules of queues.", "SELECT", "queues, queue_pauses"),
+        Grant("Deletes pauses that are over.", "DELETE", "queue_pauses"),
         Grant(
             "Partitions of the next days, made as the owner.",
             "EXECUTE",
@@ -119,6 +123,24 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
         Grant("Which queues there are, so that a misspelt one is noticed.", "SELECT (queue)", "staged_jobs"),
+        Grant(
+            "Pauses a key, or a queue, for a job that raises RateLimited.",
+            "INSERT (queue, job_name, key, until, reason, paused_by), UPDATE (until, reason, paused_by), "
+            "SELECT (queue, job_name, key, until, reason, paused_by)",
+            "queue_pauses",
+        ),
+    ),
+    "operator": (
+        _VERSION,
+        Grant("Edits the rules of queues.", "SELECT, INSERT, UPDATE, DELETE", "queues"),
+        Grant(
+            "Pauses and resumes.", "SELECT, INSERT, UPDATE (until, reason, paused_by), DELETE", "queue_pauses"
+        ),
+        Grant(
+            "Which queues and keys there are, so that a misspelt one is noticed; no argument to read.",
+            "SELECT (queue, key)",
+            "staged_jobs, inflight_jobs, dead_jobs",
+        ),
     ),
     "inspection": (
         Grant(

@@ -21,6 +21,7 @@ In the order in which it begins, and then in the order in which a job passes:
     pusher             the thread that pushes a batch
 
     redelivery         the reasons for which a delivered job is pushed again
+    call_back        delivered jobs to which a pause applies, which wait until it is over
     renumbering        new delivery numbers for these jobs, and their push
     rq_verdicts        jobs that RQ's own workers have stopped or could not read
     failing_queues     queues whose retries are pushed one at a time

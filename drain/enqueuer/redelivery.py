@@ -7,6 +7,8 @@ Each reason is a cheap indexed scan of `inflight_jobs`:
     lease          the worker died or stalled: the lease is over, by the database's clock
     retry          the next attempt is due; one at a time while the queue fails again and again
 
+Jobs to which a pause applies are left out: before the scans, `call_back` lets them wait.
+
 A superfluous push is harmless: the claim of a job that is claimed or finished is refused. A job whose lease
 ran out on its last attempt is pushed as well, and the worker that claims it buries it.
 """
@@ -17,6 +19,8 @@ import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
 
+from drain.admission.pauses import Paused
+from drain.enqueuer.call_back import CallBack
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.failing_queues import DueRetries, FailingQueues
 from drain.enqueuer.lost_deliveries import LostDeliveries
@@ -59,12 +63,18 @@ class Redelivery:
         self._deliveries = deliveries = enqueuer.deliveries
         self._all_leases = Pacer(_WHOLE_SECONDS)
         self._leases_seen_at = 0.0
+        self._call_back = CallBack(connection, alive)
         self._failing_queues = FailingQueues(connection)
         self._oldest = OldestDeliveries(connection, deliveries)
         self._lost = LostDeliveries(
             redis, deliveries, self._oldest, lost_after_seconds=lost_after_seconds, alive=alive
         )
         self._renumbering = Renumbering(enqueuer, alive)
+
+    @property
+    def paused(self) -> Paused:
+        """Pauses that held at the last scan."""
+        return self._call_back.paused
 
     @property
     def lower_bounds(self) -> Mapping[str, int]:
@@ -82,6 +92,7 @@ class Redelivery:
         Raises:
             OwnedByAnotherError: Another database feeds the namespace.
         """
+        self._call_back.run_once()
         remembered = self._redis.remembers()
         above, up_to = self._deliveries.pushed_up_to if remembered else 0, self._deliveries.last_delivery
         with self._deliveries.held_watermark():
@@ -99,9 +110,14 @@ class Redelivery:
             OwnedByAnotherError: Another database feeds the namespace by now.
             psycopg.OperationalError: The database.
         """
+        self._call_back.run_once()
         return (
             self._push_leases()
-            + sum(self._push_retries(retries) for retries in self._failing_queues.due_retries())
+            + sum(
+                self._push_retries(retries)
+                for retries in self._failing_queues.due_retries()
+                if not self.paused.queue(retries.queue)
+            )
             + self._push_lost()
         )
 
@@ -109,16 +125,19 @@ class Redelivery:
         began = monotonic()
         scans_all = self._all_leases.is_due()
 
+        def within() -> float:
+            if scans_all:
+                return redeliveries.CENTURY_SECONDS
+            return monotonic() - self._leases_seen_at + _LATE_SECONDS
+
         def renumber(last: int, limit: int) -> list[Redelivered]:
-            within = (
-                redeliveries.CENTURY_SECONDS
-                if scans_all
-                else monotonic() - self._leases_seen_at + _LATE_SECONDS
+            jobs = redeliveries.redeliver_leases(
+                self._connection, last, limit, within=within(), but_paused=bool(self.paused)
             )
-            jobs = redeliveries.redeliver_leases(self._connection, last, limit, within=within)
             self._failing_queues.lost_worker({job.id for job in jobs})
             return jobs
 
+        self._failing_queues.lost_worker(set(self._call_back.leases(within())))
         total = self._renumbering.push_again("lease", renumber)
         self._leases_seen_at = began
         if scans_all:
@@ -128,7 +147,9 @@ class Redelivery:
     def _push_retries(self, retries: DueRetries) -> int:
         def renumber(last: int, limit: int) -> list[Redelivered]:
             at_most = retries.limit or limit
-            jobs = redeliveries.redeliver_retries(self._connection, last, at_most, queue=retries.queue)
+            jobs = redeliveries.redeliver_retries(
+                self._connection, last, at_most, queue=retries.queue, but_paused=bool(self.paused)
+            )
             retries.put_on_trial(jobs)
             return jobs
 
@@ -157,7 +178,13 @@ class Redelivery:
         def renumber(last: int, limit: int) -> list[Redelivered]:
             nonlocal above
             jobs = redeliveries.redeliver_unclaimed(
-                self._connection, last, limit, queue=queue, above=above, up_to=up_to
+                self._connection,
+                last,
+                limit,
+                queue=queue,
+                above=above,
+                up_to=up_to,
+                but_paused=bool(self.paused),
             )
             # The next slice need not step over the entries that this one leaves behind.
             above = max([above, *(job.previous_delivery for job in jobs)])

@@ -2,6 +2,7 @@
 
     options    name and options of a job: queue, attempts, timeout, lease
     registry   `@job`: functions by name; a worker imports the job modules, and runs no other function
+    callers    statements in the transaction of an application, on whatever connection it has
     staging    `stage` and `stage_many`: the INSERT into `staged_jobs`
 
 What always holds: staging joins the transaction of the application, and never commits it or rolls it back. A job that

@@ -15,12 +15,13 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from drain import packages
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
+from drain.jobs.callers import Connectable
 from drain.jobs.options import (
     DEFAULT_QUEUE,
     JobOptions,
     dotted_name,
 )
-from drain.jobs.staging import Connectable, stage, stage_many
+from drain.jobs.staging import stage, stage_many
 from drain.tables.limits import (
     DEFAULT_LEASE_SECONDS,
     DEFAULT_MAX_ATTEMPTS,

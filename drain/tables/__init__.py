@@ -16,6 +16,8 @@ passes:
     finished         daily partitions of finished jobs: made ahead, archived, dropped
     dead             jobs that were given up: revived or discarded by a person
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
+    rules            rules of queues, which people change and the leader follows
+    pauses           queues, jobs and keys of which nothing starts
     waiting          questions about jobs that wait: the oldest of each kind, the next one to come due
     counts           numbers of jobs in each state, for `drain status` and the metrics
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader

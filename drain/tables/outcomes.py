@@ -13,6 +13,7 @@ from psycopg.errors import DivisionByZero
 from psycopg.types.json import Jsonb
 
 from drain.database.postgres import Connection, fetch_one
+from drain.tables import pauses
 from drain.tables.claims import Claim
 from drain.tables.columns import ATTEMPTS, DEAD, FINISHED, FINISHED_VALUES, JOB, LEASE_IS_OVER, id_array
 from drain.tables.leases import THESE_CLAIMS, ids_and_tokens, is_current
@@ -150,6 +151,26 @@ def defer(connection: Connection, job_id: int, token: int, when: float | datetim
     until, wait = (when, 0.0) if isinstance(when, datetime) else (None, when)
     parameters = {"id": job_id, "token": token, "until": until, "wait": wait}
     return connection.execute(DEFER, parameters).rowcount == 1
+
+
+# Reason of the pause that `slow_down` makes, for people.
+RATE_LIMITED = "rate limited"
+SLOW_DOWN = f"{DEFER.rstrip()}\nRETURNING queue, key\n"
+
+
+def slow_down(connection: Connection, job_id: int, token: int, when: float | datetime, worker: str) -> bool:
+    """Defer the job as `defer` does, and pause its key, or its queue if it has no key, until then.
+
+    Both in one transaction. May be sent again when its answer was lost: the pause is then that of the later call.
+    """
+    until, wait = (when, 0.0) if isinstance(when, datetime) else (None, when)
+    parameters = {"id": job_id, "token": token, "until": until, "wait": wait}
+    with connection.transaction():
+        row = connection.execute(SLOW_DOWN, parameters).fetchone()
+        if row is not None:
+            queue, key = row
+            pauses.pause_for(connection, queue, key, when, reason=RATE_LIMITED, paused_by=worker)
+    return row is not None
 
 
 # As DEFER: after the lease has been given back, nothing is counted again, so the statement may be sent again when its

@@ -18,7 +18,7 @@ from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8BinaryLoader
 
 from drain.database import locks
-from drain.database.postgres import Connection
+from drain.database.postgres import Connection, fetch_one
 from drain.errors import UnknownJobError
 
 TABLES = {
@@ -37,6 +37,10 @@ WHERE EXISTS (
 """
 _QUEUES = """
 SELECT queue FROM staged_jobs UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs
+"""
+_KNOWN_KEY = """
+SELECT EXISTS (SELECT FROM staged_jobs WHERE key = %(key)s) OR EXISTS (SELECT FROM inflight_jobs WHERE key = %(key)s)
+    OR EXISTS (SELECT FROM dead_jobs WHERE key = %(key)s)
 """
 _LATEST = {
     "staged": "SELECT * FROM staged_jobs WHERE true {} ORDER BY id DESC LIMIT %(limit)s",
@@ -133,6 +137,12 @@ def with_lenient_json(connection: Connection) -> Connection:
 def queues(connection: Connection) -> set[str]:
     """Names of all queues with a job in any table but `finished_jobs`."""
     return {queue for (queue,) in connection.execute(_QUEUES)}
+
+
+def is_known_key(connection: Connection, key: str) -> bool:
+    """Return True if a job with this key is in any table but `finished_jobs`."""
+    (known,) = fetch_one(connection, _KNOWN_KEY, {"key": key})
+    return bool(known)
 
 
 def _objects(

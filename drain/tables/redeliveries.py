@@ -1,12 +1,17 @@
-"""Redeliveries: jobs of `inflight_jobs` get a new delivery number, or are given up because RQ has given them up."""
+"""Redeliveries: jobs of `inflight_jobs` get a new delivery number, or are given up because RQ has given them up.
+
+Calls back: delivered jobs to which a pause applies become waiting ones, which no claim finds. All redeliveries leave
+out the jobs to which a pause applies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection
 from drain.tables.columns import DEAD, DELIVERED, JOB, id_array
+from drain.tables.pauses import IS_PAUSED
 
 # A hundred years, for no bound.
 CENTURY_SECONDS = 3.2e9
@@ -28,8 +33,8 @@ class Redelivered(NamedTuple):
 # changes during the search.
 _REDELIVER = """
 WITH due AS (
-    SELECT id, delivery AS previous_delivery FROM inflight_jobs
-    WHERE {condition} ORDER BY {order} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    SELECT id, delivery AS previous_delivery FROM inflight_jobs AS job
+    WHERE {condition} {but_paused} ORDER BY {order} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), numbered AS (
     SELECT *, %(last_delivery)s + row_number() OVER (ORDER BY previous_delivery) AS number FROM due
 )
@@ -38,40 +43,67 @@ SET delivery = number, lease_expires_at = NULL, next_run_at = NULL
 FROM numbered WHERE job.id = numbered.id
 RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, numbered.previous_delivery
 """
-REDELIVER_RETRIES = _REDELIVER.format(
-    condition="queue = %(queue)s AND next_run_at <= now()", order="next_run_at"
+_RETRIES = {"condition": "queue = %(queue)s AND next_run_at <= now()", "order": "next_run_at"}
+_LEASE_IS_OVER = (
+    "lease_expires_at < now() AND lease_expires_at > now() - make_interval(secs => %(within)s::float8)"
 )
-REDELIVER_LEASES = _REDELIVER.format(
-    condition="lease_expires_at < now() AND lease_expires_at > now() - make_interval(secs => %(within)s::float8)",
-    order="lease_expires_at",
+_LEASES = {"condition": _LEASE_IS_OVER, "order": "lease_expires_at"}
+_UNCLAIMED = {
+    "condition": f"{DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",
+    "order": "delivery",
+}
+REDELIVER_RETRIES, REDELIVER_LEASES, REDELIVER_UNCLAIMED = (
+    _REDELIVER.format(**which, but_paused="") for which in (_RETRIES, _LEASES, _UNCLAIMED)
 )
-REDELIVER_UNCLAIMED = _REDELIVER.format(
-    condition=f"{DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",
-    order="delivery",
+# The same while there are pauses. Where there are none, nothing is looked up for any row.
+REDELIVER_RETRIES_BUT_PAUSED, REDELIVER_LEASES_BUT_PAUSED, REDELIVER_UNCLAIMED_BUT_PAUSED = (
+    _REDELIVER.format(**which, but_paused=f"AND NOT {IS_PAUSED}") for which in (_RETRIES, _LEASES, _UNCLAIMED)
 )
 
 
 def redeliver_retries(
-    connection: Connection, last_delivery: int, limit: int, *, queue: str
+    connection: Connection, last_delivery: int, limit: int, *, queue: str, but_paused: bool = False
 ) -> list[Redelivered]:
-    """Renumber up to `limit` jobs of a queue whose next attempt is due, from `last_delivery + 1` on."""
-    return _redeliver(connection, REDELIVER_RETRIES, last_delivery, limit, queue=queue)
+    """Renumber up to `limit` jobs of a queue whose next attempt is due, from `last_delivery + 1` on.
+
+    With `but_paused`, those are left out to which a pause applies.
+    """
+    statement = REDELIVER_RETRIES_BUT_PAUSED if but_paused else REDELIVER_RETRIES
+    return _redeliver(connection, statement, last_delivery, limit, queue=queue)
 
 
 def redeliver_leases(
-    connection: Connection, last_delivery: int, limit: int, *, within: float = CENTURY_SECONDS
+    connection: Connection,
+    last_delivery: int,
+    limit: int,
+    *,
+    within: float = CENTURY_SECONDS,
+    but_paused: bool = False,
 ) -> list[Redelivered]:
-    """Renumber up to `limit` jobs whose lease ran out within these last seconds, from `last_delivery + 1` on."""
-    return _redeliver(connection, REDELIVER_LEASES, last_delivery, limit, within=within)
+    """Renumber up to `limit` jobs whose lease ran out within these last seconds, from `last_delivery + 1` on.
+
+    With `but_paused`, those are left out to which a pause applies.
+    """
+    statement = REDELIVER_LEASES_BUT_PAUSED if but_paused else REDELIVER_LEASES
+    return _redeliver(connection, statement, last_delivery, limit, within=within)
 
 
 def redeliver_unclaimed(
-    connection: Connection, last_delivery: int, limit: int, *, queue: str, above: int, up_to: int
+    connection: Connection,
+    last_delivery: int,
+    limit: int,
+    *,
+    queue: str,
+    above: int,
+    up_to: int,
+    but_paused: bool = False,
 ) -> list[Redelivered]:
-    """Renumber up to `limit` unclaimed jobs of a queue, delivered as `above < number <= up_to`."""
-    return _redeliver(
-        connection, REDELIVER_UNCLAIMED, last_delivery, limit, queue=queue, above=above, up_to=up_to
-    )
+    """Renumber up to `limit` unclaimed jobs of a queue, delivered as `above < number <= up_to`.
+
+    With `but_paused`, those are left out to which a pause applies.
+    """
+    statement = REDELIVER_UNCLAIMED_BUT_PAUSED if but_paused else REDELIVER_UNCLAIMED
+    return _redeliver(connection, statement, last_delivery, limit, queue=queue, above=above, up_to=up_to)
 
 
 def _redeliver(
@@ -80,6 +112,49 @@ def _redeliver(
     parameters = {"last_delivery": last_delivery, "limit": limit, **condition}
     rows = connection.execute(statement, parameters).fetchall()
     return sorted((Redelivered._make(row) for row in rows), key=lambda job: job.delivery)
+
+
+# A job that is called back waits, and its next attempt is due at once: redelivered as soon as no pause applies to it.
+# Locked rows are passed over, as above: a worker that is claiming a job at this moment starts it within the second.
+_CALL_BACK = """
+WITH paused AS (
+    SELECT id FROM inflight_jobs AS job
+    WHERE {condition} AND {is_paused}
+    ORDER BY {order} LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+)
+UPDATE inflight_jobs AS job SET lease_expires_at = NULL, next_run_at = now()
+FROM paused WHERE job.id = paused.id
+RETURNING job.id
+"""
+CALL_BACK = _CALL_BACK.format(condition=DELIVERED, is_paused=IS_PAUSED, order="queue, delivery")
+CALL_BACK_OF_QUEUES = _CALL_BACK.format(
+    condition=f"{DELIVERED} AND queue = ANY (%(queues)s::text[])",
+    is_paused=IS_PAUSED,
+    order="queue, delivery",
+)
+CALL_BACK_LEASES = _CALL_BACK.format(condition=_LEASE_IS_OVER, is_paused=IS_PAUSED, order="lease_expires_at")
+
+
+def call_back(connection: Connection, limit: int, queues: Collection[str] | None) -> int:
+    """Let up to `limit` delivered, unclaimed jobs wait to which a pause applies; returns their number.
+
+    Args:
+        connection: At read committed.
+        limit: Upper bound of the jobs.
+        queues: Queues that pauses name; None if some pause names none.
+    """
+    statement = CALL_BACK if queues is None else CALL_BACK_OF_QUEUES
+    return connection.execute(statement, {"limit": limit, "queues": list(queues or ())}).rowcount
+
+
+def call_back_leases(connection: Connection, limit: int, *, within: float = CENTURY_SECONDS) -> list[int]:
+    """Let up to `limit` jobs wait to which a pause applies and whose lease ran out within these last seconds.
+
+    Returns:
+        Their ids.
+    """
+    rows = connection.execute(CALL_BACK_LEASES, {"limit": limit, "within": within})
+    return [job_id for (job_id,) in rows]
 
 
 BURY_REDELIVERED = f"""

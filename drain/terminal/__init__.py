@@ -6,6 +6,7 @@
     job_table       a line for each job
     job_details     all fields of one job, and its former lives
     status_report   the whole system at a glance
+    queue_report    rules of queues, pauses, and how a file of rules differs
     audit_report    the result of an audit
 
 What always holds: texts of others are shown and never obeyed (`drain.visible`); tables fit the width of the terminal;

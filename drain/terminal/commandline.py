@@ -17,6 +17,7 @@ import psycopg
 from drain.config import VARIABLES, Settings
 from drain.errors import ConfigError, DrainError
 from drain.visible import visible
+from drain.wording import seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,6 +67,20 @@ class Port(click.IntRange):
                 f"{self._variable} must be a port from 1 to 65535, or 0 for none, not {value!r}"
             )
         return int(value)
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return seconds(str(value))
+        except ValueError as error:
+            self.fail(f"{error}, not as {value!r}", param, ctx)
+
+
+# Type of an argument that is a length of time, in seconds.
+DURATION = _Duration()
 
 
 class _JobId(click.IntRange):

@@ -26,7 +26,7 @@ from tests import hostility
 from tests.helpers import NAMESPACE, query
 from tests.hostility import MALLORY, OWNER, Place, runs
 
-OTHERS = ("application", "enqueuer", "worker", "inspection", "owner")
+OTHERS = ("application", "enqueuer", "worker", "operator", "inspection", "owner")
 # What PostgreSQL's grammar spells itself (bigint, integer ...) nobody can take for anything else.
 TYPES = ("date", "int8", "jsonb", "regclass", "regnamespace", "text", "timestamptz", "uuid", "xid8")
 TODAY = date.min

@@ -235,6 +235,48 @@ def test_an_upgrade_that_was_interrupted_after_its_commit_is_made_whole_by_the_n
     assert differences(catalog(database_url), catalog(old_url)) == []
 
 
+@pytest.mark.parametrize(
+    ("right", "given"),
+    [
+        # As `drain roles` gave them: to the enqueuer, the worker, inspection.
+        ("DELETE ON staged_jobs_ready", {("queues", "SELECT"), ("queue_pauses", "DELETE")}),
+        ("INSERT ON stale_finishes", {("queue_pauses", "INSERT"), ("queue_pauses", "UPDATE")}),
+        ("SELECT ON stale_finishes", {("queues", "SELECT"), ("crons", "SELECT")}),
+        ("SELECT ON dead_jobs", set()),
+    ],
+)
+def test_a_role_of_a_program_may_do_after_the_upgrade_what_the_new_program_does_with_it(
+    empty_database_url: str, right: str, given: set[tuple[str, str]]
+) -> None:
+    role = f"test_{uuid4().hex}"
+    wanted = [
+        ("queues", "SELECT"),
+        ("crons", "SELECT"),
+        *(("queue_pauses", p) for p in ("INSERT", "UPDATE", "DELETE")),
+    ]
+    with psycopg.connect(empty_database_url, autocommit=True) as connection:
+        connection.execute(schema.script(version=3).encode())
+        connection.execute(f"CREATE ROLE {role}; GRANT {right} TO {role}".encode())
+        try:
+            schema.install(empty_database_url)
+            found = {
+                (table, privilege)
+                for table, privilege in wanted
+                if connection.execute(_MAY, {"role": role, "table": table, "privilege": privilege}).fetchone()
+                == (True,)
+            }
+            assert found == given
+        finally:
+            connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
+
+
+# An UPDATE of some columns is no right on the table; nor is a DELETE one on a column.
+_MAY = """
+SELECT CASE %(privilege)s WHEN 'DELETE' THEN has_table_privilege(%(role)s, %(table)s, 'DELETE')
+    ELSE has_any_column_privilege(%(role)s, %(table)s, %(privilege)s) END
+"""
+
+
 def test_a_role_that_could_count_attempts_may_count_interruptions_after_the_upgrade(old_url: str) -> None:
     role = f"worker_{uuid4().hex}"
     query(old_url, f"CREATE ROLE {role}")

@@ -38,7 +38,7 @@ from tests.hostility import NAMES, OWNER, Place
 from tests.inprocess_worker import NAME, Workshop
 from workers.context.connection import close_all
 from workers.entry import Worker
-from workers.errors import Dead, Defer
+from workers.errors import Dead, Defer, RateLimited
 
 NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
@@ -46,6 +46,7 @@ MAY_CALL = {
     "application": set[str](),
     "enqueuer": {"drain_make_days", "drain_drop_old_day", "drain_truncate_if_empty"},
     "worker": {"drain_finish"},
+    "operator": set[str](),
     "inspection": set[str](),
 }
 TABLES = (
@@ -56,6 +57,10 @@ TABLES = (
     "stale_finishes",
     "drain_state",
     "bulk_runs",
+    "queues",
+    "queue_pauses",
+    "crons",
+    "idempotency_keys",
 )
 MAY_NOT = {
     "application": [
@@ -97,6 +102,8 @@ MAY_NOT = {
         "TRUNCATE inflight_jobs",
         "TRUNCATE staged_jobs_scheduled",
         "UPDATE drain_schema SET version = 0",
+        "UPDATE queues SET running = 1",
+        "INSERT INTO queue_pauses (queue) VALUES ('a')",
     ],
     "worker": [
         "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
@@ -113,6 +120,24 @@ MAY_NOT = {
         "DELETE FROM stale_finishes",
         "UPDATE drain_state SET leader = 'me'",
         "SELECT setval('drain_last_delivery', 1)",
+        "UPDATE queues SET running = 1",
+        "SELECT FROM queues",
+        "DELETE FROM queue_pauses",
+        "SELECT paused_at FROM queue_pauses",
+        "UPDATE queue_pauses SET queue = 'b'",
+    ],
+    "operator": [
+        "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
+        "SELECT job_args FROM staged_jobs",
+        "UPDATE staged_jobs SET queue = 'x'",
+        "DELETE FROM staged_jobs",
+        "SELECT job_args FROM inflight_jobs",
+        "UPDATE inflight_jobs SET next_run_at = now()",
+        "DELETE FROM inflight_jobs",
+        "DELETE FROM dead_jobs",
+        "SELECT FROM finished_jobs",
+        "UPDATE drain_state SET leader = 'me'",
+        "UPDATE queue_pauses SET queue = 'b'",
     ],
     "inspection": [
         "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
@@ -334,6 +359,34 @@ def test_a_worker_stages_if_it_is_granted_the_role_of_an_application_too(place: 
     assert len(ids_in(place.url, "staged_jobs")) == 1
 
 
+def test_a_worker_s_job_slows_down_its_key(shop: Workshop) -> None:
+    def act() -> None:
+        raise RateLimited(retry_after=60)
+
+    registered = workers.job(name=NAME)(act)
+    for _ in range(2):
+        assert shop.work(shop.deliver(registered)) == "deferred"
+        found = query(shop.database_url, "SELECT queue, until > now() FROM queue_pauses")
+        assert found == [("default", True)]
+        query(shop.database_url, "UPDATE queue_pauses SET until = now()")
+
+
+def test_an_operator_edits_rules_pauses_and_resumes(place: Place) -> None:
+    env = {"DRAIN_DATABASE_URL": place.url_of("operator")}
+    for words in (
+        ["set", "calls", "--running", "5"],
+        ["set", "calls", "--fair", "--weight", "acme=2"],
+        ["show", "calls"],
+        ["pause", "calls", "--key", "acme", "--for", "1m"],
+        ["pause", "calls", "--key", "acme", "--for", "2m"],
+        ["list"],
+        ["resume", "calls", "--key", "acme"],
+        ["unset", "calls"],
+    ):
+        result = drain(["queue", *words], env)
+        assert result.exit_code == 0, (words, result.output)
+
+
 def test_inspection_sees_everything(place: Place, redis_url: str) -> None:
     with place.connected("application") as application:
         ids = stage_many(application, "m.f", [(number,) for number in range(3)])
@@ -347,6 +400,7 @@ def test_inspection_sees_everything(place: Place, redis_url: str) -> None:
         ["list", "inflight"],
         ["list", "finished"],
         ["dead", "list"],
+        ["queue", "list"],
     ):
         assert drain(words, env).exit_code == 0, words
     for job_id in ids:

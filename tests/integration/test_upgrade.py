@@ -29,7 +29,7 @@ from tests.helpers import (
 )
 from tests.worker_processes import Yard, kill_worker
 
-# The last commit whose schema is version 2.
+# The last commit whose schema is version 3.
 OLD = "c7f60d7"
 RQ = "from rq.cli import main; main()"
 WHERE = """
@@ -85,7 +85,7 @@ class Program:
 
 @pytest.fixture(scope="module")
 def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of version 2, as it was committed."""
+    """The program of version 3, as it was committed."""
     try:
         archive = subprocess.run(
             ["git", "archive", OLD], cwd=ROOT, capture_output=True, check=True, timeout=60
@@ -96,7 +96,7 @@ def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"the commit {OLD} is not to be had here, which needs git and a clone with its history "
             f"(git fetch --unshallow): {said.decode().strip()}"
         )
-    directory = tmp_path_factory.mktemp("version-2")
+    directory = tmp_path_factory.mktemp("version-3")
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(directory, filter="data")
     return directory
@@ -108,7 +108,7 @@ def old(old_directory: Path, empty_database_url: str, redis_url: str) -> Program
     with program.start(program=WHERE) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
         version, *files = command.output.split()
-    assert version == "2"
+    assert version == "3"
     assert all(Path(file).is_relative_to(old_directory) for file in files)
     return program
 

@@ -49,6 +49,8 @@ WRITES: dict[str, dict[str, set[str]]] = {
     "bulk": {"INSERT INTO": {"bulk_runs"}},
     "stale": {"INSERT INTO": {"stale_finishes"}},
     "leader_progress": {"UPDATE": {"drain_state"}},
+    "rules": {"UPDATE": {"queues"}, "INSERT INTO": {"queues"}, "DELETE FROM": {"queues"}},
+    "pauses": {"INSERT INTO": {"queue_pauses"}, "DELETE FROM": {"queue_pauses"}},
 }
 OF_INFLIGHT_JOBS = {"claims", "leases", "outcomes", "redeliveries"}
 

@@ -31,6 +31,7 @@ from workers.errors import (
     JobTimeoutError,
     LeaseLostError,
     NotRegisteredError,
+    RateLimited,
     TransactionError,
     checked,
 )
@@ -45,6 +46,7 @@ from workers.execution.outcome import (
     Interrupted,
     Lost,
     Outcome,
+    Slowed,
     Unreadable,
     describe,
 )
@@ -197,7 +199,7 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
     if kind is TypeError and _is_of_the_call(error):
         misfit = _misfit(call, error)
         return Failed(describe(misfit), options, misfit)
-    if issubclass(kind, Defer):
+    if issubclass(kind, (Defer, RateLimited)):
         return _deferred(error, options)
     if issubclass(kind, Dead):
         return GaveUp(describe(error), error)
@@ -211,8 +213,10 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
 
 def _deferred(error: Any, options: JobOptions) -> Outcome:
     try:
+        if issubclass(type(error), RateLimited):
+            return Slowed(checked(error.retry_after, "RateLimited"))
         return Deferred(checked(error.when))
-    # A subclass of the job's own may have left `when` out, or set it to anything.
+    # A subclass of the job's own may have left the attribute out, or set it to anything.
     except Exception as unusable:  # noqa: BLE001
         return Failed(describe(unusable), options, unusable)
 

@@ -12,13 +12,15 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from drain.config import process_name
 from drain.jobs.options import JobOptions
 from drain.tables import outcomes
 from drain.tables.claims import Claim
 from drain.visible import visible
-from drain.wording import count, duration
+from drain.wording import clock, count, duration
 from workers.execution.death import Death
 from workers.execution.outcome import (
     AlreadyFinished,
@@ -30,6 +32,7 @@ from workers.execution.outcome import (
     Lost,
     Outcome,
     Recorded,
+    Slowed,
     Unreadable,
 )
 
@@ -108,6 +111,14 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
             return _interrupt(claim, result)
         case Failed():
             return _retry_or_bury(claim, result)
+        case Slowed(when):
+            return Decision(
+                DEFERRED,
+                outcomes.slow_down,
+                {"when": when, "worker": process_name()},
+                log=_slowed(claim, when),
+                stale_outcome=DEFERRED,
+            )
         case Deferred(when):
             return Decision(DEFERRED, outcomes.defer, {"when": when}, stale_outcome=DEFERRED)
         case GaveUp(error, cause):
@@ -152,6 +163,16 @@ def _retry_or_bury(claim: Claim, failed: Failed) -> Decision:
         {"wait_seconds": wait, "error": failed.error},
         log=line,
         stale_outcome=_NOTHING if isinstance(failed, Lost) else RETRYING,
+    )
+
+
+def _slowed(claim: Claim, when: float | datetime) -> LogLine:
+    until = f"until {clock(when)}" if isinstance(when, datetime) else f"for {duration(when)}"
+    return LogLine(
+        logging.INFO,
+        "job %d (%s) is rate limited: its key, or its queue if it has none, pauses %s",
+        (claim.id, visible(claim.job_name), until),
+        _extra("rate_limited", claim),
     )
 
 

@@ -57,6 +57,11 @@ class Deferred:
 
 
 @dataclass(frozen=True, slots=True)
+class Slowed(Deferred):
+    """The function wants to be run later, and that no other job of its key starts until then."""
+
+
+@dataclass(frozen=True, slots=True)
 class GaveUp:
     """The function says that no further attempt would help.
 

@@ -1,0 +1,78 @@
+"""Rules that a file declares, for version control, and how they differ from those of the database."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from drain.admission.options import as_options, with_options
+from drain.admission.rules import Rules
+from drain.errors import ConfigError
+from drain.visible import visible
+
+
+class Difference(NamedTuple):
+    """Queue whose rules change.
+
+    Attributes:
+        queue: Name of the queue.
+        before: Rules as they are; none of them on if the queue has no rules.
+        after: Rules as they are to be.
+    """
+
+    queue: str
+    before: Rules
+    after: Rules
+
+    @property
+    def options(self) -> dict[str, tuple[object, object]]:
+        """Value before and after of each option that changes, by its name; None for a rule that is off."""
+        before, after = as_options(self.before), as_options(self.after)
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        return {name: (before.get(name), after.get(name)) for name in names}
+
+
+def read(text: str) -> dict[str, Rules]:
+    """Read rules from TOML: a table for each queue, with a line for each rule.
+
+    Raises:
+        ConfigError: The text is no TOML, or a rule cannot be used or contradicts another; one line says which.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"it is no TOML: {visible(str(error))}") from None
+    return {queue: _rules(queue, options) for queue, options in tables.items()}
+
+
+def _rules(queue: str, options: object) -> Rules:
+    if not isinstance(options, Mapping):
+        raise ConfigError(
+            f"'{visible(queue)[:50]}' stands alone: rules stand below the name of a queue, as in [calls]"
+        )
+    try:
+        return with_options(Rules(queue), options)
+    except ConfigError as error:
+        # In TOML, [a.b] is a table within a table.
+        nested = any(isinstance(value, Mapping) and name != "weights" for name, value in options.items())
+        advice = f'; a name with a dot stands in quotes, as in ["{visible(queue)}.b"]' if nested else ""
+        raise ConfigError(f"{error}{advice}") from None
+
+
+def differences(
+    present: Mapping[str, Rules], wanted: Mapping[str, Rules], *, prune: bool
+) -> list[Difference]:
+    """Return the queues whose rules change, by name.
+
+    Args:
+        present: Rules of the database.
+        wanted: Rules of the file.
+        prune: Take the rules off queues that the file does not name.
+    """
+    queues = sorted({*wanted, *(present if prune else ())})
+    found = [
+        Difference(queue, present.get(queue, Rules(queue)), wanted.get(queue, Rules(queue)))
+        for queue in queues
+    ]
+    return [each for each in found if each.before != each.after]

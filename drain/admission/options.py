@@ -1,0 +1,104 @@
+"""Rules as people write them, in Python, in a file and on the command line: the options of a queue."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from drain import wording
+from drain.admission.rules import Rate, Rules
+from drain.errors import ConfigError
+from drain.visible import visible
+
+# Name of each option, and of the rule that it sets.
+OPTIONS = {
+    "running": "running",
+    "running_per_key": "running_per_key",
+    "rate": "rate",
+    "rate_per_key": "rate_per_key",
+    "burst": "burst",
+    "fair": "fair",
+    "weights": "weights",
+    "ordered": "ordered",
+    "on_dead": "on_dead",
+    "aging": "aging_seconds",
+}
+
+
+def with_options(rules: Rules, options: Mapping[str, Any]) -> Rules:
+    """Return rules that are changed by options, each of which sets one rule; None takes the rule off.
+
+    Args:
+        rules: Rules of the queue as they are.
+        options: Values by the names of `OPTIONS`, also with hyphens. A rate may be a text, and `aging` a timedelta,
+            a number of seconds, or a text such as `10m`.
+
+    Raises:
+        ConfigError: An option is unknown or cannot be used, or the rules contradict each other; one line says which.
+    """
+    given = {_known(rules.queue, name): value for name, value in options.items()}
+    try:
+        changed = replace(rules, **{OPTIONS[name]: _read(name, value) for name, value in given.items()})
+    except ConfigError as error:
+        prefix = f"queue {rules.queue}: "
+        raise ConfigError(f"{prefix}{str(error).removeprefix(prefix)}") from None
+    if given.get("on_dead") is not None and not changed.ordered:
+        raise ConfigError(
+            f"queue {rules.queue}: on_dead needs ordered: without it, no job waits for another of its key"
+        )
+    return changed
+
+
+def as_options(rules: Rules) -> dict[str, Any]:
+    """Return the rules that are on, as options that JSON and TOML can carry; `aging` as seconds."""
+    without = Rules(rules.queue)
+    values = {name: getattr(rules, field) for name, field in OPTIONS.items()}
+    return {
+        name: str(value) if isinstance(value, Rate) else dict(value) if name == "weights" else value
+        for name, value in values.items()
+        if value != getattr(without, OPTIONS[name])
+    }
+
+
+def _known(queue: str, name: str) -> str:
+    option = name.replace("-", "_")
+    if option in OPTIONS:
+        return option
+    close = difflib.get_close_matches(option, OPTIONS, 1)
+    advice = f"do you mean {close[0]}?" if close else f"there are {', '.join(OPTIONS)}"
+    raise ConfigError(f"queue {queue}: no rule is called '{visible(name)[:50]}'; {advice}")
+
+
+def _read(name: str, value: Any) -> Any:
+    """Return the value that `Rules` has for an option."""
+    if value is None:
+        return getattr(Rules("off"), OPTIONS[name])
+    if name in ("rate", "rate_per_key"):
+        return _rate(name, value)
+    if name == "aging":
+        return _seconds(name, value)
+    if name == "weights" and not isinstance(value, Mapping):
+        raise ConfigError(f"weights are given by key, such as {{'acme': 3}}, not as a {type(value).__name__}")
+    return value
+
+
+def _rate(name: str, value: Any) -> Rate:
+    if isinstance(value, Rate):
+        return value
+    if not isinstance(value, str):
+        raise ConfigError(
+            f"{name} is a text such as '100/s' or '10/min', not {visible(repr(value))[:50]}: a rate has a unit"
+        )
+    return Rate.parse(value)
+
+
+def _seconds(name: str, value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    try:
+        return wording.seconds(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}, not as '{visible(value)[:50]}'") from None

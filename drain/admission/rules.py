@@ -1,0 +1,233 @@
+"""Rules of a queue: how many of its jobs run at a time, how many begin in a time, and in which order.
+
+Rules are checked when they are made: a value that cannot be used, or a rule that contradicts another, is an error of
+one line. CHECKs of the table `queues` forbid the same contradictions to a statement that is written by hand.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
+from drain.errors import ConfigError
+from drain.tables.rules import RulesRow
+from drain.visible import visible
+
+OnDead = Literal["hold", "skip"]
+
+# Largest number of characters of a key; the tables have the same bound.
+LONGEST_KEY = 255
+# Bounds of a weight: turns are counted in fractions, which stay exact enough between them.
+_SMALLEST_WEIGHT = 0.001
+_LARGEST_WEIGHT = 1000
+# Largest number of jobs that a limit can name, as an integer column can hold it.
+_LARGEST_LIMIT = 2**31 - 1
+# Upper bound of the wait that counts as one step of priority: a year.
+_LONGEST_AGING_SECONDS = 365 * 24 * 3600
+
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_RATE = re.compile(r"([0-9]{1,9})/([a-z]+)")
+_RATE_FORM = "is written as 100/s, 10/min, 5/h or 1/d"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Upper bound of the jobs that begin in a time, such as `10/min`.
+
+    Attributes:
+        count: Number of jobs, at least 1.
+        seconds: Length of the time: that of a second, a minute, an hour or a day.
+
+    Raises:
+        ConfigError: One of the two cannot be used.
+    """
+
+    count: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.count < 10**9 or self.seconds not in _UNITS.values():
+            raise ConfigError(f"a rate {_RATE_FORM}, with a number from 1 to 999999999")
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Read `100/s`, `10/min`, `5/h` or `1/d`.
+
+        Raises:
+            ConfigError: The text is no rate, or a rate of zero.
+        """
+        match = _RATE.fullmatch(text)
+        if not match or match[2] not in _UNITS:
+            raise ConfigError(f"a rate {_RATE_FORM}, not as '{visible(text)[:50]}'")
+        if not int(match[1]):
+            raise ConfigError("a rate of zero lets nothing begin: pause the queue instead")
+        return cls(int(match[1]), _UNITS[match[2]])
+
+    @property
+    def per_second(self) -> float:
+        """Jobs a second, on average."""
+        return self.count / self.seconds
+
+    def __str__(self) -> str:
+        unit = next(unit for unit, seconds in _UNITS.items() if seconds == self.seconds)
+        return f"{self.count}/{unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rules of one queue; without any, nothing is limited, and urgent jobs go first.
+
+    Attributes:
+        queue: Name of the queue.
+        running: Upper bound of the jobs of the queue that are delivered or claimed at a time.
+        running_per_key: The same for the jobs of each key.
+        rate: Upper bound of the jobs of the queue that begin in a time.
+        rate_per_key: The same for the jobs of each key.
+        burst: Number of jobs that may begin at once after a pause; None for those of one second of the rate, at least
+            one.
+        fair: Keys take turns.
+        weights: How often a key has its turn; 1 for keys that are not named.
+        ordered: The jobs of a key run one at a time, in the order of their ids.
+        on_dead: What becomes of the other jobs of a key when one is dead: they wait, or they go on.
+        aging_seconds: Seconds of waiting that count as one step of priority.
+
+    Raises:
+        ConfigError: A rule cannot be used, or contradicts another; one line says which.
+    """
+
+    queue: str
+    running: int | None = None
+    running_per_key: int | None = None
+    rate: Rate | None = None
+    rate_per_key: Rate | None = None
+    burst: int | None = None
+    fair: bool = False
+    weights: Mapping[str, int | float] = field(default_factory=lambda: MappingProxyType({}))
+    ordered: bool = False
+    on_dead: OnDead = "hold"
+    aging_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        check_queue(self.queue)
+        for name in ("running", "running_per_key", "burst"):
+            _check_limit(name, getattr(self, name))
+        for name in ("fair", "ordered"):
+            if getattr(self, name) not in (True, False):
+                raise ConfigError(f"{name} is True or False, not {getattr(self, name)!r}")
+        if self.on_dead not in get_args(OnDead):
+            raise ConfigError(f"on_dead is 'hold' or 'skip', not {self.on_dead!r}")
+        for key, weight in self.weights.items():
+            _check_weight(key, weight)
+        _check_aging(self.aging_seconds)
+        if contradiction := next(_contradictions(self), None):
+            raise ConfigError(f"queue {self.queue}: {contradiction}")
+
+    @classmethod
+    def from_row(cls, row: RulesRow) -> Rules:
+        """Make the rules of a row of `queues`.
+
+        Raises:
+            ConfigError: The row cannot be used.
+        """
+        values = row._asdict()
+        rates = {name: _rate(values[name]) for name in ("rate", "rate_per_key")}
+        return cls(**{**values, **rates})
+
+    @property
+    def for_keys(self) -> bool:
+        """True if a rule looks at the keys of jobs."""
+        return bool(self.running_per_key or self.rate_per_key or self.fair or self.ordered)
+
+    @property
+    def limits_anything(self) -> bool:
+        """True if there is any rule: then rows are chosen by more than their priority."""
+        return bool(self.running or self.rate or self.for_keys or self.aging_seconds)
+
+    def as_texts(self) -> dict[str, Any]:
+        """Rules by name as JSON and TOML can carry them, without the name of the queue; None for those that are off."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "queue"}
+        return {
+            name: str(value) if isinstance(value, Rate) else dict(value) if name == "weights" else value
+            for name, value in values.items()
+        }
+
+
+def check_queue(queue: object) -> str:
+    """Return the name of a queue.
+
+    Raises:
+        ConfigError: It is no name that a queue can have.
+    """
+    if not isinstance(queue, str) or not QUEUE_NAME.fullmatch(queue):
+        raise ConfigError(
+            f"'{visible(str(queue))[:50]}' is not a queue name: {QUEUE_CHARACTERS}, at most 100 of them"
+        )
+    return queue
+
+
+def check_key(key: object) -> str:
+    """Return the key of a job.
+
+    Raises:
+        ConfigError: It is no text that a key can be.
+    """
+    if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or "\0" in key:
+        shown = f"{visible(str(key))[:50]!a}"
+        raise ConfigError(f"a key has 1 to {LONGEST_KEY} characters, and none of them is NUL; not so {shown}")
+    return key
+
+
+def _rate(text: str | None) -> Rate | None:
+    return None if text is None else Rate.parse(text)
+
+
+def _is_a_number(value: object) -> bool:
+    # True is an int to Python, but a mistake as a number here.
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_limit(name: str, value: object) -> None:
+    is_whole = isinstance(value, int) and _is_a_number(value)
+    if value is not None and not (is_whole and 1 <= value <= _LARGEST_LIMIT):  # type: ignore[operator]
+        raise ConfigError(f"{name} must be a whole number from 1 to {_LARGEST_LIMIT}, not {value!r:.50}")
+
+
+def _check_weight(key: object, weight: Any) -> None:
+    check_key(key)
+    if not _is_a_number(weight) or not _SMALLEST_WEIGHT <= weight <= _LARGEST_WEIGHT:
+        raise ConfigError(
+            f"the weight of a key must be a number from {_SMALLEST_WEIGHT} to {_LARGEST_WEIGHT}, "
+            f"not {weight!r:.50}"
+        )
+
+
+def _check_aging(seconds: Any) -> None:
+    if seconds is not None and not (_is_a_number(seconds) and 0 < seconds <= _LONGEST_AGING_SECONDS):
+        raise ConfigError(f"aging must be a time above 0 and at most a year, not {seconds!r:.50}")
+
+
+def _contradictions(rules: Rules) -> Iterator[str]:
+    """Yield a sentence for each rule that contradicts another."""
+    if rules.running and rules.running_per_key and rules.running_per_key > rules.running:
+        yield (
+            f"running_per_key ({rules.running_per_key}) is larger than running ({rules.running}), "
+            "and would never be reached"
+        )
+    if rules.ordered and rules.running_per_key and rules.running_per_key > 1:
+        yield f"ordered runs one job of a key at a time, running_per_key {rules.running_per_key} would run more"
+    if rules.weights and not rules.fair:
+        yield "weights need fair: without it, keys take no turns"
+    if rules.burst and not (rules.rate or rules.rate_per_key):
+        yield "burst needs a rate, of the queue or of each key"
+    if rules.on_dead == "skip" and not rules.ordered:
+        yield "on_dead needs ordered: without it, no job waits for another of its key"
+    if rules.aging_seconds and rules.for_keys:
+        yield (
+            "aging orders a queue by time, and cannot be had with fair, ordered, running_per_key or "
+            "rate_per_key, which order it by key"
+        )

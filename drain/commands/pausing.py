@@ -1,0 +1,97 @@
+"""`drain queue pause` and `drain queue resume`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from drain import queues
+from drain.commands.database import database, hint_at_unknown
+from drain.config import Settings
+from drain.errors import DrainError
+from drain.tables import queries
+from drain.terminal.commandline import DURATION, F, settings_options
+from drain.visible import visible
+from drain.wording import count
+
+
+def named_options(command: F) -> F:
+    """Add the options that name what is paused to a command: a queue, a job name, a key."""
+
+    def with_names(*, name: str | None, **given: Any) -> Any:
+        if name is None and given["job"] is None and given["key"] is None:
+            raise click.UsageError("name a queue, --job or --key")
+        return command(name=name, **given)
+
+    with_names.__name__, with_names.__doc__ = command.__name__, command.__doc__
+    with_names.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option("--key", metavar="KEY", help="Only jobs of this key."),
+        click.option("--job", metavar="NAME", help="Only jobs of this job name."),
+        click.argument("name", metavar="[QUEUE]", required=False),
+    ):
+        with_names = option(with_names)
+    return with_names  # type: ignore[return-value]
+
+
+@click.command("pause", short_help="Pause a queue, a job name or a key.")
+@settings_options("database_url")
+@click.option(
+    "--for", "lasts", type=DURATION, metavar="TIME", help="End by itself after this time: 10m, 2h, 1d."
+)
+@click.option("--reason", help="Sentence for the people who will ask why.")
+@named_options
+def pause(
+    settings: Settings,
+    *,
+    name: str | None,
+    job: str | None,
+    key: str | None,
+    lasts: float | None,
+    reason: str | None,
+) -> None:
+    """Pause a queue, the jobs of a name, or a key: within a second nothing of it starts any more.
+
+    Jobs that run already go on, and applications go on staging. What is given together has to apply together: a queue
+    and a key pause that key in that queue. Without --for, the pause ends with `drain queue resume`.
+
+    \b
+    drain queue pause calls
+    drain queue pause calls --key acme --for 10m --reason "their server is down"
+    drain queue pause --job shop.jobs.send_receipt
+    """  # noqa: D301
+    with database(settings) as connection:
+        queues.pause(connection, name, job=job, key=key, until=lasts, reason=reason)
+        if name is not None:
+            hint_at_unknown([name], queries.queues(connection))
+        if key is not None and not queries.is_known_key(connection, key):
+            click.echo(f"key {key!r} is not known here: no job of it is staged, in flight or dead", err=True)
+    click.echo(f"paused: {_words(name, job, key)}")
+
+
+@click.command("resume", short_help="End a pause.")
+@settings_options("database_url")
+@named_options
+def resume(settings: Settings, *, name: str | None, job: str | None, key: str | None) -> None:
+    """End the pause of exactly what is named. Jobs that it held start again within a second.
+
+    \b
+    drain queue resume calls
+    drain queue resume calls --key acme
+    """  # noqa: D301
+    words = _words(name, job, key)
+    with database(settings) as connection:
+        if not queues.resume(connection, name, job=job, key=key):
+            raise DrainError(f"not paused: {words}; `drain queue list` shows what is")
+        others = [each for each in queues.pauses(connection) if name is not None and each.queue == name]
+    click.echo(f"resumed: {words}")
+    if others:
+        click.echo(
+            f"{count(len(others), 'other pause')} of queue {name}; `drain queue show {name}` shows them"
+        )
+
+
+def _words(name: str | None, job: str | None, key: str | None) -> str:
+    parts = (("queue", name), ("job", job), ("key", key))
+    return visible(" ".join(f"{kind} {text}" for kind, text in parts if text is not None))

@@ -1,0 +1,222 @@
+"""`drain queue`: rules and pauses of queues."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from drain import queues
+from drain.admission.options import as_options
+from drain.admission.rules import Rules, check_queue
+from drain.commands.database import database, hint_at_unknown
+from drain.commands.pausing import pause, resume
+from drain.commands.queue_file import apply_file
+from drain.config import Settings
+from drain.database.postgres import Connection
+from drain.errors import ConfigError, DrainError
+from drain.tables import queries
+from drain.tables.pauses import Pause
+from drain.terminal import queue_report
+from drain.terminal.commandline import DURATION, F, as_json_option, settings_options
+from drain.visible import visible
+
+# Word that takes a rule off.
+_OFF = "none"
+
+
+class _Limit(click.IntRange):
+    name = "limit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        # Python would also read the digits of other scripts, and 1_0.
+        if not re.fullmatch("-?[0-9]+", str(value)):
+            self.fail(f"{value!r} is neither a whole number nor {_OFF!r}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class _OrOff(click.ParamType):  # type: ignore[type-arg]
+    """A value that may also be the word that takes the rule off, which becomes that word."""
+
+    def __init__(self, kind: click.ParamType) -> None:  # type: ignore[type-arg]
+        self.name = kind.name
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == _OFF else self._kind.convert(value, param, ctx)
+
+
+_A_LIMIT = _OrOff(_Limit(1, 2**31 - 1))
+_A_RATE = _OrOff(click.STRING)
+
+
+@click.group()
+def queue() -> None:
+    """Edit the rules of queues, pause and resume.
+
+    Rules say how many jobs of a queue run at a time, how many begin in a time, and in which order. The leader
+    follows within a second. A queue without rules is not limited.
+
+    \b
+    drain queue set calls --running 50 --rate 100/s
+    drain queue pause calls --key acme --for 10m --reason "they asked for it"
+    drain queue list
+    drain queue apply queues.toml --dry-run
+    """  # noqa: D301
+
+
+def rule_options(command: F) -> F:
+    """Add an option for each rule to a command."""
+    for option in (
+        click.option(
+            "--running", type=_A_LIMIT, metavar="N", help="Upper bound of the jobs that run at a time."
+        ),
+        click.option(
+            "--running-per-key", type=_A_LIMIT, metavar="N", help="The same for the jobs of each key."
+        ),
+        click.option(
+            "--rate", type=_A_RATE, metavar="RATE", help="Jobs that begin in a time: 100/s, 10/min, 5/h, 1/d."
+        ),
+        click.option(
+            "--rate-per-key", type=_A_RATE, metavar="RATE", help="The same for the jobs of each key."
+        ),
+        click.option(
+            "--burst", type=_A_LIMIT, metavar="N", help="Jobs that may begin at once after a pause."
+        ),
+        click.option("--fair/--no-fair", default=None, help="Keys take turns."),
+        click.option(
+            "--weight",
+            "weights",
+            multiple=True,
+            metavar="KEY=N",
+            help="Turns of a key, 1 by default; may be repeated.",
+        ),
+        click.option(
+            "--ordered/--no-ordered", default=None, help="A key's jobs run one at a time, by their ids."
+        ),
+        click.option(
+            "--on-dead",
+            type=_OrOff(click.Choice(["hold", "skip"])),
+            metavar="[hold|skip]",
+            help="When a job of an ordered key is dead, the others wait or go on.",
+        ),
+        click.option(
+            "--aging",
+            type=_OrOff(DURATION),
+            metavar="TIME",
+            help="Time of waiting that counts as a step of priority: 60s.",
+        ),
+    )[::-1]:
+        command = option(command)
+    return command
+
+
+@queue.command("set", short_help="Change rules of a queue.")
+@click.argument("name", metavar="QUEUE")
+@settings_options("database_url")
+@rule_options
+def set_rules(settings: Settings, *, name: str, weights: Sequence[str], **given: Any) -> None:
+    """Change rules of a queue. Rules that are not given stay as they are, and "none" takes a rule off.
+
+    \b
+    drain queue set calls --running 50 --running-per-key 4
+    drain queue set calls --rate 100/s --rate-per-key 10/min --burst 20
+    drain queue set calls --fair --weight acme=3
+    drain queue set events --ordered --on-dead skip
+    drain queue set calls --running none --no-fair --weight none
+    """  # noqa: D301
+    options = {rule: None if value == _OFF else value for rule, value in given.items() if value is not None}
+    with database(settings) as connection:
+        with connection.transaction():
+            if weights:
+                options["weights"] = _weights(queues.show(connection, name) or Rules(name), weights)
+            rules = queues.change(connection, name, options)
+        _show(connection, rules)
+        hint_at_unknown([name], queries.queues(connection))
+
+
+def _weights(rules: Rules, given: Sequence[str]) -> dict[str, float]:
+    """Return the weights of a queue, changed as the options say."""
+    weights = {} if _OFF in given else dict(rules.weights)
+    for each in given:
+        if each == _OFF:
+            continue
+        key, _, number = each.rpartition("=")
+        if not key or not re.fullmatch(rf"-?[0-9]+(\.[0-9]+)?|{_OFF}", number):
+            raise ConfigError(f"a weight is written as KEY=N, such as acme=3, not as '{visible(each)[:50]}'")
+        weights.pop(key, None)
+        if number != _OFF:
+            weights[key] = float(number) if "." in number else int(number)
+    return weights
+
+
+@queue.command("unset", short_help="Take all rules off queues.")
+@click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@settings_options("database_url")
+def unset_rules(settings: Settings, *, names: Sequence[str]) -> None:
+    """Take all rules off queues. Their pauses stay.
+
+    \b
+    drain queue unset calls
+    """  # noqa: D301
+    with database(settings) as connection, connection.transaction():
+        without = [name for name in names if not queues.unset(connection, name)]
+        if without:
+            raise DrainError(f"no rules to take off: {', '.join(without)}; nothing was done")
+    click.echo(f"no rules: {', '.join(names)}")
+
+
+@queue.command("show", short_help="Show the rules and pauses of one queue.")
+@click.argument("name", metavar="QUEUE")
+@settings_options("database_url")
+@as_json_option
+def show_rules(settings: Settings, *, name: str, as_json: bool) -> None:
+    """Show the rules of one queue, and the pauses that apply to it or to jobs of it.
+
+    \b
+    drain queue show calls
+    drain queue show calls --json | jq .rules.running
+    """  # noqa: D301
+    with database(settings) as connection:
+        rules = queues.show(connection, name)
+        pauses = _pauses_of(connection, name)
+        if rules is None and not pauses:
+            hint_at_unknown([name], queries.queues(connection))
+        if as_json:
+            click.echo(json.dumps(queue_report.queue_as_json(rules or Rules(name), pauses)))
+        else:
+            queue_report.show_queue(rules or Rules(name), pauses, queries.now(connection))
+
+
+@queue.command("list", short_help="List the queues that have rules, and all pauses.")
+@settings_options("database_url")
+@as_json_option
+def list_rules(settings: Settings, *, as_json: bool) -> None:
+    """List the queues that have rules, and all pauses.
+
+    \b
+    drain queue list
+    drain queue list --json | jq '.pauses[] | select(.key == "acme")'
+    """  # noqa: D301
+    with database(settings) as connection:
+        rules, pauses, now = queues.list(connection), queues.pauses(connection), queries.now(connection)
+    if as_json:
+        listed = [{"queue": each.queue, "rules": as_options(each)} for each in rules]
+        click.echo(json.dumps({"queues": listed, "pauses": queue_report.pauses_as_json(pauses)}))
+    else:
+        queue_report.show_queues(rules, pauses, now)
+
+
+def _pauses_of(connection: Connection, name: str) -> list[Pause]:
+    return [each for each in queues.pauses(connection) if each.queue in (None, check_queue(name))]
+
+
+def _show(connection: Connection, rules: Rules) -> None:
+    queue_report.show_queue(rules, _pauses_of(connection, rules.queue), queries.now(connection))
+
+
+for command in (pause, resume, apply_file):
+    queue.add_command(command)

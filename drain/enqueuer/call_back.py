@@ -1,0 +1,87 @@
+"""Calls back: what is delivered and not claimed waits again as soon as a pause applies to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from drain.admission.pauses import Paused
+from drain.database.postgres import Connection
+from drain.enqueuer.pacer import Pacer
+from drain.tables import pauses, redeliveries
+from drain.wording import count
+
+log = logging.getLogger(__name__)
+
+# Upper bound of the jobs that are called back in one transaction.
+_SLICE = 1000
+# Shortest time between two deletions of pauses that are over.
+_PRUNE_SECONDS = 60.0
+
+
+class CallBack:
+    """Calls back for one leader. The leader runs it once a second, before it redelivers anything.
+
+    A job that is called back cannot be claimed, though its id stays in its list: a claim finds no waiting job. The
+    leader delivers it again under a new number, once no pause applies to it.
+
+    Args:
+        connection: The leader's, in autocommit mode, at read committed.
+        alive: Called after each slice.
+
+    Attributes:
+        paused: Pauses that held at the last look.
+    """
+
+    def __init__(self, connection: Connection, alive: Callable[[], None] = lambda: None) -> None:
+        self._connection = connection
+        self._alive = alive
+        self._scans = Pacer()
+        self._prunes = Pacer(_PRUNE_SECONDS)
+        self.paused = Paused()
+
+    def run_once(self) -> int:
+        """Read the pauses, and call back what is delivered and paused; returns the number of jobs.
+
+        Raises:
+            psycopg.OperationalError: The database.
+        """
+        before, self.paused = self.paused, Paused(pauses.read(self._connection))
+        if self._prunes.is_due():
+            pauses.prune(self._connection)
+            self._prunes.ran_for(0.0)
+        # A worker may give back the claim of a job that a pause applies to; so this goes on for as long as there are
+        # pauses. With millions of deliveries and an old pause it takes long, and is done the more rarely.
+        if not self.paused or (self.paused == before and not self._scans.is_due()):
+            return 0
+        began = monotonic()
+        total = self._call_back()
+        if self.paused == before and not total:
+            self._scans.ran_for(monotonic() - began)
+        return total
+
+    def leases(self, within: float) -> list[int]:
+        """Call back the jobs whose lease ran out within these last seconds and which are paused; returns their ids."""
+        called_back: list[int] = []
+        while self.paused:
+            found = redeliveries.call_back_leases(self._connection, _SLICE, within=within)
+            called_back += found
+            self._alive()
+            if len(found) < _SLICE:
+                break
+        return called_back
+
+    def _call_back(self) -> int:
+        total = 0
+        while True:
+            number = redeliveries.call_back(self._connection, _SLICE, self.paused.queues)
+            total += number
+            self._alive()
+            if number < _SLICE:
+                break
+        if total:
+            log.info(
+                "called back %s: paused", count(total, "job"), extra={"event": "called_back", "jobs": total}
+            )
+        return total

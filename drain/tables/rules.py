@@ -1,0 +1,96 @@
+"""Rules of queues: the rows of `queues`, which the leader reads and people and applications change.
+
+Statements that run in an application's transaction name their parameters `%(name)s`; `drain.jobs.callers` executes
+them on any connection, so JSON travels as text in both directions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from drain.database.postgres import Connection
+
+
+class RulesRow(NamedTuple):
+    """Row of `queues`: the rules of one queue, as texts and numbers. `schema.sql` says what each column means."""
+
+    queue: str
+    running: int | None
+    running_per_key: int | None
+    rate: str | None
+    rate_per_key: str | None
+    burst: int | None
+    fair: bool
+    weights: Mapping[str, int | float]
+    ordered: bool
+    on_dead: str
+    aging_seconds: float | None
+
+
+# Columns that are rules, and the type of each.
+TYPES = {
+    "running": "integer",
+    "running_per_key": "integer",
+    "rate": "text",
+    "rate_per_key": "text",
+    "burst": "integer",
+    "fair": "boolean",
+    "weights": "jsonb",
+    "ordered": "boolean",
+    "on_dead": "text",
+    "aging_seconds": "double precision",
+}
+_COLUMNS = f"queue, {', '.join(TYPES)}".replace("weights", "CAST(weights AS text)")
+READ_ALL = f"SELECT {_COLUMNS} FROM queues ORDER BY queue"
+READ = f"SELECT {_COLUMNS} FROM queues WHERE queue = %(queue)s"
+DELETE = "DELETE FROM queues WHERE queue = %(queue)s RETURNING queue"
+
+
+def read(connection: Connection) -> dict[str, RulesRow]:
+    """Read the rules of all queues that have any, by the name of the queue."""
+    return {row.queue: row for row in map(row_of, connection.execute(READ_ALL))}
+
+
+def row_of(values: Collection[Any]) -> RulesRow:
+    """Make a row of the values that `READ` or `READ_ALL` returns."""
+    row = RulesRow._make(values)
+    return row._replace(weights=json.loads(str(row.weights)))
+
+
+def insert(columns: Collection[str]) -> str:
+    """Build the statement that gives these rules to a queue without a row; it returns a row if it has done so.
+
+    Args:
+        columns: Names of rules; each is a parameter too, `weights` as a JSON text.
+    """
+    names = _in_order(columns)
+    values = ", ".join(map(_value, names))
+    return f"""
+INSERT INTO queues (queue, {", ".join(names)}) VALUES (%(queue)s, {values})
+ON CONFLICT (queue) DO NOTHING RETURNING queue
+"""
+
+
+def update(columns: Collection[str]) -> str:
+    """Build the statement that changes these rules of a queue that has a row; it returns a row if it has done so.
+
+    Two transactions that change different rules of one queue at once both have their way; CHECKs of the table refuse
+    the second one if its rule contradicts the first one's.
+
+    Args:
+        columns: As for `insert`.
+    """
+    changes = ", ".join(f"{name} = {_value(name)}" for name in _in_order(columns))
+    return (
+        f"UPDATE queues SET {changes}, changed_at = clock_timestamp() WHERE queue = %(queue)s RETURNING queue"
+    )
+
+
+def _in_order(columns: Collection[str]) -> list[str]:
+    return [name for name in TYPES if name in columns]
+
+
+def _value(column: str) -> str:
+    return f"CAST(%({column})s AS {TYPES[column]})"

@@ -1,0 +1,193 @@
+"""Rules of a queue: their texts, and the one line about each that cannot be used."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from drain import wording
+from drain.admission import declared
+from drain.admission.options import as_options, with_options
+from drain.admission.rules import LONGEST_KEY, Rate, Rules, check_key
+from drain.errors import ConfigError
+
+
+def refused(**options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        with_options(Rules("calls"), options)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.startswith("queue calls: ")
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "per_second"), [("100/s", 100), ("10/min", 1 / 6), ("5/h", 5 / 3600), ("1/d", 1 / 86_400)]
+)
+def test_a_rate_is_read_and_written_as_people_write_it(text: str, per_second: float) -> None:
+    rate = Rate.parse(text)
+    assert rate.per_second == pytest.approx(per_second)
+    assert str(rate) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "10/", "/s", "10/m", "10/sec", "-1/s", "1.5/s", "1_0/s", "\u0661/s", "10/s\n"]
+)
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    assert "is written as 100/s, 10/min, 5/h or 1/d" in refused(rate=text)
+
+
+def test_a_rate_of_zero_is_refused_with_advice() -> None:
+    assert refused(rate="0/s") == "queue calls: a rate of zero lets nothing begin: pause the queue instead"
+    with pytest.raises(ConfigError):
+        Rate(1, 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"running": 3, "running_per_key": 4}, "running_per_key (4) is larger than running (3)"),
+        ({"ordered": True, "running_per_key": 2}, "ordered runs one job of a key at a time"),
+        ({"weights": {"acme": 3}}, "weights need fair"),
+        ({"burst": 5}, "burst needs a rate"),
+        ({"on_dead": "skip"}, "on_dead needs ordered"),
+        ({"on_dead": "hold"}, "on_dead needs ordered"),
+        ({"aging": 60, "fair": True}, "aging orders a queue by time"),
+        ({"aging": 60, "ordered": True}, "aging orders a queue by time"),
+        ({"aging": 60, "running_per_key": 1}, "aging orders a queue by time"),
+        ({"aging": 60, "rate_per_key": "1/s"}, "aging orders a queue by time"),
+    ],
+)
+def test_a_rule_that_contradicts_another_is_refused(options: dict[str, Any], complaint: str) -> None:
+    assert complaint in refused(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"running": 0}, "running must be a whole number from 1"),
+        ({"running": True}, "running must be a whole number from 1"),
+        ({"running": 2**31}, "running must be a whole number from 1"),
+        ({"running_per_key": "4"}, "running_per_key must be a whole number"),
+        ({"rate": 100}, "rate is a text such as '100/s'"),
+        (
+            {"fair": True, "weights": {"acme": 0}},
+            "the weight of a key must be a number from 0.001 to 1000, not 0",
+        ),
+        ({"fair": True, "weights": {"acme": float("nan")}}, "not nan"),
+        ({"fair": True, "weights": {"k" * 256: 1}}, "a key has 1 to 255 characters"),
+        ({"fair": True, "weights": ["acme"]}, "weights are given by key"),
+        ({"fair": "yes"}, "fair is True or False"),
+        ({"ordered": True, "on_dead": "wait"}, "on_dead is 'hold' or 'skip', not 'wait'"),
+        ({"aging": 0}, "aging must be a time above 0"),
+        ({"aging": "soon"}, "aging: a length of time is written as 90s, 10m"),
+        ({"runing": 5}, "no rule is called 'runing'; do you mean running?"),
+        ({"colour": 5}, "no rule is called 'colour'; there are running, "),
+    ],
+)
+def test_a_rule_that_cannot_be_used_is_refused(options: dict[str, Any], complaint: str) -> None:
+    assert complaint in refused(**options)
+
+
+@pytest.mark.parametrize("queue", ["", "a b", "-a", "a" * 101, "a\nb", None])
+def test_a_name_that_no_queue_can_have_is_refused(queue: Any) -> None:
+    with pytest.raises(ConfigError, match="is not a queue name"):
+        Rules(queue)
+
+
+@pytest.mark.parametrize("key", ["", "k" * (LONGEST_KEY + 1), "a\0b", 7])
+def test_a_key_that_no_job_can_have_is_refused(key: Any) -> None:
+    assert check_key("k" * LONGEST_KEY)
+    with pytest.raises(ConfigError, match="a key has 1 to 255 characters"):
+        check_key(key)
+
+
+def test_options_change_their_rules_alone_and_none_takes_one_off() -> None:
+    rules = with_options(
+        Rules("calls"), {"running": 50, "rate": "100/s", "fair": True, "weights": {"acme": 3}}
+    )
+    changed = with_options(rules, {"running": None, "rate_per_key": Rate(10, 60.0), "aging": None})
+    assert as_options(changed) == {
+        "rate": "100/s", "rate_per_key": "10/min", "fair": True, "weights": {"acme": 3}
+    }  # fmt: skip
+    off = dict.fromkeys(as_options(changed))
+    assert with_options(changed, off) == Rules("calls")
+
+
+def test_rules_say_whether_they_look_at_keys() -> None:
+    assert not Rules("calls").limits_anything
+    limited = with_options(Rules("calls"), {"running": 5, "rate": "1/s", "burst": 9})
+    assert (limited.for_keys, limited.limits_anything) == (False, True)
+    for options in ({"running_per_key": 1}, {"rate_per_key": "1/s"}, {"fair": True}, {"ordered": True}):
+        assert with_options(Rules("calls"), options).for_keys
+    aging = with_options(Rules("calls"), {"aging": timedelta(minutes=1)})
+    assert (aging.aging_seconds, aging.for_keys, aging.limits_anything) == (60.0, False, True)
+
+
+FILE = """
+[calls]
+running = 50
+rate-per-key = "10/min"
+fair = true
+weights = { acme = 3 }
+
+["a.b"]
+aging = "90s"
+"""
+
+
+def test_a_file_declares_rules_by_queue() -> None:
+    wanted = declared.read(FILE)
+    assert {queue: as_options(rules) for queue, rules in wanted.items()} == {
+        "calls": {"running": 50, "rate_per_key": "10/min", "fair": True, "weights": {"acme": 3}},
+        "a.b": {"aging": 90.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[calls", "it is no TOML"),
+        ("running = 5", "'running' stands alone: rules stand below the name of a queue"),
+        ("[a.b]\nrunning = 5", 'a name with a dot stands in quotes, as in ["a.b"]'),
+        ("[calls]\nrunning = 0", "queue calls: running must be a whole number"),
+        ("['a b']\nrunning = 1", "'a b' is not a queue name"),
+        ("[calls]\nrate = '1/s'\nrate = '2/s'", "it is no TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_one_line(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        declared.read(text)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_difference_is_by_rule_and_queues_that_are_not_in_the_file_lose_theirs_on_demand() -> None:
+    present = {
+        "calls": with_options(Rules("calls"), {"running": 10, "rate": "1/s"}),
+        "mail": with_options(Rules("mail"), {"running": 1}),
+        "same": with_options(Rules("same"), {"fair": True}),
+    }
+    wanted = declared.read("[calls]\nrunning = 50\n[same]\nfair = true\n[new]\nordered = true")
+    found = declared.differences(present, wanted, prune=False)
+    assert [(each.queue, each.options) for each in found] == [
+        ("calls", {"running": (10, 50), "rate": ("1/s", None)}),
+        ("new", {"ordered": (None, True)}),
+    ]
+    pruned = declared.differences(present, wanted, prune=True)
+    assert [each.queue for each in pruned] == ["calls", "mail", "new"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("2d", 172_800), ("1h 30m", 5400)]
+)
+def test_a_length_of_time_is_read_as_people_write_it(text: str, seconds: float) -> None:
+    assert wording.seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "-5s", "1e3s", "10 m", "5min"])
+def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is written as 90s"):
+        wording.seconds(text)
