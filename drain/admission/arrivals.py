@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
+from drain.admission.selection import Ahead
 from drain.admission.sources import Source
 from drain.admission.turns import Turns
 from drain.tables import keyed
@@ -31,12 +32,14 @@ class Arrivals:
     Args:
         source: The streams of a queue.
         turns: Their order.
+        ahead: Rows of them that have been found; dropped for a stream of which an earlier row turns up.
         most: Upper bound of the streams that are known at a time.
     """
 
-    def __init__(self, source: Source, turns: Turns, most: int) -> None:
+    def __init__(self, source: Source, turns: Turns, ahead: Ahead, most: int) -> None:
         self._source = source
         self._turns = turns
+        self._ahead = ahead
         self._most = most
         self._last_id: int | None = None
         self._is_first_sweep = True
@@ -78,7 +81,11 @@ class Arrivals:
             is_known = source.stream(head) in source.cursors
             if not is_known and len(source.cursors) >= self._most:
                 continue
+            before = source.cursors.get(source.stream(head))
             stream, place = source.notice(head)
+            found = self._ahead.get(stream)
+            if before != source.cursors[stream] or (found and head[2:] < found[0][1]):
+                self._ahead.pop(stream, None)
             # A stream that is known and not in the order is blocked.
             if not is_known or stream in turns.waiting:
                 turns.enter(stream, place)

@@ -18,7 +18,7 @@ from drain.admission.ordering import Ordering
 from drain.admission.retries import DueRetries
 from drain.admission.rules import Rules
 from drain.admission.running import RunningJobs
-from drain.admission.selection import Selection
+from drain.admission.selection import Ahead, Selection
 from drain.admission.sources import UNKEYED, AgingLanes, Keys, Lanes, OrderedKeys, Source
 from drain.admission.turns import Turns
 from drain.database.postgres import Connection
@@ -90,7 +90,8 @@ class RuledQueue:
         self._source = self._new_source()
         # In lanes, paused keys are left out by the statements.
         self._allowances.paused = {} if isinstance(self._source, Lanes | AgingLanes) else self._paused_keys
-        self._arrivals = Arrivals(self._source, self._turns, MOST_STREAMS)
+        self._ahead: Ahead = {}
+        self._arrivals = Arrivals(self._source, self._turns, self._ahead, MOST_STREAMS)
         self._ordering = Ordering(self._source, self._allowances, hold=rules.on_dead == "hold")
         held = self._ordering.held if rules.ordered else None
         self._retries = DueRetries(self._connection, rules.queue, self._running, self._allowances, held)
@@ -140,10 +141,9 @@ class RuledQueue:
         self._wake()
         may = self._allowances.of_queue()
         self._turns.mark()
-        self._selection = self._new_selection()
-        self._selection.run(min(room, may))
-        self._is_full = may <= room or bool(self._selection.blocked)
-        rows = [row for _, row in self._selection.rows]
+        self._selection = selection = self._new_selection()
+        rows = selection.run(min(room, may))
+        self._is_full = may <= room or bool(selection.blocked)
         if skip_locked and rows:
             free = keyed.lock(self._connection, [row.id for row in rows])
             self.set_aside([row for row in rows if row.id not in free])
@@ -153,11 +153,12 @@ class RuledQueue:
         return rows
 
     def _new_selection(self) -> Selection:
+        parts = (self._source, self._turns, self._allowances, self._ahead)
         if not self.rules.ordered:
-            return Selection(self._source, self._turns, self._allowances)
-        return Selection(
-            self._source, self._turns, self._allowances, self._ordering.vet, self._paused.applies_to
-        )
+            return Selection(*parts)
+        # Which row of a key is the first must be known in the transaction.
+        self._ahead.clear()
+        return Selection(*parts, self._ordering.vet, self._paused.applies_to)
 
     def set_aside(self, rows: Sequence[DueJob]) -> None:
         """Pass over rows of the last selection until a sweep finds them again, about a second later; then `admitted`.
@@ -195,32 +196,40 @@ class RuledQueue:
             return
         if admitted is None:
             self._turns.undo()
+            self._read_again(selection.touched)
             return
         ids = {row.id for row in admitted if not row.expired}
-        for stream, row in selection.rows:
-            if row.id in ids:
-                self._begin(row.id, row.key or UNKEYED)
-                self._ordering.admitted(stream, row.id)
+        for stream, rows in selection.rows.items():
+            for row in rows:
+                if row.id in ids:
+                    self._begin(row.id, row.key or UNKEYED)
+                    self._ordering.admitted(stream, row.id)
         for stream in selection.touched:
             self._go_on(stream, selection, ids, aside)
         for stream in selection.blocked:
             self._put_off(stream)
 
+    def _read_again(self, streams: Iterable[str]) -> None:
+        for stream in streams:
+            self._ahead.pop(stream, None)
+
     def _go_on(self, stream: str, selection: Selection, ids: set[int], aside: set[int]) -> None:
         """Move the cursor of a stream behind the rows that need not be read again."""
         passed = set() if self.rules.ordered else aside
-        for row in selection.rows_of(stream):
+        for row in selection.rows.get(stream, ()):
             if row.id not in ids and row.id not in passed and not row.expired:
                 self._turns.leave(stream)
+                self._read_again([stream])
                 if row.id in aside:
                     heapq.heappush(self._later, (monotonic() + _ASIDE_SECONDS, stream))
                 else:
                     self._turns.enter(stream, self._source.place(stream))
                 return
             self._source.advance(stream, row)
-        if selection.is_empty(stream):
+        if selection.is_at_end(stream):
             self._turns.leave(stream)
             self._source.forget(stream)
+            self._read_again([stream])
 
     def _put_off(self, stream: str) -> None:
         """Look at a stream again once it may go on, if that is known; else the end of one of its jobs brings it back."""
@@ -231,6 +240,7 @@ class RuledQueue:
         if len(self._source.cursors) > MOST_STREAMS * 0.9:
             # A sweep finds the stream again.
             self._source.forget(stream)
+            self._read_again([stream])
         elif again_at is not None:
             heapq.heappush(self._later, (again_at, stream))
 

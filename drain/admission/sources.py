@@ -20,8 +20,8 @@ from drain.tables import keyed
 from drain.tables.keyed import Head, Paused, Wanted
 from drain.tables.staged import LAST_PRIORITY, START, DueJob, Key
 
-# Row with its place in the order of all streams.
-Found: TypeAlias = tuple[tuple[float, int], DueJob]
+# Place of a row in the order of all streams, and its priority and id.
+Found: TypeAlias = tuple[tuple[float, int], Key]
 
 # Name of the stream of the rows without a key: no key is empty.
 UNKEYED = ""
@@ -113,18 +113,18 @@ class Keys(Source):
         rows = keyed.read_keys(self.connection, self.queue, by_key, self.paused) if by_key else []
         found = iter(rows)
         return [
-            [(row.place, row) for row in (next(found) if stream else self._read_unkeyed(after, count))]
+            [(place, place) for place in (next(found) if stream else self._read_unkeyed(after, count))]
             for stream, after, count in wanted
         ]
 
-    def _read_unkeyed(self, after: Key, count: int) -> list[DueJob]:
+    def _read_unkeyed(self, after: Key, count: int) -> list[Key]:
         lanes = [
             Wanted(UNKEYED, max(after, first), count, kind, up_to)
             for kind, first, up_to in _BOUNDS
             if kind in _UNKEYED_KINDS and after < (up_to, 2**63 - 1)
         ]
         found = keyed.read_lanes(self.connection, self.queue, lanes, self.paused)
-        return [row for rows in found for row, _ in rows][:count]
+        return [place for places in found for place, _ in places][:count]
 
 
 class OrderedKeys(Keys):
@@ -185,20 +185,21 @@ class OrderedKeys(Keys):
             if stream
             for priority in self._priorities.get(stream, ())
         ]
-        first: dict[str, DueJob] = {}
-        for rows in keyed.read_ordered(self.connection, self.queue, wishes) if wishes else ():
-            for row in rows:
-                other = first.get(row.key or "")
-                if other is None or row.id < other.id:
-                    first[row.key or ""] = row
+        found = keyed.read_ordered(self.connection, self.queue, wishes) if wishes else ()
+        first: dict[str, Key] = {}
+        for wish, places in zip(wishes, found, strict=False):
+            for place in places:
+                first[wish.key] = min(place, first.get(wish.key, place), key=_by_id)
         return [
-            [(first[stream].place, first[stream])]
+            [(first[stream], first[stream])]
             if stream in first
-            else []
-            if stream
-            else [(row.place, row) for row in self._read_unkeyed(after, count)]
+            else [(place, place) for place in (() if stream else self._read_unkeyed(after, count))]
             for stream, after, count in wanted
         ]
+
+
+def _by_id(place: Key) -> int:
+    return place[1]
 
 
 # Kind of lane, the place before its first row, and its last priority.
@@ -228,7 +229,7 @@ class Lanes(Source):
         """Read up to a number of rows of each stream behind a place."""
         wishes = [Wanted("", after, count, int(stream), LAST_PRIORITY) for stream, after, count in wanted]
         found = keyed.read_lanes(self.connection, self.queue, wishes, self.paused)
-        return [[(row.place, row) for row, _ in rows] for rows in found]
+        return [[(place, place) for place, _ in places] for places in found]
 
 
 class AgingLanes(Source):
@@ -269,8 +270,8 @@ class AgingLanes(Source):
         found = keyed.read_lanes(self.connection, self.queue, list(self._wishes(wanted)), self.paused)
         # Both change by the same amount as time passes, so the order of two rows never changes.
         return [
-            [((row.priority * self._aging_seconds + due_at, row.id), row) for row, due_at in rows]
-            for rows in found
+            [((place[0] * self._aging_seconds + due_at, place[1]), place) for place, due_at in places]
+            for places in found
         ]
 
     @staticmethod

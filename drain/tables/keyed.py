@@ -59,45 +59,45 @@ WITH RECURSIVE kinds AS (
 SELECT kind, priority, id FROM heads LIMIT %(limit)s
 """
 
-_ROW = """
-job.id, job.queue, job.job_name, job.timeout_seconds, coalesce(job.expires_at <= now(), false), job.priority, job.key,
-    job.unique_key
-"""
-_OF_JOB = "id, queue, job_name, timeout_seconds, expires_at, priority, key, unique_key"
 # The next rows of each key that is asked for.
 READ_KEYS = f"""
-SELECT wanted.number, {_ROW}
+SELECT wanted.number, job.priority, job.id
 FROM unnest(%(keys)s::text[], %(priorities)s::integer[], %(ids)s::bigint[], %(counts)s::integer[]) WITH ORDINALITY
     AS wanted (wanted_key, after_priority, after_id, count, number),
 LATERAL (
-    SELECT {_OF_JOB} FROM staged_jobs_ready
+    SELECT priority, id FROM staged_jobs_ready
     WHERE {_WITH_KEY} AND key = wanted.wanted_key
         AND (priority, id) > (wanted.after_priority, wanted.after_id) AND {_NOT_PAUSED}
     ORDER BY priority, id LIMIT wanted.count) AS job
 """
 # The next row of each priority of each key that is asked for, paused or not: a paused one keeps those behind it.
 READ_ORDERED = f"""
-SELECT wanted.number, {_ROW}
+SELECT wanted.number, job.priority, job.id
 FROM unnest(%(keys)s::text[], %(priorities)s::integer[], %(ids)s::bigint[], %(counts)s::integer[]) WITH ORDINALITY
     AS wanted (wanted_key, wanted_priority, after_id, count, number),
 LATERAL (
-    SELECT {_OF_JOB} FROM staged_jobs_ready
+    SELECT priority, id FROM staged_jobs_ready
     WHERE {_WITH_KEY} AND key = wanted.wanted_key AND priority = wanted.wanted_priority AND id > wanted.after_id
     ORDER BY id LIMIT wanted.count) AS job
 """
 # The next rows of each lane that is asked for, up to a priority.
 READ_LANES = f"""
-SELECT wanted.number, {_ROW}, job.due_at
+SELECT wanted.number, job.priority, job.id, job.due_at
 FROM unnest(%(kinds)s::integer[], %(priorities)s::integer[], %(ids)s::bigint[], %(up_to)s::integer[],
         %(counts)s::integer[]) WITH ORDINALITY
     AS wanted (kind, after_priority, after_id, up_to, count, number),
 LATERAL (
-    SELECT {_OF_JOB}, extract(epoch FROM greatest(scheduled_at, staged_at, matured_at))::float8 AS due_at
+    SELECT priority, id, extract(epoch FROM greatest(scheduled_at, staged_at, matured_at))::float8 AS due_at
     FROM staged_jobs_ready
     WHERE {DUE} AND {LANE_KIND} = wanted.kind AND queue = %(queue)s
         AND (priority, id) > (wanted.after_priority, wanted.after_id) AND priority <= wanted.up_to
         AND {_NOT_PAUSED} AND coalesce(key, '') <> ALL (%(keys)s::text[])
     ORDER BY priority, id LIMIT wanted.count) AS job
+"""
+# Whole rows, as the transaction sees them; one that has gone to another queue is not among them.
+READ_ROWS = """
+SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority, key, unique_key
+FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])
 """
 # Rows of all queues with higher ids than any before, and among them the first of each key and priority of this queue.
 RECENT = f"""
@@ -206,38 +206,44 @@ def heads_of_lanes(
 
 def read_keys(
     connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
-) -> list[list[DueJob]]:
-    """Read the next rows of keys; returns those of each wish, in the order of `priority, id`."""
+) -> list[list[Key]]:
+    """Find the next rows of keys; returns the places of those of each wish, in the order of `priority, id`."""
     return _read(connection, READ_KEYS, queue, wanted, paused)
 
 
-def read_ordered(connection: Connection, queue: str, wanted: Sequence[Wanted]) -> list[list[DueJob]]:
-    """Read the next rows of single priorities of keys, paused or not; returns those of each wish, by id."""
+def read_ordered(connection: Connection, queue: str, wanted: Sequence[Wanted]) -> list[list[Key]]:
+    """Find the next rows of single priorities of keys, paused or not; returns the places of those of each wish."""
     return _read(connection, READ_ORDERED, queue, wanted, Paused())
 
 
 def read_lanes(
     connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
-) -> list[list[tuple[DueJob, float]]]:
-    """Read the next rows of lanes; returns those of each wish, each with the time since which it is due."""
+) -> list[list[tuple[Key, float]]]:
+    """Find the next rows of lanes; returns the places of those of each wish, and the times since which they are due."""
     parameters = _parameters(queue, wanted, paused) | {
         "kinds": id_array(each.kind for each in wanted),
         "up_to": id_array(each.up_to for each in wanted),
         "keys": list(paused.keys),
     }
-    found: list[list[tuple[DueJob, float]]] = [[] for _ in wanted]
-    for row in connection.execute(READ_LANES, parameters, binary=True).fetchall():
-        found[row[0] - 1].append((DueJob._make(row[1:-1]), row[-1]))
+    found: list[list[tuple[Key, float]]] = [[] for _ in wanted]
+    for number, priority, id_, due_at in connection.execute(READ_LANES, parameters, binary=True).fetchall():
+        found[number - 1].append(((priority, id_), due_at))
     return found
+
+
+def read_rows(connection: Connection, queue: str, ids: Iterable[int]) -> dict[int, DueJob]:
+    """Read the staged rows of a queue among these that are still there, by id."""
+    rows = connection.execute(READ_ROWS, (id_array(ids),), binary=True).fetchall()
+    return {row[0]: DueJob._make(row) for row in rows if row[1] == queue}
 
 
 def _read(
     connection: Connection, statement: str, queue: str, wanted: Sequence[Wanted], paused: Paused
-) -> list[list[DueJob]]:
+) -> list[list[Key]]:
     parameters = _parameters(queue, wanted, paused) | {"keys": [each.key for each in wanted]}
-    found: list[list[DueJob]] = [[] for _ in wanted]
-    for row in connection.execute(statement, parameters, binary=True).fetchall():
-        found[row[0] - 1].append(DueJob._make(row[1:]))
+    found: list[list[Key]] = [[] for _ in wanted]
+    for number, priority, id_ in connection.execute(statement, parameters, binary=True).fetchall():
+        found[number - 1].append((priority, id_))
     return found
 
 
