@@ -1,0 +1,182 @@
+"""Allowances: how many more jobs of a queue, and of each of its keys, may begin now, and what keeps a key back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from time import monotonic
+
+from drain.admission.buckets import Buckets
+from drain.admission.rules import Rules
+from drain.admission.running import RunningJobs
+from drain.admission.sources import UNKEYED
+from drain.database.postgres import Connection
+from drain.tables import running
+
+_NO_LIMIT = 1_000_000_000
+# Upper bound of the finished jobs that are read to fill the buckets.
+_MOST_BEGUN = 300_000
+# Name of the only bucket of the queue.
+_QUEUE = ""
+
+
+class DatabaseClock:
+    """Time by the database's clock, from one look at it and the time that has passed since."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+        self._looked_at = float("-inf")
+
+    def set(self, seconds: float) -> None:
+        """Note the time that the database has just said."""
+        self._looked_at = monotonic()
+        self._ahead = seconds - self._looked_at
+
+    def now(self) -> float:
+        """Return the time in seconds since 1970."""
+        return monotonic() + self._ahead
+
+    def monotonic(self, seconds: float) -> float:
+        """Return the time of this process at which the database's clock shows this time."""
+        return seconds - self._ahead
+
+    @property
+    def age_seconds(self) -> float:
+        """Time since the look."""
+        return monotonic() - self._looked_at
+
+
+class Allowances:
+    """Limits, rates, pauses and holds of one queue.
+
+    Args:
+        rules: Rules of the queue.
+        running_jobs: Its running jobs.
+        clock: Time by the database's clock.
+
+    Attributes:
+        bucket: The queue's bucket, if it has a rate.
+        key_buckets: Those of its keys.
+        one_at_a_time: A job that is given up counts as one that begins, since those behind it may have to wait.
+        paused: Paused keys, each with the end of its pause; None for no end.
+    """
+
+    def __init__(self, rules: Rules, running_jobs: RunningJobs, clock: DatabaseClock) -> None:
+        self.bucket = Buckets(rules.rate, rules.burst) if rules.rate else None
+        self.key_buckets = Buckets(rules.rate_per_key, rules.burst) if rules.rate_per_key else None
+        self.one_at_a_time = rules.ordered
+        self.paused: Mapping[str, datetime | None] = {}
+        self._rules = rules
+        self._running = running_jobs
+        self._clock = clock
+        self._per_key = 1 if rules.ordered else rules.running_per_key
+        # Keys with a dead job, each with the time at which to look again.
+        self._held_until: dict[str, float] = {}
+
+    @property
+    def looks_at_running(self) -> bool:
+        """True if it matters how many jobs run."""
+        return bool(self._rules.running or self._per_key)
+
+    def of_queue(self) -> int:
+        """Count the jobs of the queue that may begin."""
+        free = self._rules.running - self._running.total if self._rules.running else _NO_LIMIT
+        return max(0, min(free, self.bucket.tokens(_QUEUE, self._clock.now()) if self.bucket else free))
+
+    def of_key(self, key: str) -> int:
+        """Count the jobs of a key that may begin, if the queue lets them; rows without a key have no limits."""
+        if key == UNKEYED:
+            return _NO_LIMIT
+        free = _NO_LIMIT if self._per_key is None else self._per_key - self._occupied(key)
+        if free <= 0 or self._is_paused(key) or self._is_held(key):
+            return 0
+        return min(free, self._tokens(key))
+
+    def of_retries(self, key: str) -> int:
+        """Count the waiting retries of a key that may begin; in an ordered queue they hold the key for themselves."""
+        if not self._rules.ordered or not key:
+            return self.of_key(key)
+        if self._running.of_key(key) or self._is_paused(key) or self._is_held(key):
+            return 0
+        return min(1, self._tokens(key))
+
+    def next_of_queue_at(self) -> float | None:
+        """Return when the queue's bucket has a token, by this process' clock; None if it is not a token that lacks."""
+        now = self._clock.now()
+        if self.bucket and not self.bucket.tokens(_QUEUE, now):
+            return self._clock.monotonic(self.bucket.next_token_at(_QUEUE, now))
+        return None
+
+    def next_of_key_at(self, key: str) -> float | None:
+        """Return when to look at a key again that may begin nothing; None if only the end of a job can help."""
+        if self._per_key is not None and self._occupied(key) >= self._per_key:
+            return None
+        until = self.paused.get(key)
+        if until is not None and self._is_paused(key):
+            return self._clock.monotonic(until.timestamp())
+        if self._is_held(key):
+            return self._held_until[key]
+        now = self._clock.now()
+        if self.key_buckets and not self.key_buckets.tokens(key, now):
+            return self._clock.monotonic(self.key_buckets.next_token_at(key, now))
+        return None
+
+    def retries_keep(self) -> list[str]:
+        """List the keys whose retries may not begin."""
+        full = [] if self._per_key is None else self._running.keys_with(self._per_key)
+        now = self._clock.now()
+        empty = self.key_buckets.empty(now) if self.key_buckets else []
+        return [
+            *full,
+            *filter(self._is_paused, self.paused),
+            *filter(self._is_held, list(self._held_until)),
+            *empty,
+        ]
+
+    @property
+    def has_rates(self) -> bool:
+        """True if there are buckets."""
+        return bool(self.bucket or self.key_buckets)
+
+    def take(self, key: str) -> None:
+        """Take tokens for a job of a key that has begun."""
+        now = self._clock.now()
+        if self.bucket:
+            self.bucket.take(_QUEUE, 1, now)
+        if self.key_buckets and key:
+            self.key_buckets.take(key, 1, now)
+
+    def refill(self, connection: Connection) -> None:
+        """Fill the buckets by what has begun lately, as the tables have it."""
+        now = self._clock.now()
+        for buckets in filter(None, (self.bucket, self.key_buckets)):
+            seconds = buckets.memory_seconds
+            counts, covered = running.begun(connection, self._rules.queue, seconds, _MOST_BEGUN)
+            if buckets is self.bucket:
+                counts = {_QUEUE: sum(counts.values())}
+            buckets.refill(counts, now - covered, now)
+
+    def hold(self, key: str, seconds: float) -> None:
+        """Hold a key for some seconds: one of its jobs is dead."""
+        self._held_until[key] = monotonic() + seconds
+
+    def _occupied(self, key: str) -> int:
+        return self._running.of_key(key) + self._running.retries_of_key(key)
+
+    def _tokens(self, key: str) -> int:
+        return self.key_buckets.tokens(key, self._clock.now()) if self.key_buckets else _NO_LIMIT
+
+    def _is_held(self, key: str) -> bool:
+        until = self._held_until.get(key)
+        if until is None:
+            return False
+        if until <= monotonic():
+            del self._held_until[key]
+            return False
+        return True
+
+    def _is_paused(self, key: str) -> bool:
+        if key not in self.paused:
+            return False
+        until = self.paused[key]
+        return until is None or until.timestamp() > self._clock.now()

@@ -1,0 +1,91 @@
+"""Arrivals: how a queue's streams come to be known, by a hint at once and by a sweep for certain.
+
+The hint reads the rows with higher ids than any before. It misses rows that are committed after a higher id, scheduled
+rows that have come due, and revived ones. A sweep looks at the head of each stream, a slice at a time, and is paced so
+that it takes a tenth of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+
+from drain.admission.selection import Ahead
+from drain.admission.sources import Source
+from drain.admission.turns import Turns
+from drain.tables import keyed
+from drain.tables.keyed import Head
+
+# Upper bound of the rows that one hint reads, and of the heads that a slice of a sweep finds.
+_RECENT_LIMIT = 2000
+_SLICE = 1000
+# Pause after a hint and after a slice, as a multiple of its duration.
+_HINT_PAUSE = 4
+_SWEEP_PAUSE = 9
+# Pause after which a queue of which nothing is known is looked at again, if no job that is staged wakes the leader.
+_IDLE_SECONDS = 1.0
+
+
+class Arrivals:
+    """Finds the streams of one source, and puts them into the order.
+
+    Args:
+        source: The streams of a queue.
+        turns: Their order.
+        ahead: Rows of them that have been found; dropped for a stream of which an earlier row turns up.
+        most: Upper bound of the streams that are known at a time.
+    """
+
+    def __init__(self, source: Source, turns: Turns, ahead: Ahead, most: int) -> None:
+        self._source = source
+        self._turns = turns
+        self._ahead = ahead
+        self._most = most
+        self._last_id: int | None = None
+        self._is_first_sweep = True
+        self._hint_at = self._sweep_at = 0.0
+        self._swept_at = 0.0
+
+    @property
+    def next_look_at(self) -> float:
+        """Time at which the next slice of a sweep is worth its while, by this process' clock."""
+        return self._sweep_at if self._source.cursors else max(self._sweep_at, self._swept_at + _IDLE_SECONDS)
+
+    def look(self) -> None:
+        """Run the hint and a slice of the sweep, if it is time; in autocommit mode."""
+        began = monotonic()
+        if self._last_id is None:
+            self._last_id = keyed.last_id(self._source.connection)
+        elif began >= self._hint_at:
+            self._notice(self._recent(self._last_id))
+            self._hint_at = monotonic() + _HINT_PAUSE * (monotonic() - began)
+        began = monotonic()
+        if began >= self._sweep_at:
+            heads, is_whole = self._source.heads(_SLICE)
+            self._notice(heads)
+            self._swept_at = monotonic()
+            self._is_first_sweep = self._is_first_sweep and not is_whole
+            pause = 0.0 if self._is_first_sweep else _SWEEP_PAUSE * (self._swept_at - began)
+            self._sweep_at = self._swept_at + pause
+
+    def _recent(self, after: int) -> list[Head]:
+        source = self._source
+        heads, self._last_id = keyed.recent(
+            source.connection, source.queue, after, _RECENT_LIMIT, source.paused
+        )
+        return heads
+
+    def _notice(self, heads: Sequence[Head]) -> None:
+        source, turns = self._source, self._turns
+        for head in heads:
+            is_known = source.stream(head) in source.cursors
+            if not is_known and len(source.cursors) >= self._most:
+                continue
+            before = source.cursors.get(source.stream(head))
+            stream, place = source.notice(head)
+            found = self._ahead.get(stream)
+            if before != source.cursors[stream] or (found and head[2:] < found[0][1]):
+                self._ahead.pop(stream, None)
+            # A stream that is known and not in the order is blocked.
+            if not is_known or stream in turns.waiting:
+                turns.enter(stream, place)

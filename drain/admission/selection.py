@@ -1,0 +1,153 @@
+"""Selection: the rows of one queue that a batch admits, taken in turns from the streams of a source."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
+
+from drain.admission.allowances import Allowances
+from drain.admission.sources import Found, Source
+from drain.admission.turns import Turns
+from drain.tables import keyed
+from drain.tables.staged import DueJob, Place
+
+# Rows of each stream that were found and not selected yet.
+Ahead: TypeAlias = dict[str, deque[Found]]
+
+# Number of streams that the first read of a selection asks for, and of rows of each of them. Each further read of the
+# selection, and of the stream, asks for several times as many.
+_FIRST_STREAMS = 64
+_FIRST_ROWS = 8
+_GROWTH = 4
+_MOST_ROWS = 4096
+# Upper bound of the rows that are read ahead for later selections.
+_MOST_AHEAD = 200_000
+
+
+class Selection:
+    """Rows that may be admitted now, in their order. Nothing is counted as admitted yet.
+
+    Args:
+        source: Read within the batch's transaction.
+        turns: The order of the streams, marked.
+        allowances: How many rows of each stream there may be.
+        ahead: Rows that were found by earlier selections; the rows that are selected are taken out.
+        vet: Finds those of some streams that must not be read, within the transaction.
+        stops: Says of a row that it keeps its stream from going on: it is paused, in an ordered queue.
+
+    Attributes:
+        rows: Rows that were selected, by stream.
+        blocked: Streams that may admit no more, with rows that wait.
+        touched: Streams of which rows were taken, or that were read to their end.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        turns: Turns,
+        allowances: Allowances,
+        ahead: Ahead,
+        vet: Callable[[Sequence[str]], Collection[str]] = lambda _: (),
+        stops: Callable[[DueJob], bool] = lambda _: False,
+    ) -> None:
+        self.rows: dict[str, list[DueJob]] = {}
+        self.blocked: set[str] = set()
+        self.touched: set[str] = set()
+        self._source = source
+        self._turns = turns
+        self._allowances = allowances
+        self._ahead = ahead
+        self._vet = vet
+        self._stops = stops
+        self._emptied: set[str] = set()
+        self._left: dict[str, int] = {}
+        # Place behind which a stream is read on in this selection, and the number of rows of its next read.
+        self._taken_up_to: dict[str, Place] = {}
+        self._widths: dict[str, int] = {}
+        self._streams = _FIRST_STREAMS
+        self._are_many = len(ahead) * _FIRST_ROWS > _MOST_AHEAD
+
+    def run(self, room: int) -> list[DueJob]:
+        """Select up to `room` rows."""
+        selected: list[DueJob] = []
+        # Rows that were found by an earlier selection may have gone since.
+        while not selected and (taken := self._take(room)):
+            rows = keyed.read_rows(self._source.connection, self._source.queue, [id_ for id_, _ in taken])
+            for id_, stream in taken:
+                row = rows.get(id_)
+                if row is None:
+                    continue
+                if self._stops(row):
+                    self._block(stream)
+                    continue
+                self.rows.setdefault(stream, []).append(row)
+                selected.append(row)
+        return selected
+
+    def is_at_end(self, stream: str) -> bool:
+        """Return True if nothing is left of a stream but the rows that were selected."""
+        return stream in self._emptied and not self._ahead.get(stream)
+
+    def _take(self, room: int) -> list[tuple[int, str]]:
+        """Take up to `room` rows that were found, in turns; finds more where that is needed."""
+        turns, ahead, left = self._turns, self._ahead, self._left
+        taken: list[tuple[int, str]] = []
+        while len(taken) < room and (stream := turns.first()) is not None:
+            may = left.get(stream)
+            if may is None:
+                may = left[stream] = self._allowances.of_key(stream)
+            if may <= 0:
+                self._block(stream)
+                continue
+            found = ahead.get(stream)
+            if not found:
+                if stream in self._emptied:
+                    turns.leave(stream)
+                else:
+                    self._find(room - len(taken))
+                continue
+            place, key = found[0]
+            if not turns.fair and place > turns.waiting[stream]:
+                turns.postpone(stream, place)
+                continue
+            found.popleft()
+            taken.append((key[1], stream))
+            self._taken_up_to[stream] = key
+            left[stream] = may - 1
+            turns.served(stream, found[0][0] if found else (place[0], place[1] + 1))
+        self.touched.update(stream for _, stream in taken)
+        return taken
+
+    def _block(self, stream: str) -> None:
+        self.blocked.add(stream)
+        self._turns.leave(stream)
+
+    def _find(self, room: int) -> None:
+        """Find the next rows of the first streams in the order."""
+        streams = []
+        for stream in self._turns.following(min(self._streams, room)):
+            if stream not in self._left:
+                self._left[stream] = self._allowances.of_key(stream)
+            if self._left[stream] <= 0:
+                self._block(stream)
+            elif not self._ahead.get(stream) and stream not in self._emptied:
+                streams.append(stream)
+        self._streams *= _GROWTH
+        new = [stream for stream in streams if stream not in self._widths]
+        for stream in self._vet(new) if new else ():
+            self._block(stream)
+        wanted = [self._wish(stream, room) for stream in streams if stream not in self.blocked]
+        for (stream, _, count), rows in zip(wanted, self._source.read(wanted), strict=True):
+            if len(rows) < count:
+                self._emptied.add(stream)
+                self.touched.add(stream)
+            if rows:
+                self._ahead[stream] = deque(rows)
+
+    def _wish(self, stream: str, room: int) -> tuple[str, Place, int]:
+        width = self._widths.get(stream, _FIRST_ROWS)
+        self._widths[stream] = min(width * _GROWTH, _MOST_ROWS)
+        if self._are_many:
+            width = min(width, self._left[stream], room)
+        return stream, self._taken_up_to.get(stream) or self._source.cursors[stream], width

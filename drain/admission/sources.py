@@ -1,0 +1,281 @@
+"""Sources of due rows: the streams into which a queue's rows are divided, and the place where each is read.
+
+    Keys           one stream a key, by priority and id; rows without a key are one more stream
+    OrderedKeys    the same, by id alone
+    Lanes          one stream for each kind of lane, where no rule looks at keys
+    AgingLanes     one stream for each priority of each lane, in the order of their waits
+
+A stream is known while rows of it may be due. Reads begin behind a cursor, so that rows that were drained before are not
+stepped over; `notice` puts the cursor back to a row that was found before it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from drain.database.postgres import Connection
+from drain.tables import keyed
+from drain.tables.keyed import Head, Paused, Wanted
+from drain.tables.staged import LAST_PRIORITY, START, DueJob, Place
+
+# Place of a row in the order of all streams, and its priority and id.
+Found: TypeAlias = tuple[tuple[float, int], Place]
+
+# Name of the stream of the rows without a key: no key is empty.
+UNKEYED = ""
+_UNKEYED_KINDS = (0, 2)
+_ALL_KINDS = (0, 1, 2, 3)
+# Upper bound of the priorities that age by themselves; the lowest ones count.
+_MOST_PRIORITIES = 1000
+_BEFORE_ALL = (float("-inf"), 0)
+
+
+class Source(ABC):
+    """Streams of one queue, read on the leader's connection.
+
+    Args:
+        connection: The leader's.
+        queue: Name of the queue.
+        paused: Jobs that are passed over.
+
+    Attributes:
+        cursors: Place behind which each known stream is read.
+    """
+
+    def __init__(self, connection: Connection, queue: str, paused: Paused) -> None:
+        self.connection = connection
+        self.queue = queue
+        self.paused = paused
+        self.cursors: dict[str, Place] = {}
+
+    @abstractmethod
+    def heads(self, limit: int) -> tuple[list[Head], bool]:
+        """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
+
+    @abstractmethod
+    def stream(self, head: Head) -> str:
+        """Name the stream of a row."""
+
+    @abstractmethod
+    def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
+        """Read up to so many rows of each stream behind a place, within a batch's transaction."""
+
+    def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
+        """Know a stream from this row on; returns its name and a lower bound of its place in the order."""
+        stream, before = self.stream(head), (head.priority, head.id - 1)
+        cursor = self.cursors.get(stream)
+        if cursor is None or before < cursor:
+            self.cursors[stream] = before
+        return stream, (head.priority, head.id)
+
+    def advance(self, stream: str, row: DueJob) -> None:
+        """Read a stream behind this row from now on."""
+        if stream in self.cursors:
+            self.cursors[stream] = row.place
+
+    def place(self, stream: str) -> tuple[float, int]:
+        """Return a lower bound of the place of the next row of a known stream."""
+        priority, id_ = self.cursors[stream]
+        return priority, id_ + 1
+
+    def forget(self, stream: str) -> None:
+        """Forget a stream: nothing of it is due."""
+        self.cursors.pop(stream, None)
+
+
+class Keys(Source):
+    """One stream for each key, and one for the rows without a key."""
+
+    def __init__(self, connection: Connection, queue: str, paused: Paused) -> None:
+        super().__init__(connection, queue, paused)
+        self._swept = ""
+
+    def heads(self, limit: int) -> tuple[list[Head], bool]:
+        """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
+        found: list[Head] = []
+        if not self._swept:
+            found = keyed.heads_of_lanes(
+                self.connection, self.queue, _UNKEYED_KINDS, self.paused, each=False, limit=2
+            )
+        keys = keyed.heads_of_keys(self.connection, self.queue, None, self._swept, limit, self.paused)
+        self._swept = keys[-1].key or "" if len(keys) == limit else ""
+        return found + keys, not self._swept
+
+    def stream(self, head: Head) -> str:
+        """Name the stream of a row."""
+        return head.key or UNKEYED
+
+    def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
+        """Read up to a number of rows of each stream behind a place."""
+        by_key = [Wanted(*each) for each in wanted if each[0]]
+        rows = keyed.read_keys(self.connection, self.queue, by_key, self.paused) if by_key else []
+        found = iter(rows)
+        return [
+            [(place, place) for place in (next(found) if stream else self._read_unkeyed(after, count))]
+            for stream, after, count in wanted
+        ]
+
+    def _read_unkeyed(self, after: Place, count: int) -> list[Place]:
+        lanes = [
+            Wanted(UNKEYED, max(after, first), count, kind, up_to)
+            for kind, first, up_to in _BOUNDS
+            if kind in _UNKEYED_KINDS and after < (up_to, 2**63 - 1)
+        ]
+        found = keyed.read_lanes(self.connection, self.queue, lanes, self.paused)
+        return [place for places in found for place, _ in places][:count]
+
+
+class OrderedKeys(Keys):
+    """One stream for each key, by id alone: its rows of all priorities are merged."""
+
+    def __init__(self, connection: Connection, queue: str, paused: Paused) -> None:
+        super().__init__(connection, queue, Paused())
+        self._priorities: dict[str, set[int]] = {}
+        self._swept_priority = START[0]
+
+    def heads(self, limit: int) -> tuple[list[Head], bool]:
+        """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
+        found: list[Head] = []
+        if not self._swept:
+            found = keyed.heads_of_lanes(
+                self.connection, self.queue, _UNKEYED_KINDS, self.paused, each=False, limit=2
+            )
+        after = (self._swept_priority, 0)
+        keys = keyed.heads_of_keys(self.connection, self.queue, after, self._swept, limit, self.paused)
+        if is_full := len(keys) == limit:
+            self._swept, self._swept_priority = keys[-1].key or "", keys[-1].priority
+        else:
+            self._swept, self._swept_priority = "", START[0]
+        return found + keys, not is_full
+
+    def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
+        """Know a stream from this row on."""
+        stream = self.stream(head)
+        if not stream:
+            return super().notice(head)
+        _, after = self.cursors.get(stream, (0, 2**63))
+        self.cursors[stream] = (0, min(after, head.id - 1))
+        self._priorities.setdefault(stream, set()).add(head.priority)
+        return stream, (head.priority, head.id)
+
+    def place(self, stream: str) -> tuple[float, int]:
+        """Return a lower bound of the place of the stream's next row."""
+        priority, id_ = super().place(stream)
+        return min(self._priorities.get(stream, {int(priority)})), id_
+
+    def forget(self, stream: str) -> None:
+        """Forget a stream: nothing of it is due."""
+        super().forget(stream)
+        self._priorities.pop(stream, None)
+
+    def advance(self, stream: str, row: DueJob) -> None:
+        """Read a stream behind this row from now on."""
+        if stream and stream in self.cursors:
+            self.cursors[stream] = (0, row.id)
+        else:
+            super().advance(stream, row)
+
+    def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
+        """Read up to a number of rows of each stream behind a place."""
+        wishes = [
+            Wanted(stream, (priority, after[1]), 1)
+            for stream, after, _ in wanted
+            if stream
+            for priority in self._priorities.get(stream, ())
+        ]
+        found = keyed.read_ordered(self.connection, self.queue, wishes) if wishes else ()
+        first: dict[str, Place] = {}
+        for wish, places in zip(wishes, found, strict=False):
+            for place in places:
+                first[wish.key] = min(place, first.get(wish.key, place), key=_by_id)
+        return [
+            [(first[stream], first[stream])]
+            if stream in first
+            else [(place, place) for place in (() if stream else self._read_unkeyed(after, count))]
+            for stream, after, count in wanted
+        ]
+
+
+def _by_id(place: Place) -> int:
+    return place[1]
+
+
+# Kind of lane, the place before its first row, and its last priority.
+_FIRST_PATIENT = (0, 2**63 - 1)
+_BOUNDS = (
+    (0, START, 0),
+    (1, START, 0),
+    (2, _FIRST_PATIENT, LAST_PRIORITY),
+    (3, _FIRST_PATIENT, LAST_PRIORITY),
+)
+
+
+class Lanes(Source):
+    """One stream for each kind of lane, in the order of priority and id."""
+
+    def heads(self, limit: int) -> tuple[list[Head], bool]:
+        """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
+        return keyed.heads_of_lanes(
+            self.connection, self.queue, _ALL_KINDS, self.paused, each=False, limit=limit
+        ), True
+
+    def stream(self, head: Head) -> str:
+        """Name the stream of a row."""
+        return str(head.kind)
+
+    def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
+        """Read up to a number of rows of each stream behind a place."""
+        wishes = [Wanted("", after, count, int(stream), LAST_PRIORITY) for stream, after, count in wanted]
+        found = keyed.read_lanes(self.connection, self.queue, wishes, self.paused)
+        return [[(place, place) for place, _ in places] for places in found]
+
+
+class AgingLanes(Source):
+    """One stream for each priority of each lane; a priority rises one step for so many seconds of waiting.
+
+    Args:
+        connection: The leader's.
+        queue: Name of the queue.
+        paused: Jobs that are passed over.
+        aging_seconds: Seconds of waiting that count as one step.
+    """
+
+    def __init__(self, connection: Connection, queue: str, paused: Paused, aging_seconds: float) -> None:
+        super().__init__(connection, queue, paused)
+        self._aging_seconds = aging_seconds
+
+    def heads(self, limit: int) -> tuple[list[Head], bool]:
+        """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
+        return keyed.heads_of_lanes(
+            self.connection, self.queue, _ALL_KINDS, self.paused, each=True, limit=_MOST_PRIORITIES
+        ), True
+
+    def stream(self, head: Head) -> str:
+        """Name the stream of a row."""
+        return f"{head.kind}:{head.priority}"
+
+    def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
+        """Know a stream from this row on."""
+        # When the row has come due is known once it is read.
+        return super().notice(head)[0], _BEFORE_ALL
+
+    def place(self, stream: str) -> tuple[float, int]:  # noqa: ARG002
+        """Return a lower bound of the place of the stream's next row."""
+        return _BEFORE_ALL
+
+    def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
+        """Read up to a number of rows of each stream behind a place."""
+        found = keyed.read_lanes(self.connection, self.queue, list(self._wishes(wanted)), self.paused)
+        # Both change by the same amount as time passes, so the order of two rows never changes.
+        return [
+            [((place[0] * self._aging_seconds + due_at, place[1]), place) for place, due_at in places]
+            for places in found
+        ]
+
+    @staticmethod
+    def _wishes(wanted: Iterable[tuple[str, Place, int]]) -> Iterable[Wanted]:
+        for stream, after, count in wanted:
+            kind, _, priority = stream.partition(":")
+            yield Wanted("", after, count, int(kind), int(priority))

@@ -1,0 +1,134 @@
+"""Turns: which of the keys with waiting jobs is served next.
+
+Two orders share one heap. *Fair*: start-time fair queueing. Each key has a tag, the virtual time of its next turn; the
+lowest is served, and its tag rises by 1 / weight. A key that comes in begins at the virtual time of the key that is
+being served, or where its own last turn ended: time that it was idle, or blocked by a limit, gives no credit. *By
+place*: the tag is the place of the key's next job, so that jobs go in the order of their places across keys.
+
+A selection of rows takes turns before it is known whether its transaction commits. So the turns since `mark` can be
+undone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import Any
+
+# Number of ended turns that are remembered before those are dropped that no longer matter.
+_MOST_ENDED = 10_000
+
+
+class Turns:
+    """Keys that may be served, in the order of their tags.
+
+    Args:
+        fair: Order by turns; else by place.
+        weights: How often a key has its turn; 1 for others.
+
+    Attributes:
+        waiting: Tag of each key that is in the order.
+    """
+
+    def __init__(self, *, fair: bool = False, weights: Mapping[str, int | float] | None = None) -> None:
+        self.fair = fair
+        self.waiting: dict[str, Any] = {}
+        self._weights = dict(weights or {})
+        # Heap of (tag, key). An entry counts only while `waiting` has the same tag for the key.
+        self._heap: list[tuple[Any, str]] = []
+        self._now = 0.0
+        # Virtual time at which the last turn of a key ended that is not in the order.
+        self._ended: dict[str, float] = {}
+        # Tags before the selection, None for keys that were not in the order; and the virtual time.
+        self._before: dict[str, Any] | None = None
+        self._now_before = 0.0
+
+    def enter(self, key: str, place: Any) -> None:
+        """Put a key into the order, unless it is there; by place, a key that is there moves up to this place."""
+        tag = self.waiting.get(key)
+        if not self.fair:
+            if tag is None or place < tag:
+                self._set(key, place)
+        elif tag is None:
+            self._set(key, max(self._now, self._ended.get(key, 0.0)))
+
+    def leave(self, key: str) -> None:
+        """Take a key out of the order: nothing of it waits, or it is blocked."""
+        tag = self.waiting.get(key)
+        if tag is not None:
+            self._note(key)
+            del self.waiting[key]
+            self._end(key, tag)
+
+    def first(self) -> str | None:
+        """Return the key whose turn it is; None if no key is in the order."""
+        heap = self._heap
+        while heap and self.waiting.get(heap[0][1]) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][1] if heap else None
+
+    def following(self, most: int) -> list[str]:
+        """Return up to `most` keys in their order, the first one included."""
+        heap = self._heap
+        entries: list[tuple[Any, str]] = []
+        while heap and len(entries) < most:
+            entry = heapq.heappop(heap)
+            if self.waiting.get(entry[1]) == entry[0]:
+                entries.append(entry)
+        for entry in entries:
+            heapq.heappush(heap, entry)
+        # A key has two equal entries if its tag has gone away and come back.
+        return list(dict.fromkeys(key for _, key in entries))
+
+    def served(self, key: str, following: Any) -> None:
+        """End the turn of a key in the order: one of its jobs was taken.
+
+        Args:
+            key: Any key that is in the order.
+            following: Place of the key's next job, or a lower bound of it.
+        """
+        tag = self.waiting[key]
+        if self.fair:
+            self._now = max(self._now, tag)
+            self._set(key, tag + 1 / self._weights.get(key, 1))
+        else:
+            self._set(key, following)
+
+    def postpone(self, key: str, place: Any) -> None:
+        """Move a key in the order to the place of its next job, which is later than was thought; not for turns."""
+        self._set(key, place)
+
+    def mark(self) -> None:
+        """Begin a selection, which can be undone until the next mark."""
+        self._before = {}
+        self._now_before = self._now
+        if len(self._heap) > 2 * len(self.waiting) + 1000:
+            self._heap = [(tag, key) for key, tag in self.waiting.items()]
+            heapq.heapify(self._heap)
+        if len(self._ended) > _MOST_ENDED:
+            self._ended = {key: end for key, end in self._ended.items() if end > self._now}
+
+    def undo(self) -> None:
+        """Undo the turns since the mark."""
+        before, self._before = self._before, None
+        for key, tag in (before or {}).items():
+            if tag is None:
+                self.waiting.pop(key, None)
+            else:
+                self._set(key, tag)
+        if before is not None:
+            self._now = self._now_before
+
+    def _set(self, key: str, tag: Any) -> None:
+        self._note(key)
+        self._ended.pop(key, None)
+        self.waiting[key] = tag
+        heapq.heappush(self._heap, (tag, key))
+
+    def _note(self, key: str) -> None:
+        if self._before is not None and key not in self._before:
+            self._before[key] = self.waiting.get(key)
+
+    def _end(self, key: str, tag: Any) -> None:
+        if self.fair and tag > self._now:
+            self._ended[key] = tag

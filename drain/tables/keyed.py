@@ -1,0 +1,294 @@
+"""Due rows of one queue that has rules: the heads of its keys and lanes, and the next rows of many of them at once.
+
+All statements are index scans, and each names the place behind which it begins: rows that were drained before are not
+stepped over again while a session holds an old snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE, id_array
+from drain.tables.staged import DueJob, Place
+
+# Condition of rows that may be read: those whose job name, or name and key, is paused lie where they are. The texts in
+# `pairs` are a key and a name with a line feed between them, which no name has.
+_NOT_PAUSED = """job_name <> ALL (%(names)s::text[])
+        AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])"""
+_WITH_KEY = f"{DUE} AND key IS NOT NULL AND queue = %(queue)s"
+
+# One index look-up for each key, or for each priority of a key; as many as are asked for, and no more.
+_HEADS = f"""
+WITH RECURSIVE heads AS (
+    (SELECT key, priority, id FROM staged_jobs_ready
+     WHERE {_WITH_KEY} AND {{behind_given}} AND {_NOT_PAUSED}
+     ORDER BY key, priority, id LIMIT 1)
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT key, priority, id FROM staged_jobs_ready
+        WHERE {_WITH_KEY} AND {{behind_head}} AND {_NOT_PAUSED}
+        ORDER BY key, priority, id LIMIT 1) AS following
+)
+SELECT key, priority, id FROM heads LIMIT %(limit)s
+"""
+HEADS = _HEADS.format(behind_given="key > %(key)s::text", behind_head="key > heads.key")
+HEADS_BY_PRIORITY = _HEADS.format(
+    behind_given="(key, priority) > (%(key)s::text, %(priority)s::integer)",
+    behind_head="(key, priority) > (heads.key, heads.priority)",
+)
+# One index look-up for each lane, or for each priority in each lane.
+LANES = f"""
+WITH RECURSIVE kinds AS (
+    SELECT unnest(%(kinds)s::integer[]) AS kind
+), heads AS (
+    SELECT kinds.kind, first.priority, first.id FROM kinds, LATERAL (
+        SELECT priority, id FROM staged_jobs_ready
+        WHERE {DUE} AND {LANE_KIND} = kinds.kind AND {LANE_QUEUE} = %(queue)s
+            AND {_NOT_PAUSED} AND coalesce(key, '') <> ALL (%(keys)s::text[])
+        ORDER BY priority, id LIMIT 1) AS first
+    UNION ALL
+    SELECT heads.kind, following.* FROM heads, LATERAL (
+        SELECT priority, id FROM staged_jobs_ready
+        WHERE %(each)s AND {DUE} AND {LANE_KIND} = heads.kind AND {LANE_QUEUE} = %(queue)s AND priority > heads.priority
+            AND {_NOT_PAUSED} AND coalesce(key, '') <> ALL (%(keys)s::text[])
+        ORDER BY priority, id LIMIT 1) AS following
+)
+SELECT kind, priority, id FROM heads LIMIT %(limit)s
+"""
+
+# The next rows of each key that is asked for.
+READ_KEYS = f"""
+SELECT wanted.number, job.priority, job.id
+FROM unnest(%(keys)s::text[], %(priorities)s::integer[], %(ids)s::bigint[], %(counts)s::integer[]) WITH ORDINALITY
+    AS wanted (wanted_key, after_priority, after_id, count, number),
+LATERAL (
+    SELECT priority, id FROM staged_jobs_ready
+    WHERE {_WITH_KEY} AND key = wanted.wanted_key
+        AND (priority, id) > (wanted.after_priority, wanted.after_id) AND {_NOT_PAUSED}
+    ORDER BY priority, id LIMIT wanted.count) AS job
+"""
+# The next row of each priority of each key that is asked for, paused or not: a paused one keeps those behind it.
+READ_ORDERED = f"""
+SELECT wanted.number, job.priority, job.id
+FROM unnest(%(keys)s::text[], %(priorities)s::integer[], %(ids)s::bigint[], %(counts)s::integer[]) WITH ORDINALITY
+    AS wanted (wanted_key, wanted_priority, after_id, count, number),
+LATERAL (
+    SELECT priority, id FROM staged_jobs_ready
+    WHERE {_WITH_KEY} AND key = wanted.wanted_key AND priority = wanted.wanted_priority AND id > wanted.after_id
+    ORDER BY id LIMIT wanted.count) AS job
+"""
+# The next rows of each lane that is asked for, up to a priority.
+READ_LANES = f"""
+SELECT wanted.number, job.priority, job.id, job.due_at
+FROM unnest(%(kinds)s::integer[], %(priorities)s::integer[], %(ids)s::bigint[], %(up_to)s::integer[],
+        %(counts)s::integer[]) WITH ORDINALITY
+    AS wanted (kind, after_priority, after_id, up_to, count, number),
+LATERAL (
+    SELECT priority, id, extract(epoch FROM greatest(scheduled_at, staged_at, matured_at))::float8 AS due_at
+    FROM staged_jobs_ready
+    WHERE {DUE} AND {LANE_KIND} = wanted.kind AND {LANE_QUEUE} = %(queue)s
+        AND (priority, id) > (wanted.after_priority, wanted.after_id) AND priority <= wanted.up_to
+        AND {_NOT_PAUSED} AND coalesce(key, '') <> ALL (%(keys)s::text[])
+    ORDER BY priority, id LIMIT wanted.count) AS job
+"""
+# Whole rows, as the transaction sees them; one that has gone to another queue is not among them.
+READ_ROWS = """
+SELECT id, queue, job_name, timeout_seconds, coalesce(expires_at <= now(), false), priority, key, unique_key
+FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])
+"""
+# Rows of all queues with higher ids than any before, and among them the first of each key and priority of this queue.
+RECENT = f"""
+WITH recent AS MATERIALIZED (
+    SELECT id, queue, key, priority, {LANE_KIND} AS kind, job_name FROM staged_jobs_ready
+    WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+)
+SELECT kind, key, priority, min(id) FROM recent WHERE queue = %(queue)s AND {_NOT_PAUSED} GROUP BY kind, key, priority
+UNION ALL
+SELECT NULL, NULL, count(*)::integer, max(id) FROM recent
+"""
+_LAST_ID = "SELECT coalesce((SELECT id FROM staged_jobs_ready ORDER BY id DESC LIMIT 1), 0)"
+STAGED_AGAIN = (
+    "SELECT key, priority, id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) AND key IS NOT NULL"
+)
+DEAD_KEYS = """
+SELECT wanted.key FROM unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
+    SELECT FROM dead_jobs
+    WHERE queue = %(queue)s AND dead_jobs.key = wanted.key AND dead_jobs.key IS NOT NULL AND reason <> 'cancelled'
+    LIMIT 1) AS dead
+"""
+LOCK = "SELECT id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) FOR UPDATE SKIP LOCKED"
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Rows of a queue that are passed over.
+
+    Attributes:
+        names: Names of jobs.
+        pairs: Keys and names of jobs.
+        keys: Keys, in reads of lanes.
+    """
+
+    names: Sequence[str] = ()
+    pairs: Sequence[tuple[str, str]] = ()
+    keys: Sequence[str] = ()
+
+    def parameters(self) -> dict[str, list[str]]:
+        """Parameters of the statements."""
+        pairs = [f"{key}\n{name}" for key, name in self.pairs]
+        return {"names": list(self.names), "pairs": pairs}
+
+    def applies_to(self, row: DueJob) -> bool:
+        """Return True if the name of a job is paused, or its key and name."""
+        return row.job_name in self.names or (row.key or "", row.job_name) in self.pairs
+
+
+class Head(NamedTuple):
+    """First row of a key or of a lane, of one priority of it, or a lower bound of its place."""
+
+    kind: int
+    key: str | None
+    priority: int
+    id: int
+
+
+class Wanted(NamedTuple):
+    """Rows that are asked for: up to `most` of a key or a lane behind a place.
+
+    Attributes:
+        up_to: Last priority, for lanes.
+    """
+
+    key: str
+    after: Place
+    most: int
+    kind: int = 0
+    up_to: int = 0
+
+
+def heads_of_keys(
+    connection: Connection, queue: str, after: Place | None, key: str, limit: int, paused: Paused
+) -> list[Head]:
+    """Find the first row of up to `limit` keys behind a key, in the order of the keys.
+
+    Args:
+        connection: The leader's.
+        queue: Name of the queue.
+        after: None for one row a key. Else the first row of each priority of a key is found, behind this priority.
+        key: Place behind which the scan begins; '' for all.
+        limit: Upper bound of the rows.
+        paused: Jobs to pass over.
+    """
+    parameters = {"queue": queue, "key": key, "limit": limit, **paused.parameters()}
+    statement = HEADS
+    if after is not None:
+        statement, parameters["priority"] = HEADS_BY_PRIORITY, after[0]
+    return [Head(0, *row) for row in connection.execute(statement, parameters, binary=True)]
+
+
+def heads_of_lanes(
+    connection: Connection, queue: str, kinds: Sequence[int], paused: Paused, *, each: bool, limit: int
+) -> list[Head]:
+    """Find the first row of these lanes, or of each of their priorities, up to a number of rows."""
+    parameters = {
+        "each": each,
+        "limit": limit,
+        "queue": queue,
+        "kinds": id_array(kinds),
+        "keys": list(paused.keys),
+        **paused.parameters(),
+    }
+    return [Head(row[0], None, *row[1:]) for row in connection.execute(LANES, parameters, binary=True)]
+
+
+def read_keys(
+    connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
+) -> list[list[Place]]:
+    """Find the next rows of keys; returns the places of those of each wish, in the order of `priority, id`."""
+    return _read(connection, READ_KEYS, queue, wanted, paused)
+
+
+def read_ordered(connection: Connection, queue: str, wanted: Sequence[Wanted]) -> list[list[Place]]:
+    """Find the next rows of single priorities of keys, paused or not; returns the places of those of each wish."""
+    return _read(connection, READ_ORDERED, queue, wanted, Paused())
+
+
+def read_lanes(
+    connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
+) -> list[list[tuple[Place, float]]]:
+    """Find the next rows of lanes; returns the places of those of each wish, and the times since which they are due."""
+    parameters = _parameters(queue, wanted, paused) | {
+        "kinds": id_array(each.kind for each in wanted),
+        "up_to": id_array(each.up_to for each in wanted),
+        "keys": list(paused.keys),
+    }
+    found: list[list[tuple[Place, float]]] = [[] for _ in wanted]
+    for number, priority, id_, due_at in connection.execute(READ_LANES, parameters, binary=True).fetchall():
+        found[number - 1].append(((priority, id_), due_at))
+    return found
+
+
+def read_rows(connection: Connection, queue: str, ids: Iterable[int]) -> dict[int, DueJob]:
+    """Read the staged rows of a queue among these that are still there, by id."""
+    rows = connection.execute(READ_ROWS, (id_array(ids),), binary=True).fetchall()
+    return {row[0]: DueJob._make(row) for row in rows if row[1] == queue}
+
+
+def _read(
+    connection: Connection, statement: str, queue: str, wanted: Sequence[Wanted], paused: Paused
+) -> list[list[Place]]:
+    parameters = _parameters(queue, wanted, paused) | {"keys": [each.key for each in wanted]}
+    found: list[list[Place]] = [[] for _ in wanted]
+    for number, priority, id_ in connection.execute(statement, parameters, binary=True).fetchall():
+        found[number - 1].append((priority, id_))
+    return found
+
+
+def _parameters(queue: str, wanted: Sequence[Wanted], paused: Paused) -> dict[str, Any]:
+    return {
+        "queue": queue,
+        "priorities": id_array(each.after[0] for each in wanted),
+        "ids": id_array(each.after[1] for each in wanted),
+        "counts": id_array(each.most for each in wanted),
+        **paused.parameters(),
+    }
+
+
+def recent(
+    connection: Connection, queue: str, after: int, limit: int, paused: Paused
+) -> tuple[list[Head], int]:
+    """Find what was staged in a queue under ids above this one, among the next `limit` rows of all queues.
+
+    A hint: rows with lower ids that are committed later are not among them.
+
+    Returns:
+        First row of each key and priority, and the id up to which all rows have been looked at.
+    """
+    parameters = {"queue": queue, "after": after, "limit": limit, **paused.parameters()}
+    *rows, (_, _, _, last) = connection.execute(RECENT, parameters, binary=True).fetchall()
+    return [Head._make(row) for row in rows], max(after, last or after)
+
+
+def last_id(connection: Connection) -> int:
+    """Return the highest id of the rows that are ready; 0 if there is none."""
+    (found,) = fetch_one(connection, _LAST_ID)
+    return int(found)
+
+
+def staged_again(connection: Connection, ids: Iterable[int]) -> list[Head]:
+    """Find the jobs among these that are staged and have a key: they were dead and have been revived."""
+    return [Head(0, *row) for row in connection.execute(STAGED_AGAIN, (id_array(ids),))]
+
+
+def keys_with_dead_jobs(connection: Connection, queue: str, keys: Collection[str]) -> set[str]:
+    """Find the keys of a queue among these that have a dead job; cancelled ones do not count."""
+    rows = connection.execute(DEAD_KEYS, {"queue": queue, "keys": list(keys)})
+    return {key for (key,) in rows}
+
+
+def lock(connection: Connection, ids: Iterable[int]) -> set[int]:
+    """Lock these staged rows, passing over those that another session has locked; returns the ids of the others."""
+    return {job_id for (job_id,) in connection.execute(LOCK, (id_array(ids),))}

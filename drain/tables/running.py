@@ -1,0 +1,126 @@
+"""Running jobs of a queue with limits: which of those that were admitted still run, and what has begun lately.
+
+A job runs while its row of `inflight_jobs` is delivered or claimed. Only the leader lets rows run, so it remembers
+their ids, and asks by primary key which of them still do: the cost does not depend on dead row versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import DELIVERED, id_array
+
+# The condition names no column but the id, so that no index other than the primary key fits.
+STILL_RUNNING = """
+SELECT coalesce(array_agg(id) FILTER (WHERE next_run_at IS NULL), '{}'),
+    coalesce(array_agg(id) FILTER (WHERE next_run_at IS NOT NULL), '{}')
+FROM inflight_jobs WHERE id = ANY (%s::bigint[])
+"""
+# One scan of each index, in one snapshot: a job that moves from one state to the next is in one of them.
+IN_FLIGHT = f"""
+SELECT id, key, true FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s
+UNION ALL
+SELECT id, key, true FROM inflight_jobs
+WHERE lease_expires_at IS NOT NULL AND next_run_at IS NULL AND queue = %(queue)s
+UNION ALL
+SELECT id, key, false FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
+"""
+DUE_RETRIES = """
+SELECT id, key FROM inflight_jobs
+WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
+    AND coalesce(key, '') <> ALL (%(keys)s::text[]) AND job_name <> ALL (%(names)s::text[])
+    AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
+ORDER BY next_run_at LIMIT %(limit)s
+"""
+# Attempts that began within the last seconds. Of a job with several attempts only the last one's time is known, and all
+# of them count: a rate that is not used up is better than one that is exceeded.
+BEGUN = """
+WITH ended AS (
+    SELECT key, attempts, greatest(moved_at, claimed_at) AS begun_at, finished_at FROM finished_jobs
+    WHERE queue = %(queue)s AND superseded_by IS NULL
+        AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
+    ORDER BY finished_at DESC LIMIT %(limit)s
+), begun AS (
+    SELECT key, attempts, begun_at FROM ended
+    UNION ALL
+    SELECT key, attempts + (lease_expires_at IS NULL)::integer,
+        CASE WHEN lease_expires_at IS NULL AND next_run_at IS NULL THEN greatest(moved_at, claimed_at, failed_at)
+            ELSE greatest(moved_at, claimed_at) END
+    FROM inflight_jobs WHERE queue = %(queue)s
+    UNION ALL
+    SELECT key, attempts, died_at FROM dead_jobs WHERE queue = %(queue)s AND attempts > 0
+)
+SELECT coalesce(key, ''), sum(greatest(attempts, 1))::bigint FROM begun
+WHERE begun_at > now() - make_interval(secs => %(seconds)s::float8) GROUP BY key
+UNION ALL
+SELECT NULL, CASE WHEN count(*) = %(limit)s
+    THEN extract(epoch FROM clock_timestamp() - min(finished_at)) * 1000000 END::bigint FROM ended
+"""
+_CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
+
+
+class InFlight(NamedTuple):
+    """Job in flight.
+
+    Attributes:
+        runs: It is delivered or claimed; else it waits to be tried again.
+    """
+
+    id: int
+    key: str | None
+    runs: bool
+
+
+def still_running(connection: Connection, ids: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Find the jobs among these that run, and those that wait to be tried again; the others are no longer in flight."""
+    row = connection.execute(STILL_RUNNING, (id_array(ids),), binary=True).fetchone()
+    return ([], []) if row is None else (row[0], row[1])
+
+
+def in_flight(connection: Connection, queue: str) -> list[InFlight]:
+    """List all jobs of a queue that are in flight."""
+    return [InFlight._make(row) for row in connection.execute(IN_FLIGHT, {"queue": queue}, binary=True)]
+
+
+def due_retries(
+    connection: Connection,
+    queue: str,
+    limit: int,
+    *,
+    leave_keys: Collection[str],
+    leave_names: Collection[str],
+    leave_pairs: Collection[tuple[str, str]],
+) -> list[tuple[int, str]]:
+    """Find up to `limit` jobs of a queue whose next attempt is due, the earliest first, each with its key or ''."""
+    parameters = {
+        "queue": queue,
+        "limit": limit,
+        "keys": list(leave_keys),
+        "names": list(leave_names),
+        "pairs": [f"{key}\n{name}" for key, name in leave_pairs],
+    }
+    rows = connection.execute(DUE_RETRIES, parameters, binary=True).fetchall()
+    return [(job_id, key or "") for job_id, key in rows]
+
+
+def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tuple[dict[str, int], float]:
+    """Count the attempts of each key of a queue that began within these last seconds; '' is that of jobs without a key.
+
+    Only so many of the jobs that have finished are read, the latest ones.
+
+    Returns:
+        Counts by key, and the seconds that they cover.
+    """
+    parameters = {"queue": queue, "seconds": seconds, "limit": limit}
+    counts: dict[str | None, int] = dict(connection.execute(BEGUN, parameters).fetchall())
+    microseconds = counts.pop(None, None)
+    covered = seconds if microseconds is None else min(seconds, microseconds / 1e6)
+    return {key: count for key, count in counts.items() if key is not None}, covered
+
+
+def clock(connection: Connection) -> float:
+    """Return the time by the database's clock, in seconds since 1970."""
+    (seconds,) = fetch_one(connection, _CLOCK)
+    return float(seconds)
