@@ -1,30 +1,133 @@
-"""Admission of the leader: how many jobs each queue may take now, and when to ask again."""
+"""Admission of the leader: how many rows of each queue may leave now, and which, if the queue has rules."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from time import monotonic
 
 from drain.admission.depths import Depths
+from drain.admission.keyed_queue import RuledQueue
+from drain.admission.pauses import Paused
+from drain.admission.rules import Rules
+from drain.database.postgres import Connection
+from drain.errors import ConfigError
+from drain.tables import pauses, rules
 from drain.tables.staged import DueJob
 from drain.wire import QueueReader
 
+log = logging.getLogger(__name__)
+
+# Interval between two looks at the rules and the pauses: the leader follows a change within a second.
+_FOLLOW_SECONDS = 0.5
+
 
 class Admission:
-    """Decides for one leader how many rows of a queue may leave `staged_jobs`.
+    """Decides for one leader, on its connection, which rows may leave `staged_jobs`.
+
+    A queue has rules if it has a row in `queues`, or if some of its jobs or keys are paused. All other queues have no
+    bound but that of their list.
 
     Args:
+        connection: The leader's.
         redis: Reader of the lists.
         depth: Bound of each list; 0 for none, None to let it follow the workers.
         forward_queues: Names of the queues in forward mode, whose lists have no bound.
+
+    Attributes:
+        paused: Pauses that held at the last look.
     """
 
-    def __init__(self, redis: QueueReader, *, depth: int | None, forward_queues: Collection[str]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        redis: QueueReader,
+        *,
+        depth: int | None,
+        forward_queues: Collection[str],
+    ) -> None:
+        self.paused = Paused()
+        self._connection = connection
         self._depths = Depths(redis, fixed=depth, unbounded=forward_queues)
+        self._forward_queues = forward_queues
+        self._rules: dict[str, Rules] = {}
+        self._ruled: dict[str, RuledQueue] = {}
+        self._follow_at = 0.0
+
+    def look_when_due(self) -> None:
+        """Follow the rules, and look whether rows that wait may leave now, as far as it is time for each.
+
+        Raises:
+            UnavailableError: Redis.
+            psycopg.OperationalError: The database.
+        """
+        if monotonic() >= self._follow_at:
+            self._follow()
+        self._depths.look_when_due()
+        for queue, ruled in self._ruled.items():
+            if monotonic() >= ruled.next_look_at and not self.paused.queue(queue):
+                ruled.look()
+
+    @property
+    def next_look_at(self) -> float:
+        """Time, by `monotonic()`, at which rows that wait may be allowed to leave; infinite if none wait."""
+        times = [self._depths.next_look_at]
+        times += (
+            ruled.next_look_at
+            for queue, ruled in self._ruled.items()
+            if not self.paused.queue(queue) and self._depths.room(queue)
+        )
+        return min(times)
+
+    @property
+    def ruled(self) -> Collection[str]:
+        """Names of the queues with rules."""
+        return self._ruled.keys()
 
     def room(self, queue: str) -> int:
-        """Return how many jobs of the queue may leave now."""
+        """Return how many rows of a queue may leave now in the order of its lanes; 0 for a queue with rules."""
+        if self.paused.queue(queue) or self._has_rules(queue):
+            return 0
         return self._depths.room(queue)
+
+    def select(self, most: int, *, skip_locked: bool, leave: Collection[int]) -> dict[str, list[DueJob]]:
+        """Select rows of the queues with rules, by queue, in the transaction of a batch.
+
+        Args:
+            most: Upper bound of the rows.
+            skip_locked: Pass over rows that another session has locked.
+            leave: Ids to pass over.
+        """
+        selected: dict[str, list[DueJob]] = {}
+        # Each queue comes first in its turn: a batch may not hold the rows of all.
+        for queue in list(self._ruled):
+            if most <= 0:
+                break
+            ruled = self._ruled[queue] = self._ruled.pop(queue)
+            room = 0 if self.paused.queue(queue) else self._depths.room(queue)
+            if not room:
+                continue
+            rows = ruled.select(min(room, most), skip_locked=skip_locked)
+            left = [row for row in rows if row.id in leave]
+            if left:
+                ruled.set_aside(left)
+                rows = [row for row in rows if row.id not in leave]
+            if rows:
+                selected[queue] = rows
+                most -= len(rows)
+        return selected
+
+    def admitted(self, rows: Mapping[str, Sequence[DueJob]], gone: Collection[int]) -> None:
+        """Note that the transaction is committed in which these rows were selected, and which of them have left.
+
+        Args:
+            rows: Selected rows of the queues with rules.
+            gone: Ids of the rows that are in flight or pushed now.
+        """
+        for queue, selected in rows.items():
+            if queue in self._ruled:
+                self._ruled[queue].admitted([row for row in selected if row.id in gone])
 
     def moved(self, rows: Sequence[DueJob]) -> None:
         """Count rows whose move is committed, and whose push begins."""
@@ -34,15 +137,58 @@ class Admission:
         """Note the numbers of jobs that were pushed, by queue, and the lengths of the lists afterwards."""
         self._depths.pushed(jobs, lengths)
 
-    def look_when_due(self) -> None:
-        """Look whether lists that were full have room again, if it is time.
+    def redeliverable(self, queue: str, limit: int) -> list[int] | int:
+        """Return how many due retries of a queue may be delivered now, or, if the queue has rules, the ids of which."""
+        if self.paused.queue(queue):
+            return 0
+        room = min(limit, self._depths.room(queue))
+        return self._ruled[queue].redeliverable(room) if self._has_rules(queue) else room
 
-        Raises:
-            UnavailableError: Redis.
-        """
-        self._depths.look_when_due()
+    def redelivered(self, queue: str, ids: Iterable[int]) -> None:
+        """Count retries of a queue with rules as running, after the commit that has delivered them."""
+        if queue in self._ruled:
+            self._ruled[queue].redelivered(ids)
 
-    @property
-    def next_look_at(self) -> float:
-        """Time, by `monotonic()`, at which a look may find room for rows that wait; infinite if none wait for room."""
-        return self._depths.next_look_at
+    def _has_rules(self, queue: str) -> bool:
+        if queue in self._ruled:
+            return True
+        if not self.paused.names_any(queue):
+            return False
+        self._ruled[queue] = self._new(Rules(queue))
+        return True
+
+    def _follow(self) -> None:
+        """Read rules and pauses, and let the queues follow them."""
+        self.paused = Paused(pauses.read(self._connection))
+        found = {queue: each for queue, row in rules.read(self._connection).items() if (each := _read(row))}
+        for queue, ruled in list(self._ruled.items()):
+            if queue not in found and not self.paused.names_any(queue):
+                del self._ruled[queue]
+                continue
+            wanted = found.get(queue) or Rules(queue)
+            if ruled.rules != wanted:
+                ruled.change(wanted)
+            self._pause(queue, ruled)
+        for queue in found.keys() - self._ruled.keys():
+            self._ruled[queue] = self._new(found[queue])
+        for queue in found.keys() - self._rules.keys():
+            if queue in self._forward_queues and (found[queue].running or found[queue].for_keys):
+                log.warning("queue %s is in forward mode: nobody knows what runs, so it has no limits", queue)
+        self._rules = found
+        self._follow_at = monotonic() + _FOLLOW_SECONDS
+
+    def _new(self, wanted: Rules) -> RuledQueue:
+        ruled = RuledQueue(self._connection, wanted)
+        self._pause(wanted.queue, ruled)
+        return ruled
+
+    def _pause(self, queue: str, ruled: RuledQueue) -> None:
+        ruled.pause(self.paused.job_names(queue), self.paused.keys(queue), self.paused.pairs(queue))
+
+
+def _read(row: rules.RulesRow) -> Rules | None:
+    try:
+        return Rules.from_row(row)
+    except ConfigError as error:
+        log.error("the rules of queue %s are not followed: %s", row.queue, error)
+        return None

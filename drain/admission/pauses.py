@@ -60,6 +60,10 @@ class Paused:
         both = {key: _later(everywhere[key], here[key]) for key in everywhere.keys() & here.keys()}
         return everywhere | here | both
 
+    def pairs(self, queue: str) -> frozenset[tuple[str, str]]:
+        """Collect keys, each with a name of jobs, of which nothing starts in the queue."""
+        return frozenset((key, name) for where, name, key in self._both if where in (None, queue))
+
     def names_any(self, queue: str) -> bool:
         """Return True if a pause holds for some jobs or keys of the queue, so that each of its rows is looked at."""
         wheres = (None, queue)

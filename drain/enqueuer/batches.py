@@ -93,11 +93,11 @@ class Batches:
                     return self._bury_row(_line(error))
                 # Half of the batch, and half of that, finds the row, or is no longer too much for the server.
                 self._size.shrink(suspects)
-                self._suspected = set(self._lanes or self._due_rows.places)
+                self._suspected = set(self._lanes or self._due_rows.lanes)
                 log.info("a batch of %d rows failed, trying half of it: %s", suspects, _line(error))
             else:
                 self._suspected.difference_update(self._lanes)
-                self._suspected.intersection_update(self._due_rows.places)
+                self._suspected.intersection_update(self._due_rows.lanes)
                 if not self._suspected:
                     self._size.grow(monotonic() - began)
                 return batch
@@ -111,13 +111,13 @@ class Batches:
         isolation = IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ
         with metrics.MOVE_SECONDS.time(), postgres.transaction(self._connection, isolation):
             selection = self._due_rows.select(skip_locked=skip_locked)
-            self._rows, self._lanes = selection.rows, selection.scans.keys()
+            self._rows, self._lanes = selection.rows, selection.lanes
             forward = self._mover.read_forwarded(selection.rows)
             if forward.first_left_out is not None:
                 selection = selection.before(forward.first_left_out)
                 self._rows = selection.rows
             batch = self._mover.move(selection.rows, forward) if selection.rows else Batch()
-        self._due_rows.advance(selection)
+        self._due_rows.advance(selection, {row.id for row in batch.moved} | forward.deliveries.keys())
         if batch.moved:
             self._deliveries.committed(batch.last_delivery)
         if batch.size:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from itertools import chain, takewhile
 from operator import attrgetter
 from time import monotonic
 from typing import Self
 
-from drain.admission.depths import UNBOUNDED
+from drain.admission.admission import Admission
 from drain.database.postgres import Connection
 from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.cursor import Scan
@@ -27,32 +28,49 @@ _MATURE_LIMIT = 10_000
 _BESIDE_URGENT = 250
 # Time after the last urgent row for which that holds.
 _URGENT_SECONDS = 1.0
+# Kind of a lane that stands for all rows of a queue with rules.
+_RULED = -1
 # Pause before forwarded jobs of a queue that Redis has refused are read again.
 _REFUSED_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Rows of one batch in the order of their places, and the scans that found them."""
+    """Rows of one batch.
+
+    Attributes:
+        scans: Scans of the lanes.
+        ruled: Rows of each queue with rules, in the order in which its rules let them leave.
+        rows: All of these; those of lanes in the order of their places.
+    """
 
     scans: Mapping[Lane, Scan]
+    ruled: Mapping[str, Sequence[DueJob]]
     rows: Sequence[DueJob]
 
     @classmethod
-    def of(cls, scans: Mapping[Lane, Scan]) -> Self:
-        """Select all rows of these scans."""
-        if len(scans) == 1:
-            return cls(scans, next(iter(scans.values())).rows)
-        return cls(scans, list(merge(*(scan.rows for scan in scans.values()), key=attrgetter("place"))))
+    def of(cls, scans: Mapping[Lane, Scan], ruled: Mapping[str, Sequence[DueJob]]) -> Self:
+        """Select all these rows."""
+        in_lanes = [scan.rows for scan in scans.values() if scan.rows]
+        if not ruled and len(in_lanes) == 1:
+            return cls(scans, ruled, in_lanes[0])
+        in_order = merge(*in_lanes, key=attrgetter("place"))
+        return cls(scans, ruled, [*chain.from_iterable(ruled.values()), *in_order])
+
+    @property
+    def lanes(self) -> Collection[Lane]:
+        """Each lane that was scanned, and one that stands for all rows of a queue with rules."""
+        return [*self.scans, *(Lane(_RULED, queue) for queue in self.ruled)]
 
     def before(self, job_id: int) -> Self:
         """Select the rows before this one, as if no scan had read any further."""
-        end = next(row.place for row in self.rows if row.id == job_id)
-        return self.of({lane: _cut(scan, end) for lane, scan in self.scans.items()})
+        kept = set(takewhile(lambda id_: id_ != job_id, (row.id for row in self.rows)))
+        ruled = {queue: [row for row in rows if row.id in kept] for queue, rows in self.ruled.items()}
+        return self.of({lane: _cut(scan, kept) for lane, scan in self.scans.items()}, ruled)
 
 
-def _cut(scan: Scan, end: Place) -> Scan:
-    rows = [row for row in scan.rows if row.place < end]
+def _cut(scan: Scan, kept: Collection[int]) -> Scan:
+    rows = [row for row in scan.rows if row.id in kept]
     if len(rows) == len(scan.rows):
         return scan
     # What the sweep took is known of all its rows only.
@@ -66,7 +84,7 @@ class DueRows:
         connection: The leader's, in a transaction whenever `select` is called.
         size: Upper bound of the rows of a batch.
         alive: Called between statements.
-        room: Tells how many jobs a queue may take now.
+        admission: Knows how many rows of a queue may leave now.
 
     Attributes:
         awaits_bulk: True if patient rows are left unread: a transaction that stages more of them by the million is
@@ -78,13 +96,14 @@ class DueRows:
         connection: Connection,
         size: AdaptiveBatchSize,
         alive: Callable[[], None],
-        room: Callable[[str], int] = lambda _queue: UNBOUNDED,
+        admission: Admission,
     ) -> None:
         self.awaits_bulk = False
         self._connection = connection
         self._size = size
         self._alive = alive
-        self._room = room
+        self._admission = admission
+        self._alternate = False
         self._urgent, self._patient = (
             LaneGroup(connection, URGENT_KINDS),
             LaneGroup(connection, PATIENT_KINDS),
@@ -100,6 +119,11 @@ class DueRows:
         """Each lane that is known to have rows, and the place behind which they wait; others await a sweep."""
         return self._urgent.places if self.awaits_bulk else {**self._urgent.places, **self._patient.places}
 
+    @property
+    def lanes(self) -> Collection[Lane]:
+        """Lanes in which a row may be that spoils batches: those that are known, and one for each queue with rules."""
+        return [*self.places, *(Lane(_RULED, queue) for queue in self._admission.ruled)]
+
     def pass_over_row(self, job_id: int) -> None:
         """Leave this row out of all selections from now on."""
         self._passed_over.append(job_id)
@@ -114,6 +138,18 @@ class DueRows:
         Args:
             skip_locked: Pass over rows that another session has locked. Each row that is read is locked then.
         """
+        most = self._size.rows
+        # Half of the batch, so that neither kind of queue lets the other one wait; a small batch is of one kind, so that
+        # a row that spoils batches is found.
+        self._alternate = not self._alternate
+        share = (most if self._alternate else 0) if self._size.is_reduced else max(1, most // 2)
+        ruled = self._admission.select(share, skip_locked=skip_locked, leave=self._passed_over)
+        left = most - sum(map(len, ruled.values()))
+        if self._size.is_reduced and ruled:
+            left = 0
+        return Selection.of(self._scan_lanes(left, skip_locked=skip_locked) if left else {}, ruled)
+
+    def _scan_lanes(self, most: int, *, skip_locked: bool) -> Mapping[Lane, Scan]:
         room = self._room_of_queues()
         searched = False
         if self._urgent.search_is_due(room):
@@ -123,18 +159,25 @@ class DueRows:
             # Together unless that would let urgent rows wait for patient ones.
             searched = self._patient.search_is_due(room) and not self._patient.steps_over_many
             self._urgent.search(*([self._patient] if searched else []))
-        urgent = self._scan(self._urgent, self._size.rows, room, skip_locked=skip_locked)
-        left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()))
+        urgent = self._scan(self._urgent, most, room, skip_locked=skip_locked)
+        left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()), most)
         if found and self._size.is_reduced and not self._only_urgent:
             # Each group by itself: a row that spoils batches could otherwise hide behind urgent ones that keep coming.
-            left = min(self._size.rows, _BESIDE_URGENT)
+            left = min(most, _BESIDE_URGENT)
         patient = self._select_patient(left, room, searched=searched, skip_locked=skip_locked) if left else {}
         if self._size.is_reduced and any(scan.rows for scan in patient.values()):
             urgent = {}
-        return Selection.of({**urgent, **patient})
+        return {**urgent, **patient}
 
-    def advance(self, selection: Selection) -> None:
-        """Move the cursors behind these rows, whose batch has been committed."""
+    def advance(self, selection: Selection, gone: Collection[int]) -> None:
+        """Move the cursors behind these rows, whose batch has been committed.
+
+        Args:
+            selection: Rows of the batch.
+            gone: Ids of those that are in flight or pushed now.
+        """
+        if selection.ruled:
+            self._admission.admitted(selection.ruled, gone)
         self._urgent.advance(
             {lane: scan for lane, scan in selection.scans.items() if lane.kind in URGENT_KINDS}
         )
@@ -142,10 +185,10 @@ class DueRows:
             {lane: scan for lane, scan in selection.scans.items() if lane.kind in PATIENT_KINDS}
         )
 
-    def _left_for_patient(self, urgent: int) -> int:
-        """Return the number of patient rows that the batch may have beside this number of urgent ones."""
+    def _left_for_patient(self, urgent: int, most: int) -> int:
+        """Return the number of patient rows that a batch of this size may have beside this number of urgent ones."""
         now = monotonic()
-        left = self._size.rows - urgent
+        left = most - urgent
         if urgent:
             self._urgent_until = now + _URGENT_SECONDS
             self._only_urgent = not self._only_urgent
@@ -170,7 +213,8 @@ class DueRows:
 
     def _room_of_queues(self) -> Callable[[str], int]:
         refused = self._refused_queues()
-        return (lambda queue: 0 if queue in refused else self._room(queue)) if refused else self._room
+        room = self._admission.room
+        return (lambda queue: 0 if queue in refused else room(queue)) if refused else room
 
     def _refused_queues(self) -> Sequence[str]:
         if not self._refused_until:

@@ -81,8 +81,8 @@ class Enqueuer:
         self.deliveries = deliveries = Deliveries(connection, state)
         size = adaptive_batch_size or AdaptiveBatchSize(batch_size)
         mover = Mover(connection, redis, deliveries, forward_queues=forward_queues, alive=alive)
-        self._admission = Admission(redis, depth=depth, forward_queues=forward_queues)
-        self._due_rows = DueRows(connection, size, alive, self._admission.room)
+        self.admission = Admission(connection, redis, depth=depth, forward_queues=forward_queues)
+        self._due_rows = DueRows(connection, size, alive, self.admission)
         self._batches = Batches(connection, self._due_rows, mover, deliveries, size=size, alive=alive)
         self._pusher = Pusher(redis, deliveries)
         self._forwarded = 0
@@ -122,11 +122,11 @@ class Enqueuer:
             UnavailableError: Redis refused the push of the batch before, or a forwarded row of this one.
             psycopg.OperationalError: The database; the transaction is rolled back.
         """
-        self._admission.look_when_due()
+        self.admission.look_when_due()
         batch = self._batches.run_once()
         self._wait_for_push()
         if batch.moved:
-            self._admission.moved(batch.moved)
+            self.admission.moved(batch.moved)
             self._pusher.start(batch.moved, batch.last_delivery)
         self._forwarded += len(batch.forwarded)
         return batch.size
@@ -143,16 +143,16 @@ class Enqueuer:
     def noticed_lengths(self) -> None:
         """Note the lengths of the lists after a push that was not this enqueuer's own."""
         lengths = self.redis.pushed_lengths
-        self._admission.pushed(dict.fromkeys(lengths, 0), lengths)
+        self.admission.pushed(dict.fromkeys(lengths, 0), lengths)
 
     def _wait_for_push(self) -> None:
         if push := self._pusher.wait():
-            self._admission.pushed(push.accepted + push.refused, push.lengths)
+            self.admission.pushed(push.accepted + push.refused, push.lengths)
 
     @property
     def next_look_at(self) -> float:
         """Time, by `monotonic()`, at which rows that wait for room may have some; infinite if none wait for room."""
-        return self._admission.next_look_at
+        return self.admission.next_look_at
 
     @property
     def delivered(self) -> int:

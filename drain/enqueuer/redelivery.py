@@ -49,6 +49,9 @@ class Redelivery:
         enqueuer: Enqueuer of that leader; its pushes are waited for before higher numbers are handed out.
         lost_after_seconds: Time for which a delivery may be in no list and not claimed.
         alive: Called after each slice, so that a long recovery is not mistaken for a standstill.
+
+    Attributes:
+        is_held_back: Some retries that are due may have to wait, by the rules of their queue or since its list is full.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Redelivery:
         lost_after_seconds: float = LOST_AFTER_SECONDS,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
+        self.is_held_back = False
         self.enqueuer = enqueuer
         self._connection = connection = enqueuer.connection
         self._redis = redis = enqueuer.redis
@@ -111,6 +115,7 @@ class Redelivery:
             psycopg.OperationalError: The database.
         """
         self._call_back.run_once()
+        self.is_held_back = False
         return (
             self._push_leases()
             + sum(
@@ -145,11 +150,20 @@ class Redelivery:
         return total
 
     def _push_retries(self, retries: DueRetries) -> int:
+        admission, queue = self.enqueuer.admission, retries.queue
+
         def renumber(last: int, limit: int) -> list[Redelivered]:
             at_most = retries.limit or limit
-            jobs = redeliveries.redeliver_retries(
-                self._connection, last, at_most, queue=retries.queue, but_paused=bool(self.paused)
-            )
+            chosen = admission.redeliverable(queue, at_most)
+            if isinstance(chosen, int):
+                jobs = redeliveries.redeliver_retries(
+                    self._connection, last, chosen, queue=queue, but_paused=bool(self.paused)
+                )
+                self.is_held_back |= len(jobs) == chosen < at_most
+            else:
+                jobs = redeliveries.redeliver_chosen(self._connection, last, chosen)
+                admission.redelivered(queue, [job.id for job in jobs])
+                self.is_held_back |= len(jobs) < at_most
             retries.put_on_trial(jobs)
             return jobs
 

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 # Time between two rounds of redelivery and of the chores.
 _REDELIVERY_SECONDS = 1.0
+# Time between two rounds while retries wait for room.
+_HELD_BACK_SECONDS = 0.1
 
 
 class Term:
@@ -80,7 +82,8 @@ class Term:
             moved += self._redelivery.run_once()
             for chore in self._chores:
                 chore.run_once()
-            self._redeliver_at = monotonic() + _REDELIVERY_SECONDS
+            held_back = self._redelivery.is_held_back
+            self._redeliver_at = monotonic() + (_HELD_BACK_SECONDS if held_back else _REDELIVERY_SECONDS)
         self._gauges.run_once(self._enqueuer, self._waits)
         return moved
 

@@ -44,6 +44,7 @@ FROM numbered WHERE job.id = numbered.id
 RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, numbered.previous_delivery
 """
 _RETRIES = {"condition": "queue = %(queue)s AND next_run_at <= now()", "order": "next_run_at"}
+_CHOSEN = {"condition": "id = ANY (%(ids)s::bigint[]) AND next_run_at <= now()", "order": "id"}
 _LEASE_IS_OVER = (
     "lease_expires_at < now() AND lease_expires_at > now() - make_interval(secs => %(within)s::float8)"
 )
@@ -52,8 +53,8 @@ _UNCLAIMED = {
     "condition": f"{DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",
     "order": "delivery",
 }
-REDELIVER_RETRIES, REDELIVER_LEASES, REDELIVER_UNCLAIMED = (
-    _REDELIVER.format(**which, but_paused="") for which in (_RETRIES, _LEASES, _UNCLAIMED)
+REDELIVER_RETRIES, REDELIVER_CHOSEN, REDELIVER_LEASES, REDELIVER_UNCLAIMED = (
+    _REDELIVER.format(**which, but_paused="") for which in (_RETRIES, _CHOSEN, _LEASES, _UNCLAIMED)
 )
 # The same while there are pauses. Where there are none, nothing is looked up for any row.
 REDELIVER_RETRIES_BUT_PAUSED, REDELIVER_LEASES_BUT_PAUSED, REDELIVER_UNCLAIMED_BUT_PAUSED = (
@@ -70,6 +71,11 @@ def redeliver_retries(
     """
     statement = REDELIVER_RETRIES_BUT_PAUSED if but_paused else REDELIVER_RETRIES
     return _redeliver(connection, statement, last_delivery, limit, queue=queue)
+
+
+def redeliver_chosen(connection: Connection, last_delivery: int, ids: Collection[int]) -> list[Redelivered]:
+    """Renumber those of these jobs whose next attempt is due, from `last_delivery + 1` on."""
+    return _redeliver(connection, REDELIVER_CHOSEN, last_delivery, len(ids), ids=id_array(ids))
 
 
 def redeliver_leases(

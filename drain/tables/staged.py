@@ -14,6 +14,7 @@ from drain.tables.columns import JOB, id_array
 # Place of a row in the order in which the rows of a lane are read: `(priority, id)`; a scan reads those behind one.
 Place: TypeAlias = tuple[int, int]
 START: Place = (-(2**31), -(2**63))
+LAST_PRIORITY = 2**31 - 1
 
 
 def insert_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
