@@ -4,7 +4,7 @@ What a list holds need not be asked while it cannot be full: its length after th
 is an upper bound. The length comes with the answer to each push; Redis is asked only when a list seems to be full.
 
 The bound follows the workers. Without a bound that is fixed it is what they have taken in a tenth of a second lately, at
-least two jobs for each worker. A list that is found empty although rows wait for it was too short, and its bound is
+least two jobs for each worker. A list that has run empty although rows waited for it was too short, and its bound is
 doubled.
 """
 
@@ -73,7 +73,7 @@ class Depth:
             taken = max(0, self.length + pushed - length)
             self.rate += weight * (taken / seconds - self.rate)
         self.doubled -= weight * self.doubled
-        if self.withheld and length <= pushed:
+        if self.withheld and self.length and length <= pushed:
             self.doubled = min(_LONGEST_DOUBLED, 2 * self.bound)
         self.length, self.known_at, self.withheld = length, now, False
         self.on_the_way = max(0, self.on_the_way - pushed)

@@ -38,7 +38,7 @@ DELIVERIES = "SELECT id, delivery, xmin::text FROM inflight_jobs ORDER BY id"
 
 @pytest.fixture
 def env(database_url: str, redis_url: str) -> dict[str, str]:
-    return environment(database_url, redis_url, DRAIN_BATCH_SIZE="50")
+    return environment(database_url, redis_url, DRAIN_BATCH_SIZE="50", DRAIN_DEPTH="0")
 
 
 def test_there_is_one_leader_at_a_time(database_url: str) -> None:

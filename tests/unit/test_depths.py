@@ -1,0 +1,177 @@
+"""How many jobs the list of a queue may hold: what its workers take within a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from drain.admission import depths
+from drain.admission.depths import UNBOUNDED, Depths
+
+LEAST = depths._SHORTEST
+
+
+class Lists:
+    """Lists and workers, as Redis would show them."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.workers = 0
+        self.asked: list[list[str]] = []
+
+    def lengths(self, queues: Collection[str]) -> dict[str, tuple[int, int]]:
+        self.asked.append(list(queues))
+        return dict.fromkeys(queues, (self.length, self.workers))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The only element is the time of `monotonic()`."""
+    now = [1000.0]
+    monkeypatch.setattr(depths, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def lists() -> Lists:
+    return Lists()
+
+
+def of(lists: Any, **options: Any) -> Depths:
+    return Depths(lists, **options)
+
+
+def push(kept: Depths, lists: Lists, jobs: int) -> None:
+    kept.moved({"q": jobs})
+    lists.length += jobs
+    kept.pushed({"q": jobs}, {"q": lists.length})
+
+
+def test_a_list_takes_as_many_jobs_as_its_bound_and_then_none(lists: Lists, clock: list[float]) -> None:
+    kept = of(lists)
+    assert kept.room("q") == LEAST
+    kept.moved({"q": LEAST})
+    assert kept.room("q") == 0
+    kept.pushed({"q": LEAST}, {"q": LEAST})
+    assert kept.room("q") == 0
+    assert kept.room("other") == LEAST
+
+
+def test_room_comes_back_once_half_of_the_bound_is_free(lists: Lists, clock: list[float]) -> None:
+    kept = of(lists, fixed=10)
+    push(kept, lists, 10)
+    for left, room in ((9, 0), (6, 0), (5, 5)):
+        lists.length = left
+        kept.room("q")
+        clock[0] += 1
+        kept.look_when_due()
+        assert kept.room("q") == room
+
+
+def test_a_fixed_bound_is_kept_whatever_the_workers_take(lists: Lists, clock: list[float]) -> None:
+    kept = of(lists, fixed=3)
+    for _ in range(50):
+        assert kept.room("q") == 3
+        push(kept, lists, 3)
+        assert kept.room("q") == 0
+        clock[0] = kept.next_look_at
+        lists.length = 0
+        kept.look_when_due()
+
+
+@pytest.mark.parametrize("options", [{"fixed": 0}, {"unbounded": {"q"}}])
+def test_without_a_bound_there_is_always_room_and_redis_is_never_asked(
+    lists: Lists, clock: list[float], options: dict[str, Any]
+) -> None:
+    kept = of(lists, **options)
+    push(kept, lists, 1_000_000)
+    assert kept.room("q") == UNBOUNDED
+    clock[0] += 1
+    kept.look_when_due()
+    assert not lists.asked
+    assert kept.next_look_at == float("inf")
+
+
+def test_the_bound_follows_what_the_workers_take_in_a_tenth_of_a_second(
+    lists: Lists, clock: list[float]
+) -> None:
+    kept = of(lists)
+    for _ in range(200):
+        push(kept, lists, kept.room("q"))
+        clock[0] += 0.01
+        lists.length = max(0, lists.length - 100)
+        kept.look_when_due()
+    assert 400 <= lists.length + kept.room("q") <= 2200
+    # Nobody takes anything any more: what is in the list stays, and its bound falls.
+    for _ in range(300):
+        kept.room("q")
+        clock[0] += 0.05
+        kept.look_when_due()
+    lists.length = 0
+    kept.room("q")
+    clock[0] += 1
+    kept.look_when_due()
+    assert kept.room("q") < 200
+
+
+def test_a_list_that_ran_empty_while_rows_waited_may_hold_twice_as_many(
+    lists: Lists, clock: list[float]
+) -> None:
+    kept = of(lists)
+    rooms = []
+    for _ in range(4):
+        rooms.append(kept.room("q"))
+        push(kept, lists, rooms[-1])
+        assert kept.room("q") == 0
+        lists.length = 0
+        clock[0] = kept.next_look_at
+        kept.look_when_due()
+    assert rooms[0] == LEAST
+    assert all(later >= 1.8 * earlier for earlier, later in pairwise(rooms))
+
+
+def test_a_list_that_runs_empty_with_nothing_waiting_keeps_its_bound(
+    lists: Lists, clock: list[float]
+) -> None:
+    kept = of(lists)
+    for _ in range(100):
+        push(kept, lists, 1)
+        lists.length = 0
+        clock[0] += 10
+    assert LEAST - 1 <= kept.room("q") <= LEAST
+
+
+def test_there_is_room_for_what_all_workers_can_begin_with(lists: Lists, clock: list[float]) -> None:
+    kept = of(lists)
+    lists.workers = 100
+    push(kept, lists, kept.room("q"))
+    kept.room("q")
+    clock[0] += 1
+    kept.look_when_due()
+    assert lists.length + kept.room("q") == 200
+
+
+def test_redis_is_asked_for_full_lists_only_and_not_before_there_can_be_room(
+    lists: Lists, clock: list[float]
+) -> None:
+    kept = of(lists)
+    push(kept, lists, LEAST)
+    kept.look_when_due()
+    assert not lists.asked
+    assert kept.room("q") == 0
+    assert clock[0] < kept.next_look_at <= clock[0] + depths._LATEST_LOOK_SECONDS
+    kept.look_when_due()
+    assert not lists.asked
+    clock[0] = kept.next_look_at
+    kept.look_when_due()
+    assert lists.asked == [["q"]]
+
+
+def test_a_job_that_redis_has_refused_is_in_no_list(lists: Lists, clock: list[float]) -> None:
+    kept = of(lists, fixed=4)
+    kept.moved({"q": 4})
+    kept.pushed({"q": 4}, {})
+    assert kept.room("q") == 4
