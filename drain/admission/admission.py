@@ -55,8 +55,11 @@ class Admission:
         self._ruled: dict[str, RuledQueue] = {}
         self._follow_at = 0.0
 
-    def look_when_due(self) -> None:
+    def look_when_due(self) -> bool:
         """Follow the rules, and look whether rows that wait may leave now, as far as it is time for each.
+
+        Returns:
+            True if some may have become free to leave.
 
         Raises:
             UnavailableError: Redis.
@@ -64,10 +67,12 @@ class Admission:
         """
         if monotonic() >= self._follow_at:
             self._follow()
-        self._depths.look_when_due()
+        found = self._depths.look_when_due()
         for queue, ruled in self._ruled.items():
             if monotonic() >= ruled.next_look_at and not self.paused.queue(queue):
                 ruled.look()
+                found = True
+        return found
 
     @property
     def next_look_at(self) -> float:

@@ -19,8 +19,10 @@ from drain.wire import QueueReader
 
 # Time within which workers take what a list holds.
 _AHEAD_SECONDS = 0.1
-# Time over which the rate of a queue is averaged, and after which a bound that was doubled is forgotten.
+# Time over which the rate of a queue is averaged.
 _AVERAGE_SECONDS = 0.2
+# Time in which a bound that was doubled is forgotten: longer than the rounds of a leader on a machine that has other work.
+_FORGET_SECONDS = 2.0
 # Bounds of a bound: for a queue without workers, for each worker, and for a list that is found empty again and again.
 _SHORTEST = 16
 _FOR_EACH_WORKER = 2
@@ -44,6 +46,7 @@ class Depth:
         workers: Number of workers that have registered for the queue.
         doubled: Bound that was doubled because the list ran empty; 0 if it did not.
         withheld: Rows waited for room since the length was last known.
+        nap: Time from then until the next look, in seconds.
     """
 
     length: int = 0
@@ -53,6 +56,7 @@ class Depth:
     workers: int = 0
     doubled: float = 0.0
     withheld: bool = False
+    nap: float = _SOONEST_LOOK_SECONDS
 
     @property
     def bound(self) -> int:
@@ -72,11 +76,17 @@ class Depth:
         if self.known_at:
             taken = max(0, self.length + pushed - length)
             self.rate += weight * (taken / seconds - self.rate)
-        self.doubled -= weight * self.doubled
-        if self.withheld and self.length and length <= pushed:
+        self.doubled *= exp(-seconds / _FORGET_SECONDS)
+        ran_empty = self.withheld and bool(self.length or self.rate) and length <= pushed
+        if ran_empty:
             self.doubled = min(_LONGEST_DOUBLED, 2 * self.bound)
         self.length, self.known_at, self.withheld = length, now, False
         self.on_the_way = max(0, self.on_the_way - pushed)
+        # While the bound is too low, the rate is too: it says nothing about when there will be room.
+        self.nap = min(_LATEST_LOOK_SECONDS, _SOONEST_LOOK_SECONDS if pushed or ran_empty else 2 * self.nap)
+        if not self.doubled > self.bound / 2 and self.rate > 0:
+            seconds = (self.at_most - self.bound / 2) / self.rate
+            self.nap = min(_LATEST_LOOK_SECONDS, max(self.nap, seconds))
 
 
 class Depths:
@@ -123,18 +133,23 @@ class Depths:
             depth = self._of(queue)
             depth.observe(lengths.get(queue, depth.length), count, now)
 
-    def look_when_due(self) -> None:
+    def look_when_due(self) -> bool:
         """Ask Redis for the lengths of the full lists that may have room again, and for their workers.
+
+        Returns:
+            True if one of them has room.
 
         Raises:
             UnavailableError: Redis.
         """
         now = monotonic()
         due = [queue for queue, depth in self._depths.items() if self._room_expected_at(depth) <= now]
-        if due:
-            for queue, (length, workers) in self._redis.lengths(due).items():
-                self._depths[queue].workers = workers
-                self._depths[queue].observe(length, 0, now)
+        if not due:
+            return False
+        for queue, (length, workers) in self._redis.lengths(due).items():
+            self._depths[queue].workers = workers
+            self._depths[queue].observe(length, 0, now)
+        return any([self.room(queue) for queue in due])
 
     @property
     def next_look_at(self) -> float:
@@ -144,10 +159,7 @@ class Depths:
     def _room_expected_at(self, depth: Depth) -> float:
         if not depth.withheld:
             return float("inf")
-        bound = self._fixed or depth.bound
-        missing = depth.at_most - bound / 2
-        seconds = missing / depth.rate if depth.rate > 0 else _LATEST_LOOK_SECONDS
-        return depth.known_at + min(_LATEST_LOOK_SECONDS, max(_SOONEST_LOOK_SECONDS, seconds))
+        return depth.known_at + depth.nap
 
     def _of(self, queue: str) -> Depth:
         return self._depths.setdefault(queue, Depth())

@@ -149,6 +149,14 @@ class Enqueuer:
         if push := self._pusher.wait():
             self.admission.pushed(push.accepted + push.refused, push.lengths)
 
+    def look(self) -> bool:
+        """Look whether rows that wait for room may have some now, if it is time; returns True if they may.
+
+        Raises:
+            UnavailableError: Redis.
+        """
+        return self.admission.look_when_due()
+
     @property
     def next_look_at(self) -> float:
         """Time, by `monotonic()`, at which rows that wait for room may have some; infinite if none wait for room."""

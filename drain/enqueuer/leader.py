@@ -55,10 +55,12 @@ def asleep(connection: Connection) -> Iterator[bool]:
             locks.unlock(connection, locks.ASLEEP)
 
 
-def wait_for_notify(connection: Connection, seconds: float) -> None:
-    """Wait for a notification, for `seconds`, or until a signal arrives."""
+def wait_for_notify(connection: Connection, seconds: float) -> bool:
+    """Wait for a notification, for `seconds`, or until a signal arrives; returns True if one has come."""
+    notified = False
     for _ in connection.notifies(timeout=seconds, stop_after=1):
-        pass
+        notified = True
     # One scan of the table answers all notifications that came together.
     for _ in connection.notifies(timeout=0):
         pass
+    return notified

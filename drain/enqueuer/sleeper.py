@@ -43,7 +43,7 @@ class Sleeper:
             if all_will_notify:
                 # Once more: rows that were committed between the last batch and the lock have not notified.
                 if not self._enqueuer.run_once():
-                    leader.wait_for_notify(connection, self._seconds(until))
+                    self._wait(until)
                 self.begin_with_short_naps()
                 return
         # A transaction has staged and is still open, and others that commit meanwhile may not notify. The
@@ -52,8 +52,17 @@ class Sleeper:
         self._stop.wait(self._nap)
         self._nap = min(2 * self._nap, _LONGEST_NAP_SECONDS)
 
-    def _seconds(self, until: float) -> float:
-        next_scheduled = waiting.seconds_to_next_scheduled(self._enqueuer.connection)
-        until = min(until, self._enqueuer.next_look_at)
-        longest = min(self._poll_seconds, max(0.0, until - monotonic()))
-        return longest if next_scheduled is None else max(0.0, min(longest, next_scheduled))
+    def _wait(self, until: float) -> None:
+        """Wait for a notification, for a scheduled row, or until rows that wait for room may have some."""
+        enqueuer = self._enqueuer
+        next_scheduled = waiting.seconds_to_next_scheduled(enqueuer.connection)
+        longest = self._poll_seconds if next_scheduled is None else min(self._poll_seconds, next_scheduled)
+        until = min(until, monotonic() + longest)
+        while not self._stop.is_set():
+            look_at = enqueuer.next_look_at
+            seconds = max(0.0, min(until, look_at) - monotonic())
+            if leader.wait_for_notify(enqueuer.connection, seconds) or monotonic() >= until:
+                return
+            # A look that finds no room costs one exchange with Redis, and a batch would cost several with PostgreSQL.
+            if monotonic() >= look_at and enqueuer.look():
+                return
