@@ -31,6 +31,9 @@ STAGED_BY_APPLICATIONS = (
     "job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
     "max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds"
 )
+# Columns of `crons` that are given when a job is scheduled; and those of a schedule that `@job` declares.
+SCHEDULED = "name, job_name, cron, timezone, missed, job_args, job_kwargs, options, declared"
+DECLARED = "name, job_name, cron, timezone, missed, options, declared"
 _CLAIM = (
     "fencing_token, attempts, interruptions, batched, claimed_at, claimed_by, lease_expires_at, next_run_at"
 )
@@ -88,6 +91,12 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
         Grant("The rules of queues.", "SELECT", "queues, queue_pauses"),
         Grant(
+            "Schedules, and the ticks that they have had ...",
+            "SELECT, UPDATE (next_tick_at, last_tick_at, last_job_id, error)",
+            "crons",
+        ),
+        Grant("... each of which stages a job.", f"INSERT ({STAGED_BY_APPLICATIONS})", "staged_jobs"),
+        Grant(
             "Partitions of the next days, made as the owner.",
             "EXECUTE",
             "drain_make_days(integer)",
@@ -119,6 +128,12 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
         Grant("Which queues there are, so that a misspelt one is noticed.", "SELECT (queue)", "staged_jobs"),
+        Grant(
+            "Keeps the schedules of @job(cron=...) as the code says; none of an application.",
+            f"SELECT ({DECLARED}, next_tick_at), INSERT ({DECLARED}), "
+            f"UPDATE ({DECLARED}, next_tick_at, error, changed_at)",
+            "crons",
+        ),
     ),
     "inspection": (
         Grant(

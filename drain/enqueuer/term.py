@@ -80,7 +80,8 @@ class Term:
             moved += self._redelivery.run_once()
             for chore in self._chores:
                 chore.run_once()
-            self._redeliver_at = monotonic() + _REDELIVERY_SECONDS
+            earlier = (chore.seconds_to_next() for chore in self._chores)
+            self._redeliver_at = monotonic() + min([_REDELIVERY_SECONDS, *earlier])
         self._gauges.run_once(self._enqueuer, self._waits)
         return moved
 
@@ -92,6 +93,8 @@ class Term:
         for chore in self._chores:
             while chore.run_once():
                 self._health.alive()
+        # Jobs that the chores have staged, for ticks of schedules.
+        self._enqueuer.drain(keep_on=self._health.is_alive)
         return redelivered + self._enqueuer.delivered
 
     def _begin(self) -> None:
