@@ -24,8 +24,8 @@ from drain.wording import clock
 
 log = logging.getLogger(__name__)
 
-# Upper bound of the schedules, and of the jobs, of one transaction. More missed ticks than that are staged one transaction
-# after the other, with batches of the drain between them.
+# Upper bound of the schedules, and of the jobs, of one transaction. More missed ticks than that are staged in several
+# transactions, with batches of the drain between them.
 TICKS_PER_TRANSACTION = 1000
 # Age from which a tick is a missed one, for schedules that leave these out.
 MISSED_AFTER = timedelta(seconds=60)

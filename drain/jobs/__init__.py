@@ -3,6 +3,7 @@
     options    name and options of a job: queue, attempts, timeout, lease
     registry   `@job`: functions by name; a worker imports the job modules, and runs no other function
     staging    `stage` and `stage_many`: the INSERT into `staged_jobs`
+    callers    statements on the connection that an application has open
     schedules  `schedule` and `unschedule`: jobs that are staged at each tick; those that `@job` declares
     timetable  the ticks of a cron line in a time zone
 

@@ -11,23 +11,14 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-import psycopg
-from psycopg.rows import tuple_row
-
-from drain.database import postgres
 from drain.errors import StageError
+from drain.jobs import callers
+from drain.jobs.callers import Connectable
 from drain.jobs.options import LARGEST_INTEGER, RegisteredJob, name_and_options
 from drain.tables import staged
 
-if TYPE_CHECKING:
-    import sqlalchemy
-    from sqlalchemy.orm import Session, scoped_session
-
-Connectable: TypeAlias = (
-    "Session | scoped_session[Any] | sqlalchemy.Connection | psycopg.Connection[Any] | psycopg.Cursor[Any]"
-)
 Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
 
 # Upper bounds of one INSERT of stage_many, in rows and characters: few round trips, and no JSON array that is larger
@@ -85,7 +76,7 @@ def stage(
     """
     columns = _columns(job, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context)
     columns["job_args"], columns["job_kwargs"] = _arguments(args, kwargs or {})
-    (job_id,) = _execute(connection, staged.insert_statement, columns)
+    (job_id,) = callers.insert(connection, staged.insert_statement, columns)
     return job_id
 
 
@@ -132,7 +123,7 @@ def stage_many(
 
     def send() -> None:
         parameters = {**columns, "arguments": f"[{','.join(waiting)}]"}
-        ids.extend(_execute(connection, staged.insert_many_statement, parameters))
+        ids.extend(callers.insert(connection, staged.insert_many_statement, parameters))
         waiting.clear()
 
     size = 0
@@ -148,6 +139,19 @@ def stage_many(
     if waiting:
         send()
     return ids
+
+
+def row(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any] | None, **options: Any) -> dict[str, Any]:
+    """Check a job with options of `stage`, as `stage` does; returns the columns of its row that have a value.
+
+    Raises:
+        StageError: As for `stage`.
+    """
+    given = dict.fromkeys(("queue", "priority", "run_at", "expires_at", "tag"))
+    given |= dict.fromkeys(("max_attempts", "timeout_seconds", "context"))
+    columns = _columns(job, **given | options)
+    columns["job_args"], columns["job_kwargs"] = _arguments(args, kwargs or {})
+    return columns
 
 
 def _columns(
@@ -249,48 +253,3 @@ def _json(part: str, value: Any) -> str:
             f"the {part} cannot be written as JSON ({error}); "
             "pass numbers, texts, lists and objects, and ids rather than what they stand for"
         ) from None
-
-
-def _execute(
-    connection: Connectable,
-    build: Callable[[Sequence[str], Callable[[str], str]], str],
-    parameters: Mapping[str, Any],
-) -> list[int]:
-    """Run the statement in the open transaction, in the parameter style of the driver."""
-    columns = [name for name in parameters if name != "arguments"]
-    if isinstance(connection, psycopg.Cursor):
-        # Staging opens its own cursor: the caller's may have rows that are not fetched yet.
-        connection = connection.connection
-    if isinstance(connection, psycopg.Connection):
-        return _execute_with_psycopg(connection, build(columns, "%({})s".format), parameters)
-    return _execute_with_sqlalchemy(connection, build(columns, ":{}".format), parameters)
-
-
-def _execute_with_sqlalchemy(connection: Any, statement: str, parameters: Mapping[str, Any]) -> list[int]:
-    # Imported here: most of our processes never stage, and SQLAlchemy takes longer to import than all else.
-    import sqlalchemy
-    from sqlalchemy.orm import Session, scoped_session
-
-    if isinstance(connection, Session | scoped_session):
-        connection = connection.connection()
-    if not isinstance(connection, sqlalchemy.Connection):
-        raise StageError(
-            f"cannot stage on a {_kind(connection)}; pass a SQLAlchemy Session or Connection, "
-            "or a psycopg connection or cursor"
-        )
-    return list(connection.execute(sqlalchemy.text(statement), parameters).scalars())
-
-
-def _execute_with_psycopg(
-    connection: psycopg.Connection[Any], statement: str, parameters: Mapping[str, Any]
-) -> list[int]:
-    # Psycopg prepares a statement that it has executed five times, and behind a pooler the next transaction may be in
-    # another session, which lacks it. Both statements end in "RETURNING id": the process id of the server, added to
-    # that, shows whether there is a pooler, and costs nothing.
-    prepare = False if postgres.is_pooled(connection) else None
-    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)
-        rows = cursor.fetchall()
-    for _, pid in rows[:1]:
-        postgres.detect_pooler(connection, pid)
-    return [job_id for job_id, _ in rows]

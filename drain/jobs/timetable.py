@@ -1,9 +1,11 @@
 """Ticks of a schedule: a cron line, read in a time zone.
 
-The line has the five fields of crontab(5). Daylight saving time is treated as by Debian's cron. A line with fixed hours and
-minutes ticks once a day at each of its times: a time that the clock skips ticks right after the change, and a time that
-the clock shows twice ticks at the first of the two. A line whose minutes or hours begin with `*` follows real time: it
-does not tick in an hour that is skipped, and ticks in both of two equal hours.
+The line has the five fields of crontab(5). The change of daylight saving time is treated as by Debian's cron:
+
+- A line with fixed hours and minutes ticks once a day at each of its times. A time that the clock skips ticks right
+  after the change, and of a time that the clock shows twice the first one ticks.
+- A line whose minutes or hours begin with `*` follows real time: it does not tick in an hour that is skipped, and ticks
+  in both of two equal hours.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from drain.visible import visible
 
 # Rules for ticks that passed while there was no leader.
 MISSED = ("last", "all", "none")
+# Upper bound of the characters of a schedule's name: with `cron:` before it, it is a tag.
+LONGEST_NAME = 250
 # Upper bound of the characters of a line and of a zone, as in the schema.
 _LONGEST = 255
 _FIELDS = 5
@@ -45,7 +49,9 @@ class Timetable:
         self._zone = _zone(timezone)
         if cron.startswith("@"):
             raise TimetableError(f"{_shown(cron)} is a nickname: write the five fields, such as '0 0 * * *'")
-        if len(fields := cron.split()) != _FIELDS or len(cron) > _LONGEST:
+        if len(cron) > _LONGEST:
+            raise TimetableError(f"a cron line has at most {_LONGEST} characters, not {len(cron):,}")
+        if len(fields := cron.split()) != _FIELDS:
             raise TimetableError(
                 f"{_shown(cron)} has {len(fields)} fields, and a cron line has five: "
                 "minute, hour, day of the month, month, day of the week"
@@ -108,6 +114,19 @@ def timetable(cron: str, timezone: str) -> Timetable:
         TimetableError: As for `Timetable`.
     """
     return Timetable(cron, timezone)
+
+
+def check_schedule(cron: str, timezone: str, missed: str) -> None:
+    """Check a cron line, its time zone, and its rule for ticks that passed while there was no leader.
+
+    Raises:
+        TimetableError: One of the three cannot be used.
+    """
+    if not isinstance(cron, str) or not isinstance(timezone, str):
+        raise TimetableError(f"cron and timezone must be texts, not {cron!r} and {timezone!r}")
+    if missed not in MISSED:
+        raise TimetableError(f"missed must be 'last', 'all' or 'none', not {missed!r}")
+    Timetable(cron, timezone)
 
 
 def _zone(name: str) -> tzinfo:

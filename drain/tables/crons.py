@@ -1,12 +1,12 @@
 """Schedules: written by applications, workers and people; the leader stages a job at each tick, and moves them on.
 
-A tick's job and the schedule's next tick are written in one transaction, so each tick has one job, whichever leader dies.
+The job of a tick and the next tick of its schedule are written in one transaction, so that each tick has one job.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -34,24 +34,14 @@ def _differs(columns: Iterable[str], other: str) -> str:
     return f"({ours}) IS DISTINCT FROM ({others})"
 
 
-def put_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
-    """Build the statement that schedules under a name, in place of what the name stood for; it may stay paused.
-
-    Args:
-        columns: `name`, and the columns of a schedule; constants of ours, never an application's input.
-        placeholder: Spells the placeholder of a column in the parameter style of the driver.
-    """
-    values = ", ".join(f"CAST({placeholder(column)} AS {_GIVEN.get(column, 'text')})" for column in columns)
-    return (
-        f"INSERT INTO crons ({', '.join(columns)}) VALUES ({values}) ON CONFLICT (name) "
-        f"DO UPDATE SET {_replace(_GIVEN)} WHERE {_differs(_GIVEN, 'excluded')} RETURNING name"
-    )
-
-
-def take_away_statement(_columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
-    """Build the statement that deletes the schedule of a name; `placeholder` as for `put_statement`."""
-    return f"DELETE FROM crons WHERE name = CAST({placeholder('name')} AS text) RETURNING name"
-
+# Statement of an application that schedules under a name, in place of what the name stood for; a pause stays.
+PUT = f"""
+INSERT INTO crons (name, {", ".join(_GIVEN)})
+VALUES (%(name)s, {", ".join(f"CAST(%({column})s AS {kind})" for column, kind in _GIVEN.items())})
+ON CONFLICT (name) DO UPDATE SET {_replace(_GIVEN)} WHERE {_differs(_GIVEN, "excluded")}
+RETURNING name
+"""
+TAKE_AWAY = "DELETE FROM crons WHERE name = CAST(%(name)s AS text) RETURNING name"
 
 # A schedule that is as declared is not touched, so that processes which start together do not wait for each other. An
 # application's own schedule is left to the application.
@@ -124,7 +114,9 @@ def read_due(connection: Connection, limit: int, names: Sequence[str] | None = N
         names: Only these; None for all.
     """
     parameters = {"limit": limit, "names": None if names is None else list(names)}
-    return [DueSchedule._make(map(_in_utc, row)) for row in connection.execute(_READ_DUE, parameters, binary=True)]
+    return [
+        DueSchedule._make(map(_in_utc, row)) for row in connection.execute(_READ_DUE, parameters, binary=True)
+    ]
 
 
 def _in_utc(value: Any) -> Any:

@@ -4,6 +4,7 @@
     progress        progress on standard error of a command that takes long
     values          values of fields as text
     job_table       a line for each job
+    cron_table      a line for each schedule
     job_details     all fields of one job, and its former lives
     status_report   the whole system at a glance
     audit_report    the result of an audit
