@@ -22,12 +22,12 @@ from drain.terminal.values import json_default
 from drain.visible import visible
 from drain.wording import count
 
-NAMES = click.argument("names", metavar="NAME...", nargs=-1, required=True)
+NAMES = click.argument("names", metavar="NAME [NAME]...", nargs=-1, required=True)
 
 
-@click.group()
+@click.group(short_help="List, pause or run schedules: jobs at fixed times.")
 def cron() -> None:
-    """List, pause or run schedules: jobs that are staged at times of a clock.
+    """List, pause or run schedules: jobs that are staged at fixed times.
 
     A schedule comes from @job(cron=...), which `drain work` writes to the database, or from drain.schedule(). The
     leader stages one job at each tick.

@@ -157,7 +157,7 @@ WHERE crons.name = moved.name
 
 
 class Ticks(NamedTuple):
-    """What becomes of a schedule: a job is staged for each of these ticks, and the next one is moved on."""
+    """Ticks of a schedule for each of which a job is staged, and the tick that comes next."""
 
     name: str
     ticks: Sequence[datetime]

@@ -3,6 +3,7 @@
     commandline     the group of commands, options that they share, errors as one line, exit codes
     progress        progress on standard error of a command that takes long
     values          values of fields as text
+    fitted_table    a table that fits the width of the terminal
     job_table       a line for each job
     cron_table      a line for each schedule
     job_details     all fields of one job, and its former lives

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from drain.terminal.fitted_table import Column, fitted_table
 from drain.visible import visible
 from drain.wording import relative
-
-# Fewest characters of a name that stay where there is no room.
-_LEAST = 12
 
 
 def with_next_tick(schedule: dict[str, Any]) -> dict[str, Any]:
@@ -39,15 +36,7 @@ def show_schedules(schedules: Sequence[dict[str, Any]], now: datetime) -> None:
         now: Time by the database's clock.
     """
     console = Console(highlight=False, markup=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True, header_style="bold")
-    for title in ("name", "cron", "zone", "job"):
-        table.add_column(title, no_wrap=True, overflow="ellipsis", min_width=min(_LEAST, len(title)))
-    for title in ("next tick", "last tick"):
-        table.add_column(title, no_wrap=True, min_width=max(len(title), *_lengths(schedules, title, now)))
-    for schedule in schedules:
-        given = (schedule[column] for column in ("name", "cron", "timezone", "job_name"))
-        table.add_row(*(Text(visible(text)) for text in given), _next(schedule, now), _last(schedule, now))
-    console.print(table)
+    console.print(fitted_table(_COLUMNS, schedules, now, console.width))
     for schedule in schedules:
         if schedule["error"]:
             _show_note(console, f"{schedule['name']} has no ticks: {schedule['error']}")
@@ -55,11 +44,6 @@ def show_schedules(schedules: Sequence[dict[str, Any]], now: datetime) -> None:
             _show_note(
                 console, f"{schedule['name']} is not declared any more; `drain cron remove` deletes it"
             )
-
-
-def _lengths(schedules: Sequence[dict[str, Any]], title: str, now: datetime) -> list[int]:
-    cell = _next if title == "next tick" else _last
-    return [cell(schedule, now).cell_len for schedule in schedules]
 
 
 def _next(schedule: dict[str, Any], now: datetime) -> Text:
@@ -75,5 +59,19 @@ def _last(schedule: dict[str, Any], now: datetime) -> Text:
     return Text("" if at is None else relative(at, now))
 
 
+def _field(name: str) -> Callable[[dict[str, Any], datetime], str]:
+    return lambda schedule, _now: visible(schedule[name])
+
+
+_COLUMNS = (
+    Column("name", _field("name"), "end", share=1.5),
+    Column("cron", _field("cron"), "end"),
+    Column("zone", _field("timezone"), "end", least=8),
+    Column("job", _field("job_name"), "start", share=1.2),
+    Column("next tick", _next),
+    Column("last tick", _last),
+)
+
+
 def _show_note(console: Console, text: str) -> None:
-    console.print(Text(visible(text), style="yellow"), soft_wrap=True)
+    console.print(Text(visible(text), style="yellow"))

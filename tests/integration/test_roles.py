@@ -56,6 +56,7 @@ TABLES = (
     "stale_finishes",
     "drain_state",
     "bulk_runs",
+    "crons",
 )
 MAY_NOT = {
     "application": [
@@ -83,7 +84,10 @@ MAY_NOT = {
         "INSERT INTO inflight_jobs (id, job_name) VALUES (1, 'm.f')",
     ],
     "enqueuer": [
-        "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
+        "INSERT INTO staged_jobs (job_name, history) VALUES ('m.f', '[]')",
+        "INSERT INTO crons (name, job_name, cron) VALUES ('n', 'm.f', '* * * * *')",
+        "UPDATE crons SET job_name = 'm.g'",
+        "DELETE FROM crons",
         "UPDATE staged_jobs SET job_args = '[1]'",
         "UPDATE staged_jobs SET fencing_token = 0",
         "UPDATE inflight_jobs SET fencing_token = 0",
@@ -102,6 +106,10 @@ MAY_NOT = {
         "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
         "SELECT job_args FROM staged_jobs",
         "DELETE FROM staged_jobs",
+        "INSERT INTO crons (name, job_name, cron, job_args) VALUES ('n', 'm.f', '* * * * *', '[1]')",
+        "UPDATE crons SET job_args = '[1]'",
+        "SELECT job_args FROM crons",
+        "DELETE FROM crons",
         "INSERT INTO inflight_jobs SELECT * FROM inflight_jobs",
         "UPDATE inflight_jobs SET job_args = '[1]'",
         "UPDATE inflight_jobs SET delivery = 1",

@@ -17,14 +17,13 @@ from sqlalchemy.orm import Session
 import drain
 from drain.__main__ import main
 from drain.audit import audit
-from drain.audit import ticks as audit_of_ticks
 from drain.commands.work import _declare
 from drain.config import Settings
 from drain.database import postgres
 from drain.enqueuer.ticker import Ticker
 from drain.errors import StageError
 from drain.jobs import registry, schedules
-from drain.tables import crons
+from drain.tables import crons, queries
 from tests.helpers import PATIENCE_SECONDS, ROOT, drain_command, environment, query
 
 DAILY = "0 3 * * *"
@@ -367,9 +366,9 @@ def test_the_audit_finds_ticks_that_a_leader_leaves_out(
     put(database_url, "soon", next_tick_at=datetime.now(UTC))
     put(database_url, "wrong", error="no such zone")
     with closing(postgres.connect(database_url, "tests")) as connection:
-        monkeypatch.setattr(audit_of_ticks.queries, "leader", lambda _: None)
+        monkeypatch.setattr(queries, "leader", lambda _: None)
         without = audit(connection, patience_seconds=0)
-        monkeypatch.setattr(audit_of_ticks.queries, "leader", lambda _: {"name": "host", "since": "then"})
+        monkeypatch.setattr(queries, "leader", lambda _: {"name": "host", "since": "then"})
         report = audit(connection, patience_seconds=0)
         crons.remove(connection, ["late", "wrong"])
         assert audit(connection, patience_seconds=0).ok
