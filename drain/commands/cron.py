@@ -45,7 +45,8 @@ def cron() -> None:
 def list_schedules(settings: Settings, *, as_json: bool) -> None:
     """List all schedules, in the order of their names, with their next and last ticks.
 
-    With --jobs, schedules are marked that an earlier version of the code has declared and this one does not.
+    From a width of 120 columns on there are jobs too. With --jobs, schedules are marked that an earlier version of the
+    code has declared and this one does not.
 
     \b
     drain cron list

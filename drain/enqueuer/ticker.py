@@ -10,6 +10,7 @@ from math import inf
 from time import monotonic
 
 import psycopg
+from psycopg import errors
 
 from drain import metrics
 from drain.database import postgres
@@ -39,6 +40,8 @@ class Ticker(Chore):
     """
 
     pause_seconds = 0.0
+    # A migration, or whoever locks a whole table.
+    in_use = (errors.LockNotAvailable, errors.QueryCanceled, errors.DeadlockDetected)
     refused_text = "no jobs are staged for the ticks of schedules"
     refused_event = "ticks_refused"
 

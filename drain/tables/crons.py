@@ -87,7 +87,7 @@ class DueSchedule(NamedTuple):
 
 
 _SECONDS_TO_NEXT_TICK = """
-SELECT extract(epoch FROM coalesce(next_tick_at, '-infinity') - clock_timestamp())::float8
+SELECT coalesce(extract(epoch FROM next_tick_at - clock_timestamp())::float8, 0)
 FROM crons WHERE NOT paused AND error IS NULL ORDER BY next_tick_at NULLS FIRST LIMIT 1
 """
 # A schedule that another transaction is changing is passed over until that has ended.
@@ -202,14 +202,18 @@ def stage_now(connection: Connection, name: str) -> int | None:
     return None if row is None else row[0]
 
 
+# Condition of schedules that no other transaction is changing: the leader waits for none.
+_UNLOCKED = "WHERE name IN (SELECT name FROM crons WHERE {} FOR UPDATE SKIP LOCKED)"
+
+
 def refuse(connection: Connection, name: str, error: str) -> None:
     """Note why no job of the schedule can be staged; it has no tick until it is changed, or another leader tries."""
-    connection.execute("UPDATE crons SET error = %s WHERE name = %s", (error, name))
+    connection.execute(f"UPDATE crons SET error = %s {_UNLOCKED.format('name = %s')}", (error, name))
 
 
 def try_again(connection: Connection) -> None:
     """Let schedules that were refused have ticks again: another leader may know a time zone, or have more rights."""
-    connection.execute("UPDATE crons SET error = NULL WHERE error IS NOT NULL")
+    connection.execute(f"UPDATE crons SET error = NULL {_UNLOCKED.format('error IS NOT NULL')}")
 
 
 def pause(connection: Connection, names: Sequence[str]) -> list[str]:

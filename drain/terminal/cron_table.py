@@ -36,7 +36,8 @@ def show_schedules(schedules: Sequence[dict[str, Any]], now: datetime) -> None:
         now: Time by the database's clock.
     """
     console = Console(highlight=False, markup=False)
-    console.print(fitted_table(_COLUMNS, schedules, now, console.width))
+    columns = [column for column in _COLUMNS if column.title != "job" or console.width >= _WIDE]
+    console.print(fitted_table(columns, schedules, now, console.width))
     for schedule in schedules:
         if schedule["error"]:
             _show_note(console, f"{schedule['name']} has no ticks: {schedule['error']}")
@@ -63,11 +64,13 @@ def _field(name: str) -> Callable[[dict[str, Any], datetime], str]:
     return lambda schedule, _now: visible(schedule[name])
 
 
+# Width from which there are jobs; most schedules have the name of their job.
+_WIDE = 120
 _COLUMNS = (
-    Column("name", _field("name"), "end", share=1.5),
+    Column("name", _field("name"), "end", share=3),
     Column("cron", _field("cron"), "end"),
     Column("zone", _field("timezone"), "end", least=8),
-    Column("job", _field("job_name"), "start", share=1.2),
+    Column("job", _field("job_name"), "start", share=2),
     Column("next tick", _next),
     Column("last tick", _last),
 )

@@ -341,7 +341,7 @@ def test_the_list_has_ticks_pauses_errors_and_what_is_gone(database_url: str, sh
     result = call(database_url, "list", "--jobs", "cron_shop")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert lines[0].split() == ["name", "cron", "zone", "job", "next", "tick", "last", "tick"]
+    assert lines[0].split() == ["name", "cron", "zone", "next", "tick", "last", "tick"]
     assert any("in 2h" in line and "22h ago" in line for line in lines)
     assert "wrong has no ticks: there is no time zone 'Mars/Base'" in lines
     assert "gone is not declared any more; `drain cron remove` deletes it" in lines
