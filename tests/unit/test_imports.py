@@ -68,5 +68,10 @@ def test_the_names_of_the_workers_are_the_drains_too() -> None:
 
 
 def test_cron_lines_are_read_by_those_alone_who_have_some() -> None:
-    for statement in ("import drain", "import drain.__main__", "import drain.enqueuer.daemon", "import workers.entry"):
+    for statement in (
+        "import drain",
+        "import drain.__main__",
+        "import drain.enqueuer.daemon",
+        "import workers.entry",
+    ):
         assert not {"cronsim", "zoneinfo"} & imported_by(statement)
