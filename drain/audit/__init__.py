@@ -78,7 +78,10 @@ def audit(
         psycopg.Error: The database failed. If Redis does not answer, its checks are not made: see `Report.unchecked`.
     """
     counts, breaches = tables.check(connection, progress)
-    live_checks: list[LiveCheck] = [OverdueCheck(connection, overdue_seconds), TicksCheck(connection)]
+    live_checks: list[LiveCheck] = [
+        OverdueCheck(connection, overdue_seconds),
+        TicksCheck(connection, overdue_seconds),
+    ]
     if redis is not None:
         live_checks += [ListsCheck(connection, redis), AttendedCheck(connection, redis, unattended_seconds)]
     progress("looking for what is overdue or missing")

@@ -362,14 +362,16 @@ def test_a_list_of_nothing_says_so(database_url: str) -> None:
 def test_the_audit_finds_ticks_that_a_leader_leaves_out(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(database_url, "late", next_tick_at=datetime.now(UTC) - timedelta(minutes=1))
+    put(database_url, "late", next_tick_at=datetime.now(UTC) - timedelta(seconds=40))
     put(database_url, "soon", next_tick_at=datetime.now(UTC))
     put(database_url, "wrong", error="no such zone")
     with closing(postgres.connect(database_url, "tests")) as connection:
         monkeypatch.setattr(queries, "leader", lambda _: None)
         without = audit(connection, patience_seconds=0)
-        monkeypatch.setattr(queries, "leader", lambda _: {"name": "host", "since": "then"})
-        report = audit(connection, patience_seconds=0)
+        led = {"name": "host", "since": (datetime.now(UTC) - timedelta(seconds=40)).isoformat()}
+        monkeypatch.setattr(queries, "leader", lambda _: led)
+        assert len(audit(connection, patience_seconds=0).breaches) == 1
+        report = audit(connection, patience_seconds=0, overdue_seconds=30)
         crons.remove(connection, ["late", "wrong"])
         assert audit(connection, patience_seconds=0).ok
 
