@@ -110,10 +110,11 @@ class Ticker(Chore):
             due += crons.read_due(self._connection, TICKS_PER_TRANSACTION, names)
             if not (moved := _moves(due)):
                 return 0
-            staged = crons.stage(self._connection, moved)
+            ids = crons.stage(self._connection, moved)
             failpoint(FailurePoint.TICKED)
+            crons.move_on(self._connection, moved, ids)
         failpoint(FailurePoint.TICKS_COMMITTED)
-        metrics.CRON_TICKS.inc(staged)
+        metrics.CRON_TICKS.inc(sum(len(each.ticks) for each in moved))
         return len(moved)
 
 

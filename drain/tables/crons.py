@@ -164,26 +164,29 @@ class Ticks(NamedTuple):
     next: datetime
 
 
-def stage(connection: Connection, schedules: Sequence[Ticks]) -> int:
-    """Stage a job for each tick, under its time, and move the schedules on; returns the number of jobs.
+def stage(connection: Connection, schedules: Sequence[Ticks]) -> dict[str, int]:
+    """Stage a job for each tick, under its time; returns the id of the last job of each schedule, by its name.
 
     Args:
-        connection: The leader's, in the transaction of `read_due`.
-        schedules: Each of those that `read_due` has returned.
+        connection: The leader's, in the transaction of `read_due`. `move_on` is to follow in it.
+        schedules: Some of those that `read_due` has returned.
 
     Raises:
         psycopg.DataError, psycopg.IntegrityError: A schedule's job cannot be staged as it is.
     """
     pairs = [(each.name, tick) for each in schedules for tick in each.ticks]
-    ids: dict[str, int] = {}
-    if pairs:
-        ids = {tag: job_id for job_id, tag in connection.execute(_STAGE, _columns(pairs))}
+    if not pairs:
+        return {}
+    return {tag.removeprefix("cron:"): job_id for job_id, tag in connection.execute(_STAGE, _columns(pairs))}
+
+
+def move_on(connection: Connection, schedules: Sequence[Ticks], ids: Mapping[str, int]) -> None:
+    """Move schedules on to their next ticks; `ids` as `stage` has returned them, in the same transaction."""
     rows = [
-        (each.name, each.next, each.ticks[-1] if each.ticks else None, ids.get(f"cron:{each.name}"))
+        (each.name, each.next, each.ticks[-1] if each.ticks else None, ids.get(each.name))
         for each in schedules
     ]
     connection.execute(_MOVE_ON, _columns(rows))
-    return len(pairs)
 
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
