@@ -549,32 +549,50 @@ CREATE UNIQUE INDEX IF NOT EXISTS queue_pauses_once
     ON queue_pauses (coalesce(queue, ''), coalesce(job_name, ''), coalesce(key, ''), (until IS NULL));
 
 
--- crons: jobs that are staged at each tick of a schedule. The leader stages and moves the tick on in one transaction.
+-- crons: schedules. At each tick of a schedule the leader stages its job, and moves the schedule on, in one transaction.
+-- Plain SQL can schedule too; after a change of the line or the zone, set next_tick_at to NULL:
+--
+--     INSERT INTO crons (name, job_name, cron) VALUES ('nightly report', 'shop.jobs.report', '0 3 * * *');
 CREATE TABLE IF NOT EXISTS crons (
     name         text        PRIMARY KEY,
     job_name     text        NOT NULL,
     -- Five fields, as in crontab(5), read in this time zone.
     cron         text        NOT NULL,
     timezone     text        NOT NULL DEFAULT 'UTC',
-    -- Ticks that passed while nobody led: 'last' of them is staged, 'all', or 'none'.
+    -- Ticks that passed while there was no leader: 'last' of them is staged, 'all', or 'none'.
     missed       text        NOT NULL DEFAULT 'last',
     job_args     jsonb       NOT NULL DEFAULT '[]',
     job_kwargs   jsonb       NOT NULL DEFAULT '{}',
     -- Options of the staged rows, by the names of their columns.
     options      jsonb       NOT NULL DEFAULT '{}',
+    -- True: @job(cron=...) declares it, and `drain work` keeps it as the code says. False: an application's own.
+    declared     boolean     NOT NULL DEFAULT false,
     paused       boolean     NOT NULL DEFAULT false,
-    next_tick_at timestamptz NOT NULL,
+    -- Reason for which the leader cannot stage its job. Each new leader tries again.
+    error        text,
+    -- NULL: the leader computes it, as the first tick after changed_at.
+    next_tick_at timestamptz,
     last_tick_at timestamptz,
     last_job_id  bigint,
     changed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
 
-    CONSTRAINT name_must_be_a_word_of_up_to_255_characters CHECK (name ~ '^[^[:cntrl:]]{1,255}$'),
+    -- The tag of the jobs is 'cron:' and the name.
+    CONSTRAINT name_must_be_a_word_of_up_to_250_characters CHECK (name ~ '^[^[:cntrl:]]{1,250}$'),
+    CONSTRAINT job_name_must_be_a_name_of_up_to_255_characters
+        CHECK (job_name = btrim(job_name) AND char_length(job_name) BETWEEN 1 AND 255),
+    CONSTRAINT cron_must_not_exceed_255_characters CHECK (char_length(cron) <= 255),
+    CONSTRAINT timezone_must_not_exceed_255_characters CHECK (char_length(timezone) <= 255),
     CONSTRAINT missed_must_be_last_all_or_none CHECK (missed IN ('last', 'all', 'none')),
     CONSTRAINT job_args_must_be_a_json_array CHECK (jsonb_typeof(job_args) = 'array'),
     CONSTRAINT job_kwargs_must_be_a_json_object CHECK (jsonb_typeof(job_kwargs) = 'object'),
-    CONSTRAINT options_must_be_a_json_object CHECK (jsonb_typeof(options) = 'object')
+    CONSTRAINT job_arguments_must_not_exceed_1_mebibyte
+        CHECK (octet_length(job_args::text) + octet_length(job_kwargs::text) <= 1048576),
+    CONSTRAINT options_must_be_a_json_object CHECK (jsonb_typeof(options) = 'object'),
+    CONSTRAINT times_must_lie_between_the_years_1_and_9999
+        CHECK (least(next_tick_at, last_tick_at, changed_at) > '0001-01-02 00:00:00+00'
+            AND greatest(next_tick_at, last_tick_at, changed_at) < '9999-12-30 00:00:00+00')
 );
-CREATE INDEX IF NOT EXISTS crons_next_tick ON crons (next_tick_at) WHERE NOT paused;
+CREATE INDEX IF NOT EXISTS crons_next_tick ON crons (next_tick_at NULLS FIRST) WHERE NOT paused AND error IS NULL;
 
 
 -- idempotency_keys: jobs that were staged with an idempotency key: staged again with the same key, it is the same job.

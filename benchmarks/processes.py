@@ -18,20 +18,24 @@ if TYPE_CHECKING:
 @contextmanager
 def command(services: Services, *words: str, jobs: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """Run `drain …` while the block runs, then end it by SIGTERM."""
-    environment = os.environ | {
+    program = [sys.executable, "-c", "from drain.__main__ import main; main()", *words]
+    process = subprocess.Popen(program, env=environment(services, jobs), stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def environment(services: Services, jobs: str = "") -> dict[str, str]:
+    """Environment of a command on these servers."""
+    return os.environ | {
         "DRAIN_DATABASE_URL": services.database_url,
         "DRAIN_REDIS_URL": services.redis_url,
         "DRAIN_NAMESPACE": "bench",
         "DRAIN_JOBS": jobs,
         "PYTHONPATH": str(Path(__file__).parents[1]),
     }
-    program = [sys.executable, "-c", "from drain.__main__ import main; main()", *words]
-    process = subprocess.Popen(program, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -6,8 +6,9 @@
         session.add(order)
         stage(session, "shop.jobs.send_receipt", [order.id])
 
-All that an application needs is imported from here: `job`, `stage` and `stage_many`; in a running job `current_job` and
-`transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`, for the rules of queues; and the errors.
+All that an application needs is imported from here: `job`, `stage` and `stage_many`; `schedule` and `unschedule`; in a
+running job `current_job` and `transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`, for the
+rules of queues; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -57,6 +58,7 @@ from typing import TYPE_CHECKING, Any
 
 from drain.errors import DrainError, StageError
 from drain.jobs.registry import job
+from drain.jobs.schedules import schedule, unschedule
 from drain.jobs.staging import stage, stage_many
 
 if TYPE_CHECKING:
@@ -90,9 +92,11 @@ __all__ = [
     "job",
     "psycopg_transaction",
     "queues",
+    "schedule",
     "stage",
     "stage_many",
     "transaction",
+    "unschedule",
 ]
 
 # Type checkers see the imports above: each name has its own type, and an unknown one is an error.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from drain.commands.audit import audit_jobs
+from drain.commands.cron import cron
 from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
 from drain.commands.dev import dev
@@ -23,7 +24,7 @@ _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
     "Look around": ("status", "list", "show", "audit"),
-    "Operate": ("dead", "queue", "roles", "prune"),
+    "Operate": ("queue", "cron", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
 
@@ -47,6 +48,7 @@ for command in (
     list_jobs,
     show,
     audit_jobs,
+    cron,
     dead,
     queue,
     prune,

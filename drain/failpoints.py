@@ -15,6 +15,8 @@ class FailurePoint(StrEnum):
 
     LEADING = "the lock of the leader is held, deliveries that were never pushed not pushed yet"
     RECOVERED = "unclaimed deliveries pushed again, Redis not marked as fed by this database"
+    TICKED = "jobs of ticks staged, their schedules not moved on"
+    TICKS_COMMITTED = "jobs of ticks committed, not read by the drain"
     MATURED = "scheduled rows made ready, their transaction not committed"
     READ = "staged rows read, not moved"
     MOVED = "staged rows moved to inflight_jobs, the move not committed"

@@ -23,6 +23,7 @@ FAILING = Gauge(
 STALE = Counter("drain_stale_finishes", "Outcomes that were refused because their fencing token was stale.")
 FAILURES = Counter("drain_failures", "Rounds that failed, by the store that failed.", ["store"])
 TRUNCATED = Counter("drain_truncated_partitions", "Partitions of staged_jobs that were truncated.")
+CRON_TICKS = Counter("drain_cron_ticks", "Jobs staged for ticks of schedules.")
 DROPPED_DAYS = Counter("drain_dropped_days", "Days of finished_jobs dropped by --keep-days.")
 BATCH_SIZE = Histogram("drain_batch_jobs", "Rows in one batch.", buckets=_BATCH_SIZES)
 MOVE_SECONDS = Histogram("drain_move_seconds", "Duration of one batch's transaction.", buckets=_DURATIONS)

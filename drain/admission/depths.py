@@ -1,10 +1,11 @@
 """Depths of the lists in Redis: each holds what its workers take within a moment, and the rest stays staged.
 
-What a list holds need not be asked while it cannot be full: its length after the latest push, and what was moved since,
-is an upper bound. The length comes with the answer to each push; Redis is asked only when a list seems to be full.
+What a list holds need not be asked while it cannot be full: its length after the latest push, and what was moved
+since, is an upper bound. The length comes with the answer to each push; Redis is asked only when a list seems to be
+full.
 
-The bound follows the workers. Without a bound that is fixed it is what they have taken in a tenth of a second lately, at
-least two jobs for each worker. A list that has run empty although rows waited for it was too short, and its bound is
+The bound follows the workers. Without a bound that is fixed it is what they have taken in a tenth of a second lately,
+at least two jobs for each worker. A list that has run empty although rows waited for it was too short, and its bound is
 doubled.
 """
 
@@ -21,7 +22,7 @@ from drain.wire import QueueReader
 _AHEAD_SECONDS = 0.1
 # Time over which the rate of a queue is averaged.
 _AVERAGE_SECONDS = 0.2
-# Time in which a bound that was doubled is forgotten: longer than the rounds of a leader on a machine that has other work.
+# Time in which a bound that was doubled is forgotten: longer than a round of a leader on a busy machine.
 _FORGET_SECONDS = 2.0
 # Bounds of a bound: for a queue without workers, for each worker, and for a list that is found empty again and again.
 _SHORTEST = 16
@@ -149,7 +150,7 @@ class Depths:
         for queue, (length, workers) in self._redis.lengths(due).items():
             self._depths[queue].workers = workers
             self._depths[queue].observe(length, 0, now)
-        return any([self.room(queue) for queue in due])
+        return max(map(self.room, due)) > 0
 
     @property
     def next_look_at(self) -> float:

@@ -2,8 +2,9 @@
 
     tables    one snapshot: each id in exactly one table, no finish without a claim, no token gone backwards
     rules     conditions that no row of a table may meet, for `tables`
-    recheck   repeated looks, since jobs under way may seem wrong at one look; for the three that follow
+    recheck   repeated looks, since jobs under way may seem wrong at one look; for the four that follow
     overdue   rows that should have been drained or delivered again long ago
+    ticks     schedules whose tick should have been staged
     lists     delivered jobs compared with the lists in Redis
     orphans   entries of a list that belong to no job or no delivery, for `lists`
     attended  queues with jobs and without a worker
@@ -23,6 +24,7 @@ from drain.audit.lists import ListsCheck
 from drain.audit.overdue import OverdueCheck
 from drain.audit.recheck import LiveCheck, look_until_clear
 from drain.audit.report import CHECKS, Breach, Report
+from drain.audit.ticks import TicksCheck
 from drain.database.postgres import Connection
 from drain.wire import Producer
 
@@ -76,7 +78,10 @@ def audit(
         psycopg.Error: The database failed. If Redis does not answer, its checks are not made: see `Report.unchecked`.
     """
     counts, breaches = tables.check(connection, progress)
-    live_checks: list[LiveCheck] = [OverdueCheck(connection, overdue_seconds)]
+    live_checks: list[LiveCheck] = [
+        OverdueCheck(connection, overdue_seconds),
+        TicksCheck(connection, overdue_seconds),
+    ]
     if redis is not None:
         live_checks += [ListsCheck(connection, redis), AttendedCheck(connection, redis, unattended_seconds)]
     progress("looking for what is overdue or missing")

@@ -28,6 +28,7 @@ CHECKS: Mapping[str, Check] = {
         "delivery numbers are shared, or were never handed out",
     ),
     "overdue": Check("nothing is overdue", "jobs are overdue"),
+    "ticks": Check("every schedule has had its ticks", "ticks of schedules are missing"),
     "redis": Check("the Redis lists and inflight_jobs agree", "the Redis lists and inflight_jobs disagree"),
     "attended": Check("each queue with jobs has a worker", "queues with jobs have no worker"),
 }
@@ -108,6 +109,6 @@ def samples(ids: Iterable[int]) -> tuple[int, ...]:
 
 
 def queue_names(queues: Collection[str]) -> str:
-    """Name some of the queues, and say how many more there are."""
+    """Name some of the queues or schedules, and say how many more there are."""
     more = f" and {len(queues) - _MOST_QUEUES} more" if len(queues) > _MOST_QUEUES else ""
     return ", ".join(sorted(queues)[:_MOST_QUEUES]) + more

@@ -10,6 +10,7 @@
     watching    status --watch: the status again and again
     jobs        list, show
     audit       audit: is any job lost, doubled or stuck?
+    cron        cron list, pause, resume, run, remove and apply: schedules
     dead        dead list, show, retry and discard
     queue       queue set, show, list and unset: rules of queues
     pausing     queue pause and resume

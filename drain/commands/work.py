@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import click
+import psycopg
 
 from drain import log, packages
 from drain.commands.database import database, hint_at_unknown
@@ -17,8 +18,9 @@ from drain.commands.rq_options import rq_options
 from drain.config import Settings
 from drain.errors import ConfigError, UnavailableError
 from drain.jobs.options import DEFAULT_QUEUE
-from drain.tables import queries
+from drain.tables import crons, queries
 from drain.terminal.commandline import FiniteRange, settings_options, verbose_option
+from drain.visible import visible
 from drain.wire import Producer
 
 _log = logging.getLogger(__name__)
@@ -105,7 +107,7 @@ def work(
     drain work reports --prefetch 1 --max-memory 500
     """  # noqa: D301
     # Imported here: RQ takes a quarter of a second to import.
-    from drain.jobs import registry
+    from drain.jobs import registry, schedules
     from workers.command import work as work_on
     from workers.options import Plain, PlainOptions, WorkOptions
 
@@ -130,6 +132,7 @@ def work(
         if not queues:
             names = ", ".join(chosen)
             _log.info("working on the queues of the registered jobs: %s", names, extra={"event": "queues"})
+        _declare(settings, schedules.declared())
 
     work_on(
         settings,
@@ -163,6 +166,26 @@ def _queues_of(registered: set[str]) -> list[str]:
             "`drain work default`, or a module with a function under @job"
         )
     return sorted(registered)
+
+
+def _declare(settings: Settings, schedules: Sequence[Mapping[str, Any]]) -> None:
+    """Write the schedules that the registered jobs declare; jobs are worked without the right to do so, too."""
+    if not schedules:
+        return
+    try:
+        with database(settings) as connection:
+            changed = crons.declare(connection, schedules)
+    except (psycopg.Error, UnavailableError) as error:
+        reason = visible(str(error).partition("\n")[0])
+        _log.warning(
+            "the schedules of the registered jobs are not written: %s",
+            reason,
+            extra={"event": "schedules_not_written"},
+        )
+        return
+    if changed:
+        names = visible(", ".join(sorted(changed)))
+        _log.info("schedules written: %s", names, extra={"event": "schedules_written"})
 
 
 def _known_to_rq(settings: Settings) -> set[str]:

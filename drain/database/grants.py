@@ -34,6 +34,9 @@ STAGED_BY_APPLICATIONS = (
     "job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, "
     "max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds"
 )
+# Columns of `crons` that are given when a job is scheduled; and those of a schedule that `@job` declares.
+SCHEDULED = "name, job_name, cron, timezone, missed, job_args, job_kwargs, options, declared"
+DECLARED = "name, job_name, cron, timezone, missed, options, declared"
 _CLAIM = (
     "fencing_token, attempts, interruptions, batched, claimed_at, claimed_by, lease_expires_at, next_run_at"
 )
@@ -92,6 +95,12 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         Grant("The rules of queues.", "SELECT", "queues, queue_pauses"),
         Grant("Deletes pauses that are over.", "DELETE", "queue_pauses"),
         Grant(
+            "Schedules, and the ticks that they have had ...",
+            "SELECT, UPDATE (next_tick_at, last_tick_at, last_job_id, error)",
+            "crons",
+        ),
+        Grant("... each of which stages a job.", f"INSERT ({STAGED_BY_APPLICATIONS})", "staged_jobs"),
+        Grant(
             "Partitions of the next days, made as the owner.",
             "EXECUTE",
             "drain_make_days(integer)",
@@ -128,6 +137,12 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "INSERT (queue, job_name, key, until, reason, paused_by), UPDATE (until, reason, paused_by), "
             "SELECT (queue, job_name, key, until, reason, paused_by)",
             "queue_pauses",
+        ),
+        Grant(
+            "Keeps the schedules of @job(cron=...) as the code says; none of an application.",
+            f"SELECT ({DECLARED}, next_tick_at), INSERT ({DECLARED}), "
+            f"UPDATE ({DECLARED}, next_tick_at, error, changed_at)",
+            "crons",
         ),
     ),
     "operator": (

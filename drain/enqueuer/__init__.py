@@ -28,7 +28,8 @@ In the order in which it begins, and then in the order in which a job passes:
     lost_deliveries    numbers that are in no list of Redis and were not claimed
     oldest_deliveries  the oldest unclaimed number of each queue
 
-    chores             the one shape of the three that follow: a piece of work after a pause
+    chores             the one shape of the four that follow: a piece of work after a pause
+    ticker             jobs of schedules are staged at their ticks
     truncation         empty partitions of `staged_jobs` are truncated
     partitions         partitions of `finished_jobs` for the next days
     retention          days of `finished_jobs` that are no longer kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from math import inf
 from time import monotonic
 from typing import ClassVar
 
@@ -73,6 +74,10 @@ class Chore(ABC):
                 log.warning("%s: %s", self.refused_text, reason, extra={"event": self.refused_event})
             self._was_refused = True
             return 0
+
+    def seconds_to_next(self) -> float:
+        """Return the time after which the chore wants to be called earlier than usual; infinity if it does not."""
+        return inf
 
     @abstractmethod
     def _work(self) -> int:

@@ -27,6 +27,7 @@ from drain.enqueuer.partitions import DailyPartitions
 from drain.enqueuer.retention import Retention
 from drain.enqueuer.take_over import take_over
 from drain.enqueuer.term import Term
+from drain.enqueuer.ticker import Ticker
 from drain.enqueuer.truncation import PartitionTruncator
 from drain.errors import DrainError, UnavailableError
 from drain.service import http, systemd
@@ -195,7 +196,7 @@ class Daemon:
 
 
 def _chores(connection: Connection, keep_days: int | None) -> list[Chore]:
-    chores: list[Chore] = [PartitionTruncator(connection), DailyPartitions(connection)]
+    chores: list[Chore] = [Ticker(connection), PartitionTruncator(connection), DailyPartitions(connection)]
     return [*chores, Retention(connection, keep_days)] if keep_days else chores
 
 

@@ -139,8 +139,8 @@ class DueRows:
             skip_locked: Pass over rows that another session has locked. Each row that is read is locked then.
         """
         most = self._size.rows
-        # Half of the batch, so that neither kind of queue lets the other one wait; a small batch is of one kind, so that
-        # a row that spoils batches is found.
+        # Half of the batch, so that neither kind of queue lets the other one wait; a small batch is of one kind, so
+        # that a row that spoils batches is found.
         self._alternate = not self._alternate
         share = (most if self._alternate else 0) if self._size.is_reduced else max(1, most // 2)
         ruled = self._admission.select(share, skip_locked=skip_locked, leave=self._passed_over)

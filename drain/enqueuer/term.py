@@ -82,8 +82,9 @@ class Term:
             moved += self._redelivery.run_once()
             for chore in self._chores:
                 chore.run_once()
-            held_back = self._redelivery.is_held_back
-            self._redeliver_at = monotonic() + (_HELD_BACK_SECONDS if held_back else _REDELIVERY_SECONDS)
+            pause = _HELD_BACK_SECONDS if self._redelivery.is_held_back else _REDELIVERY_SECONDS
+            earlier = (chore.seconds_to_next() for chore in self._chores)
+            self._redeliver_at = monotonic() + min([pause, *earlier])
         self._gauges.run_once(self._enqueuer, self._waits)
         return moved
 
@@ -95,6 +96,8 @@ class Term:
         for chore in self._chores:
             while chore.run_once():
                 self._health.alive()
+        # Jobs that the chores have staged, for ticks of schedules.
+        self._enqueuer.drain(keep_on=self._health.is_alive)
         return redelivered + self._enqueuer.delivered
 
     def _begin(self) -> None:

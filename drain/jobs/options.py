@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from drain.errors import StageError
+from drain.jobs.timetable import check_schedule
 from drain.tables.limits import DEFAULT_LEASE_SECONDS, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS, Limits
 from drain.visible import visible
 
@@ -48,6 +49,9 @@ class JobOptions:
         max_execute_seconds: Time after which the stack of a running attempt is logged, once; the attempt goes on.
             None for half of its timeout.
         isolated: True if each attempt runs in a process of its own.
+        cron: Cron line of the job's own schedule; None for no schedule.
+        timezone: Time zone in which the line is read.
+        missed: Rule for its ticks that passed while there was no leader: "last", "all" or "none" of them is staged.
     """
 
     queue: str = DEFAULT_QUEUE
@@ -59,6 +63,9 @@ class JobOptions:
     heartbeat_seconds: float | None = None
     max_execute_seconds: float | None = None
     isolated: bool = False
+    cron: str | None = None
+    timezone: str = "UTC"
+    missed: str = "last"
 
     def __post_init__(self) -> None:
         if not isinstance(self.queue, str) or not self.queue:
@@ -71,6 +78,7 @@ class JobOptions:
         if self.isolated not in (True, False):
             raise ValueError(f"isolated must be True or False, not {self.isolated!r}")
         self._check_ranges()
+        self._check_schedule()
 
     def _check_ranges(self) -> None:
         if not 0 <= self.max_attempts <= LARGEST_INTEGER:
@@ -90,6 +98,12 @@ class JobOptions:
             )
         if self.max_execute_seconds is not None and not 0 < self.max_execute_seconds <= _LONGEST_WAIT_SECONDS:
             raise ValueError("max_execute_seconds must be above 0 and at most a year")
+
+    def _check_schedule(self) -> None:
+        if self.cron is not None:
+            check_schedule(self.cron, self.timezone, self.missed)
+        elif (self.timezone, self.missed) != ("UTC", "last"):
+            raise ValueError("timezone and missed belong to a schedule: cron is missing")
 
     @property
     def heartbeat(self) -> float:

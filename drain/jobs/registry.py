@@ -22,6 +22,7 @@ from drain.jobs.options import (
     dotted_name,
 )
 from drain.jobs.staging import stage, stage_many
+from drain.jobs.timetable import LONGEST_NAME
 from drain.tables.limits import (
     DEFAULT_LEASE_SECONDS,
     DEFAULT_MAX_ATTEMPTS,
@@ -93,6 +94,9 @@ def job(
     heartbeat_seconds: float | None = None,
     max_execute_seconds: float | None = None,
     isolated: bool = False,
+    cron: str | None = None,
+    timezone: str = "UTC",
+    missed: str = "last",
 ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 def job(
     function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
@@ -116,6 +120,10 @@ def job(
             Half of its timeout by default.
         isolated: True to let `drain work` run each attempt in a process of its own, as RQ's worker always does: for
             code that leaks memory, crashes or cannot be interrupted.
+        cron: Cron line, such as "0 3 * * *": one job is staged at each of its ticks, without arguments. `drain work`
+            writes this schedule to the database, under the name of the job.
+        timezone: Time zone in which the line is read.
+        missed: "last", "all" or "none" of the ticks is staged that passed while there was no leader.
 
     Raises:
         ValueError: An option has an impossible value, another function has this name, or the function is a generator.
@@ -147,7 +155,8 @@ def _no_such_option(option: str) -> str:
         return f"job() has no option {option!r}: it belongs to one job, drain.stage(..., {option}=...)"
     from difflib import get_close_matches
 
-    similar = get_close_matches(option, _OPTIONS, n=1, cutoff=0.5)
+    longer = [each for each in _OPTIONS if each.startswith(option)]
+    similar = longer or get_close_matches(option, _OPTIONS, n=1, cutoff=0.5)
     hint = f"did you mean {similar[0]}? " if similar else ""
     return f"job() has no option {option!r}; {hint}There are: {', '.join(_OPTIONS)}"
 
@@ -158,6 +167,8 @@ def _register(function: Callable[P, R], name: str | None, options: JobOptions) -
             f"{_origin(function)} yields, so calling it would run none of it; use a plain function"
         )
     registered = Job(function, name or dotted_name(function), options)
+    if options.cron is not None:
+        _check_scheduled(function, registered.job_name)
     known = _jobs.get(registered.job_name)
     if known is not None and _origin(known.function) != _origin(function):
         raise ValueError(
@@ -166,6 +177,18 @@ def _register(function: Callable[P, R], name: str | None, options: JobOptions) -
         )
     _jobs[registered.job_name] = registered
     return registered
+
+
+def _check_scheduled(function: Callable[..., Any], name: str) -> None:
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise ValueError(
+            f"{_origin(function)} cannot be called without arguments ({error}), as at each tick of its cron line; "
+            "use drain.schedule(..., args=...)"
+        ) from None
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"the name of a job with a cron line has at most {LONGEST_NAME} characters")
 
 
 def load(modules: Sequence[str]) -> None:

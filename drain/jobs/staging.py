@@ -141,6 +141,19 @@ def stage_many(
     return ids
 
 
+def row(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any] | None, **options: Any) -> dict[str, Any]:
+    """Check a job with options of `stage`, as `stage` does; returns the columns of its row that have a value.
+
+    Raises:
+        StageError: As for `stage`.
+    """
+    given = dict.fromkeys(("queue", "priority", "run_at", "expires_at", "tag"))
+    given |= dict.fromkeys(("max_attempts", "timeout_seconds", "context"))
+    columns = _columns(job, **given | options)
+    columns["job_args"], columns["job_kwargs"] = _arguments(args, kwargs or {})
+    return columns
+
+
 def _columns(
     job: Job,
     queue: str | None,

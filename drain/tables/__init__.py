@@ -15,6 +15,7 @@ passes:
     redeliveries     jobs in flight that get a new delivery number, because a worker or Redis has lost them
     finished         daily partitions of finished jobs: made ahead, archived, dropped
     dead             jobs that were given up: revived or discarded by a person
+    crons            schedules: a job is staged at each tick
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
     rules            rules of queues, which people change and the leader follows
     pauses           queues, jobs and keys of which nothing starts

@@ -163,5 +163,5 @@ def oldest_due_seconds(connection: Connection, after: Mapping[Lane, Place] | Non
 
 
 def _name_array(queues: Iterable[str]) -> str:
-    """Build the text of a PostgreSQL array of names of queues, which hold no character that would have to be escaped."""
+    """Build the text of a PostgreSQL array of names of queues, which hold no character that has to be escaped."""
     return "{" + ",".join(f'"{queue}"' for queue in queues) + "}"

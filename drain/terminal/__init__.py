@@ -3,7 +3,9 @@
     commandline     the group of commands, options that they share, errors as one line, exit codes
     progress        progress on standard error of a command that takes long
     values          values of fields as text
+    fitted_table    a table that fits the width of the terminal
     job_table       a line for each job
+    cron_table      a line for each schedule
     job_details     all fields of one job, and its former lives
     status_report   the whole system at a glance
     queue_report    rules of queues, pauses, and how a file of rules differs

@@ -30,8 +30,8 @@ _HELP = {
     "forward_queues": "Queues whose jobs leave Postgres when they are pushed, separated by commas.",
     "only_tracked_queues": "Queues in which plain RQ jobs are refused, separated by commas.",
     "batch_size": "Upper bound of the rows in one transaction; 2500 by default.",
-    "depth": "Upper bound of the jobs in each list of Redis, 0 for none; by default what the workers take in a tenth of "
-    "a second. The others wait in PostgreSQL.",
+    "depth": "Upper bound of the jobs in each list of Redis, 0 for none; by default what the workers take in a tenth "
+    "of a second. The others wait in PostgreSQL.",
     "poll_seconds": "Upper bound of the sleep when nothing wakes the enqueuer; 1 by default.",
 }
 _KINDS = {"batch_size": "INTEGER", "poll_seconds": "FLOAT", "depth": "INTEGER"}

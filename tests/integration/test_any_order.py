@@ -24,6 +24,7 @@ from drain.audit import audit
 from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
+from drain.enqueuer.ticker import Ticker
 from drain.failpoints import FailurePoint
 from drain.tables import claims, leases, outcomes
 from drain.tables.claims import Claim
@@ -34,7 +35,7 @@ QUEUES = ("a", "b")
 # Few, so that they meet often.
 WORKERS = ("w1", "w2")
 ENDS = ("finish", "fail", "defer", "be interrupted", "give up", "be killed")
-TABLES = "staged_jobs, inflight_jobs, finished_jobs, dead_jobs, stale_finishes, effects"
+TABLES = "staged_jobs, inflight_jobs, finished_jobs, dead_jobs, stale_finishes, effects, crons"
 ERROR = {"type": "ValueError", "message": "no", "traceback": "Traceback"}
 # The suite tries the same few runs each time; set it to try many others.
 EXAMPLES = int(os.environ.get("ANY_ORDER_EXAMPLES", "0"))
@@ -63,6 +64,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.committed: set[int] = set()
         self.rolled_back: set[int] = set()
         self.open: list[tuple[psycopg.Connection, list[int]]] = []
+        self.schedules: list[str] = []
         self.claims: list[Claim] = []
         self.tokens: dict[int, int] = {}
         self.leadership = ExitStack()
@@ -104,6 +106,26 @@ class AnyOrder(RuleBasedStateMachine):
             self.rolled_back.update(ids)
         connection.close()
 
+    @rule(queue=st.sampled_from(QUEUES))
+    def schedule_a_tick_that_has_come(self, queue: str) -> None:
+        self.schedules.append(f"schedule {len(self.schedules)}")
+        query(
+            self.database_url,
+            "INSERT INTO crons (name, job_name, cron, options, next_tick_at) "
+            "VALUES (%s, 'm.f', '0 0 1 1 *', jsonb_build_object('queue', %s::text), now())",
+            *(self.schedules[-1], queue),
+        )
+
+    @precondition(lambda self: self.leader)
+    @rule()
+    def tick(self) -> None:
+        assert self.leader is not None
+        try:
+            Ticker(self.leader[0].connection).run_once()
+        finally:
+            rows = query(self.database_url, "SELECT last_job_id FROM crons WHERE last_job_id IS NOT NULL")
+            self.committed.update(id_ for (id_,) in rows)
+
     @precondition(lambda self: self.leader)
     @rule()
     def drain_a_batch(self) -> None:
@@ -136,6 +158,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.leader is not None
         enqueuer, redelivery = self.leader
         with hooked(die), suppress(Killed):
+            self.tick()
             enqueuer.drain()
             redelivery.run_once()
         enqueuer.connection.close()
@@ -277,6 +300,7 @@ class AnyOrder(RuleBasedStateMachine):
         enqueuer, redelivery = self.leader
         for _ in range(20):
             query(self.database_url, OVERDUE)
+            self.tick()
             enqueuer.drain()
             redelivery.run_once()
             redelivery.run_once()
@@ -304,6 +328,8 @@ class AnyOrder(RuleBasedStateMachine):
         effects = [id_ for (id_,) in query(self.database_url, "SELECT id FROM effects")]
         assert sorted(finished + dead) == sorted(self.committed)
         assert sorted(effects) == sorted(finished)
+        ticked = query(self.database_url, "SELECT tag FROM finished_jobs UNION ALL SELECT tag FROM dead_jobs")
+        assert sorted(tag for (tag,) in ticked if tag) == sorted(f"cron:{name}" for name in self.schedules)
         with closing(Producer(self.redis_url, NAMESPACE)) as redis:
             report = audit(self.database, redis, patience_seconds=0)
         assert report.ok, report

@@ -203,6 +203,7 @@ ENQUEUERS: dict[FailurePoint, Callable[[System], set[int]]] = {
     FailurePoint.FORGOTTEN: some_that_redis_has_lost,
     FailurePoint.ASLEEP: some_jobs,
 }
+TICKERS = (FailurePoint.TICKED, FailurePoint.TICKS_COMMITTED)
 WORKERS = {
     FailurePoint.POPPED: TRANSACTIONAL,
     FailurePoint.CLAIMED: TRANSACTIONAL,
@@ -216,7 +217,7 @@ WORKERS = {
 
 
 def test_every_crash_point_has_its_test() -> None:
-    assert {*ENQUEUERS, *WORKERS} == set(FailurePoint)
+    assert {*ENQUEUERS, *TICKERS, *WORKERS} == set(FailurePoint)
 
 
 @pytest.mark.parametrize("point", ENQUEUERS, ids=lambda point: point.name)
@@ -236,6 +237,24 @@ def test_an_enqueuer_that_is_killed_loses_nothing_and_delivers_nothing_that_runs
         assert set(effects) == staged
     else:
         assert effects == Counter(ids)
+    system.assert_sound()
+
+
+@pytest.mark.parametrize("point", TICKERS, ids=lambda point: point.name)
+def test_an_enqueuer_that_is_killed_at_a_tick_has_one_job_for_it(system: System, point: FailurePoint) -> None:
+    query(
+        system.database_url,
+        "INSERT INTO crons (name, job_name, cron, job_args, next_tick_at) "
+        "VALUES ('settle', %s, '0 3 1 1 *', '[\"42\"]', now())",
+        TRANSACTIONAL,
+    )
+
+    system.crash(point, RUN)
+    system.drain_once()
+    system.go_on()
+
+    assert len(system.finished()) == 1
+    assert system.effects() == Counter([42])
     system.assert_sound()
 
 

@@ -241,12 +241,12 @@ def test_many_large_arguments_go_in_several_statements(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    execute = callers.insert
+    insert = callers.insert
     monkeypatch.setattr(staging, "_CHARACTERS_PER_STATEMENT", 1000)
 
     def counted(*args: Any) -> list[int]:
         sent.append(1)
-        ids: list[int] = execute(*args)
+        ids: list[int] = insert(*args)
         return ids
 
     monkeypatch.setattr(callers, "insert", counted)

@@ -17,7 +17,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 import workers
-from drain import stage, stage_many
+from drain import schedule, stage, stage_many
 from drain.__main__ import main
 from drain.audit import audit
 from drain.config import Settings
@@ -27,10 +27,11 @@ from drain.database.roles import Installation
 from drain.embedded import EmbeddedPostgres
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.redelivery import Redelivery
+from drain.enqueuer.ticker import Ticker
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError
 from drain.jobs import registry
-from drain.tables import bulk, claims, counts, dead, finished, lanes, leases, outcomes, queries, staged
+from drain.tables import bulk, claims, counts, crons, dead, finished, lanes, leases, outcomes, queries, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, ids_in, new_enqueuer, pushed_jobs, query, wait_until
@@ -88,7 +89,10 @@ MAY_NOT = {
         "INSERT INTO inflight_jobs (id, job_name) VALUES (1, 'm.f')",
     ],
     "enqueuer": [
-        "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
+        "INSERT INTO staged_jobs (job_name, history) VALUES ('m.f', '[]')",
+        "INSERT INTO crons (name, job_name, cron) VALUES ('n', 'm.f', '* * * * *')",
+        "UPDATE crons SET job_name = 'm.g'",
+        "DELETE FROM crons",
         "UPDATE staged_jobs SET job_args = '[1]'",
         "UPDATE staged_jobs SET fencing_token = 0",
         "UPDATE inflight_jobs SET fencing_token = 0",
@@ -109,6 +113,10 @@ MAY_NOT = {
         "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
         "SELECT job_args FROM staged_jobs",
         "DELETE FROM staged_jobs",
+        "INSERT INTO crons (name, job_name, cron, job_args) VALUES ('n', 'm.f', '* * * * *', '[1]')",
+        "UPDATE crons SET job_args = '[1]'",
+        "SELECT job_args FROM crons",
+        "DELETE FROM crons",
         "INSERT INTO inflight_jobs SELECT * FROM inflight_jobs",
         "UPDATE inflight_jobs SET job_args = '[1]'",
         "UPDATE inflight_jobs SET delivery = 1",
@@ -347,6 +355,26 @@ def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Pla
         assert claims.read_claim(worker, held[1].id, held[1].fencing_token, {}) is not None
         assert outcomes.finish_many(worker, held[1:]) == set(ids[1:])
         assert outcomes.is_finished(worker, held[1].id, held[1].fencing_token)
+
+
+def test_a_worker_writes_what_its_jobs_declare_and_an_enqueuer_stages_at_ticks(place: Place) -> None:
+    declared = {"name": "m.f", "job_name": "m.f", "cron": "* * * * *", "timezone": "UTC", "missed": "last"}
+    with place.connected("worker") as worker:
+        for queue in ("mail", "default"):
+            options = {"options": {"queue": queue}, "declared": True}
+            assert crons.declare(worker, [declared | options]) == ["m.f"]
+    query(place.url, "INSERT INTO crons (name, job_name, cron, error) VALUES ('n', 'm.f', '0 0 31 2 *', 'x')")
+    query(place.url, "UPDATE crons SET next_tick_at = date_trunc('minute', now()) WHERE name = 'm.f'")
+
+    with place.connected("enqueuer") as leader:
+        assert Ticker(leader).run_once() == 2
+    with place.connected("inspection") as inspection:
+        found = crons.all_schedules(inspection)
+
+    assert [each["error"] is None for each in found] == [True, False]
+    assert [each["last_job_id"] for each in found] == [*ids_in(place.url, "staged_jobs"), None]
+    with place.connected("application") as application, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        schedule(application, "mine", "m.f", cron="* * * * *")
 
 
 def test_a_worker_stages_if_it_is_granted_the_role_of_an_application_too(place: Place) -> None:

@@ -118,6 +118,15 @@ def test_a_job_ends_where_its_kind_ends(books: Books) -> None:
     assert books.found() == {"dead and should not be": [4], "finished and should be dead": [5]}
 
 
+def test_a_tick_has_one_job(books: Books) -> None:
+    for name in ("a", "b"):
+        books.execute(tables.SCHEDULE, name, 0)
+    books.execute("UPDATE finished_jobs SET tag = 'cron:a'")
+    assert books.found() == {"ticked, and ended other than once": [0, 0]}
+    books.execute("UPDATE finished_jobs SET tag = 'cron:b' WHERE id = 2")
+    assert books.found() == {}
+
+
 def test_a_commit_that_was_confirmed_is_not_forgotten(books: Books) -> None:
     assert books.found(1, 6) == {"confirmed and forgotten": [6]}
 

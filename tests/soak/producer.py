@@ -56,10 +56,17 @@ def _transact(connection: Connection, chance: random.Random, told: TextIO) -> No
     with connection.transaction(force_rollback=rolls_back):
         ids = [_stage_one(connection, chance) for _ in range(chance.randint(1, 4))]
         if chance.random() < 0.03:
+            _schedule(connection, chance)
+        if chance.random() < 0.03:
             # Ids that were given out later are committed, drained and finished meanwhile.
             sleep(chance.uniform(0, _LONG_SECONDS))
     if not rolls_back:
         told.write(" ".join(map(str, ids)) + "\n")
+
+
+def _schedule(connection: Connection, chance: random.Random) -> None:
+    """Write a schedule with one tick, which has just come or is about to."""
+    connection.execute(tables.SCHEDULE, (f"{chance.getrandbits(64):x}", chance.uniform(-1, 3)))
 
 
 def _crowd_seconds(connection: Connection) -> float:

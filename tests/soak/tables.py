@@ -15,9 +15,15 @@ CREATE TABLE effects (job_id bigint NOT NULL, fencing_token bigint NOT NULL);
 CREATE TABLE sent (job_id bigint NOT NULL, fencing_token bigint NOT NULL);
 """
 WANT = "INSERT INTO wanted (job_id, kind) VALUES (%s, %s)"
+# One tick, and the next one on New Year's Day.
+SCHEDULE = """
+INSERT INTO crons (name, job_name, cron, options, missed, next_tick_at)
+VALUES (%s, 'soak.settle', '0 0 1 1 *', '{"queue": "bulk"}', 'all', now() + make_interval(secs => %s))
+"""
 
 _COUNTS = """
-SELECT (SELECT count(*) FROM wanted), (SELECT count(*) FROM staged_jobs), (SELECT count(*) FROM inflight_jobs),
+SELECT (SELECT count(*) FROM wanted), (SELECT count(*) FROM staged_jobs)
+    + (SELECT count(*) FROM crons WHERE last_job_id IS NULL), (SELECT count(*) FROM inflight_jobs),
     (SELECT count(*) FROM finished_jobs), (SELECT count(*) FROM dead_jobs)
 """
 

@@ -21,7 +21,15 @@ _QUESTIONS = {
         SELECT id FROM (
             SELECT id FROM finished_jobs UNION SELECT id FROM dead_jobs UNION SELECT id FROM stale_finishes
             UNION SELECT job_id FROM effects UNION SELECT job_id FROM sent) AS traces
-        WHERE id NOT IN (SELECT job_id FROM wanted)
+        WHERE id NOT IN (
+            SELECT job_id FROM wanted UNION ALL SELECT last_job_id FROM crons WHERE last_job_id IS NOT NULL)
+    """,
+    "ticked, and ended other than once": """
+        SELECT coalesce(last_job_id, 0) FROM crons LEFT JOIN (
+            SELECT tag, count(*) AS jobs FROM (
+                SELECT tag FROM finished_jobs UNION ALL SELECT tag FROM dead_jobs) AS ended
+            GROUP BY tag) AS ended ON tag = 'cron:' || name
+        WHERE jobs IS DISTINCT FROM 1
     """,
     "claimed before its commit": """
         SELECT id FROM finished_jobs JOIN wanted ON job_id = id

@@ -65,3 +65,13 @@ def test_the_names_of_the_workers_are_the_drains_too() -> None:
         assert getattr(drain, name) is getattr(workers, name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         drain.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_cron_lines_are_read_by_those_alone_who_have_some() -> None:
+    for statement in (
+        "import drain",
+        "import drain.__main__",
+        "import drain.enqueuer.daemon",
+        "import workers.entry",
+    ):
+        assert not {"cronsim", "zoneinfo"} & imported_by(statement)

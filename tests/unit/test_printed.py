@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
+from drain.terminal.cron_table import show_schedules
 from drain.terminal.job_details import show_job
 from drain.terminal.job_table import show_jobs
 from tests.golden import WIDTHS, assert_printed
@@ -155,6 +156,37 @@ def test_all_about_one_job_fits_the_terminal(
     monkeypatch.setenv("COLUMNS", str(width))
     show_job({"state": "dead", **job}, NOW)
     assert_printed("show", width, capsys.readouterr().out)
+
+
+@every_width
+def test_schedules_fit_the_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def schedule(name: str, **columns: Any) -> dict[str, Any]:
+        job = {"name": name, "job_name": name, "cron": "0 3 * * *", "timezone": "UTC", "declared": True}
+        state = {"paused": False, "error": None, "gone": False, "next_tick_at": None, "last_tick_at": None}
+        return job | state | columns
+
+    schedules = [
+        schedule("media.images.sweep", cron="*/15 * * * *", next_tick_at=ago(-533), last_tick_at=ago(367)),
+        schedule(
+            "report of shop 42, for its owner and the accountant",
+            job_name=DIGEST,
+            cron="30 6 * * mon-fri",
+            timezone="America/New_York",
+            next_tick_at=ago(-122_333),
+            last_tick_at=ago(136_867),
+        ),
+        schedule("shop.reports.monthly", paused=True, last_tick_at=ago(86_400)),
+        schedule(
+            "shop.reports.weekly",
+            error="there is no time zone 'Mars/Base': use a name such as 'Europe/Berlin'",
+        ),
+        schedule("shop.reports.yearly", next_tick_at=ago(-3600), gone=True),
+    ]
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_schedules(schedules, NOW)
+    assert_printed("cron-list", width, capsys.readouterr().out)
 
 
 def test_colours_are_for_terminals_and_for_those_who_want_them(

@@ -48,6 +48,11 @@ WRITES: dict[str, dict[str, set[str]]] = {
     "finished": {"UPDATE": {"finished_jobs"}, "DELETE FROM": {"finished_jobs_other"}},
     "bulk": {"INSERT INTO": {"bulk_runs"}},
     "stale": {"INSERT INTO": {"stale_finishes"}},
+    "crons": {
+        "UPDATE": {"crons"},
+        "DELETE FROM": {"crons"},
+        "INSERT INTO": {"crons", "staged_jobs"},
+    },
     "leader_progress": {"UPDATE": {"drain_state"}},
     "rules": {"UPDATE": {"queues"}, "INSERT INTO": {"queues"}, "DELETE FROM": {"queues"}},
     "pauses": {"INSERT INTO": {"queue_pauses"}, "DELETE FROM": {"queue_pauses"}},

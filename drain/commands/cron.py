@@ -1,0 +1,208 @@
+"""`drain cron`: schedules, at whose ticks jobs are staged."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+
+from drain.commands.database import database
+from drain.config import Settings
+from drain.database.postgres import Connection
+from drain.errors import DrainError, JobModuleError
+from drain.tables import crons, queries
+from drain.terminal.commandline import as_json_option, settings_options
+from drain.terminal.cron_table import show_schedules, with_next_tick
+from drain.terminal.values import json_default
+from drain.visible import visible
+from drain.wording import count
+
+NAMES = click.argument("names", metavar="NAME [NAME]...", nargs=-1, required=True)
+
+
+@click.group(short_help="List, pause or run schedules: jobs at fixed times.")
+def cron() -> None:
+    """List, pause or run schedules: jobs that are staged at fixed times.
+
+    A schedule comes from @job(cron=...), which `drain work` writes to the database, or from drain.schedule(). The
+    leader stages one job at each tick.
+
+    \b
+    drain cron list
+    drain cron pause shop.jobs.report
+    drain cron run shop.jobs.report
+    """  # noqa: D301
+
+
+@cron.command("list", short_help="List schedules with their next and last ticks.")
+@settings_options("database_url", "jobs")
+@as_json_option
+def list_schedules(settings: Settings, *, as_json: bool) -> None:
+    """List all schedules, in the order of their names, with their next and last ticks.
+
+    From a width of 120 columns on there are jobs too. With --jobs, schedules are marked that an earlier version of the
+    code has declared and this one does not.
+
+    \b
+    drain cron list
+    drain cron list --jobs shop.jobs
+    drain cron list --json | jq '.[] | select(.paused) | .name'
+    """  # noqa: D301
+    known = _known(settings)
+    with database(settings) as connection:
+        now = queries.now(connection)
+        schedules = [with_next_tick(schedule) for schedule in crons.all_schedules(connection)]
+    for schedule in schedules:
+        is_gone = schedule["declared"] and schedule["name"] not in known if known is not None else None
+        schedule["gone"] = is_gone
+    if as_json:
+        click.echo(json.dumps(schedules, default=json_default))
+    elif schedules:
+        show_schedules(schedules, now)
+    else:
+        click.echo("no schedule; @job(cron=...) and drain.schedule() make one", err=True)
+
+
+@cron.command(short_help="Stage nothing at the ticks of schedules.")
+@NAMES
+@settings_options("database_url")
+def pause(settings: Settings, *, names: Sequence[str]) -> None:
+    """Stage nothing at the ticks of these schedules, until they are resumed.
+
+    A new version of the code, or drain.schedule(), may change a paused schedule; it stays paused.
+
+    \b
+    drain cron pause shop.jobs.report
+    """  # noqa: D301
+    _act_on(settings, names, crons.pause, "paused", otherwise="is paused already")
+
+
+@cron.command(short_help="Stage jobs at the ticks of paused schedules again.")
+@NAMES
+@settings_options("database_url")
+def resume(settings: Settings, *, names: Sequence[str]) -> None:
+    """Stage jobs at the ticks of these schedules again, from the next tick on.
+
+    Ticks of the time of the pause are left out, whatever the schedule does with missed ones.
+
+    \b
+    drain cron resume shop.jobs.report
+    """  # noqa: D301
+    _act_on(settings, names, crons.resume, "resumed", otherwise="is not paused")
+
+
+@cron.command(short_help="Stage one job of a schedule now.")
+@click.argument("name", metavar="NAME")
+@settings_options("database_url")
+def run(settings: Settings, *, name: str) -> None:
+    """Stage one job of a schedule now, beside its ticks, and print the id of the job.
+
+    \b
+    drain cron run shop.jobs.report
+    """  # noqa: D301
+    with database(settings) as connection:
+        _check(connection, [name])
+        job_id = crons.stage_now(connection, name)
+    click.echo(job_id)
+
+
+@cron.command(short_help="Delete schedules.")
+@NAMES
+@settings_options("database_url")
+def remove(settings: Settings, *, names: Sequence[str]) -> None:
+    """Delete these schedules; jobs that are staged stay.
+
+    A schedule that the code declares comes back when `drain work` starts again; to stop it, pause it.
+
+    \b
+    drain cron remove shop.jobs.report
+    """  # noqa: D301
+    _act_on(settings, names, crons.remove, "removed", otherwise="is gone already")
+
+
+@cron.command(short_help="Make the schedules what the code declares.")
+@settings_options("database_url", "jobs")
+@click.option("--prune", is_flag=True, help="Delete declared schedules that the code has no more.")
+def apply(settings: Settings, *, prune: bool) -> None:
+    """Make the schedules what @job(cron=...) declares in the modules of --jobs, as `drain work` does at its start.
+
+    Pauses stay, and so do schedules of drain.schedule().
+
+    \b
+    drain cron apply --jobs shop.jobs
+    drain cron apply --jobs shop.jobs,shop.reports --prune
+    """  # noqa: D301
+    schedules = _declared(settings)
+    declared = {schedule["name"] for schedule in schedules}
+    with database(settings) as connection, connection.transaction():
+        before = {schedule["name"]: schedule["declared"] for schedule in crons.all_schedules(connection)}
+        changed = crons.declare(connection, schedules)
+        gone = [name for name, is_declared in before.items() if is_declared and name not in declared]
+        removed = crons.remove(connection, gone) if prune and gone else []
+    for name in sorted(changed):
+        click.echo(f"{'changed' if name in before else 'scheduled'}: {visible(name)}")
+    for name in sorted(removed):
+        click.echo(f"removed: {visible(name)}")
+    for name in sorted(set(gone) - set(removed)):
+        click.echo(f"{visible(name)} is not declared any more; --prune removes it", err=True)
+    for name in sorted(name for name in declared if before.get(name) is False):
+        click.echo(f"{visible(name)} is a schedule of an application, which stays as it is", err=True)
+    click.echo(f"{count(len(declared), 'schedule')} declared, {len(changed)} changed, {len(removed)} removed")
+
+
+def _declared(settings: Settings) -> list[dict[str, Any]]:
+    # Imported here: the other commands need neither.
+    from drain.jobs import registry, schedules
+
+    # As `drain work` does: job modules in the current directory are found.
+    sys.path.insert(0, str(Path.cwd()))
+    registry.load(settings.jobs)
+    return schedules.declared()
+
+
+def _known(settings: Settings) -> set[str] | None:
+    """Collect the names of the declared schedules; None if no job modules are named, or one does not import."""
+    if not settings.jobs:
+        return None
+    try:
+        return {schedule["name"] for schedule in _declared(settings)}
+    except JobModuleError as error:
+        click.echo(visible(str(error)), err=True)
+        return None
+
+
+def _act_on(
+    settings: Settings,
+    names: Sequence[str],
+    act: Callable[[Connection, Sequence[str]], list[str]],
+    done: str,
+    *,
+    otherwise: str,
+) -> None:
+    with database(settings) as connection:
+        _check(connection, names)
+        changed = act(connection, names)
+    for name in dict.fromkeys(names):
+        if name in changed:
+            click.echo(f"{done}: {visible(name)}")
+        else:
+            click.echo(f"{visible(name)} {otherwise}", err=True)
+
+
+def _check(connection: Connection, names: Sequence[str]) -> None:
+    """Refuse names that no schedule has, before anything is done.
+
+    Raises:
+        DrainError: There is one.
+    """
+    known = crons.names(connection)
+    for name in names:
+        if name not in known:
+            similar = get_close_matches(name, known, n=1)
+            hint = f"did you mean {similar[0]}?" if similar else "`drain cron list` shows what there is"
+            raise DrainError(f"no schedule has the name {name!r}; {hint}")

@@ -1,0 +1,269 @@
+"""Schedules: written by applications, workers and people; the leader stages a job at each tick, and moves them on.
+
+The job of a tick and the next tick of its schedule are written in one transaction, so that each tick has one job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from psycopg.rows import dict_row
+
+from drain.database.grants import DECLARED, SCHEDULED
+from drain.database.postgres import Connection, fetch_one
+
+# The columns that a schedule is made of, but for its name, each with its type.
+_TYPES = {"job_args": "jsonb", "job_kwargs": "jsonb", "options": "jsonb", "declared": "boolean"}
+_GIVEN = {column: _TYPES.get(column, "text") for column in SCHEDULED.split(", ") if column != "name"}
+# Those of a schedule that `@job` declares, whose job has no arguments.
+_DECLARED = {column: _GIVEN[column] for column in DECLARED.split(", ") if column != "name"}
+
+
+def _replace(columns: Iterable[str]) -> str:
+    # Ticks that were computed for another line or zone mean nothing for a new one.
+    return f"""{", ".join(f"{column} = excluded.{column}" for column in columns)},
+        error = NULL, changed_at = clock_timestamp(), next_tick_at = CASE
+            WHEN (crons.cron, crons.timezone) = (excluded.cron, excluded.timezone) THEN crons.next_tick_at END"""
+
+
+def _differs(columns: Iterable[str], other: str) -> str:
+    ours, others = (", ".join(f"{row}.{column}" for column in columns) for row in ("crons", other))
+    return f"({ours}) IS DISTINCT FROM ({others})"
+
+
+# Statement of an application that schedules under a name, in place of what the name stood for; a pause stays.
+PUT = f"""
+INSERT INTO crons (name, {", ".join(_GIVEN)})
+VALUES (%(name)s, {", ".join(f"CAST(%({column})s AS {kind})" for column, kind in _GIVEN.items())})
+ON CONFLICT (name) DO UPDATE SET {_replace(_GIVEN)} WHERE {_differs(_GIVEN, "excluded")}
+RETURNING name
+"""
+TAKE_AWAY = "DELETE FROM crons WHERE name = CAST(%(name)s AS text) RETURNING name"
+
+# A schedule that is as declared is not touched, so that processes which start together do not wait for each other. An
+# application's own schedule is left to the application.
+_DECLARE = f"""
+INSERT INTO crons ({DECLARED})
+SELECT {DECLARED}
+FROM jsonb_to_recordset(%s::jsonb) AS given (name text, {", ".join(map(" ".join, _DECLARED.items()))})
+WHERE NOT EXISTS (SELECT FROM crons WHERE crons.name = given.name
+    AND (NOT crons.declared OR NOT {_differs(_DECLARED, "given")}))
+ORDER BY name
+ON CONFLICT (name) DO UPDATE SET {_replace(_DECLARED)} WHERE crons.declared
+RETURNING name
+"""
+
+
+def declare(connection: Connection, schedules: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Make the schedules that `@job` declares what they say, unless they are; returns the names of those changed.
+
+    A pause stays. A schedule of an application that has the same name stays too.
+
+    Args:
+        connection: Any.
+        schedules: Columns of each, `name` among them.
+    """
+    return [name for (name,) in connection.execute(_DECLARE, (json.dumps(list(schedules)),))]
+
+
+class DueSchedule(NamedTuple):
+    """Columns of a schedule whose tick has come, or is not known yet.
+
+    Attributes:
+        next_tick_at: The tick; None if the leader has to compute it.
+        now: Time by the database's clock.
+    """
+
+    name: str
+    cron: str
+    timezone: str
+    missed: str
+    next_tick_at: datetime | None
+    changed_at: datetime
+    now: datetime
+
+
+_SECONDS_TO_NEXT_TICK = """
+SELECT coalesce(extract(epoch FROM next_tick_at - clock_timestamp())::float8, 0)
+FROM crons WHERE NOT paused AND error IS NULL ORDER BY next_tick_at NULLS FIRST LIMIT 1
+"""
+# A schedule that another transaction is changing is passed over until that has ended.
+_READ_DUE = """
+SELECT name, cron, timezone, missed, next_tick_at, changed_at, now() FROM crons
+WHERE NOT paused AND error IS NULL AND (next_tick_at IS NULL OR next_tick_at <= now())
+    AND (%(names)s::text[] IS NULL OR name = ANY (%(names)s))
+ORDER BY next_tick_at NULLS FIRST LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+
+
+def seconds_to_next_tick(connection: Connection) -> float | None:
+    """Return the time until the next tick, by the database's clock; None if no schedule ticks."""
+    row: tuple[float] | None = connection.execute(_SECONDS_TO_NEXT_TICK).fetchone()
+    return None if row is None else row[0]
+
+
+def read_due(connection: Connection, limit: int, names: Sequence[str] | None = None) -> list[DueSchedule]:
+    """Read up to `limit` schedules whose tick has come, or is not known, and lock them until the transaction ends.
+
+    Args:
+        connection: The leader's, with a transaction open.
+        limit: Upper bound of the schedules.
+        names: Only these; None for all.
+    """
+    parameters = {"limit": limit, "names": None if names is None else list(names)}
+    return [
+        DueSchedule._make(map(_in_utc, row)) for row in connection.execute(_READ_DUE, parameters, binary=True)
+    ]
+
+
+def _in_utc(value: Any) -> Any:
+    # Times of one zone are compared by what its clock shows, which is the same twice when summer ends.
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+# Jobs of a schedule have its tag; where the rows meet it, `crons` is the schedule and `tick.at` the time of the tick.
+_TAG = "'cron:' || crons.name"
+_VALUES = {
+    "job_name": "job_name",
+    "job_args": "job_args",
+    "job_kwargs": "job_kwargs",
+    "queue": "coalesce(options ->> 'queue', 'default')",
+    "priority": "coalesce((options ->> 'priority')::integer, 0)",
+    "scheduled_at": "tick.at",
+    "tag": _TAG,
+    "max_attempts": "(options ->> 'max_attempts')::integer",
+    "timeout_seconds": "(options ->> 'timeout_seconds')::integer",
+    "context": "coalesce(options -> 'context', '{}') || jsonb_build_object('cron', crons.name, 'tick', tick.at)",
+    "key": "options ->> 'key'",
+    "unique_key": "options ->> 'unique_key'",
+    "keep": "options ->> 'keep'",
+    "quiet_seconds": "(options ->> 'quiet_seconds')::float8",
+}
+_STAGE = f"""
+INSERT INTO staged_jobs ({", ".join(_VALUES)})
+SELECT {", ".join(_VALUES.values())}
+FROM unnest(%s::text[], %s::timestamptz[]) WITH ORDINALITY AS tick (name, at, position) JOIN crons USING (name)
+ORDER BY position RETURNING id, tag
+"""
+_MOVE_ON = """
+UPDATE crons SET next_tick_at = moved.next, last_tick_at = coalesce(moved.last, last_tick_at),
+    last_job_id = coalesce(moved.job, last_job_id)
+FROM unnest(%s::text[], %s::timestamptz[], %s::timestamptz[], %s::bigint[]) AS moved (name, next, last, job)
+WHERE crons.name = moved.name
+"""
+
+
+class Ticks(NamedTuple):
+    """Ticks of a schedule for each of which a job is staged, and the tick that comes next."""
+
+    name: str
+    ticks: Sequence[datetime]
+    next: datetime
+
+
+def stage(connection: Connection, schedules: Sequence[Ticks]) -> dict[str, int]:
+    """Stage a job for each tick, under its time; returns the id of the last job of each schedule, by its name.
+
+    Args:
+        connection: The leader's, in the transaction of `read_due`. `move_on` is to follow in it.
+        schedules: Some of those that `read_due` has returned.
+
+    Raises:
+        psycopg.DataError, psycopg.IntegrityError: A schedule's job cannot be staged as it is.
+    """
+    pairs = [(each.name, tick) for each in schedules for tick in each.ticks]
+    if not pairs:
+        return {}
+    return {tag.removeprefix("cron:"): job_id for job_id, tag in connection.execute(_STAGE, _columns(pairs))}
+
+
+def move_on(connection: Connection, schedules: Sequence[Ticks], ids: Mapping[str, int]) -> None:
+    """Move schedules on to their next ticks; `ids` as `stage` has returned them, in the same transaction."""
+    rows = [
+        (each.name, each.next, each.ticks[-1] if each.ticks else None, ids.get(each.name))
+        for each in schedules
+    ]
+    connection.execute(_MOVE_ON, _columns(rows))
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+_STAGE_NOW = f"""
+INSERT INTO staged_jobs ({", ".join(_VALUES)})
+SELECT {", ".join(_VALUES.values())} FROM (SELECT now()) AS tick (at), crons WHERE name = %s RETURNING id
+"""
+
+
+def stage_now(connection: Connection, name: str) -> int | None:
+    """Stage a job of a schedule now, beside its ticks; returns its id, or None if no schedule has this name."""
+    row: tuple[int] | None = connection.execute(_STAGE_NOW, (name,)).fetchone()
+    return None if row is None else row[0]
+
+
+# Condition of schedules that no other transaction is changing: the leader waits for none.
+_UNLOCKED = "WHERE name IN (SELECT name FROM crons WHERE {} FOR UPDATE SKIP LOCKED)"
+
+
+def refuse(connection: Connection, name: str, error: str) -> None:
+    """Note why no job of the schedule can be staged; it has no tick until it is changed, or another leader tries."""
+    connection.execute(f"UPDATE crons SET error = %s {_UNLOCKED.format('name = %s')}", (error, name))
+
+
+def try_again(connection: Connection) -> None:
+    """Let schedules that were refused have ticks again: another leader may know a time zone, or have more rights."""
+    connection.execute(f"UPDATE crons SET error = NULL {_UNLOCKED.format('error IS NOT NULL')}")
+
+
+def pause(connection: Connection, names: Sequence[str]) -> list[str]:
+    """Pause schedules; returns the names of those that were not paused."""
+    statement = "UPDATE crons SET paused = true WHERE name = ANY (%s) AND NOT paused RETURNING name"
+    return [name for (name,) in connection.execute(statement, (list(names),))]
+
+
+def resume(connection: Connection, names: Sequence[str]) -> list[str]:
+    """Resume schedules; returns the names of those that were paused. Ticks of the time of the pause are left out."""
+    statement = (
+        "UPDATE crons SET paused = false, next_tick_at = NULL, changed_at = clock_timestamp() "
+        "WHERE name = ANY (%s) AND paused RETURNING name"
+    )
+    return [name for (name,) in connection.execute(statement, (list(names),))]
+
+
+def remove(connection: Connection, names: Sequence[str]) -> list[str]:
+    """Delete schedules; returns the names of those that there were. Jobs that are staged stay."""
+    statement = "DELETE FROM crons WHERE name = ANY (%s) RETURNING name"
+    return [name for (name,) in connection.execute(statement, (list(names),))]
+
+
+def all_schedules(connection: Connection) -> list[dict[str, Any]]:
+    """Read all schedules, in the order of their names."""
+    with connection.cursor(row_factory=dict_row, binary=True) as cursor:
+        return cursor.execute("SELECT * FROM crons ORDER BY name").fetchall()
+
+
+_OVERDUE = """
+SELECT name FROM crons
+WHERE NOT paused AND error IS NULL AND coalesce(next_tick_at, changed_at) < now() - make_interval(secs => %s)
+"""
+_REFUSED = "SELECT name FROM crons WHERE NOT paused AND error IS NOT NULL"
+
+
+def overdue(connection: Connection, seconds: float) -> set[str]:
+    """Find the schedules whose tick came longer ago than this, and is not staged."""
+    return {name for (name,) in connection.execute(_OVERDUE, (seconds,))}
+
+
+def refused(connection: Connection) -> set[str]:
+    """Find the schedules whose jobs the leader cannot stage."""
+    return {name for (name,) in connection.execute(_REFUSED)}
+
+
+def names(connection: Connection) -> list[str]:
+    """List the names of all schedules."""
+    (found,) = fetch_one(connection, "SELECT coalesce(array_agg(name ORDER BY name), '{}') FROM crons")
+    return list(found)

@@ -1,0 +1,151 @@
+"""Ticks of cron lines in time zones, across the changes of their clocks."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drain.jobs.timetable import Timetable, TimetableError, check_schedule
+
+BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
+
+
+def ticks(cron: str, zone: str, after: str, count: int) -> list[str]:
+    """The ticks after a time of the zone, as its clock shows them, each with its distance from UTC."""
+    begin = datetime.fromisoformat(after).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+    found = list(islice(Timetable(cron, zone).until(begin, begin + timedelta(days=400)), 1, count + 1))
+    assert all(tick.tzinfo is UTC for tick in found)
+    assert found == sorted(set(found))
+    return [f"{tick.astimezone(ZoneInfo(zone)):%d %H:%M %z}" for tick in found]
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "after", "expected"),
+    [
+        # A time that the clock skips ticks right after the change, once.
+        ("30 2 * * *", BERLIN, "2026-03-28 12:00", ["29 03:00 +0200", "30 02:30 +0200"]),
+        ("30 2 * * *", NEW_YORK, "2026-03-07 12:00", ["08 03:00 -0400", "09 02:30 -0400"]),
+        ("0 2,3 * * *", BERLIN, "2026-03-28 12:00", ["29 03:00 +0200", "30 02:00 +0200"]),
+        # A time that the clock shows twice ticks at the first of the two alone.
+        ("30 2 * * *", BERLIN, "2026-10-24 12:00", ["25 02:30 +0200", "26 02:30 +0100"]),
+        ("30 1 * * *", NEW_YORK, "2026-10-31 12:00", ["01 01:30 -0400", "02 01:30 -0500"]),
+        # In real time: no tick is left out, and none comes twice.
+        (
+            "*/15 * * * *",
+            BERLIN,
+            "2026-03-29 01:30",
+            ["29 01:45 +0100", "29 03:00 +0200", "29 03:15 +0200"],
+        ),
+        (
+            "*/15 * * * *",
+            NEW_YORK,
+            "2026-03-08 01:30",
+            ["08 01:45 -0500", "08 03:00 -0400", "08 03:15 -0400"],
+        ),
+        (
+            "*/15 * * * *",
+            BERLIN,
+            "2026-10-25 02:30",
+            [
+                *("25 02:45 +0200", "25 02:00 +0100", "25 02:15 +0100", "25 02:30 +0100"),
+                *("25 02:45 +0100", "25 03:00 +0100"),
+            ],
+        ),
+        (
+            "*/15 * * * *",
+            NEW_YORK,
+            "2026-11-01 01:30",
+            [
+                *("01 01:45 -0400", "01 01:00 -0500", "01 01:15 -0500", "01 01:30 -0500"),
+                *("01 01:45 -0500", "01 02:00 -0500"),
+            ],
+        ),
+    ],
+)
+def test_ticks_where_the_clock_changes(cron: str, zone: str, after: str, expected: list[str]) -> None:
+    assert ticks(cron, zone, after, len(expected)) == expected
+
+
+@pytest.mark.parametrize("zone", [BERLIN, NEW_YORK])
+def test_a_quarter_of_an_hour_is_one_across_both_changes_of_a_year(zone: str) -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    every_quarter = Timetable("*/15 * * * *", zone)
+
+    found = list(every_quarter.until(begin, begin + timedelta(days=365)))
+
+    assert found == [begin + timedelta(minutes=15 * number) for number in range(4 * 24 * 365 + 1)]
+
+
+def test_a_schedule_that_is_made_in_the_second_of_two_equal_hours_has_no_tick_in_the_past() -> None:
+    second = datetime(2026, 10, 25, 1, 10, tzinfo=UTC)
+    assert second.astimezone(ZoneInfo(BERLIN)).fold == 1
+
+    assert Timetable("30 2 * * *", BERLIN).after(second) == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "cron",
+    ["* * * * *", "*/7 3 * * *", "30 2 * * *", "0 0 1 1 *", "0 4 29 2 *", "*/20 2 * * sun", "0 0 L * *"],
+)
+@pytest.mark.parametrize("end", ["2026-03-29 01:30", "2026-10-25 01:30", "2026-07-01 00:00"])
+def test_the_latest_tick_is_the_last_of_all(cron: str, end: str) -> None:
+    table = Timetable(cron, BERLIN)
+    until = datetime.fromisoformat(end).replace(tzinfo=UTC)
+    first = table.after(until - timedelta(days=3))
+
+    expected = list(table.until(first, until))[-1] if first <= until else first
+
+    assert table.latest(first, until) == expected
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "words"),
+    [
+        ("0 0 31 2 *", "UTC", "a day that none of its months has"),
+        ("0 0 31 4,6 */2", "UTC", "a day that none of its months has"),
+        ("0 0 * * * *", "UTC", "has 6 fields, and a cron line has five"),
+        ("0 3", "UTC", "has 2 fields"),
+        ("", "UTC", "has 0 fields"),
+        ("@daily", "UTC", "is a nickname: write the five fields"),
+        ("61 * * * *", "UTC", "bad minute"),
+        ("0 0 * * MONTAG", "UTC", "bad day-of-week"),
+        ("0 0 * * 1L/2", "UTC", "bad day-of-week"),
+        (f"* * {'*/1' * 100} * *", "UTC", "at most 255 characters"),
+        ("0 3 * * *", "Europe/Berln", "there is no time zone 'Europe/Berln'"),
+        ("0 3 * * *", "Europe", "there is no time zone"),
+        ("0 3 * * *", "../../etc/passwd", "there is no time zone"),
+        ("0 3 * * *", "a\0b", "there is no time zone"),
+    ],
+)
+def test_a_line_or_a_zone_that_cannot_be_used_is_one_clear_line(cron: str, zone: str, words: str) -> None:
+    with pytest.raises(TimetableError) as error:
+        Timetable(cron, zone)
+
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@given(st.lists(st.text("0123456789*/,-#L", min_size=1, max_size=6), min_size=5, max_size=5))
+def test_any_line_is_read_or_refused(fields: list[str]) -> None:
+    try:
+        table = Timetable(" ".join(fields), BERLIN)
+    except TimetableError:
+        return
+    now = datetime(2026, 10, 25, 0, 10, tzinfo=UTC)
+    assert table.after(now) > now
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "missed", "words"),
+    [
+        (5, "UTC", "last", "cron and timezone must be texts"),
+        ("0 3 * * *", None, "last", "cron and timezone must be texts"),
+        ("0 3 * * *", "UTC", "first", "missed must be 'last', 'all' or 'none', not 'first'"),
+    ],
+)
+def test_a_schedule_is_checked(cron: str, zone: str, missed: str, words: str) -> None:
+    with pytest.raises(TimetableError, match=words):
+        check_schedule(cron, zone, missed)
