@@ -154,7 +154,7 @@ def _weights(rules: Rules, given: Sequence[str]) -> dict[str, float]:
 
 
 @queue.command("unset", short_help="Take all rules off queues.")
-@click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@click.argument("names", metavar="QUEUE [QUEUE]...", nargs=-1, required=True)
 @settings_options("database_url")
 def unset_rules(settings: Settings, *, names: Sequence[str]) -> None:
     """Take all rules off queues. Their pauses stay.

@@ -19,7 +19,7 @@ from drain.wording import count
 
 
 @click.command("apply", short_help="Give queues the rules that a file declares.")
-@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @settings_options("database_url")
 @click.option("--dry-run", is_flag=True, help="Print the difference, and change nothing.")
 @click.option("--prune", is_flag=True, help="Take the rules off queues that the file does not name.")

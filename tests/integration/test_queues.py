@@ -200,7 +200,7 @@ def test_options_of_the_command_change_their_rules_alone(command: Command) -> No
         (["pause", "calls", "--for", "0s"], 1, "until must be a time"),
         (["pause", "--key", "k" * 256], 1, "a key has 1 to 255 characters"),
         (["resume", "calls"], 1, "not paused: queue calls; `drain queue list` shows what is"),
-        (["apply", "missing.toml"], 2, "does not exist"),
+        (["apply", "missing.toml"], 1, "missing.toml: No such file or directory"),
     ],
 )
 def test_bad_input_of_the_command_is_one_line(
