@@ -431,8 +431,8 @@ def many_pauses(many_inflight_rows: str, request: pytest.FixtureRequest) -> str:
 
 
 def test_that_a_pause_applies_is_looked_up_in_the_index_for_each_row_alone(many_pauses: str) -> None:
-    century = {"within": redeliveries.CENTURY_SECONDS}
-    statements = {
+    century: dict[str, Any] = {"within": redeliveries.CENTURY_SECONDS}
+    statements: dict[str, dict[str, Any]] = {
         redeliveries.REDELIVER_RETRIES_BUT_PAUSED: {"queue": "a"},
         redeliveries.REDELIVER_LEASES_BUT_PAUSED: century,
         redeliveries.REDELIVER_UNCLAIMED_BUT_PAUSED: {"queue": "a", "above": 0, "up_to": 500},
@@ -444,7 +444,7 @@ def test_that_a_pause_applies_is_looked_up_in_the_index_for_each_row_alone(many_
         assert {"inflight_jobs", "queue_pauses"}.isdisjoint(found), statement
         assert sum(found.values()) <= 60, statement
 
-    for statement, queues in ((redeliveries.CALL_BACK, []), (redeliveries.CALL_BACK_OF_QUEUES, ["a"])):
-        found = scans(many_pauses, statement, {"limit": 1000, "queues": queues})
+    for statement in (redeliveries.CALL_BACK, redeliveries.CALL_BACK_OF_QUEUES):
+        found = scans(many_pauses, statement, {"limit": 1000, "queues": ["a"]})
 
         assert {"inflight_jobs", "queue_pauses"}.isdisjoint(found), statement

@@ -280,3 +280,17 @@ def test_a_file_is_applied_whole_after_a_look_at_the_difference(
     assert refused.stderr.startswith(f"Error: {file}: queue bad: running must be a whole number")
     file.write_bytes(b"\xff")
     assert "no text in UTF-8" in command("apply", str(file)).stderr
+
+
+@pytest.mark.parametrize("rule", [["--running", "1"], ["--running-per-key", "1"], ["--ordered"]])
+def test_a_queue_in_forward_mode_has_no_rule_about_what_runs(
+    command: Command, monkeypatch: pytest.MonkeyPatch, rule: list[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DRAIN_FORWARD_QUEUES", "legacy,calls")
+    result = command("set", "calls", *rule)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: queue calls: its jobs leave PostgreSQL when they are pushed")
+    (tmp_path / "queues.toml").write_text("[legacy]\nrunning = 1")
+    assert "Error: queue legacy: its jobs" in command("apply", str(tmp_path / "queues.toml")).stderr
+    assert json.loads(command("list", "--json").stdout)["queues"] == []
+    assert command("set", "calls", "--rate", "1/s", "--fair").exit_code == 0
