@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -67,6 +66,9 @@ def _known(queue: str, name: str) -> str:
     option = name.replace("-", "_")
     if option in OPTIONS:
         return option
+    # Imported here: only a mistake needs it.
+    import difflib
+
     close = difflib.get_close_matches(option, OPTIONS, 1)
     advice = f"do you mean {close[0]}?" if close else f"there are {', '.join(OPTIONS)}"
     raise ConfigError(f"queue {queue}: no rule is called '{visible(name)[:50]}'; {advice}")

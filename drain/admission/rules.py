@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -142,6 +142,23 @@ class Rules:
     def for_keys(self) -> bool:
         """True if a rule looks at the keys of jobs."""
         return bool(self.running_per_key or self.rate_per_key or self.fair or self.ordered)
+
+    @property
+    def looks_at_running(self) -> bool:
+        """True if a rule looks at what runs: nobody knows that of a queue in forward mode."""
+        return bool(self.running or self.running_per_key or self.ordered)
+
+    def require_tracked(self, forward_queues: Collection[str]) -> None:
+        """Refuse rules that look at what runs if the queue is in forward mode.
+
+        Raises:
+            ConfigError: It is, and there is such a rule.
+        """
+        if self.queue in forward_queues and self.looks_at_running:
+            raise ConfigError(
+                f"queue {self.queue}: its jobs leave PostgreSQL when they are pushed (DRAIN_FORWARD_QUEUES), so "
+                "running, running_per_key and ordered cannot be had: nobody knows what runs"
+            )
 
     @property
     def limits_anything(self) -> bool:

@@ -116,7 +116,7 @@ def rule_options(command: F) -> F:
 
 @queue.command("set", short_help="Change rules of a queue.")
 @click.argument("name", metavar="QUEUE")
-@settings_options("database_url")
+@settings_options("database_url", "forward_queues")
 @rule_options
 def set_rules(settings: Settings, *, name: str, weights: Sequence[str], **given: Any) -> None:
     """Change rules of a queue. Rules that are not given stay as they are, and "none" takes a rule off.
@@ -134,6 +134,7 @@ def set_rules(settings: Settings, *, name: str, weights: Sequence[str], **given:
             if weights:
                 options["weights"] = _weights(queues.show(connection, name) or Rules(name), weights)
             rules = queues.change(connection, name, options)
+            rules.require_tracked(settings.forward_queues)
         _show(connection, rules)
         hint_at_unknown([name], queries.queues(connection))
 
@@ -154,7 +155,7 @@ def _weights(rules: Rules, given: Sequence[str]) -> dict[str, float]:
 
 
 @queue.command("unset", short_help="Take all rules off queues.")
-@click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+@click.argument("names", metavar="QUEUE [QUEUE]...", nargs=-1, required=True)
 @settings_options("database_url")
 def unset_rules(settings: Settings, *, names: Sequence[str]) -> None:
     """Take all rules off queues. Their pauses stay.

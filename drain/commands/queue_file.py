@@ -19,8 +19,8 @@ from drain.wording import count
 
 
 @click.command("apply", short_help="Give queues the rules that a file declares.")
-@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@settings_options("database_url")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@settings_options("database_url", "forward_queues")
 @click.option("--dry-run", is_flag=True, help="Print the difference, and change nothing.")
 @click.option("--prune", is_flag=True, help="Take the rules off queues that the file does not name.")
 @as_json_option
@@ -41,6 +41,8 @@ def apply_file(settings: Settings, *, file: Path, dry_run: bool, prune: bool, as
     drain queue apply queues.toml --prune
     """  # noqa: D301
     wanted = _read(file)
+    for rules in wanted.values():
+        rules.require_tracked(settings.forward_queues)
     with database(settings) as connection, connection.transaction():
         present = {rules.queue: rules for rules in queues.list(connection)}
         found = declared.differences(present, wanted, prune=prune)

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from drain import failpoints, stage
+from drain import failpoints, queues, stage
 from drain.audit import audit
 from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
@@ -28,14 +28,19 @@ from drain.enqueuer.ticker import Ticker
 from drain.failpoints import FailurePoint
 from drain.tables import claims, leases, outcomes
 from drain.tables.claims import Claim
+from drain.tables.columns import DELIVERED
+from drain.tables.pauses import IS_PAUSED
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, new_enqueuer, query, wait_until
 
 QUEUES = ("a", "b")
 # Few, so that they meet often.
 WORKERS = ("w1", "w2")
-ENDS = ("finish", "fail", "defer", "be interrupted", "give up", "be killed")
-TABLES = "staged_jobs, inflight_jobs, finished_jobs, dead_jobs, stale_finishes, effects, crons"
+KEY = "acme"
+# Names of what is paused: queue, job and key.
+PAUSES = (("a", None, None), ("b", None, KEY), (None, "m.f", None), (None, None, KEY))
+ENDS = ("finish", "fail", "defer", "slow down", "be interrupted", "give up", "be killed")
+TABLES = "staged_jobs, inflight_jobs, finished_jobs, dead_jobs, stale_finishes, effects, crons, queue_pauses"
 ERROR = {"type": "ValueError", "message": "no", "traceback": "Traceback"}
 # The suite tries the same few runs each time; set it to try many others.
 EXAMPLES = int(os.environ.get("ANY_ORDER_EXAMPLES", "0"))
@@ -85,6 +90,7 @@ class AnyOrder(RuleBasedStateMachine):
         connection = psycopg.connect(self.database_url)
         options: dict[str, Any] = {"queue": queue, "priority": priority, "max_attempts": max_attempts}
         ids = [stage(connection, "m.f", **options) for _ in range(2)]
+        connection.execute("UPDATE staged_jobs SET key = %s WHERE id = %s", (KEY, ids[0]))
         if late:
             # Scheduled, and due by now.
             connection.execute(
@@ -145,6 +151,19 @@ class AnyOrder(RuleBasedStateMachine):
     def redeliver(self) -> None:
         assert self.leader is not None
         self.leader[1].run_once()
+        assert not query(
+            self.database_url, f"SELECT FROM inflight_jobs AS job WHERE {DELIVERED} AND {IS_PAUSED}"
+        )
+
+    @rule(names=st.sampled_from(PAUSES))
+    def pause(self, names: tuple[str | None, str | None, str | None]) -> None:
+        queue, job, key = names
+        queues.pause(self.database, queue, job=job, key=key)
+
+    @rule()
+    def resume(self) -> None:
+        for each in queues.pauses(self.database):
+            assert queues.resume(self.database, each.queue, job=each.job_name, key=each.key)
 
     @precondition(lambda self: self.leader)
     @rule(point=st.sampled_from(FailurePoint))
@@ -206,6 +225,7 @@ class AnyOrder(RuleBasedStateMachine):
         if not self.claims:
             if self.leader is None:
                 self.lead()
+            self.resume()
             self.stage_in_a_new_transaction("a", 0, late=False, max_attempts=0)
             self.end_a_transaction(-1, commit=True)
             self.drain()
@@ -237,7 +257,11 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(which=st.integers(0, 9))
     def beat(self, which: int) -> None:
         claim = self.a_claim(which)
-        current = self.is_current(claim)
+        # A claim whose lease is over is called back if a pause applies to its job.
+        waits = query(
+            self.database_url, "SELECT FROM inflight_jobs WHERE id = %s AND next_run_at IS NOT NULL", claim.id
+        )
+        current = self.is_current(claim) and not waits
         assert set(leases.extend_many(self.database, [claim])) == ({claim.id} if current else set())
 
     @rule(which=st.integers(0, 9), how=st.sampled_from(ENDS))
@@ -256,6 +280,8 @@ class AnyOrder(RuleBasedStateMachine):
             assert outcomes.retry_later(*given, 0, ERROR) == current
         elif how == "defer":
             assert outcomes.defer(*given, 0) == current
+        elif how == "slow down":
+            assert outcomes.slow_down(*given, 60, "test") == current
         elif how == "be interrupted":
             assert (outcomes.interrupt(*given, 0, ERROR) is not None) == current
         elif how == "give up":
@@ -298,6 +324,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.lead()
         assert self.leader is not None
         enqueuer, redelivery = self.leader
+        self.resume()
         for _ in range(20):
             query(self.database_url, OVERDUE)
             self.tick()

@@ -422,3 +422,39 @@ def test_lost_deliveries_are_found_without_looking_at_others(many_inflight_rows:
 
     assert found["inflight_jobs_delivered"] <= 10
     assert set(found) == {"inflight_jobs_delivered", "inflight_jobs_pkey"}
+
+
+@pytest.fixture(params=["analyzed", "never analyzed"])
+def many_pauses(many_inflight_rows: str, request: pytest.FixtureRequest) -> str:
+    """5,000 paused keys, of which the rows in flight have ten, beside those 20,000 rows."""
+    query(
+        many_inflight_rows,
+        "INSERT INTO queue_pauses (queue, key) SELECT CASE n %% 2 WHEN 0 THEN 'a' ELSE 'b' END, 'key ' || n "
+        "FROM generate_series(1, %s) AS numbers (n)",
+        5000,
+    )
+    query(many_inflight_rows, "UPDATE inflight_jobs SET key = 'key ' || id WHERE id % 1000 = 0")
+    query(many_inflight_rows, "VACUUM inflight_jobs")
+    if request.param == "analyzed":
+        query(many_inflight_rows, "ANALYZE queue_pauses")
+    return many_inflight_rows
+
+
+def test_that_a_pause_applies_is_looked_up_in_the_index_for_each_row_alone(many_pauses: str) -> None:
+    century: dict[str, Any] = {"within": redeliveries.CENTURY_SECONDS}
+    statements: dict[str, dict[str, Any]] = {
+        redeliveries.REDELIVER_RETRIES_BUT_PAUSED: {"queue": "a"},
+        redeliveries.REDELIVER_LEASES_BUT_PAUSED: century,
+        redeliveries.REDELIVER_UNCLAIMED_BUT_PAUSED: {"queue": "a", "above": 0, "up_to": 500},
+        redeliveries.CALL_BACK_LEASES: century,
+    }
+    for statement, more in statements.items():
+        found = scans(many_pauses, statement, REDELIVER | more)
+
+        assert {"inflight_jobs", "queue_pauses"}.isdisjoint(found), statement
+        assert sum(found.values()) <= 60, statement
+
+    for statement in (redeliveries.CALL_BACK, redeliveries.CALL_BACK_OF_QUEUES):
+        found = scans(many_pauses, statement, {"limit": 1000, "queues": ["a"]})
+
+        assert {"inflight_jobs", "queue_pauses"}.isdisjoint(found), statement

@@ -200,7 +200,7 @@ def test_options_of_the_command_change_their_rules_alone(command: Command) -> No
         (["pause", "calls", "--for", "0s"], 1, "until must be a time"),
         (["pause", "--key", "k" * 256], 1, "a key has 1 to 255 characters"),
         (["resume", "calls"], 1, "not paused: queue calls; `drain queue list` shows what is"),
-        (["apply", "missing.toml"], 2, "does not exist"),
+        (["apply", "missing.toml"], 1, "missing.toml: No such file or directory"),
     ],
 )
 def test_bad_input_of_the_command_is_one_line(
@@ -280,3 +280,17 @@ def test_a_file_is_applied_whole_after_a_look_at_the_difference(
     assert refused.stderr.startswith(f"Error: {file}: queue bad: running must be a whole number")
     file.write_bytes(b"\xff")
     assert "no text in UTF-8" in command("apply", str(file)).stderr
+
+
+@pytest.mark.parametrize("rule", [["--running", "1"], ["--running-per-key", "1"], ["--ordered"]])
+def test_a_queue_in_forward_mode_has_no_rule_about_what_runs(
+    command: Command, monkeypatch: pytest.MonkeyPatch, rule: list[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DRAIN_FORWARD_QUEUES", "legacy,calls")
+    result = command("set", "calls", *rule)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: queue calls: its jobs leave PostgreSQL when they are pushed")
+    (tmp_path / "queues.toml").write_text("[legacy]\nrunning = 1")
+    assert "Error: queue legacy: its jobs" in command("apply", str(tmp_path / "queues.toml")).stderr
+    assert json.loads(command("list", "--json").stdout)["queues"] == []
+    assert command("set", "calls", "--rate", "1/s", "--fair").exit_code == 0

@@ -17,14 +17,14 @@ import pytest
 from drain.jobs import registry
 from drain.tables.claims import Claim
 from tests.helpers import wait_until
-from workers import Dead, Defer, current_job, job
+from workers import Dead, Defer, RateLimited, current_job, job
 from workers.context.current import Attempt
 from workers.errors import JobTimeoutError, LeaseLostError
 from workers.execution import alarm as alarms
 from workers.execution.alarm import interruptible
 from workers.execution.attempt import run as run_here
 from workers.execution.attempt import run_in_loop
-from workers.execution.outcome import Deferred, Failed, Finished, GaveUp, Outcome, Unreadable
+from workers.execution.outcome import Deferred, Failed, Finished, GaveUp, Outcome, Slowed, Unreadable
 from workers.lease import interruption
 from workers.lease.heartbeat import Heartbeat
 
@@ -520,6 +520,8 @@ def test_both_runners_in_this_process_come_to_the_same_outcomes(runner: Callable
         await asyncio.sleep(0)
         if what == "defer":
             raise Defer(5)
+        if what == "slow down":
+            raise RateLimited(retry_after=5)
         if what == "die":
             raise Dead("enough")
         if what == "hang":
@@ -528,6 +530,7 @@ def test_both_runners_in_this_process_come_to_the_same_outcomes(runner: Callable
     job(name=NAME)(act)
     assert runner(claim('["return"]')) == Finished()
     assert runner(claim('["defer"]')) == Deferred(5.0)
+    assert runner(claim('["slow down"]')) == Slowed(5.0)
     assert isinstance(runner(claim('["die"]')), GaveUp)
     assert isinstance(runner(claim("[")), Unreadable)
     late = failed(runner(claim('["hang"]', timeout_seconds=1)))

@@ -3,12 +3,13 @@
 import logging
 import random
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from drain.config import process_name
 from drain.jobs.options import JobOptions
 from drain.tables import outcomes
 from drain.tables.claims import Claim
@@ -24,6 +25,7 @@ from workers.execution.outcome import (
     Lost,
     Outcome,
     Recorded,
+    Slowed,
     Unreadable,
 )
 
@@ -148,6 +150,19 @@ def test_a_job_that_asks_for_it_is_deferred_whatever_its_attempts(when: float | 
         {"when": when},
     )
     assert (decision.log, decision.stale_outcome) == (None, "deferred")
+
+
+@pytest.mark.parametrize("when", [60.0, datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))], ids=str)
+def test_a_job_that_is_rate_limited_is_deferred_and_slows_down_its_key(when: float | datetime) -> None:
+    decision = decide(LAST, Slowed(when))
+    assert (decision.word, decision.statement, decision.stale_outcome) == (
+        "deferred",
+        outcomes.slow_down,
+        "deferred",
+    )
+    assert decision.values == {"when": when, "worker": process_name()}
+    assert decision.log is not None
+    assert decision.log.extra["event"] == "rate_limited"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def imported_by(statement: str, base: str = "import psycopg") -> set[str]:
     return set(answer.stdout.split())
 
 
-@pytest.mark.parametrize("name", ["job", "stage", "job, stage, StageError"])
+@pytest.mark.parametrize("name", ["job", "stage", "job, stage, StageError", "queues"])
 def test_the_drain_imports_nothing_beside_psycopg(name: str) -> None:
     assert imported_by(f"from drain import {name}") <= OF_THE_DRAIN
 
@@ -61,7 +61,7 @@ def test_the_names_of_the_workers_are_the_drains_too() -> None:
     import drain
     import workers
 
-    for name in ("job", "transaction", "current_job", "Defer", "Dead"):
+    for name in ("job", "transaction", "current_job", "Defer", "RateLimited", "Dead"):
         assert getattr(drain, name) is getattr(workers, name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         drain.nothing  # type: ignore[attr-defined]  # noqa: B018

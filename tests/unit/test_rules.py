@@ -12,6 +12,7 @@ from drain.admission import declared
 from drain.admission.options import as_options, with_options
 from drain.admission.rules import LONGEST_KEY, Rate, Rules, check_key
 from drain.errors import ConfigError
+from tests import pages
 
 
 def refused(**options: Any) -> str:
@@ -144,6 +145,13 @@ def test_a_file_declares_rules_by_queue() -> None:
         "calls": {"running": 50, "rate_per_key": "10/min", "fair": True, "weights": {"acme": 3}},
         "a.b": {"aging": 90.0},
     }
+
+
+def test_the_file_of_the_how_to_page_can_be_read() -> None:
+    (block,) = [
+        each for each in pages.blocks(pages.DOCS / "howto" / "queue-rules.md") if each.language == "toml"
+    ]
+    assert list(declared.read(block.text)) == ["calls", "calls.slow"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from drain.jobs.options import JobOptions
 from drain.tables import outcomes
 from drain.tables.claims import Claim
 from drain.visible import visible
-from drain.wording import clock, count, duration
+from drain.wording import count, duration
 from workers.execution.death import Death
 from workers.execution.outcome import (
     AlreadyFinished,
@@ -167,7 +167,7 @@ def _retry_or_bury(claim: Claim, failed: Failed) -> Decision:
 
 
 def _slowed(claim: Claim, when: float | datetime) -> LogLine:
-    until = f"until {clock(when)}" if isinstance(when, datetime) else f"for {duration(when)}"
+    until = f"until {when}" if isinstance(when, datetime) else f"for {duration(when)}"
     return LogLine(
         logging.INFO,
         "job %d (%s) is rate limited: its key, or its queue if it has none, pauses %s",
