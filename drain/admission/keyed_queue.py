@@ -100,8 +100,7 @@ class RuledQueue:
         self._aside: set[int] = set()
         # Streams that are to be looked at again at a time.
         self._later: list[tuple[float, str]] = []
-        self._is_full = False
-        self._look_at_running_at = 0.0
+        self._looked_at, self._look_seconds = 0.0, 0.0
         self.next_look_at = 0.0
 
     def _new_source(self) -> Source:
@@ -136,14 +135,13 @@ class RuledQueue:
             skip_locked: Pass over rows that another session has locked. The rows that are returned are locked then.
         """
         self._settle(None)
-        if not self._is_rebuilt:
+        if not self._is_rebuilt or (self.rules.ordered and self._arrivals.is_first_sweep):
             return []
         self._wake()
         may = self._allowances.of_queue()
         self._turns.mark()
         self._selection = selection = self._new_selection()
         rows = selection.run(min(room, may))
-        self._is_full = may <= room or bool(selection.blocked)
         if skip_locked and rows:
             free = keyed.lock(self._connection, [row.id for row in rows])
             self.set_aside([row for row in rows if row.id not in free])
@@ -232,12 +230,15 @@ class RuledQueue:
             self._read_again([stream])
 
     def _put_off(self, stream: str) -> None:
-        """Look at a stream again once it may go on, if that is known; else the end of one of its jobs brings it back."""
+        """Look at a stream again once it may go on, if that is known; else the end of a job of its key brings it back."""
         if stream not in self._source.cursors:
             return
         self._turns.leave(stream)
+        if self._allowances.of_key(stream):
+            self._enter(stream)
+            return
         again_at = self._allowances.next_of_key_at(stream)
-        if len(self._source.cursors) > MOST_STREAMS * 0.9:
+        if len(self._source.cursors) > MOST_STREAMS // 2:
             # A sweep finds the stream again.
             self._source.forget(stream)
             self._read_again([stream])
@@ -260,19 +261,31 @@ class RuledQueue:
         self._allowances.refill(self._connection)
         self._is_rebuilt = True
 
+    @property
+    def _waits_for_slots(self) -> bool:
+        """True if the end of a running job may let another one begin."""
+        if not self._allowances.looks_at_running or not self._source.cursors:
+            return False
+        return not self._allowances.of_queue() or len(self._turns.waiting) < len(self._source.cursors)
+
     def _look_at_running(self) -> None:
         began = monotonic()
         for key in set(self._running.look().values()):
             self._enter(key)
-        now = monotonic()
-        pause = max(_NAP_SECONDS, now - began) if self._is_full else max(_REST_SECONDS, 9 * (now - began))
-        self._look_at_running_at = now + pause
+        self._looked_at = monotonic()
+        self._look_seconds = self._looked_at - began
+
+    @property
+    def _look_at_running_at(self) -> float:
+        if self._waits_for_slots:
+            return self._looked_at + max(_NAP_SECONDS, self._look_seconds)
+        return self._looked_at + max(_REST_SECONDS, 9 * self._look_seconds)
 
     def _set_next_look(self) -> None:
         times = [self._arrivals.next_look_at]
         if self._turns.waiting and self._allowances.of_queue():
             times.append(monotonic())
-        if self._is_full and self._allowances.looks_at_running:
+        if self._waits_for_slots:
             times.append(self._look_at_running_at)
         if (at := self._allowances.next_of_queue_at()) is not None:
             times.append(at)

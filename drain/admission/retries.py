@@ -1,4 +1,4 @@
-"""Due retries of a queue with rules: which of them may be delivered again. They need a slot and a token as others do."""
+"""Due retries of a queue with rules: which may be delivered again. They need a slot and a token, too."""
 
 from __future__ import annotations
 
