@@ -325,7 +325,7 @@ def test_a_waiting_job_rises_in_priority(database_url: str) -> None:
 
 def ordered(leader: Leader, database_url: str, count: int) -> list[int]:
     """Ids in the order in which jobs are admitted, each finished before the next."""
-    ids = []
+    ids: list[int] = []
     while len(ids) < count:
         rows = leader.admit_all(1)
         assert len(rows) == len({row.key for row in rows})
@@ -424,7 +424,7 @@ def test_a_paused_name_keeps_those_behind_it_in_an_ordered_queue(database_url: s
 def test_more_keys_than_are_known_at_a_time_are_all_served(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("drain.admission.keyed_queue.MOST_STREAMS", 6)
+    monkeypatch.setattr("drain.admission.streams.MOST_STREAMS", 6)
     monkeypatch.setattr("drain.admission.arrivals._SLICE", 3)
     for number in range(20):
         stage(database_url, 2, key=f"k{number}")

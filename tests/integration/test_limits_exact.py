@@ -19,7 +19,8 @@ KEYS = [f"k{number}" for number in range(6)]
 JOBS = {"limited": 240, "ordered": 60}
 # Notes each change of the set of running jobs under its transaction. Nothing here waits for another transaction.
 WITNESS = """
-CREATE TABLE witness (number bigint GENERATED ALWAYS AS IDENTITY, xid xid NOT NULL, id bigint, key text, change integer NOT NULL);
+CREATE TABLE witness (
+    number bigint GENERATED ALWAYS AS IDENTITY, xid xid NOT NULL, id bigint, key text, change integer NOT NULL);
 CREATE FUNCTION note_running() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     before integer := CASE WHEN TG_OP <> 'INSERT' THEN (OLD.next_run_at IS NULL)::integer ELSE 0 END;
@@ -86,7 +87,8 @@ def lead(leader: Leader, batches: int) -> None:
             leader.connection.execute(
                 "WITH moved AS (DELETE FROM staged_jobs WHERE id = ANY (%s) RETURNING *) INSERT INTO inflight_jobs "
                 "(id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, delivery, key) "
-                "SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, 1, key FROM moved",
+                "SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, 1, key "
+                "FROM moved",
                 [ids],
             )
 

@@ -1,0 +1,22 @@
+"""Admission: which of the due rows may leave `staged_jobs` now, as the rules of their queues say.
+
+    rules            the rules of a queue: their texts, and what contradicts what
+
+    keyed_queue      one queue that has rules: the steps of a batch, from the look to the commit
+    streams          its rows, divided into streams: which are known, which may go on, which are blocked
+    sources          how streams are read: by key, by key in order, by lane, by lane with aging
+    arrivals         how streams come to be known: a hint at once, and sweeps
+    turns            whose turn it is: by weight, or by the places of the jobs
+    selection        the rows of one batch, taken in turns
+    allowances       how many more may begin, of the queue and of each key
+    running          ids of the running jobs, by key
+    buckets          token buckets of a queue and of its keys
+    ordering         dead and revived jobs of a key whose jobs run in order
+    retries          due retries, which need a slot and a token, too
+
+What always holds:
+
+- The leader alone admits, on one thread. Between two of its looks jobs can only end: a count is never too low.
+- A row is selected in the snapshot of the batch that moves it, and counted after the commit.
+- Nothing that is remembered here is needed: the next leader reads it from the tables.
+"""
