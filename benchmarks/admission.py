@@ -23,7 +23,7 @@ from psycopg import IsolationLevel
 from benchmarks import figures, held_snapshot, rates
 from drain.admission.keyed_queue import RuledQueue
 from drain.admission.rules import Rules
-from drain.database import postgres
+from drain.database import postgres, schema
 from drain.embedded import services
 from drain.enqueuer.enqueuer import SESSION
 from drain.tables import staged
@@ -133,7 +133,7 @@ def rate(started: Services, rows: int, keys: int, seconds: float, *, held: bool)
 
 
 def wait_behind(started: Services, rows: int, keys: int) -> tuple[float, dict[str, float]]:
-    """Measure how long the last of some keys with one job each waits behind a backlog of one key; and shares by weight."""
+    """Measure how long the last of some keys waits behind a backlog of another, and shares by weight."""
     rates.refill(started, 0)
     rules = Rules(_QUEUE, running=1000, fair=True, weights={"w2": 2, "w3": 3})
     with (
@@ -173,6 +173,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     with services(durable=False) as started:
+        schema.install(started.database_url)
         for held in (False, True) * given.rounds:
             found = rate(started, given.rows, given.keys, given.seconds, held=held)
             figures.say(
