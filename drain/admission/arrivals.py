@@ -34,6 +34,9 @@ class Arrivals:
         turns: Their order.
         ahead: Rows of them that have been found; dropped for a stream of which an earlier row turns up.
         most: Upper bound of the streams that are known at a time.
+
+    Attributes:
+        is_first_sweep: Rows may wait that no sweep has come to yet.
     """
 
     def __init__(self, source: Source, turns: Turns, ahead: Ahead, most: int) -> None:
@@ -42,7 +45,7 @@ class Arrivals:
         self._ahead = ahead
         self._most = most
         self._last_id: int | None = None
-        self._is_first_sweep = True
+        self.is_first_sweep = True
         self._hint_at = self._sweep_at = 0.0
         self._swept_at = 0.0
 
@@ -64,14 +67,14 @@ class Arrivals:
             heads, is_whole = self._source.heads(_SLICE)
             self._notice(heads)
             self._swept_at = monotonic()
-            self._is_first_sweep = self._is_first_sweep and not is_whole
-            pause = 0.0 if self._is_first_sweep else _SWEEP_PAUSE * (self._swept_at - began)
+            self.is_first_sweep = self.is_first_sweep and not is_whole
+            pause = 0.0 if self.is_first_sweep else _SWEEP_PAUSE * (self._swept_at - began)
             self._sweep_at = self._swept_at + pause
 
     def _recent(self, after: int) -> list[Head]:
         source = self._source
         heads, self._last_id = keyed.recent(
-            source.connection, source.queue, after, _RECENT_LIMIT, source.paused
+            source.connection, source.queue, after, _RECENT_LIMIT, source.hinted
         )
         return heads
 

@@ -79,5 +79,7 @@ class Buckets:
             for key, count in taken.items()
         }
 
-    def __len__(self) -> int:
+    @property
+    def remembered(self) -> int:
+        """Number of the buckets that are not known to be full."""
         return len(self._full_at)

@@ -1,4 +1,4 @@
-"""Due retries of a queue with rules: which of them may be delivered again. They need a slot and a token as others do."""
+"""Due retries of a queue with rules: which may be delivered again. They need a slot and a token, too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class DueRetries:
     Args:
         connection: The leader's.
         queue: Name of the queue.
-        running: Its running jobs.
+        paused: Jobs that are passed over.
+        running_jobs: Its running jobs.
         allowances: How many may begin.
         held: Finds the keys with a dead job, in an ordered queue; None in others.
     """
@@ -32,11 +33,12 @@ class DueRetries:
         self,
         connection: Connection,
         queue: str,
+        paused: Paused,
         running_jobs: RunningJobs,
         allowances: Allowances,
         held: Callable[[Iterable[str]], Collection[str]] | None,
     ) -> None:
-        self.paused = Paused()
+        self._paused = paused
         self._connection = connection
         self._queue = queue
         self._running = running_jobs
@@ -53,7 +55,7 @@ class DueRetries:
         if limit <= 0 or began < self._next_at:
             return []
         left: dict[str, int] = {}
-        keep = set(self.paused.keys).union(self._allowances.retries_keep())
+        keep = set(self._paused.keys).union(self._allowances.retries_keep())
         for _ in range(_SEARCHES):
             rows = self._search(limit, keep)
             self._choose(rows, left, limit)
@@ -75,8 +77,8 @@ class DueRetries:
             self._queue,
             limit,
             leave_keys=keep,
-            leave_names=self.paused.names,
-            leave_pairs=self.paused.pairs,
+            leave_names=self._paused.names,
+            leave_pairs=self._paused.pairs,
         )
 
     def _choose(self, rows: list[tuple[int, str]], left: dict[str, int], limit: int) -> None:

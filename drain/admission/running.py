@@ -66,11 +66,11 @@ class RunningJobs:
         return len(self._running.key_of)
 
     def of_key(self, key: str) -> int:
-        """Number of the jobs of a key that run."""
+        """Count the jobs of a key that run."""
         return self._running.of_key.get(key, 0)
 
     def retries_of_key(self, key: str) -> int:
-        """Number of the retries that hold a key."""
+        """Count the retries that hold a key."""
         return self._retries.of_key.get(key, 0)
 
     def keys_with(self, number: int) -> list[str]:

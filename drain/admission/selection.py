@@ -34,7 +34,8 @@ class Selection:
         allowances: How many rows of each stream there may be.
         ahead: Rows that were found by earlier selections; the rows that are selected are taken out.
         vet: Finds those of some streams that must not be read, within the transaction.
-        stops: Says of a row that it keeps its stream from going on: it is paused, in an ordered queue.
+        stops: Says of a row that it keeps its stream from going on: it is paused, in an ordered queue. The stream
+            leaves the order.
 
     Attributes:
         rows: Rows that were selected, by stream.
@@ -79,7 +80,8 @@ class Selection:
                 if row is None:
                     continue
                 if self._stops(row):
-                    self._block(stream)
+                    self._turns.leave(stream)
+                    self.blocked.discard(stream)
                     continue
                 self.rows.setdefault(stream, []).append(row)
                 selected.append(row)

@@ -5,8 +5,8 @@
     Lanes          one stream for each kind of lane, where no rule looks at keys
     AgingLanes     one stream for each priority of each lane, in the order of their waits
 
-A stream is known while rows of it may be due. Reads begin behind a cursor, so that rows that were drained before are not
-stepped over; `notice` puts the cursor back to a row that was found before it.
+A stream is known while rows of it may be due. Reads begin behind a cursor, so that no row is stepped over that was
+drained before; `notice` puts the cursor back to a row that was found before it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Source(ABC):
         paused: Jobs that are passed over.
 
     Attributes:
+        hinted: Jobs that are passed over by a look at what has been staged last.
         cursors: Place behind which each known stream is read.
     """
 
@@ -48,6 +49,7 @@ class Source(ABC):
         self.connection = connection
         self.queue = queue
         self.paused = paused
+        self.hinted = paused
         self.cursors: dict[str, Place] = {}
 
     @abstractmethod
@@ -131,7 +133,9 @@ class OrderedKeys(Keys):
     """One stream for each key, by id alone: its rows of all priorities are merged."""
 
     def __init__(self, connection: Connection, queue: str, paused: Paused) -> None:
-        super().__init__(connection, queue, Paused())
+        super().__init__(connection, queue, paused)
+        # A paused row keeps those behind it waiting, so it has to be known.
+        self.hinted = Paused()
         self._priorities: dict[str, set[int]] = {}
         self._swept_priority = START[0]
 
@@ -143,7 +147,7 @@ class OrderedKeys(Keys):
                 self.connection, self.queue, _UNKEYED_KINDS, self.paused, each=False, limit=2
             )
         after = (self._swept_priority, 0)
-        keys = keyed.heads_of_keys(self.connection, self.queue, after, self._swept, limit, self.paused)
+        keys = keyed.heads_of_keys(self.connection, self.queue, after, self._swept, limit, Paused())
         if is_full := len(keys) == limit:
             self._swept, self._swept_priority = keys[-1].key or "", keys[-1].priority
         else:
@@ -249,7 +253,12 @@ class AgingLanes(Source):
     def heads(self, limit: int) -> tuple[list[Head], bool]:
         """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
         return keyed.heads_of_lanes(
-            self.connection, self.queue, _ALL_KINDS, self.paused, each=True, limit=_MOST_PRIORITIES
+            self.connection,
+            self.queue,
+            _ALL_KINDS,
+            self.paused,
+            each=True,
+            limit=max(limit, _MOST_PRIORITIES),
         ), True
 
     def stream(self, head: Head) -> str:

@@ -70,15 +70,15 @@ class Turns:
     def following(self, most: int) -> list[str]:
         """Return up to `most` keys in their order, the first one included."""
         heap = self._heap
-        entries: list[tuple[Any, str]] = []
-        while heap and len(entries) < most:
-            entry = heapq.heappop(heap)
-            if self.waiting.get(entry[1]) == entry[0]:
-                entries.append(entry)
-        for entry in entries:
-            heapq.heappush(heap, entry)
         # A key has two equal entries if its tag has gone away and come back.
-        return list(dict.fromkeys(key for _, key in entries))
+        tags: dict[str, Any] = {}
+        while heap and len(tags) < most:
+            tag, key = heapq.heappop(heap)
+            if self.waiting.get(key) == tag:
+                tags[key] = tag
+        for key, tag in tags.items():
+            heapq.heappush(heap, (tag, key))
+        return list(tags)
 
     def served(self, key: str, following: Any) -> None:
         """End the turn of a key in the order: one of its jobs was taken.

@@ -12,6 +12,8 @@ passes:
     leases           leases of claims, extended by heartbeats or given back
     outcomes         a claimed job is finished, tried again, deferred, interrupted or given up
     stale            outcomes that were refused because their token was stale
+    keyed            due rows of a queue with rules: heads of its keys and lanes, the next rows of many of them
+    running          which admitted jobs of a queue still run, and which have begun lately
     redeliveries     jobs in flight that get a new delivery number, because a worker or Redis has lost them
     finished         daily partitions of finished jobs: made ahead, archived, dropped
     dead             jobs that were given up: revived or discarded by a person

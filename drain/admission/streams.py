@@ -1,0 +1,183 @@
+"""Streams of one queue: which are known, which are in the order, and which come back at a time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from time import monotonic
+
+from drain.admission.allowances import Allowances
+from drain.admission.arrivals import Arrivals
+from drain.admission.ordering import Ordering
+from drain.admission.rules import Rules
+from drain.admission.selection import Ahead, Selection
+from drain.admission.sources import AgingLanes, Keys, Lanes, OrderedKeys, Source
+from drain.admission.turns import Turns
+from drain.database.postgres import Connection
+from drain.tables.keyed import Paused
+from drain.tables.staged import DueJob
+
+# Pause before a row of an ordered queue is read again that had to wait.
+_ASIDE_SECONDS = 0.25
+# Number of streams that are known at a time; others are found when these are done.
+MOST_STREAMS = 100_000
+
+
+class Streams:
+    """Streams of one queue under one set of rules and pauses, read on the leader's connection.
+
+    A known stream is in the order, or blocked: then the end of a job of its key, or a time, brings it back.
+
+    Args:
+        connection: The leader's.
+        rules: Rules of the queue.
+        paused: Jobs that are passed over.
+        paused_keys: Paused keys, each with the end of its pause; None for no end.
+        allowances: How many jobs of each stream may begin.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        rules: Rules,
+        paused: Paused,
+        paused_keys: Mapping[str, datetime | None],
+        allowances: Allowances,
+    ) -> None:
+        self._rules = rules
+        self._paused = paused
+        self._allowances = allowances
+        self._turns = Turns(fair=rules.fair, weights=rules.weights)
+        self._source = _source_of(connection, rules, paused)
+        # In lanes, paused keys are left out by the statements.
+        allowances.paused = paused_keys if isinstance(self._source, Keys) else {}
+        self._ahead: Ahead = {}
+        self._arrivals = Arrivals(self._source, self._turns, self._ahead, MOST_STREAMS)
+        self.ordering = Ordering(self._source, allowances, hold=rules.on_dead == "hold")
+        self._selection: Selection | None = None
+        # Streams that come back at a time.
+        self._later: list[tuple[float, str]] = []
+
+    @property
+    def has_waiting(self) -> bool:
+        """True if some stream is in the order: rows of it may wait."""
+        return bool(self._turns.waiting)
+
+    @property
+    def known(self) -> int:
+        """Number of the streams of which rows may be due."""
+        return len(self._source.cursors)
+
+    @property
+    def has_blocked(self) -> bool:
+        """True if rows wait that may not begin."""
+        return len(self._turns.waiting) < self.known
+
+    @property
+    def next_look_at(self) -> float:
+        """Time at which a stream comes back, or a sweep is worth its while, by this process' clock."""
+        return min(self._arrivals.next_look_at, self._later[0][0] if self._later else float("inf"))
+
+    def look(self) -> None:
+        """Find streams of which rows have come."""
+        self._arrivals.look()
+
+    def select(self, room: int) -> list[DueJob]:
+        """Select up to `room` rows in the batch's transaction; `end` says what becomes of them."""
+        # Rows whose order is not known yet could come before those that are.
+        if self._rules.ordered and self._arrivals.is_first_sweep:
+            return []
+        now = monotonic()
+        while self._later and self._later[0][0] <= now:
+            self.enter(heapq.heappop(self._later)[1])
+        self._turns.mark()
+        self._selection = selection = self._new_selection()
+        return selection.run(room)
+
+    def _new_selection(self) -> Selection:
+        parts = (self._source, self._turns, self._allowances, self._ahead)
+        if not self._rules.ordered:
+            return Selection(*parts)
+        # Which row of a key is the first must be known in the transaction.
+        self._ahead.clear()
+        return Selection(*parts, self.ordering.vet, self._paused.applies_to)
+
+    def enter(self, stream: str) -> None:
+        """Put a stream back into the order, if rows of it may be due."""
+        if stream in self._source.cursors:
+            self._turns.enter(stream, self._source.place(stream))
+
+    def end(self, admitted: Collection[int], aside: Collection[int]) -> None:
+        """End the last selection, whose transaction has been committed.
+
+        Args:
+            admitted: Ids of the rows that have left `staged_jobs` to run.
+            aside: Ids of rows that wait until they are found again.
+        """
+        selection, self._selection = self._selection, None
+        if selection is None:
+            return
+        for stream in selection.touched:
+            self._go_on(stream, selection, admitted, aside)
+        for stream in selection.blocked:
+            self._put_off(stream)
+
+    def roll_back(self) -> None:
+        """Take back the last selection, if there is one that has not been ended."""
+        selection, self._selection = self._selection, None
+        if selection is not None:
+            self._turns.undo()
+            self._read_again(selection.touched)
+
+    def _go_on(
+        self, stream: str, selection: Selection, admitted: Collection[int], aside: Collection[int]
+    ) -> None:
+        """Move the cursor of a stream behind the rows that need not be read again."""
+        passed = () if self._rules.ordered else aside
+        for row in selection.rows.get(stream, ()):
+            if row.id not in admitted and row.id not in passed and not row.expired:
+                self._turns.leave(stream)
+                self._read_again([stream])
+                if row.id in aside:
+                    heapq.heappush(self._later, (monotonic() + _ASIDE_SECONDS, stream))
+                else:
+                    self.enter(stream)
+                return
+            self._source.advance(stream, row)
+        if selection.is_at_end(stream):
+            self._forget(stream)
+
+    def _put_off(self, stream: str) -> None:
+        """Take a stream out of the order until it may go on."""
+        if stream not in self._source.cursors:
+            return
+        self._turns.leave(stream)
+        again_at = self._allowances.next_of_key_at(stream)
+        if self._allowances.of_key(stream):
+            self.enter(stream)
+        elif self.known > MOST_STREAMS // 2:
+            # A sweep finds the stream again.
+            self._forget(stream)
+        elif again_at is not None:
+            heapq.heappush(self._later, (again_at, stream))
+
+    def _forget(self, stream: str) -> None:
+        self._turns.leave(stream)
+        self._source.forget(stream)
+        self._read_again([stream])
+
+    def _read_again(self, streams: Iterable[str]) -> None:
+        for stream in streams:
+            self._ahead.pop(stream, None)
+
+
+def _source_of(connection: Connection, rules: Rules, paused: Paused) -> Source:
+    if rules.aging_seconds:
+        return AgingLanes(connection, rules.queue, paused, rules.aging_seconds)
+    if rules.ordered:
+        return OrderedKeys(connection, rules.queue, paused)
+    # Keys that are paused are passed over without a look at their rows.
+    if rules.for_keys or paused.keys:
+        return Keys(connection, rules.queue, paused)
+    return Lanes(connection, rules.queue, paused)

@@ -1,0 +1,434 @@
+"""Limits of a queue and of its keys: never exceeded, and used."""
+
+from collections import Counter
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from drain.admission.rules import Rate, Rules
+from drain.tables.dead import Selection, discard, revive
+from tests.admitting import (
+    QUEUE,
+    Leader,
+    admitting,
+    bury,
+    finish,
+    ids_of,
+    retry_later,
+    stage,
+)
+from tests.helpers import query, wait_until
+
+
+def keys_of(rows: object) -> list[str | None]:
+    return [row.key for row in rows]  # type: ignore[attr-defined]
+
+
+def redelivered(leader: Leader) -> list[int]:
+    """Retries that are delivered again, once there are any."""
+
+    def look() -> list[int]:
+        leader.queue.look()
+        return leader.redeliver()
+
+    return wait_until(look)
+
+
+def test_no_more_jobs_of_a_queue_run_than_its_limit(database_url: str) -> None:
+    stage(database_url, 10)
+    stage(database_url, 10, key="a")
+    with admitting(database_url, Rules(QUEUE, running=5)) as leader:
+        first = leader.settle()
+        finish(database_url, first[:2])
+        second = leader.settle()
+
+    assert (len(first), len(second)) == (5, 2)
+
+
+def test_no_more_jobs_of_a_key_run_than_its_limit_and_those_without_a_key_are_free(database_url: str) -> None:
+    stage(database_url, 10, key="a")
+    stage(database_url, 1, key="b")
+    stage(database_url, 10)
+    with admitting(database_url, Rules(QUEUE, running_per_key=3)) as leader:
+        first = leader.settle()
+        finish(database_url, [row for row in first if row.key == "a"][1:])
+        second = leader.settle()
+
+    assert Counter(keys_of(first)) == {"a": 3, "b": 1, None: 10}
+    assert keys_of(second) == ["a", "a"]
+
+
+def test_a_job_that_waits_for_its_next_attempt_does_not_run_and_needs_a_slot_to_run_again(
+    database_url: str,
+) -> None:
+    stage(database_url, 4, key="a")
+    with admitting(database_url, Rules(QUEUE, running_per_key=2)) as leader:
+        first = leader.settle()
+        retry_later(database_url, first[:1])
+        second = leader.settle()
+        while_full = leader.redeliver()
+        finish(database_url, second)
+        third = leader.settle(0.1)
+
+        assert (ids_of(first), len(second), while_full, len(third)) == ([1, 2], 1, [], 1)
+        finish(database_url, third)
+        leader.settle(0.1)
+        query(database_url, "DELETE FROM staged_jobs")
+        finish(database_url, [4])
+
+        assert redelivered(leader) == [1]
+
+
+def test_retries_of_keys_that_are_full_do_not_hide_those_of_others(database_url: str) -> None:
+    stage(database_url, 600, key="a")
+    stage(database_url, 1, key="b")
+    with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
+        query(
+            database_url,
+            "WITH moved AS (DELETE FROM staged_jobs RETURNING *) INSERT INTO inflight_jobs (id, job_name, job_args, "
+            "job_kwargs, queue, priority, scheduled_at, staged_at, delivery, key, next_run_at) SELECT id, job_name, "
+            "job_args, job_kwargs, queue, priority, scheduled_at, staged_at, id, key, now() FROM moved",
+        )
+        leader.queue.look()
+
+        assert leader.redeliver(limit=10) == [1, 601]
+
+
+def test_the_next_leader_counts_what_runs_already(database_url: str) -> None:
+    stage(database_url, 10, key="a")
+    with admitting(database_url, Rules(QUEUE, running_per_key=3)) as leader:
+        first = leader.settle(0.1)
+    query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() + interval '1 min' WHERE id = 2")
+    finish(database_url, first[:1])
+    with admitting(database_url, Rules(QUEUE, running_per_key=3)) as leader:
+        assert len(leader.settle()) == 1
+
+
+def test_rules_that_change_are_followed(database_url: str) -> None:
+    stage(database_url, 10, key="a")
+    with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
+        first = leader.settle(0.1)
+        leader.queue.change(Rules(QUEUE, running=4))
+        second = leader.settle(0.1)
+        leader.queue.change(Rules(QUEUE, running_per_key=2))
+        third = leader.settle(0.1)
+
+    assert (len(first), len(second), len(third)) == (1, 3, 0)
+
+
+def test_a_batch_that_is_rolled_back_has_admitted_nothing(database_url: str) -> None:
+    stage(database_url, 10, key="a")
+    stage(database_url, 10, key="b")
+    rules = Rules(QUEUE, running_per_key=2, rate=Rate.parse("4/h"), burst=4, fair=True)
+    with admitting(database_url, rules) as leader:
+        leader.queue.look()
+        for _ in range(3):
+            with leader.connection.transaction(force_rollback=True):
+                assert len(leader.queue.select(1000)) == 4
+
+        assert Counter(keys_of(leader.settle(0.1))) == {"a": 2, "b": 2}
+
+
+def test_a_row_that_was_selected_and_not_admitted_is_still_due(database_url: str) -> None:
+    stage(database_url, 5, key="a")
+    with admitting(database_url, Rules(QUEUE, running_per_key=5)) as leader:
+        leader.queue.look()
+        with leader.connection.transaction():
+            rows = leader.queue.select(3)
+        leader.queue.admitted([])
+
+        assert ids_of(leader.settle(0.1)) == [1, 2, 3, 4, 5]
+    assert ids_of(rows) == [1, 2, 3]
+
+
+def test_a_row_that_is_set_aside_comes_back_and_does_not_keep_the_others(database_url: str) -> None:
+    stage(database_url, 3, key="a")
+    with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
+        leader.queue.look()
+        with leader.connection.transaction():
+            rows = leader.queue.select(3)
+        leader.queue.set_aside(rows)
+        leader.queue.admitted([])
+        order = []
+        for _ in range(3):
+            admitted = leader.admit_all(1)
+            order += ids_of(admitted)
+            finish(database_url, admitted)
+
+    assert (ids_of(rows), order[0], sorted(order)) == ([1], 2, [1, 2, 3])
+
+
+def test_a_row_that_has_gone_since_it_was_found_is_not_selected(database_url: str) -> None:
+    stage(database_url, 8, key="a")
+    with admitting(database_url, Rules(QUEUE, running_per_key=100)) as leader:
+        assert ids_of(leader.admit(2)) == [1, 2]
+        query(database_url, "DELETE FROM staged_jobs WHERE id IN (3, 4)")
+        query(database_url, "UPDATE staged_jobs SET queue = 'elsewhere' WHERE id IN (5, 6)")
+
+        assert ids_of(leader.settle(0.1)) == [7, 8]
+
+
+def test_a_row_that_is_more_urgent_or_was_committed_late_is_found(database_url: str) -> None:
+    with (
+        psycopg.connect(database_url) as late,
+        admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader,
+    ):
+        late.execute("INSERT INTO staged_jobs (job_name, queue, key) VALUES ('m.f', %s, 'a')", [QUEUE])
+        stage(database_url, 100, key="a")
+        finish(database_url, leader.admit_all(1))
+        late.commit()
+        urgent = stage(database_url, 1, key="a", priority=-5)
+        found: list[int] = []
+        for _ in range(60):
+            rows = leader.settle(0.02)
+            found += ids_of(rows)
+            finish(database_url, rows)
+            if {1, *urgent} <= set(found):
+                break
+
+    assert {1, *urgent} <= set(found)
+    assert len(found) < 60
+
+
+def test_rows_that_another_session_has_locked_are_passed_over(database_url: str) -> None:
+    stage(database_url, 3, key="a")
+    with (
+        psycopg.connect(database_url) as other,
+        admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader,
+    ):
+        other.execute("SELECT FROM staged_jobs WHERE id = 1 FOR UPDATE")
+        leader.queue.look()
+        with leader.connection.transaction():
+            assert leader.queue.select(10, skip_locked=True) == []
+        with leader.connection.transaction():
+            assert ids_of(leader.queue.select(10, skip_locked=True)) == [2]
+
+
+@pytest.mark.parametrize("for_keys", [False, True])
+def test_pauses_of_names_and_keys_hold_until_they_are_taken_back(database_url: str, for_keys: bool) -> None:
+    stage(database_url, 3, key="a")
+    stage(database_url, 3, key="b")
+    stage(database_url, 3, key="b", job_name="m.g")
+    stage(database_url, 3, job_name="m.h")
+    stage(database_url, 3)
+    rules = Rules(QUEUE, running=100, running_per_key=50 if for_keys else None)
+    with admitting(database_url, rules) as leader:
+        soon = datetime.now(UTC) + timedelta(seconds=0.5)
+        leader.queue.pause(["m.h"], {"a": soon}, [("b", "m.g")])
+        first = leader.settle(0.1)
+        later = leader.admit_all(3)
+        leader.queue.pause([], {})
+        last = leader.settle(0.1)
+
+    assert Counter(keys_of(first)) == {"b": 3, None: 3}
+    assert keys_of(later) == ["a"] * 3
+    assert Counter(row.job_name for row in last) == {"m.g": 3, "m.h": 3}
+
+
+def test_no_more_jobs_of_a_key_begin_than_its_rate_allows(database_url: str) -> None:
+    stage(database_url, 30, key="a")
+    stage(database_url, 2, key="b")
+    with admitting(database_url, Rules(QUEUE, rate_per_key=Rate.parse("20/s"), burst=4)) as leader:
+        first = leader.admit()
+        leader.admit_all(6)
+
+        assert Counter(keys_of(first)) == {"a": 4, "b": 2}
+    begun = [
+        at.timestamp()
+        for (at,) in query(
+            database_url, "SELECT moved_at FROM inflight_jobs WHERE key = 'a' ORDER BY moved_at"
+        )
+    ]
+    assert all(number + 1 <= 4 + (at - begun[0]) * 20 + 0.2 for number, at in enumerate(begun))
+
+
+def test_the_next_leader_exceeds_no_rate(database_url: str) -> None:
+    stage(database_url, 30, key="a")
+    stage(database_url, 30, key="b")
+    stage(database_url, 30, key="c")
+    rules = Rules(QUEUE, rate_per_key=Rate.parse("6/h"), burst=6)
+    with admitting(database_url, rules) as leader:
+        leader.queue.pause([], {"b": None, "c": None})
+        first = leader.settle(0.1)
+    finish(database_url, first[:2])
+    bury(database_url, first[2:3])
+    with admitting(database_url, rules) as leader:
+        leader.queue.pause([], {"c": None})
+        second = leader.settle(0.1)
+    query(database_url, "UPDATE inflight_jobs SET moved_at = now() - interval '2 hours'")
+    query(
+        database_url,
+        "UPDATE finished_jobs SET moved_at = now() - interval '2 hours', "
+        "claimed_at = now() - interval '2 hours'",
+    )
+    with admitting(database_url, rules) as leader:
+        third = leader.settle(0.1)
+
+    assert keys_of(first) == ["a"] * 6
+    assert keys_of(second) == ["b"] * 6
+    # One of a's has died a moment ago.
+    assert Counter(keys_of(third)) == {"a": 5, "b": 6, "c": 6}
+
+
+def test_the_rate_of_a_queue_holds_for_its_keys_together(database_url: str) -> None:
+    for key in "abc":
+        stage(database_url, 10, key=key)
+    with admitting(database_url, Rules(QUEUE, rate=Rate.parse("12/min"), burst=6, fair=True)) as leader:
+        assert Counter(keys_of(leader.settle(0.1))) == {"a": 2, "b": 2, "c": 2}
+        assert leader.queue.next_look_at > 0
+
+
+def test_keys_take_turns_by_weight(database_url: str) -> None:
+    for key in "abc":
+        stage(database_url, 300, key=key)
+    rules = Rules(QUEUE, running=60, fair=True, weights={"a": 4})
+    with admitting(database_url, rules) as leader:
+        counts = Counter[str | None]()
+        for _ in range(6):
+            rows = leader.admit_all(60)
+            counts.update(keys_of(rows))
+            finish(database_url, rows)
+
+    assert counts == {"a": 240, "b": 60, "c": 60}
+
+
+def test_a_million_jobs_of_one_key_delay_another_key_by_one_round_at_most(database_url: str) -> None:
+    stage(database_url, 3000, key="a")
+    with admitting(database_url, Rules(QUEUE, running=10, fair=True)) as leader:
+        finish(database_url, leader.admit_all(10))
+        stage(database_url, 1, key="b")
+        stage(database_url, 1)
+        following = leader.admit_all(3)
+
+    assert {"b", None} <= set(keys_of(following))
+
+
+def test_without_turns_keys_go_in_the_order_of_their_heads(database_url: str) -> None:
+    for key in ("b", "a", "c"):
+        stage(database_url, 2, key=key, priority=1)
+    stage(database_url, 1, key="c", priority=0)
+    with admitting(database_url, Rules(QUEUE, running_per_key=5)) as leader:
+        assert ids_of(leader.admit_all(7)) == [7, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_waiting_job_rises_in_priority(database_url: str) -> None:
+    earlier = datetime.now(UTC) - timedelta(minutes=3, seconds=30)
+    stage(database_url, 2, priority=3, staged_at=earlier, scheduled_at=earlier)
+    stage(database_url, 2, priority=3)
+    stage(database_url, 2, priority=0, key="a")
+    stage(database_url, 2, priority=1)
+    with admitting(database_url, Rules(QUEUE, running=8, aging_seconds=60)) as leader:
+        assert ids_of(leader.admit_all(8)) == [1, 2, 5, 6, 7, 8, 3, 4]
+
+
+def ordered(leader: Leader, database_url: str, count: int) -> list[int]:
+    """Ids in the order in which jobs are admitted, each finished before the next."""
+    ids: list[int] = []
+    while len(ids) < count:
+        rows = leader.admit_all(1)
+        assert len(rows) == len({row.key for row in rows})
+        ids += ids_of(rows)
+        finish(database_url, rows)
+    return ids
+
+
+def test_the_jobs_of_a_key_run_one_at_a_time_in_the_order_of_their_ids(database_url: str) -> None:
+    for priority in (5, 0, 5, -5, 1):
+        stage(database_url, 2, key="a", priority=priority)
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        assert ordered(leader, database_url, 10) == list(range(1, 11))
+
+
+def test_a_retry_that_waits_keeps_its_key(database_url: str) -> None:
+    stage(database_url, 2, key="a")
+    stage(database_url, 1, key="b")
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        first = leader.settle(0.1)
+        retry_later(database_url, [1], seconds=0.3)
+        assert leader.settle(0.2) == []
+        again = redelivered(leader)
+        assert leader.settle(0.2) == []
+        finish(database_url, [1])
+        second = leader.settle(0.1)
+
+    assert (ids_of(first), again, ids_of(second)) == ([1, 3], [1], [2])
+
+
+@pytest.mark.parametrize("by_a_leader", ["the same", "the next"])
+def test_a_dead_job_keeps_its_key_until_it_is_revived(database_url: str, by_a_leader: str) -> None:
+    stage(database_url, 3, key="a")
+    stage(database_url, 1, key="b")
+    rules = Rules(QUEUE, ordered=True)
+    with admitting(database_url, rules) as leader:
+        assert ids_of(leader.settle(0.1)) == [1, 4]
+        bury(database_url, [1])
+        assert leader.settle(0.2) == []
+        if by_a_leader == "the same":
+            revive_dead(database_url)
+            assert ordered(leader, database_url, 3) == [1, 2, 3]
+    if by_a_leader == "the next":
+        with admitting(database_url, rules) as leader:
+            assert leader.settle(0.2) == []
+            query(database_url, "UPDATE dead_jobs SET reason = 'cancelled'")
+            assert ordered(leader, database_url, 2) == [2, 3]
+
+
+def revive_dead(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        revive(connection, Selection())
+
+
+def test_a_job_that_died_and_was_revived_between_two_looks_runs_first(database_url: str) -> None:
+    stage(database_url, 3, key="a")
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        leader.settle(0.1)
+        bury(database_url, [1])
+        revive_dead(database_url)
+
+        assert ordered(leader, database_url, 3) == [1, 2, 3]
+
+
+def test_a_dead_job_keeps_nobody_if_the_queue_says_so(database_url: str) -> None:
+    stage(database_url, 3, key="a")
+    with admitting(database_url, Rules(QUEUE, ordered=True, on_dead="skip")) as leader:
+        leader.settle(0.1)
+        bury(database_url, [1])
+
+        assert ordered(leader, database_url, 2) == [2, 3]
+
+
+def test_a_staged_job_that_has_expired_keeps_its_key(database_url: str) -> None:
+    stage(database_url, 1, key="a", expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    stage(database_url, 2, key="a")
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        assert leader.settle(0.3) == []
+        with closing(psycopg.connect(database_url, autocommit=True)) as connection:
+            discard(connection, Selection())
+
+        assert ordered(leader, database_url, 2) == [2, 3]
+
+
+def test_a_paused_name_keeps_those_behind_it_in_an_ordered_queue(database_url: str) -> None:
+    stage(database_url, 1, key="a", job_name="m.g", priority=7)
+    stage(database_url, 2, key="a")
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        leader.queue.pause(["m.g"], {})
+        assert leader.settle(0.2) == []
+        leader.queue.pause([], {})
+
+        assert ordered(leader, database_url, 3) == [1, 2, 3]
+
+
+def test_more_keys_than_are_known_at_a_time_are_all_served(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drain.admission.streams.MOST_STREAMS", 6)
+    monkeypatch.setattr("drain.admission.arrivals._SLICE", 3)
+    for number in range(20):
+        stage(database_url, 2, key=f"k{number}")
+    with admitting(database_url, Rules(QUEUE, rate_per_key=Rate.parse("1/d"), fair=True)) as leader:
+        rows = leader.admit_all(20) + leader.settle(0.1)
+
+    assert len(rows) == len(set(keys_of(rows))) == 20
