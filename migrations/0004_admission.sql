@@ -190,6 +190,74 @@ CREATE TABLE idempotency_keys (
 );
 CREATE INDEX idempotency_keys_expired ON idempotency_keys (expires_at);
 
+-- Stages a job, unless one was staged under this key that is still kept: the key is kept for `keep_seconds` from now on.
+-- Returns the id of the job under the key, as a negative number if that job has another name or other arguments.
+-- `job` has the columns that an application may give, and job_name at least:
+--
+--     SELECT drain_stage_once('webhook:9f', 86400, '{"job_name": "shop.jobs.send_receipt", "job_args": [42]}');
+--
+-- A second transaction with the same key waits until the first one has ended. At repeatable read it fails then with
+-- serialization_failure, as any transaction that writes what another one has written.
+--
+-- Runs with the rights of the owner, since an application may read no key of others, and change none.
+CREATE OR REPLACE FUNCTION drain_stage_once(key text, keep_seconds double precision, job jsonb) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH given AS (
+        SELECT new.*, coalesce(new.job_args, '[]'::jsonb) AS args, coalesce(new.job_kwargs, '{}'::jsonb) AS kwargs
+        FROM jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb, queue text,
+            priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text, max_attempts integer,
+            timeout_seconds integer, context jsonb, key text, unique_key text, keep text,
+            quiet_seconds double precision)
+    ), reserved AS (
+        INSERT INTO idempotency_keys AS kept (idempotency_key, job_id, job_name, digest, staged_at, expires_at)
+        SELECT drain_stage_once.key, nextval('staged_jobs_id_seq'::regclass), given.job_name,
+            sha256(convert_to(concat_ws(' ', given.job_name, given.args, given.kwargs), 'UTF8')),
+            now(), now() + make_interval(secs => keep_seconds)
+        FROM given WHERE NOT EXISTS (
+            SELECT FROM idempotency_keys AS known
+            WHERE known.idempotency_key = drain_stage_once.key AND known.expires_at > now())
+        ON CONFLICT (idempotency_key) DO UPDATE SET job_id = excluded.job_id, job_name = excluded.job_name,
+            digest = excluded.digest, staged_at = excluded.staged_at, expires_at = excluded.expires_at
+            WHERE kept.expires_at <= now()
+        RETURNING kept.job_id
+    )
+    INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag,
+        max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds)
+    OVERRIDING SYSTEM VALUE
+    SELECT reserved.job_id, given.job_name, given.args, given.kwargs, coalesce(given.queue, 'default'),
+        coalesce(given.priority, 0),
+        coalesce(given.scheduled_at, now()) + make_interval(secs => coalesce(given.quiet_seconds, 0)),
+        given.expires_at, given.tag, given.max_attempts, given.timeout_seconds, given.context, given.key,
+        given.unique_key, given.keep, given.quiet_seconds
+    FROM reserved, given;
+
+    SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = sha256(convert_to(concat_ws(' ', new.job_name,
+            coalesce(new.job_args, '[]'::jsonb), coalesce(new.job_kwargs, '{}'::jsonb)), 'UTF8'))
+        THEN kept.job_id ELSE - kept.job_id END
+    FROM idempotency_keys AS kept,
+        jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb)
+    WHERE kept.idempotency_key = drain_stage_once.key;
+END;
+
+REVOKE ALL ON FUNCTION drain_stage_once(text, double precision, jsonb) FROM PUBLIC;
+DO $$
+DECLARE
+    it record;
+BEGIN
+    FOR it IN
+        SELECT DISTINCT job.grantee::pg_catalog.regrole AS role
+        FROM pg_catalog.pg_attribute AS home, LATERAL pg_catalog.aclexplode(home.attacl) AS job
+        WHERE home.attrelid = 'staged_jobs'::pg_catalog.regclass::pg_catalog.oid
+            AND home.attname = 'tag'::pg_catalog.name AND job.privilege_type = 'INSERT'::pg_catalog.text
+            AND job.grantee <> 0::pg_catalog.oid
+    LOOP
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION drain_stage_once(text, double precision, jsonb) TO %s',
+            it.role);
+    END LOOP;
+END
+$$;
+
 INSERT INTO drain_schema (version) VALUES (4);
 
 -- After the commit:

@@ -29,6 +29,12 @@ _KEPT = (
 )
 FINISHED = f"{_KEPT}, finished_at, finished_by, attempts"
 FINISHED_VALUES = f"{_KEPT}, clock_timestamp(), claimed_by, {ATTEMPTS}"
+# Columns of `finished_jobs` for a job that has given way to another one, and their values, but for the last one, in a
+# row of `staged_jobs` and of `inflight_jobs`.
+SUPERSEDED = f"{_KEPT}, finished_at, attempts, superseded_by"
+SUPERSEDED_IN_FLIGHT = f"{_KEPT.replace('claimed_at', 'coalesce(claimed_at, now())')}, now(), attempts"
+_NOT_STAGED = {"moved_at": "now()", "claimed_at": "now()", "last_error": "NULL::jsonb"}
+SUPERSEDED_STAGED = f"{', '.join(_NOT_STAGED.get(name, name) for name in _KEPT.split(', '))}, now(), 0"
 
 # Condition of the index `staged_jobs_in_lanes`: all rows of `staged_jobs_ready` fulfil it.
 DUE = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"
