@@ -53,7 +53,7 @@ command line alone does.
 
 from typing import TYPE_CHECKING, Any
 
-from drain.errors import DrainError, StageError
+from drain.errors import DrainError, IdempotencyConflictError, StageError
 from drain.jobs.registry import job
 from drain.jobs.staging import stage, stage_many
 
@@ -76,6 +76,7 @@ __all__ = [
     "Dead",
     "Defer",
     "DrainError",
+    "IdempotencyConflictError",
     "JobTimeoutError",
     "LeaseLostError",
     "NoCurrentJobError",

@@ -3,6 +3,10 @@
     options    name and options of a job: queue, attempts, timeout, lease
     registry   `@job`: functions by name; a worker imports the job modules, and runs no other function
     staging    `stage` and `stage_many`: the INSERT into `staged_jobs`
+    values     checks of what an application gives
+    keys       key, unique key and quiet time of a job
+    idempotency  a job that is staged once for an idempotency key
+    drivers    SQLAlchemy and psycopg
 
 What always holds: staging joins the transaction of the application, and never commits it or rolls it back. A job that
 cannot be staged is refused before anything is sent, so that the transaction is unchanged.

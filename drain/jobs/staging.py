@@ -1,43 +1,31 @@
 """Staging: inserts jobs in the transaction that the application has open.
 
 If that transaction commits, the job will run, whatever process crashes next. If it rolls back, the job never existed.
-Nothing here commits, rolls back, or waits for anything but one INSERT.
+Nothing here commits, rolls back, or waits for anything but one INSERT; an idempotency key alone may have to wait for
+another transaction with the same one.
 """
 
 from __future__ import annotations
 
-import json
-import operator
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
-import psycopg
-from psycopg.rows import tuple_row
-
-from drain.database import postgres
 from drain.errors import StageError
-from drain.jobs.options import LARGEST_INTEGER, RegisteredJob, name_and_options
-from drain.tables import staged
+from drain.jobs import drivers, values
+from drain.jobs.drivers import ARGUMENTS, Connectable
+from drain.jobs.idempotency import stage_once
+from drain.jobs.keys import NO_KEYS, KeyOption, Keys
+from drain.jobs.options import JobOptions, RegisteredJob, name_and_options
+from drain.tables import inserts
 
-if TYPE_CHECKING:
-    import sqlalchemy
-    from sqlalchemy.orm import Session, scoped_session
-
-Connectable: TypeAlias = (
-    "Session | scoped_session[Any] | sqlalchemy.Connection | psycopg.Connection[Any] | psycopg.Cursor[Any]"
-)
 Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
 
 # Upper bounds of one INSERT of stage_many, in rows and characters: few round trips, and no JSON array that is larger
 # than PostgreSQL accepts.
 _ROWS_PER_STATEMENT = 10_000
 _CHARACTERS_PER_STATEMENT = 8_000_000
-# JSON escape of NUL, and not an escaped backslash followed by u0000.
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-# Surrogates: halves of a character.
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def stage(
@@ -54,6 +42,12 @@ def stage(
     max_attempts: int | None = None,
     timeout_seconds: int | None = None,
     context: Mapping[str, Any] | None = None,
+    key: KeyOption | None = None,
+    unique_key: KeyOption | None = None,
+    keep: Literal["first", "last"] | None = None,
+    quiet: timedelta | None = None,
+    idempotency_key: str | None = None,
+    idempotency_period: timedelta | None = None,
 ) -> int:
     """Stage one job in the transaction that is open on `connection`; one round trip.
 
@@ -75,18 +69,44 @@ def stage(
         max_attempts: Attempts before it is dead; 0 for no limit.
         timeout_seconds: Timeout of one attempt.
         context: Trace and log context, as JSON.
+        key: Customer, tenant or resource, for the rules of the queue: a text of up to 255 characters, a whole
+            number, which is stored as its digits, or a function of the job's arguments that returns one of
+            these, or None.
+        unique_key: Jobs of this name with the same unique key that wait at the same time are one job: the
+            enqueuer lets one of them stand, and the others end in `finished_jobs` as superseded by it. A job
+            that runs already does not count. Given as `key`.
+        keep: Which one stands: the `"first"`, as by default, or the `"last"`. The latest job decides.
+        quiet: Time for which no other job with the unique key must have come before it runs; at most a
+            year. It begins with the transaction, or at `run_at`.
+        idempotency_key: A job that was staged with this text before is not staged again: its id is returned.
+            This is looked up at once: if another transaction has staged with the same key and is still
+            open, this one waits until it ends. At repeatable read the driver's serialization failure follows,
+            and the transaction has to be repeated.
+        idempotency_period: Time for which the key is kept if the job is new; a week by default.
 
     Returns:
-        The job's id.
+        The job's id; with an idempotency key that is known, the id of the job that has it.
 
     Raises:
         StageError: The job cannot be staged as given. Nothing was sent; the transaction is unchanged.
+        IdempotencyConflictError: The job that has the idempotency key has another name or other arguments.
+            The transaction is unchanged.
         The driver's own IntegrityError: A CHECK of the schema refused the row, by its name.
     """
-    columns = _columns(job, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context)
-    columns["job_args"], columns["job_kwargs"] = _arguments(args, kwargs or {})
-    (job_id,) = _execute(connection, staged.insert_statement, columns)
-    return job_id
+    name, options = name_and_options(job)
+    columns = _columns(
+        name, options, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context
+    )
+    columns["job_args"], columns["job_kwargs"] = values.as_arguments(args, kwargs or {})
+    keys = _keys(Keys(key, unique_key, keep, quiet), options)
+    if keys is not None:
+        columns |= keys.columns(args, kwargs or {})
+    if idempotency_key is not None:
+        return stage_once(connection, idempotency_key, idempotency_period, columns)
+    if idempotency_period is not None:
+        raise StageError("idempotency_period needs an idempotency_key")
+    (job_id,) = drivers.execute(connection, inserts.insert_statement, columns)
+    return int(job_id)
 
 
 def stage_many(
@@ -102,6 +122,10 @@ def stage_many(
     max_attempts: int | None = None,
     timeout_seconds: int | None = None,
     context: Mapping[str, Any] | None = None,
+    key: KeyOption | None = None,
+    unique_key: KeyOption | None = None,
+    keep: Literal["first", "last"] | None = None,
+    quiet: timedelta | None = None,
 ) -> list[int]:
     """Stage one job for each element of `arguments`, in one statement per 10,000.
 
@@ -118,6 +142,10 @@ def stage_many(
         max_attempts: As for `stage`.
         timeout_seconds: As for `stage`.
         context: As for `stage`.
+        key: As for `stage`; a function is called with the arguments of each job.
+        unique_key: As for `stage`; a function is called with the arguments of each job.
+        keep: As for `stage`.
+        quiet: As for `stage`.
 
     Returns:
         The ids, in the order of `arguments`.
@@ -126,21 +154,29 @@ def stage_many(
         StageError: As for `stage`. Jobs before the refused element may have been staged: roll back, or use
             a savepoint.
     """
-    columns = _columns(job, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context)
+    name, options = name_and_options(job)
+    columns = _columns(
+        name, options, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context
+    )
+    keys = _keys(Keys(key, unique_key, keep, quiet), options)
+    own_keys = keys is not None and keys.differ
+    if keys is not None and not own_keys:
+        columns |= keys.columns((), {})
+    build = partial(inserts.insert_many_statement, own_keys=own_keys)
     ids: list[int] = []
     waiting: list[str] = []
 
     def send() -> None:
-        parameters = {**columns, "arguments": f"[{','.join(waiting)}]"}
-        ids.extend(_execute(connection, staged.insert_many_statement, parameters))
+        parameters = {**columns, ARGUMENTS: f"[{','.join(waiting)}]"}
+        ids.extend(drivers.execute(connection, build, parameters))
         waiting.clear()
 
     size = 0
     if not isinstance(arguments, Iterable):
-        raise StageError(f"the arguments of many jobs are given as a list, not as a {_kind(arguments)}")
+        kind = values.name_of_type(arguments)
+        raise StageError(f"the arguments of many jobs are given as a list, not as a {kind}")
     for given in arguments:
-        args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
-        waiting.append("[{},{}]".format(*_arguments(args, kwargs)))
+        waiting.append(_element(given, keys if own_keys else None))
         size += len(waiting[-1])
         if len(waiting) == _ROWS_PER_STATEMENT or size > _CHARACTERS_PER_STATEMENT:
             send()
@@ -150,8 +186,28 @@ def stage_many(
     return ids
 
 
+def _element(given: Sequence[Any] | Mapping[str, Any], keys: Keys | None) -> str:
+    """Write the arguments of one of many jobs as JSON, with its own keys if it has some."""
+    args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
+    parts = list(values.as_arguments(args, kwargs))
+    if keys is not None:
+        parts.append(values.as_json("keys", keys.columns(args, kwargs)))
+    return f"[{','.join(parts)}]"
+
+
+def _keys(given: Keys, options: JobOptions | None) -> Keys | None:
+    """Merge the keys of a call with those of the registration, and check them; None if there are none."""
+    if options is not None and options.keys != NO_KEYS:
+        given = given.over(options.keys)
+    elif given == NO_KEYS:
+        return None
+    given.check()
+    return given
+
+
 def _columns(
-    job: Job,
+    name: str,
+    options: JobOptions | None,
     queue: str | None,
     priority: int | None,
     run_at: datetime | None,
@@ -162,135 +218,19 @@ def _columns(
     context: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Collect the columns of the row that have a value; the others get the schema's defaults."""
-    name, options = name_and_options(job)
     if options is not None:
         queue = options.queue if queue is None else queue
         max_attempts = options.max_attempts if max_attempts is None else max_attempts
         timeout_seconds = options.timeout_seconds if timeout_seconds is None else timeout_seconds
     columns = {
-        "job_name": _text("job", name),
-        "queue": _text("queue", queue),
-        "priority": _integer("priority", priority),
-        "scheduled_at": _aware("run_at", run_at),
-        "expires_at": _aware("expires_at", expires_at),
-        "tag": _text("tag", tag),
-        "max_attempts": _integer("max_attempts", max_attempts),
-        "timeout_seconds": _integer("timeout_seconds", timeout_seconds),
-        "context": _context(context),
+        "job_name": values.as_text("job", name),
+        "queue": values.as_text("queue", queue),
+        "priority": values.as_integer("priority", priority),
+        "scheduled_at": values.as_time("run_at", run_at),
+        "expires_at": values.as_time("expires_at", expires_at),
+        "tag": values.as_text("tag", tag),
+        "max_attempts": values.as_integer("max_attempts", max_attempts),
+        "timeout_seconds": values.as_integer("timeout_seconds", timeout_seconds),
+        "context": values.as_context(context),
     }
     return {column: value for column, value in columns.items() if value is not None}
-
-
-def _aware(name: str, time: datetime | None) -> datetime | None:
-    if time is None:
-        return None
-    if not isinstance(time, datetime):
-        raise StageError(f"{name} must be a datetime, such as datetime.now(UTC) + ..., not a {_kind(time)}")
-    if time.utcoffset() is None:
-        raise StageError(f"{name} has no time zone; use datetime.now(UTC) + ... or add tzinfo")
-    return time
-
-
-def _context(context: Mapping[str, Any] | None) -> str | None:
-    if context is None:
-        return None
-    if not isinstance(context, Mapping):
-        raise StageError(f"context must be a mapping, not a {_kind(context)}")
-    return _json("context", dict(context))
-
-
-def _integer(name: str, number: int | None) -> int | None:
-    if number is None:
-        return None
-    # True is an int to Python, but a mistake as a number here.
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise StageError(f"{name} must be a whole number, not a {_kind(number)}")
-    number = operator.index(number)
-    if not -LARGEST_INTEGER - 1 <= number <= LARGEST_INTEGER:
-        raise StageError(f"{name} must lie between {-LARGEST_INTEGER - 1} and {LARGEST_INTEGER}")
-    return number
-
-
-def _text(name: str, text: str | None) -> str | None:
-    """Convert a text to a plain `str`: the drivers would write an Enum by its name."""
-    if text is None:
-        return None
-    if not isinstance(text, str):
-        raise StageError(f"{name} must be a text, not a {_kind(text)}")
-    if "\0" in text or (not text.isascii() and _HALF_CHARACTER.search(text)):
-        raise StageError(
-            f"{name} holds a NUL or half a character, which PostgreSQL cannot store: {text!a:.100}"
-        )
-    return str.__str__(text)
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
-
-
-def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
-        raise StageError(f"arguments are given as a list or tuple, such as [42], not as a {_kind(args)}")
-    if not isinstance(kwargs, Mapping):
-        raise StageError(f"keyword arguments are given as a mapping, not as a {_kind(kwargs)}")
-    return _json("arguments", list(args)), _json("keyword arguments", dict(kwargs))
-
-
-def _json(part: str, value: Any) -> str:
-    try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        # PostgreSQL would refuse surrogates and NUL too, and would abort the application's transaction.
-        text.encode()
-        if _NUL.search(text):
-            raise ValueError("a text holds a NUL character")
-        return text
-    except (TypeError, ValueError, RecursionError) as error:
-        raise StageError(
-            f"the {part} cannot be written as JSON ({error}); "
-            "pass numbers, texts, lists and objects, and ids rather than what they stand for"
-        ) from None
-
-
-def _execute(
-    connection: Connectable,
-    build: Callable[[Sequence[str], Callable[[str], str]], str],
-    parameters: Mapping[str, Any],
-) -> list[int]:
-    """Run the statement in the open transaction, in the parameter style of the driver."""
-    columns = [name for name in parameters if name != "arguments"]
-    if isinstance(connection, psycopg.Cursor):
-        # Staging opens its own cursor: the caller's may have rows that are not fetched yet.
-        connection = connection.connection
-    if isinstance(connection, psycopg.Connection):
-        return _execute_with_psycopg(connection, build(columns, "%({})s".format), parameters)
-    return _execute_with_sqlalchemy(connection, build(columns, ":{}".format), parameters)
-
-
-def _execute_with_sqlalchemy(connection: Any, statement: str, parameters: Mapping[str, Any]) -> list[int]:
-    # Imported here: most of our processes never stage, and SQLAlchemy takes longer to import than all else.
-    import sqlalchemy
-    from sqlalchemy.orm import Session, scoped_session
-
-    if isinstance(connection, Session | scoped_session):
-        connection = connection.connection()
-    if not isinstance(connection, sqlalchemy.Connection):
-        raise StageError(
-            f"cannot stage on a {_kind(connection)}; pass a SQLAlchemy Session or Connection, "
-            "or a psycopg connection or cursor"
-        )
-    return list(connection.execute(sqlalchemy.text(statement), parameters).scalars())
-
-
-def _execute_with_psycopg(
-    connection: psycopg.Connection[Any], statement: str, parameters: Mapping[str, Any]
-) -> list[int]:
-    # Psycopg prepares a statement that it has executed five times, and behind a pooler the next transaction may be in
-    # another session, which lacks it. Both statements end in "RETURNING id": the process id of the server, added to
-    # that, shows whether there is a pooler, and costs nothing.
-    prepare = False if postgres.is_pooled(connection) else None
-    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
-        cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)
-        rows = cursor.fetchall()
-    for _, pid in rows[:1]:
-        postgres.detect_pooler(connection, pid)
-    return [job_id for job_id, _ in rows]

@@ -81,20 +81,23 @@ def read_candidates(
     return found
 
 
-_GIVE_WAY = f"""
+_FINISH = f"INSERT INTO finished_jobs ({SUPERSEDED}) SELECT {{values}}, superseded_by FROM gone JOIN pairs USING (id)"
+_PAIRS = """
 WITH pairs AS (
     SELECT * FROM unnest(%(ids)s::bigint[], %(stand)s::bigint[]) AS pair (id, superseded_by)
-), gone AS (
-    DELETE FROM {{table}} WHERE id = ANY (ARRAY (
-        SELECT id FROM {{table}} WHERE id = ANY (%(ids)s::bigint[]) {{condition}} FOR UPDATE SKIP LOCKED))
+)"""
+SUPERSEDE_STAGED = f"""{_PAIRS}, gone AS (
+    DELETE FROM staged_jobs WHERE id = ANY (ARRAY (
+        SELECT id FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED))
     RETURNING *
 )
-INSERT INTO finished_jobs ({SUPERSEDED}) SELECT {{values}}, superseded_by FROM gone JOIN pairs USING (id)
-"""
-SUPERSEDE_STAGED = _GIVE_WAY.format(table="staged_jobs", values=SUPERSEDED_STAGED, condition="")
-SUPERSEDE_IN_FLIGHT = _GIVE_WAY.format(
-    table="inflight_jobs", values=SUPERSEDED_IN_FLIGHT, condition=f"AND {NOT_CLAIMED}"
+{_FINISH.format(values=SUPERSEDED_STAGED)}"""
+SUPERSEDE_IN_FLIGHT = f"""{_PAIRS}, gone AS (
+    DELETE FROM inflight_jobs WHERE id = ANY (ARRAY (
+        SELECT id FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) AND {NOT_CLAIMED} FOR UPDATE SKIP LOCKED))
+    RETURNING *
 )
+{_FINISH.format(values=SUPERSEDED_IN_FLIGHT)}"""
 
 
 def supersede_staged(connection: Connection, stands: Mapping[int, int]) -> int:

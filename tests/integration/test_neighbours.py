@@ -19,7 +19,7 @@ from drain.embedded import EmbeddedRedis, Services
 from drain.enqueuer import cursor, due_rows
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
-from drain.jobs import registry, staging
+from drain.jobs import drivers, registry, staging
 from drain.tables import redeliveries, staged
 from tests.helpers import (
     drain_command,
@@ -243,7 +243,7 @@ def test_many_large_arguments_go_in_several_statements(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    execute = staging._execute
+    execute = drivers.execute
     monkeypatch.setattr(staging, "_CHARACTERS_PER_STATEMENT", 1000)
 
     def counted(*args: Any) -> list[int]:
@@ -251,7 +251,7 @@ def test_many_large_arguments_go_in_several_statements(
         ids: list[int] = execute(*args)
         return ids
 
-    monkeypatch.setattr(staging, "_execute", counted)
+    monkeypatch.setattr(drivers, "execute", counted)
     with psycopg.connect(database_url) as connection:
         ids = stage_many(connection, "m.f", [("x" * 400, n) for n in range(9)])
         rows = connection.execute("SELECT id, (job_args ->> 1)::int FROM staged_jobs ORDER BY id").fetchall()

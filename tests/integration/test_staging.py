@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from drain import stage, stage_many
 from drain.database import postgres
 from drain.enqueuer import leader
-from drain.jobs.staging import Connectable
+from drain.jobs.drivers import Connectable
 from drain.tables import staged
 from tests.helpers import ids_in, new_enqueuer, query
 from workers import job

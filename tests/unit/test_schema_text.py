@@ -32,6 +32,13 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "DELETE FROM": {"staged_jobs_ready"},
         "INSERT INTO": {"staged_jobs", "inflight_jobs", "dead_jobs"},
     },
+    "inserts": {"INSERT INTO": {"staged_jobs"}},
+    "unique": {
+        "UPDATE": {"staged_jobs"},
+        "DELETE FROM": {"staged_jobs", "inflight_jobs"},
+        "INSERT INTO": {"finished_jobs"},
+    },
+    "idempotency": {"DELETE FROM": {"idempotency_keys"}},
     "claims": {"UPDATE": {"inflight_jobs"}},
     "leases": {"UPDATE": {"inflight_jobs"}},
     "outcomes": {
@@ -50,7 +57,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
     "stale": {"INSERT INTO": {"stale_finishes"}},
     "leader_progress": {"UPDATE": {"drain_state"}},
 }
-OF_INFLIGHT_JOBS = {"claims", "leases", "outcomes", "redeliveries"}
+OF_INFLIGHT_JOBS = {"unique", "claims", "leases", "outcomes", "redeliveries"}
 
 KINDS = "TABLE|INDEX|TRIGGER|FUNCTION|TYPE|SCHEMA|VIEW|SEQUENCE|EXTENSION|DOMAIN|POLICY|ROLE"
 DDL = re.compile(
