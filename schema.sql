@@ -125,7 +125,7 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     CONSTRAINT keep_must_be_first_or_last
         CHECK (keep IN ('first', 'last')),
     CONSTRAINT quiet_seconds_must_be_positive_and_at_most_a_year
-        CHECK (quiet_seconds > 0 AND quiet_seconds <= 31536000),
+        CHECK (quiet_seconds > '0' AND quiet_seconds <= '31536000'),
     CONSTRAINT keep_and_quiet_seconds_need_a_unique_key
         CHECK (unique_key IS NOT NULL OR (keep IS NULL AND quiet_seconds IS NULL))
 ) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
@@ -520,7 +520,7 @@ CREATE TABLE IF NOT EXISTS queues (
     CONSTRAINT burst_must_be_positive CHECK (burst > 0),
     CONSTRAINT weights_must_be_an_object CHECK (jsonb_typeof(weights) = 'object'),
     CONSTRAINT on_dead_must_be_hold_or_skip CHECK (on_dead IN ('hold', 'skip')),
-    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > 0)
+    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > '0')
 );
 
 -- queue_pauses: queues, names of jobs and keys of which nothing is started: a job to which all columns apply that are
@@ -599,38 +599,40 @@ CREATE OR REPLACE FUNCTION drain_stage_once(key text, keep_seconds double precis
 BEGIN ATOMIC
     WITH given AS (
         SELECT new.*, coalesce(new.job_args, '[]'::jsonb) AS args, coalesce(new.job_kwargs, '{}'::jsonb) AS kwargs
-        FROM jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb, queue text,
-            priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text, max_attempts integer,
-            timeout_seconds integer, context jsonb, key text, unique_key text, keep text,
+        FROM pg_catalog.jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb,
+            queue text, priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text,
+            max_attempts integer, timeout_seconds integer, context jsonb, key text, unique_key text, keep text,
             quiet_seconds double precision)
     ), reserved AS (
-        INSERT INTO idempotency_keys AS kept (idempotency_key, job_id, job_name, digest, staged_at, expires_at)
-        SELECT drain_stage_once.key, nextval('staged_jobs_id_seq'::regclass), given.job_name,
-            sha256(convert_to(concat_ws(' ', given.job_name, given.args, given.kwargs), 'UTF8')),
-            now(), now() + make_interval(secs => keep_seconds)
+        INSERT INTO idempotency_keys AS kept (idempotency_key, job_id, job_name, digest, expires_at)
+        SELECT drain_stage_once.key, pg_catalog.nextval('staged_jobs_id_seq'::regclass), given.job_name,
+            pg_catalog.sha256(pg_catalog.convert_to(
+                pg_catalog.concat_ws(' ', given.job_name, given.args, given.kwargs), 'UTF8'::name)),
+            pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => keep_seconds)
         FROM given WHERE NOT EXISTS (
             SELECT FROM idempotency_keys AS known
-            WHERE known.idempotency_key = drain_stage_once.key AND known.expires_at > now())
+            WHERE known.idempotency_key = drain_stage_once.key AND known.expires_at > pg_catalog.clock_timestamp())
         ON CONFLICT (idempotency_key) DO UPDATE SET job_id = excluded.job_id, job_name = excluded.job_name,
             digest = excluded.digest, staged_at = excluded.staged_at, expires_at = excluded.expires_at
-            WHERE kept.expires_at <= now()
+            WHERE kept.expires_at <= pg_catalog.clock_timestamp()
         RETURNING kept.job_id
     )
     INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag,
         max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds)
     OVERRIDING SYSTEM VALUE
     SELECT reserved.job_id, given.job_name, given.args, given.kwargs, coalesce(given.queue, 'default'),
-        coalesce(given.priority, 0),
-        coalesce(given.scheduled_at, now()) + make_interval(secs => coalesce(given.quiet_seconds, 0)),
+        coalesce(given.priority, 0), coalesce(given.scheduled_at, pg_catalog.now())
+            + pg_catalog.make_interval(secs => coalesce(given.quiet_seconds, '0')),
         given.expires_at, given.tag, given.max_attempts, given.timeout_seconds, given.context, given.key,
         given.unique_key, given.keep, given.quiet_seconds
     FROM reserved, given;
 
-    SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = sha256(convert_to(concat_ws(' ', new.job_name,
-            coalesce(new.job_args, '[]'::jsonb), coalesce(new.job_kwargs, '{}'::jsonb)), 'UTF8'))
+    SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = pg_catalog.sha256(pg_catalog.convert_to(
+            pg_catalog.concat_ws(' ', new.job_name, coalesce(new.job_args, '[]'::jsonb),
+                coalesce(new.job_kwargs, '{}'::jsonb)), 'UTF8'::name))
         THEN kept.job_id ELSE - kept.job_id END
-    FROM idempotency_keys AS kept,
-        jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb)
+    FROM idempotency_keys AS kept, pg_catalog.jsonb_to_record(drain_stage_once.job)
+        AS new (job_name text, job_args jsonb, job_kwargs jsonb)
     WHERE kept.idempotency_key = drain_stage_once.key;
 END;
 

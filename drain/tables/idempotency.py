@@ -26,13 +26,14 @@ def stage_once_statement(_columns: Sequence[str], placeholder: Callable[[str], s
     )
 
 
-DELETE_EXPIRED = """
-DELETE FROM idempotency_keys
-WHERE expires_at <= now() AND idempotency_key = ANY (ARRAY (
-    SELECT idempotency_key FROM idempotency_keys WHERE expires_at <= now() ORDER BY expires_at LIMIT %s))
+# An hour later than it might: drain_stage_once reads a key twice, and has to find it the second time.
+_EXPIRED = "expires_at <= now() - interval '1 hour'"
+DELETE_EXPIRED = f"""
+DELETE FROM idempotency_keys WHERE {_EXPIRED} AND idempotency_key = ANY (ARRAY (
+    SELECT idempotency_key FROM idempotency_keys WHERE {_EXPIRED} ORDER BY expires_at LIMIT %s))
 """
 
 
 def delete_expired(connection: Connection, most: int) -> int:
-    """Delete up to `most` keys whose time is over; returns how many."""
+    """Delete up to `most` keys whose time has been over for an hour; returns how many."""
     return connection.execute(DELETE_EXPIRED, (most,)).rowcount

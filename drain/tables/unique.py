@@ -145,7 +145,7 @@ def postpone(connection: Connection, seconds: Mapping[int, float]) -> int:
 
 
 READ_SHARED = """
-SELECT array_agg(id), (array_agg(keep ORDER BY id DESC))[1] FROM inflight_jobs
+SELECT pg_catalog.array_agg(id), (pg_catalog.array_agg(keep ORDER BY id DESC))[1] FROM inflight_jobs
 WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL
 GROUP BY job_name, unique_key HAVING count(*) > 1 LIMIT %s
 """

@@ -43,8 +43,8 @@ from workers.errors import Dead, Defer
 NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
 MAY_CALL = {
-    "application": set[str](),
     "enqueuer": {"drain_make_days", "drain_drop_old_day", "drain_truncate_if_empty"},
+    "application": {"drain_stage_once"},
     "worker": {"drain_finish"},
     "inspection": set[str](),
 }
