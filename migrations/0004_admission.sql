@@ -242,20 +242,29 @@ BEGIN ATOMIC
     WHERE kept.idempotency_key = drain_stage_once.key;
 END;
 
+-- Roles that stage may stage once, too; roles that let scheduled rows mature may do what unique keys need.
 REVOKE ALL ON FUNCTION drain_stage_once(text, double precision, jsonb) FROM PUBLIC;
 DO $$
 DECLARE
     it record;
 BEGIN
     FOR it IN
-        SELECT DISTINCT job.grantee::pg_catalog.regrole AS role
+        SELECT DISTINCT job.grantee::pg_catalog.regrole AS role, home.attname = 'tag'::pg_catalog.name AS stages
         FROM pg_catalog.pg_attribute AS home, LATERAL pg_catalog.aclexplode(home.attacl) AS job
-        WHERE home.attrelid = 'staged_jobs'::pg_catalog.regclass::pg_catalog.oid
-            AND home.attname = 'tag'::pg_catalog.name AND job.privilege_type = 'INSERT'::pg_catalog.text
-            AND job.grantee <> 0::pg_catalog.oid
+        WHERE home.attrelid = 'staged_jobs'::pg_catalog.regclass::pg_catalog.oid AND job.grantee <> 0::pg_catalog.oid
+            AND (home.attname = 'tag'::pg_catalog.name AND job.privilege_type = 'INSERT'::pg_catalog.text
+                OR home.attname = 'matured_at'::pg_catalog.name AND job.privilege_type = 'UPDATE'::pg_catalog.text)
     LOOP
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION drain_stage_once(text, double precision, jsonb) TO %s',
-            it.role);
+        IF it.stages THEN
+            EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION drain_stage_once(text, double precision, jsonb) TO %s',
+                it.role);
+        ELSE
+            EXECUTE pg_catalog.format(
+                'GRANT UPDATE (scheduled_at) ON staged_jobs, staged_jobs_ready, staged_jobs_scheduled TO %s', it.role);
+            EXECUTE pg_catalog.format('GRANT INSERT ON finished_jobs TO %s', it.role);
+            EXECUTE pg_catalog.format(
+                'GRANT DELETE, SELECT (idempotency_key, expires_at) ON idempotency_keys TO %s', it.role);
+        END IF;
     END LOOP;
 END
 $$;
