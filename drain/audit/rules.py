@@ -32,7 +32,9 @@ RULES = (
         Rule("once", table, "id > %(last_id)s", f"in {table}, with ids that were never handed out")
         for table in TABLES.values()
     ),
-    Rule("claimed", "finished_jobs", f"fencing_token < 1 AND {_HAS_RUN}", "finished, with no token of a claim"),
+    Rule(
+        "claimed", "finished_jobs", f"fencing_token < 1 AND {_HAS_RUN}", "finished, with no token of a claim"
+    ),
     Rule("claimed", "finished_jobs", f"attempts < 1 AND {_HAS_RUN}", "finished without an attempt"),
     Rule(
         "once",

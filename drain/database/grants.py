@@ -92,7 +92,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),
         Grant(
             "When a queue last finished a job; which jobs gave way to another one with their unique key.",
-            "INSERT, SELECT (queue, finished_at)",
+            "INSERT, SELECT (queue, finished_at, superseded_by)",
             "finished_jobs",
         ),
         Grant(
