@@ -261,6 +261,7 @@ BEGIN
         ELSE
             EXECUTE pg_catalog.format(
                 'GRANT UPDATE (scheduled_at) ON staged_jobs, staged_jobs_ready, staged_jobs_scheduled TO %s', it.role);
+            EXECUTE pg_catalog.format('GRANT UPDATE (fencing_token) ON inflight_jobs TO %s', it.role);
             EXECUTE pg_catalog.format('GRANT INSERT, SELECT (superseded_by) ON finished_jobs TO %s', it.role);
             EXECUTE pg_catalog.format(
                 'GRANT DELETE, SELECT (idempotency_key, expires_at) ON idempotency_keys TO %s', it.role);

@@ -9,14 +9,14 @@ with the highest id says by `keep` which of them stands:
 The others give way: they end in `finished_jobs` without a run, with the id of the one that stands. A job that a worker
 has claimed runs and does not wait, so nothing gives way to it, and it gives way to nothing: it may have read what the
 later job is about to change. A job that gives way was committed before the one that stands is claimed, since the
-snapshot of the batch has seen the one committed and the other unclaimed.
+snapshot of the batch has seen the one committed and the other unclaimed, and claims of before are fenced off.
 
 With a quiet time the one that stands waits until none has come for so long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from drain.database.postgres import Connection
@@ -73,28 +73,37 @@ def settle(connection: Connection, rows: Sequence[DueJob]) -> Settled:
     scopes = {row.id: scope for row in rows if (scope := _scope(row))}
     if not scopes:
         return Settled(rows)
-    verdicts = _decide_all(connection, scopes)
-    waits = {verdict.stands: verdict.seconds for verdict in verdicts if verdict.seconds > 0}
-    moves = {verdict.stands for verdict in verdicts} - waits.keys()
-    superseded = _supersede(connection, verdicts)
-    postponed = unique.postpone(connection, waits)
-    return Settled([row for row in rows if row.id not in scopes or row.id in moves], superseded, postponed)
+    wanted = list(dict.fromkeys(scopes.values()))
+    found = _read(connection, wanted)
+    known = {each.id for candidates in found.values() for each in candidates}
+    for id_, scope in scopes.items():
+        # One of very many of its key: newer ones were read, and say what becomes of it.
+        if id_ not in known:
+            found[scope].append(Candidate(id_, "ready"))
+    verdicts = [decide(candidates) for candidates in found.values()]
+    moves = {verdict.stands for verdict in verdicts if verdict.seconds <= 0}
+    standing = [row for row in rows if row.id not in scopes or row.id in moves]
+    return Settled(standing, *_execute(connection, verdicts))
 
 
 def settle_returned(connection: Connection) -> int:
-    """Decide about jobs in flight that wait under a unique key which they share; returns how many gave way.
+    """Decide about unique keys under which several jobs in flight wait; returns how many jobs gave way.
 
     A job comes back to such a key when its attempt fails, its lease runs out or it is called back, while a later job
     waits already.
 
     Args:
-        connection: The leader's, in autocommit mode.
+        connection: The leader's, in autocommit mode, at read committed.
     """
-    found = unique.read_shared(connection, _MOST_KEYS)
-    verdicts = (decide([Candidate(id_, "inflight", keep) for id_ in ids]) for ids, keep in found)
-    return unique.supersede_in_flight(
-        connection, {id_: verdict.stands for verdict in verdicts for id_ in verdict.in_flight}
-    )
+    wanted = unique.read_shared(connection, _MOST_KEYS)
+    if not wanted:
+        return 0
+    with connection.transaction():
+        found = _read(connection, wanted)
+        superseded, _ = _execute(
+            connection, [decide(candidates) for candidates in found.values() if candidates]
+        )
+    return superseded
 
 
 def decide(candidates: Sequence[Candidate]) -> Verdict:
@@ -127,18 +136,26 @@ def _scope(row: DueJob) -> Scope | None:
     return None if row.unique_key is None or row.expired else (row.job_name, row.unique_key)
 
 
-def _decide_all(connection: Connection, scopes: Mapping[int, Scope]) -> list[Verdict]:
-    wanted = list(dict.fromkeys(scopes.values()))
+def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[Candidate]]:
+    """Read what waits under each key, without the jobs that a worker may have in hand.
+
+    A worker that has outlived its lease may still run a job that waits again, and finish it late. That run has not seen
+    what a later job is about: so nothing gives way to such a job before its token is raised.
+    """
     found = unique.read_candidates(connection, wanted, most=1 + _MOST_ROWS // len(wanted))
-    known = {each.id for candidates in found.values() for each in candidates}
-    for id_, scope in scopes.items():
-        # One of very many of its key: newer ones were read, and say what becomes of it.
-        if id_ not in known:
-            found[scope].append(Candidate(id_, "ready"))
-    return [decide(candidates) for candidates in found.values()]
+    claimed = {each.id for candidates in found.values() for each in candidates if each.was_claimed}
+    gone = claimed - unique.fence(connection, list(claimed))
+    return {
+        scope: [each for each in candidates if each.id not in gone] for scope, candidates in found.items()
+    }
 
 
-def _supersede(connection: Connection, verdicts: Sequence[Verdict]) -> int:
+def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, int]:
+    """Write what was decided; returns how many jobs gave way, and how many rows wait on."""
     staged = {id_: verdict.stands for verdict in verdicts for id_ in verdict.staged}
     in_flight = {id_: verdict.stands for verdict in verdicts for id_ in verdict.in_flight}
-    return unique.supersede_staged(connection, staged) + unique.supersede_in_flight(connection, in_flight)
+    waits = {verdict.stands: verdict.seconds for verdict in verdicts if verdict.seconds > 0}
+    superseded = unique.supersede_staged(connection, staged) + unique.supersede_in_flight(
+        connection, in_flight
+    )
+    return superseded, unique.postpone(connection, waits)

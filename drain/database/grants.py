@@ -86,7 +86,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "Delivers, and delivers again, and knows how long jobs wait; what RQ has given up moves to dead_jobs.",
-            "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at)",
+            "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at, fencing_token)",
             "inflight_jobs",
         ),
         Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),

@@ -30,6 +30,7 @@ class Candidate(NamedTuple):
         state: `inflight`, `ready`, or `scheduled`: staged, its time to come.
         quiet_seconds: Time for which no other one must have come; None for none.
         seconds_left: Seconds until that time is over; 0 and below if it is.
+        was_claimed: A worker has claimed it before. If its lease ran out, that worker may still run it.
     """
 
     id: int
@@ -37,11 +38,12 @@ class Candidate(NamedTuple):
     keep: str | None = None
     quiet_seconds: float | None = None
     seconds_left: float | None = None
+    was_claimed: bool = False
 
 
 _STAGED = """
     (SELECT id, '{state}', keep, quiet_seconds, date_part('epoch',
-        greatest(scheduled_at, staged_at + make_interval(secs => quiet_seconds)) - now())
+        greatest(scheduled_at, staged_at + make_interval(secs => quiet_seconds)) - now()), false
     FROM staged_jobs_{state} AS job
     WHERE job.unique_key = wanted.unique_key AND job.job_name = wanted.job_name
         AND coalesce(job.expires_at > now(), true) {condition}
@@ -52,7 +54,8 @@ READ_CANDIDATES = f"""
 SELECT wanted.number::integer, found.*
 FROM unnest(%(job_names)s::text[], %(unique_keys)s::text[]) WITH ORDINALITY AS wanted (job_name, unique_key, number),
     LATERAL (
-    (SELECT id, 'inflight' AS state, keep, NULL::float8 AS quiet_seconds, NULL::float8 AS seconds_left
+    (SELECT id, 'inflight' AS state, keep, NULL::float8 AS quiet_seconds, NULL::float8 AS seconds_left,
+        claimed_at IS NOT NULL AS was_claimed
     FROM inflight_jobs AS job
     WHERE job.unique_key = wanted.unique_key AND job.job_name = wanted.job_name AND job.lease_expires_at IS NULL
         AND (job.claimed_at IS NOT NULL OR coalesce(job.expires_at > now(), true)))
@@ -144,18 +147,28 @@ def postpone(connection: Connection, seconds: Mapping[int, float]) -> int:
     return connection.execute(POSTPONE, parameters).rowcount
 
 
+FENCE = f"""
+UPDATE inflight_jobs SET fencing_token = fencing_token + 1 WHERE id = ANY (ARRAY (
+    SELECT id FROM inflight_jobs WHERE id = ANY (%s::bigint[]) AND {NOT_CLAIMED} FOR UPDATE SKIP LOCKED))
+RETURNING id
+"""
+
+
+def fence(connection: Connection, ids: Sequence[int]) -> set[int]:
+    """Raise the tokens of jobs in flight that wait, so that no worker can finish one under a claim of before.
+
+    Returns:
+        Ids of the jobs that wait; a worker has claimed or finished the others meanwhile.
+    """
+    return {id_ for (id_,) in connection.execute(FENCE, (id_array(ids),))} if ids else set()
+
+
 READ_SHARED = """
-SELECT pg_catalog.array_agg(id), (pg_catalog.array_agg(keep ORDER BY id DESC))[1] FROM inflight_jobs
-WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL
+SELECT job_name, unique_key FROM inflight_jobs WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL
 GROUP BY job_name, unique_key HAVING count(*) > 1 LIMIT %s
 """
 
 
-def read_shared(connection: Connection, most: int) -> list[tuple[Sequence[int], str | None]]:
-    """Read the unique keys under which several jobs in flight wait: their ids, and `keep` of the highest one.
-
-    Args:
-        connection: The leader's.
-        most: Upper bound of the keys.
-    """
+def read_shared(connection: Connection, most: int) -> list[Scope]:
+    """Read up to `most` unique keys under which several jobs in flight wait, on the leader's connection."""
     return connection.execute(READ_SHARED, (most,)).fetchall()

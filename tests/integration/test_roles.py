@@ -90,7 +90,7 @@ MAY_NOT = {
         "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
         "UPDATE staged_jobs SET job_args = '[1]'",
         "UPDATE staged_jobs SET fencing_token = 0",
-        "UPDATE inflight_jobs SET fencing_token = 0",
+        "UPDATE inflight_jobs SET attempts = 0",
         "SELECT job_args FROM finished_jobs",
         "INSERT INTO finished_jobs SELECT * FROM finished_jobs",
         "DELETE FROM finished_jobs",

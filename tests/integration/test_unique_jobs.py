@@ -17,7 +17,7 @@ from drain.audit import audit
 from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.returned_jobs import ReturnedJobs
-from drain.tables import claims, dead, outcomes, staged, unique
+from drain.tables import claims, dead, outcomes, redeliveries, staged, unique
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, ids_in, new_enqueuer, query
@@ -69,7 +69,7 @@ class Shop:
         return ids_in(self.url, "inflight_jobs")
 
     @property
-    def superseded(self) -> dict[int, int]:
+    def superseded(self) -> dict[int, int | None]:
         """Those that gave way, by id, and the one that stands for each."""
         rows = query(self.url, "SELECT id, superseded_by FROM finished_jobs ORDER BY id")
         return dict(rows)
@@ -190,8 +190,10 @@ def test_a_job_between_two_attempts_waits_like_any_other(shop: Shop, keep: str) 
     stands, gone = (failed, later) if keep == "first" else (later, failed)
     assert shop.waiting == [stands]
     assert shop.superseded == {gone: stands}
-    attempts = query(shop.url, "SELECT attempts, fencing_token, last_error IS NULL FROM finished_jobs")
-    assert attempts == [(0, 0, True) if keep == "first" else (1, 2, False)]
+    attempts = query(
+        shop.url, "SELECT attempts, fencing_token > attempts, last_error IS NULL FROM finished_jobs"
+    )
+    assert attempts == [(0, False, True) if keep == "first" else (1, True, False)]
     assert shop.is_sound()
 
 
@@ -209,6 +211,51 @@ def test_a_job_that_fails_while_another_one_waits_leaves_one_of_them_waiting(sho
     stands, gone = (ran, later) if keep == "first" else (later, ran)
     assert shop.waiting == [stands, other]
     assert shop.superseded == {gone: stands}
+
+
+@pytest.mark.parametrize("looks_at", ["a staged one", "one in flight"])
+def test_nothing_gives_way_to_a_run_that_has_outlived_its_lease(shop: Shop, looks_at: str) -> None:
+    ran = shop.stage()
+    shop.drain()
+    claim = shop.claim(ran)
+    if looks_at == "one in flight":
+        later = shop.stage()
+        shop.drain()
+    with postgres.connect(shop.url, "test") as connection:
+        query(
+            shop.url, "UPDATE inflight_jobs SET lease_expires_at = now() - interval '1 s' WHERE id = %s", ran
+        )
+        assert redeliveries.redeliver_leases(connection, 10, 10)
+        if looks_at == "one in flight":
+            assert uniqueness.settle_returned(connection) == 1
+        else:
+            later = shop.stage()
+            shop.drain()
+        assert shop.superseded == {later: ran}
+        assert not outcomes.finish(connection, ran, claim.fencing_token)
+    assert shop.waiting == [ran]
+
+
+def test_a_run_that_ends_late_while_the_leader_decides_is_no_obstacle(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = shop.stage()
+    shop.drain()
+    claim = shop.claim(ran)
+    query(shop.url, "UPDATE inflight_jobs SET lease_expires_at = NULL")
+    later = shop.stage()
+    read = unique.read_candidates
+
+    def read_and_finish(*args: Any, **options: Any) -> Any:
+        found = read(*args, **options)
+        with postgres.connect(shop.url, "test") as worker:
+            outcomes.finish(worker, ran, claim.fencing_token)
+        return found
+
+    monkeypatch.setattr(unique, "read_candidates", read_and_finish)
+    shop.drain()
+    assert shop.waiting == [later]
+    assert shop.superseded == {ran: None}
 
 
 def test_a_dead_job_is_no_obstacle_and_stands_in_line_when_it_is_retried(shop: Shop) -> None:

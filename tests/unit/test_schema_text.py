@@ -34,7 +34,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
     },
     "inserts": {"INSERT INTO": {"staged_jobs"}},
     "unique": {
-        "UPDATE": {"staged_jobs"},
+        "UPDATE": {"staged_jobs", "inflight_jobs"},
         "DELETE FROM": {"staged_jobs", "inflight_jobs"},
         "INSERT INTO": {"finished_jobs"},
     },
