@@ -2,9 +2,8 @@
 
     python -m benchmarks.unique [--jobs 100000] [--keys 1000] [--connections 16] [--rounds 5]
 
-Half of the rounds stage jobs with unique keys, the others the same jobs without, in turn; a leader drains meanwhile, and a
-worker claims and finishes. After each commit of the leader that a third session sees, it counts the keys under which
-two jobs in flight wait.
+Half of the rounds stage jobs with unique keys, the others the same jobs without, in turn. A leader drains meanwhile, a
+worker claims and finishes, and a third session looks for keys under which two jobs in flight wait.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from itertools import chain
 from multiprocessing import get_context
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import psycopg
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from drain.embedded import Services
 
 _PROCESSES = 4
+_KEEP: tuple[Literal["first"], Literal["last"]] = ("first", "last")
 _TWO_WAIT = """
 SELECT count(*) FROM (
     SELECT FROM inflight_jobs WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL
@@ -155,8 +155,8 @@ def _stage(url: str, jobs: int, keys: int) -> float:
         began = perf_counter()
         for number in range(jobs):
             if keys:
-                keep = "last" if number % 2 else "first"
-                stage(connection, "bench.unique", [number], unique_key=f"key:{number % keys}", keep=keep)
+                key = f"key:{number % keys}"
+                stage(connection, "bench.unique", [number], unique_key=key, keep=_KEEP[number % 2])
             else:
                 stage(connection, "bench.unique", [number])
         return perf_counter() - began

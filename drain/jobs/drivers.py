@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
@@ -19,33 +20,39 @@ if TYPE_CHECKING:
 Connectable: TypeAlias = (
     "Session | scoped_session[Any] | sqlalchemy.Connection | psycopg.Connection[Any] | psycopg.Cursor[Any]"
 )
+# Function that makes a statement of the names of columns, and of a function that spells a placeholder.
+Build: TypeAlias = Callable[[Sequence[str], Callable[[str], str]], str]
 # Parameter of a statement that is no column: the arguments of many jobs.
 ARGUMENTS = "arguments"
 
 
 def execute(
     connection: Connectable,
-    build: Callable[[Sequence[str], Callable[[str], str]], str],
+    build: Build,
     parameters: Mapping[str, Any],
 ) -> list[Any]:
     """Run a statement in the open transaction, in the parameter style of the driver; returns its first column.
 
     Args:
         connection: As for `stage`.
-        build: Makes the statement of the names of columns and a function that spells a placeholder. The statement ends
-            with the one value that it returns.
+        build: A function of a module, since its statements are kept. They end with the one value that they return.
         parameters: Values, by column; and `ARGUMENTS`.
 
     Raises:
         StageError: The connection is of another kind.
     """
-    columns = [name for name in parameters if name != ARGUMENTS]
     if isinstance(connection, psycopg.Cursor):
         # Staging opens its own cursor: the caller's may have rows that are not fetched yet.
         connection = connection.connection
     if isinstance(connection, psycopg.Connection):
-        return _execute_with_psycopg(connection, build(columns, "%({})s".format), parameters)
-    return _execute_with_sqlalchemy(connection, build(columns, ":{}".format), parameters)
+        return _execute_with_psycopg(connection, _statement(build, tuple(parameters), "%({})s"), parameters)
+    return _execute_with_sqlalchemy(connection, _statement(build, tuple(parameters), ":{}"), parameters)
+
+
+# An application stages with the same few options again and again.
+@lru_cache(maxsize=500)
+def _statement(build: Build, names: Sequence[str], placeholder: str) -> str:
+    return build([name for name in names if name != ARGUMENTS], placeholder.format)
 
 
 def _execute_with_sqlalchemy(connection: Any, statement: str, parameters: Mapping[str, Any]) -> list[Any]:

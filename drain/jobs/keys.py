@@ -40,7 +40,7 @@ class Keys:
 
     def over(self, defaults: Keys) -> Keys:
         """Return these keys, with those of a registration in the place of what is missing."""
-        if defaults == NO_KEYS:
+        if defaults is NO_KEYS:
             return self
         return Keys(
             defaults.key if self.key is None else self.key,

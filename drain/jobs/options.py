@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
 from drain.errors import StageError
-from drain.jobs.keys import KeyOption, Keys
+from drain.jobs.keys import NO_KEYS, KeyOption, Keys
 from drain.jobs.values import LARGEST_INTEGER
 from drain.tables.limits import DEFAULT_LEASE_SECONDS, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS, Limits
 from drain.visible import visible
@@ -109,7 +109,9 @@ class JobOptions:
     @property
     def keys(self) -> Keys:
         """Keys of the jobs, for those that are staged without keys of their own."""
-        return Keys(self.key, self.unique_key, self.keep, self.quiet, is_default=True)
+        if self.key is None and self.unique_key is None and self.keep is None and self.quiet is None:
+            return NO_KEYS
+        return Keys(self.key, self.unique_key, self.keep, self.quiet)
 
     @property
     def limits(self) -> Limits:

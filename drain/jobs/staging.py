@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from drain.errors import StageError
@@ -98,7 +97,7 @@ def stage(
         name, options, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context
     )
     columns["job_args"], columns["job_kwargs"] = values.as_arguments(args, kwargs or {})
-    keys = _keys(Keys(key, unique_key, keep, quiet), options)
+    keys = _keys(key, unique_key, keep, quiet, options)
     if keys is not None:
         columns |= keys.columns(args, kwargs or {})
     if idempotency_key is not None:
@@ -158,11 +157,11 @@ def stage_many(
     columns = _columns(
         name, options, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context
     )
-    keys = _keys(Keys(key, unique_key, keep, quiet), options)
+    keys = _keys(key, unique_key, keep, quiet, options)
     own_keys = keys is not None and keys.differ
     if keys is not None and not own_keys:
         columns |= keys.columns((), {})
-    build = partial(inserts.insert_many_statement, own_keys=own_keys)
+    build = inserts.insert_many_with_keys_statement if own_keys else inserts.insert_many_statement
     ids: list[int] = []
     waiting: list[str] = []
 
@@ -195,14 +194,20 @@ def _element(given: Sequence[Any] | Mapping[str, Any], keys: Keys | None) -> str
     return f"[{','.join(parts)}]"
 
 
-def _keys(given: Keys, options: JobOptions | None) -> Keys | None:
+def _keys(
+    key: KeyOption | None,
+    unique_key: KeyOption | None,
+    keep: str | None,
+    quiet: timedelta | None,
+    options: JobOptions | None,
+) -> Keys | None:
     """Merge the keys of a call with those of the registration, and check them; None if there are none."""
-    if options is not None and options.keys != NO_KEYS:
-        given = given.over(options.keys)
-    elif given == NO_KEYS:
+    defaults = NO_KEYS if options is None else options.keys
+    if defaults is NO_KEYS and key is None and unique_key is None and keep is None and quiet is None:
         return None
-    given.check()
-    return given
+    merged = Keys(key, unique_key, keep, quiet).over(defaults)
+    merged.check()
+    return merged
 
 
 def _columns(

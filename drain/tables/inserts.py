@@ -35,20 +35,21 @@ def insert_statement(columns: Sequence[str], placeholder: Callable[[str], str]) 
     return f"INSERT INTO staged_jobs ({', '.join(values)}) VALUES ({', '.join(values.values())}) RETURNING id"
 
 
-def insert_many_statement(
-    columns: Sequence[str], placeholder: Callable[[str], str], *, own_keys: bool = False
-) -> str:
+def insert_many_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
     """Build the INSERT of one row for each element of the JSON array `arguments`, as `[args, kwargs]`.
 
     All rows share the given columns. The ids come back in the order of the elements.
-
-    Args:
-        columns: As for `insert_statement`.
-        placeholder: As for `insert_statement`.
-        own_keys: Each element has a third item, the columns of its keys.
     """
-    values = {"job_args": "item -> 0", "job_kwargs": "item -> 1"}
-    values |= _values(columns, placeholder, _OWN if own_keys else {})
+    return _insert_many(_values(columns, placeholder), placeholder)
+
+
+def insert_many_with_keys_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
+    """Build the same INSERT for elements with a third item, the columns of the keys of each row."""
+    return _insert_many(_values(columns, placeholder, _OWN), placeholder)
+
+
+def _insert_many(shared: dict[str, str], placeholder: Callable[[str], str]) -> str:
+    values = {"job_args": "item -> 0", "job_kwargs": "item -> 1"} | shared
     elements = f"jsonb_array_elements(CAST({placeholder('arguments')} AS jsonb))"
     return (
         f"INSERT INTO staged_jobs ({', '.join(values)}) SELECT {', '.join(values.values())} "
