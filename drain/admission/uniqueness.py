@@ -99,10 +99,10 @@ def settle_returned(connection: Connection) -> int:
     if not wanted:
         return 0
     with connection.transaction():
-        found = _read(connection, wanted)
-        superseded, _ = _execute(
-            connection, [decide(candidates) for candidates in found.values() if candidates]
-        )
+        found = _read(connection, wanted).values()
+        # A worker may have claimed all that was in flight, and then only scheduled jobs are left.
+        due = (candidates for candidates in found if any(each.state != "scheduled" for each in candidates))
+        superseded, _ = _execute(connection, [decide(candidates) for candidates in due])
     return superseded
 
 

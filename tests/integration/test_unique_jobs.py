@@ -257,6 +257,31 @@ def test_a_run_that_ends_late_while_the_leader_decides_is_no_obstacle(
     assert shop.superseded == {ran: None}
 
 
+def test_jobs_that_come_back_and_are_claimed_while_the_leader_looks_give_way_to_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = shop.stage(unique_key="a")
+    shop.drain()
+    claim = shop.claim(first)
+    second = shop.stage(unique_key="a")
+    shop.drain()
+    scheduled = shop.stage(unique_key="a", quiet=QUIET)
+    shop.fail(claim)
+    query(shop.url, "UPDATE inflight_jobs SET next_run_at = NULL")
+    read = unique.read_shared
+
+    def read_and_claim(*args: Any) -> Any:
+        found = read(*args)
+        for job_id in (first, second):
+            shop.claim(job_id)
+        return found
+
+    monkeypatch.setattr(unique, "read_shared", read_and_claim)
+    assert uniqueness.settle_returned(shop.enqueuer.connection) == 0
+    assert shop.waiting == [first, second]
+    assert ids_in(shop.url, "staged_jobs") == [scheduled]
+
+
 def test_a_dead_job_is_no_obstacle_and_stands_in_line_when_it_is_retried(shop: Shop) -> None:
     died = shop.stage()
     shop.drain()
