@@ -125,7 +125,7 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     CONSTRAINT keep_must_be_first_or_last
         CHECK (keep IN ('first', 'last')),
     CONSTRAINT quiet_seconds_must_be_positive_and_at_most_a_year
-        CHECK (quiet_seconds > 0::double precision AND quiet_seconds <= 31536000::double precision),
+        CHECK (quiet_seconds > '0' AND quiet_seconds <= '31536000'),
     CONSTRAINT keep_and_quiet_seconds_need_a_unique_key
         CHECK (unique_key IS NOT NULL OR (keep IS NULL AND quiet_seconds IS NULL))
 ) PARTITION BY LIST ((coalesce(scheduled_at > staged_at, false) AND matured_at IS NULL));
@@ -300,8 +300,8 @@ CREATE TABLE IF NOT EXISTS finished_jobs (
     -- oldest transaction that is still open: no row can appear there later, as it could behind a time or an id.
     finished_xid  xid8        NOT NULL DEFAULT pg_current_xact_id(),
     key           text,
-    -- Id of the job that stands for this one, which gave way to it and did not run (`unique_key`); then attempts is 0,
-    -- and claimed_at the time at which it gave way. NULL: the job has run.
+    -- Id of the job that stands for this one, which gave way to it while it waited (`unique_key`). It has not finished,
+    -- and has run only if attempts is not 0; otherwise claimed_at is the time at which it gave way. NULL: the job has run.
     superseded_by bigint
 ) PARTITION BY RANGE (finished_at);
 
@@ -520,7 +520,7 @@ CREATE TABLE IF NOT EXISTS queues (
     CONSTRAINT burst_must_be_positive CHECK (burst > 0),
     CONSTRAINT weights_must_be_an_object CHECK (jsonb_typeof(weights) = 'object'),
     CONSTRAINT on_dead_must_be_hold_or_skip CHECK (on_dead IN ('hold', 'skip')),
-    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > 0::double precision),
+    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > '0'),
     -- Rules that contradict each other.
     CONSTRAINT running_per_key_must_not_exceed_running CHECK (running_per_key <= running),
     CONSTRAINT ordered_needs_running_per_key_of_one CHECK (NOT ordered OR coalesce(running_per_key, 1) = 1),
@@ -609,6 +609,58 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
         CHECK (char_length(idempotency_key) BETWEEN 1 AND 255)
 );
 CREATE INDEX IF NOT EXISTS idempotency_keys_expired ON idempotency_keys (expires_at);
+
+-- Stages a job, unless one was staged under this key that is still kept: the key is kept for `keep_seconds` from now on.
+-- Returns the id of the job under the key, as a negative number if that job has another name or other arguments.
+-- `job` has the columns that an application may give, and job_name at least:
+--
+--     SELECT drain_stage_once('webhook:9f', 86400, '{"job_name": "shop.jobs.send_receipt", "job_args": [42]}');
+--
+-- A second transaction with the same key waits until the first one has ended. At repeatable read it fails then with
+-- serialization_failure, as any transaction that writes what another one has written.
+--
+-- Runs with the rights of the owner, since an application may read no key of others, and change none.
+CREATE OR REPLACE FUNCTION drain_stage_once(key text, keep_seconds double precision, job jsonb) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH given AS (
+        SELECT new.*, coalesce(new.job_args, '[]'::jsonb) AS args, coalesce(new.job_kwargs, '{}'::jsonb) AS kwargs
+        FROM pg_catalog.jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb,
+            queue text, priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text,
+            max_attempts integer, timeout_seconds integer, context jsonb, key text, unique_key text, keep text,
+            quiet_seconds double precision)
+    ), reserved AS (
+        INSERT INTO idempotency_keys AS kept (idempotency_key, job_id, job_name, digest, expires_at)
+        SELECT drain_stage_once.key, pg_catalog.nextval('staged_jobs_id_seq'::regclass), given.job_name,
+            pg_catalog.sha256(pg_catalog.convert_to(
+                pg_catalog.concat_ws(' ', given.job_name, given.args, given.kwargs), 'UTF8'::name)),
+            pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => keep_seconds)
+        FROM given WHERE NOT EXISTS (
+            SELECT FROM idempotency_keys AS known
+            WHERE known.idempotency_key = drain_stage_once.key AND known.expires_at > pg_catalog.clock_timestamp())
+        ON CONFLICT (idempotency_key) DO UPDATE SET job_id = excluded.job_id, job_name = excluded.job_name,
+            digest = excluded.digest, staged_at = excluded.staged_at, expires_at = excluded.expires_at
+            WHERE kept.expires_at <= pg_catalog.clock_timestamp()
+        RETURNING kept.job_id
+    )
+    INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag,
+        max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds)
+    OVERRIDING SYSTEM VALUE
+    SELECT reserved.job_id, given.job_name, given.args, given.kwargs, coalesce(given.queue, 'default'),
+        coalesce(given.priority, 0), coalesce(given.scheduled_at, pg_catalog.now())
+            + pg_catalog.make_interval(secs => coalesce(given.quiet_seconds, '0')),
+        given.expires_at, given.tag, given.max_attempts, given.timeout_seconds, given.context, given.key,
+        given.unique_key, given.keep, given.quiet_seconds
+    FROM reserved, given;
+
+    SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = pg_catalog.sha256(pg_catalog.convert_to(
+            pg_catalog.concat_ws(' ', new.job_name, coalesce(new.job_args, '[]'::jsonb),
+                coalesce(new.job_kwargs, '{}'::jsonb)), 'UTF8'::name))
+        THEN kept.job_id ELSE - kept.job_id END
+    FROM idempotency_keys AS kept, pg_catalog.jsonb_to_record(drain_stage_once.job)
+        AS new (job_name text, job_args jsonb, job_kwargs jsonb)
+    WHERE kept.idempotency_key = drain_stage_once.key;
+END;
 
 
 -- bulk_runs: runs that have staged jobs in bulk, each in one commit. A run that is repeated finds its row, and stages
@@ -793,7 +845,8 @@ REVOKE ALL ON FUNCTION
     drain_make_days_of(regclass, integer), drain_checksum_of(regclass), drain_checksum_of_late(date),
     drain_drop_day(regclass, bigint, numeric), drain_create_side_table(text), drain_drop_side_table(text),
     drain_create_side_table_of(regclass, text), drain_drop_side_table_of(regclass, text), drain_wake_enqueuer(),
-    drain_drop_old_day(integer), drain_drop_old_day_of(regclass, regclass, integer)
+    drain_drop_old_day(integer), drain_drop_old_day_of(regclass, regclass, integer),
+    drain_stage_once(text, double precision, jsonb)
     FROM PUBLIC;
 
 

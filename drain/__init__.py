@@ -56,7 +56,7 @@ command line alone does.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from drain.errors import DrainError, StageError
+from drain.errors import DrainError, IdempotencyConflictError, StageError
 from drain.jobs.registry import job
 from drain.jobs.schedules import schedule, unschedule
 from drain.jobs.staging import stage, stage_many
@@ -82,6 +82,7 @@ __all__ = [
     "Dead",
     "Defer",
     "DrainError",
+    "IdempotencyConflictError",
     "JobTimeoutError",
     "LeaseLostError",
     "NoCurrentJobError",

@@ -24,6 +24,10 @@ class StageError(DrainError, ValueError):
     """A job cannot be staged as it was given; the caller's transaction is untouched."""
 
 
+class IdempotencyConflictError(StageError):
+    """The idempotency key belongs to a job with another name or other arguments."""
+
+
 class UnavailableError(DrainError):
     """PostgreSQL or Redis cannot be reached, or did not answer in time."""
 

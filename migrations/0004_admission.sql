@@ -39,7 +39,7 @@ ALTER TABLE staged_jobs ADD CONSTRAINT unique_key_must_have_1_to_255_characters
 ALTER TABLE staged_jobs ADD CONSTRAINT keep_must_be_first_or_last
     CHECK (keep IN ('first', 'last')) NOT VALID;
 ALTER TABLE staged_jobs ADD CONSTRAINT quiet_seconds_must_be_positive_and_at_most_a_year
-    CHECK (quiet_seconds > 0::double precision AND quiet_seconds <= 31536000::double precision) NOT VALID;
+    CHECK (quiet_seconds > '0' AND quiet_seconds <= '31536000') NOT VALID;
 ALTER TABLE staged_jobs ADD CONSTRAINT keep_and_quiet_seconds_need_a_unique_key
     CHECK (unique_key IS NOT NULL OR (keep IS NULL AND quiet_seconds IS NULL)) NOT VALID;
 ALTER TABLE inflight_jobs ADD COLUMN key text, ADD COLUMN unique_key text, ADD COLUMN keep text,
@@ -128,7 +128,7 @@ CREATE TABLE queues (
     CONSTRAINT burst_must_be_positive CHECK (burst > 0),
     CONSTRAINT weights_must_be_an_object CHECK (jsonb_typeof(weights) = 'object'),
     CONSTRAINT on_dead_must_be_hold_or_skip CHECK (on_dead IN ('hold', 'skip')),
-    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > 0::double precision),
+    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > '0'),
     -- Rules that contradict each other.
     CONSTRAINT running_per_key_must_not_exceed_running CHECK (running_per_key <= running),
     CONSTRAINT ordered_needs_running_per_key_of_one CHECK (NOT ordered OR coalesce(running_per_key, 1) = 1),
@@ -215,6 +215,86 @@ CREATE TABLE idempotency_keys (
         CHECK (char_length(idempotency_key) BETWEEN 1 AND 255)
 );
 CREATE INDEX idempotency_keys_expired ON idempotency_keys (expires_at);
+
+-- Stages a job, unless one was staged under this key that is still kept: the key is kept for `keep_seconds` from now on.
+-- Returns the id of the job under the key, as a negative number if that job has another name or other arguments.
+-- `job` has the columns that an application may give, and job_name at least:
+--
+--     SELECT drain_stage_once('webhook:9f', 86400, '{"job_name": "shop.jobs.send_receipt", "job_args": [42]}');
+--
+-- A second transaction with the same key waits until the first one has ended. At repeatable read it fails then with
+-- serialization_failure, as any transaction that writes what another one has written.
+--
+-- Runs with the rights of the owner, since an application may read no key of others, and change none.
+CREATE OR REPLACE FUNCTION drain_stage_once(key text, keep_seconds double precision, job jsonb) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH given AS (
+        SELECT new.*, coalesce(new.job_args, '[]'::jsonb) AS args, coalesce(new.job_kwargs, '{}'::jsonb) AS kwargs
+        FROM pg_catalog.jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb,
+            queue text, priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text,
+            max_attempts integer, timeout_seconds integer, context jsonb, key text, unique_key text, keep text,
+            quiet_seconds double precision)
+    ), reserved AS (
+        INSERT INTO idempotency_keys AS kept (idempotency_key, job_id, job_name, digest, expires_at)
+        SELECT drain_stage_once.key, pg_catalog.nextval('staged_jobs_id_seq'::regclass), given.job_name,
+            pg_catalog.sha256(pg_catalog.convert_to(
+                pg_catalog.concat_ws(' ', given.job_name, given.args, given.kwargs), 'UTF8'::name)),
+            pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => keep_seconds)
+        FROM given WHERE NOT EXISTS (
+            SELECT FROM idempotency_keys AS known
+            WHERE known.idempotency_key = drain_stage_once.key AND known.expires_at > pg_catalog.clock_timestamp())
+        ON CONFLICT (idempotency_key) DO UPDATE SET job_id = excluded.job_id, job_name = excluded.job_name,
+            digest = excluded.digest, staged_at = excluded.staged_at, expires_at = excluded.expires_at
+            WHERE kept.expires_at <= pg_catalog.clock_timestamp()
+        RETURNING kept.job_id
+    )
+    INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag,
+        max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds)
+    OVERRIDING SYSTEM VALUE
+    SELECT reserved.job_id, given.job_name, given.args, given.kwargs, coalesce(given.queue, 'default'),
+        coalesce(given.priority, 0), coalesce(given.scheduled_at, pg_catalog.now())
+            + pg_catalog.make_interval(secs => coalesce(given.quiet_seconds, '0')),
+        given.expires_at, given.tag, given.max_attempts, given.timeout_seconds, given.context, given.key,
+        given.unique_key, given.keep, given.quiet_seconds
+    FROM reserved, given;
+
+    SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = pg_catalog.sha256(pg_catalog.convert_to(
+            pg_catalog.concat_ws(' ', new.job_name, coalesce(new.job_args, '[]'::jsonb),
+                coalesce(new.job_kwargs, '{}'::jsonb)), 'UTF8'::name))
+        THEN kept.job_id ELSE - kept.job_id END
+    FROM idempotency_keys AS kept, pg_catalog.jsonb_to_record(drain_stage_once.job)
+        AS new (job_name text, job_args jsonb, job_kwargs jsonb)
+    WHERE kept.idempotency_key = drain_stage_once.key;
+END;
+
+-- Roles that stage may stage once, too; roles that let scheduled rows mature may do what unique keys need.
+REVOKE ALL ON FUNCTION drain_stage_once(text, double precision, jsonb) FROM PUBLIC;
+DO $$
+DECLARE
+    it record;
+BEGIN
+    FOR it IN
+        SELECT DISTINCT job.grantee::pg_catalog.regrole AS role, home.attname = 'tag'::pg_catalog.name AS stages
+        FROM pg_catalog.pg_attribute AS home, LATERAL pg_catalog.aclexplode(home.attacl) AS job
+        WHERE home.attrelid = 'staged_jobs'::pg_catalog.regclass::pg_catalog.oid AND job.grantee <> 0::pg_catalog.oid
+            AND (home.attname = 'tag'::pg_catalog.name AND job.privilege_type = 'INSERT'::pg_catalog.text
+                OR home.attname = 'matured_at'::pg_catalog.name AND job.privilege_type = 'UPDATE'::pg_catalog.text)
+    LOOP
+        IF it.stages THEN
+            EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION drain_stage_once(text, double precision, jsonb) TO %s',
+                it.role);
+        ELSE
+            EXECUTE pg_catalog.format(
+                'GRANT UPDATE (scheduled_at) ON staged_jobs, staged_jobs_ready, staged_jobs_scheduled TO %s', it.role);
+            EXECUTE pg_catalog.format('GRANT UPDATE (fencing_token) ON inflight_jobs TO %s', it.role);
+            EXECUTE pg_catalog.format('GRANT INSERT, SELECT (superseded_by) ON finished_jobs TO %s', it.role);
+            EXECUTE pg_catalog.format(
+                'GRANT DELETE, SELECT (idempotency_key, expires_at) ON idempotency_keys TO %s', it.role);
+        END IF;
+    END LOOP;
+END
+$$;
 
 -- Roles get the rights on the new tables that the programs of version 4 need with their role: a role is known by a right
 -- that `drain roles` gives to no other.

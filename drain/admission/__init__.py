@@ -22,6 +22,8 @@ In the order in which a row passes:
     ordering         dead and revived jobs of a key whose jobs run in order
     retries          due retries, which need a slot and a token, too
 
+    uniqueness       jobs that share a unique key: one of them stands, the others give way to it
+
 What always holds:
 
 - The leader alone admits, on one thread. Between two of its looks jobs can only end: a count is never too low.

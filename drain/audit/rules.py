@@ -14,6 +14,8 @@ _CLAIMS_ON_RECORD = """(CASE WHEN history IS NULL THEN 0 ELSE (
 # Comparison of two times with a second of tolerance: the clock of the database may be set back by a little, and the
 # clock of a standby that takes over may be behind.
 _EARLIER = "{} < {} - interval '1 second'"
+# A job that gave way to another one with its unique key needs no claim.
+_HAS_RUN = "superseded_by IS NULL"
 
 
 class Rule(NamedTuple):
@@ -30,8 +32,16 @@ RULES = (
         Rule("once", table, "id > %(last_id)s", f"in {table}, with ids that were never handed out")
         for table in TABLES.values()
     ),
-    Rule("claimed", "finished_jobs", "fencing_token < 1", "finished, with no token of a claim"),
-    Rule("claimed", "finished_jobs", "attempts < 1", "finished without an attempt"),
+    Rule(
+        "claimed", "finished_jobs", f"fencing_token < 1 AND {_HAS_RUN}", "finished, with no token of a claim"
+    ),
+    Rule("claimed", "finished_jobs", f"attempts < 1 AND {_HAS_RUN}", "finished without an attempt"),
+    Rule(
+        "once",
+        "finished_jobs",
+        "superseded_by = id OR superseded_by < 1 OR superseded_by > %(last_id)s",
+        "superseded by themselves, or by ids that were never handed out",
+    ),
     Rule("claimed", "finished_jobs", "claimed_at IS NULL", "finished, and never claimed"),
     Rule(
         "claimed",

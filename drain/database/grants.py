@@ -59,6 +59,12 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             f"INSERT ({STAGED_BY_APPLICATIONS}), SELECT (id)",
             "staged_jobs",
         ),
+        Grant(
+            "Stages a job under an idempotency key, as the owner; reads and changes no other key.",
+            "EXECUTE",
+            "drain_stage_once(text, double precision, jsonb)",
+            "FUNCTION",
+        ),
     ),
     "enqueuer": (
         _VERSION,
@@ -73,7 +79,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "Takes rows whole, arguments included, since it moves them.",
-            "SELECT, DELETE, UPDATE (matured_at)",
+            "SELECT, DELETE, UPDATE (matured_at, scheduled_at)",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled",
         ),
         Grant(
@@ -86,11 +92,20 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "Delivers, and delivers again, and knows how long jobs wait; what RQ has given up moves to dead_jobs.",
-            "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at)",
+            "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at, fencing_token)",
             "inflight_jobs",
         ),
         Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),
-        Grant("When a queue last finished a job.", "SELECT (queue, finished_at)", "finished_jobs"),
+        Grant(
+            "When a queue last finished a job; which jobs gave way to another one with their unique key.",
+            "INSERT, SELECT (queue, finished_at, superseded_by)",
+            "finished_jobs",
+        ),
+        Grant(
+            "Deletes idempotency keys whose time is over.",
+            "DELETE, SELECT (idempotency_key, expires_at)",
+            "idempotency_keys",
+        ),
         Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
         Grant("The rules of queues.", "SELECT", "queues, queue_pauses"),
         Grant("Deletes pauses that are over.", "DELETE", "queue_pauses"),

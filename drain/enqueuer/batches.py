@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import takewhile
 from time import monotonic
 
 import psycopg
 from psycopg import IsolationLevel
 
 from drain import metrics
+from drain.admission import uniqueness
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.enqueuer.batch_size import AdaptiveBatchSize
@@ -112,11 +115,15 @@ class Batches:
         with metrics.MOVE_SECONDS.time(), postgres.transaction(self._connection, isolation):
             selection = self._due_rows.select(skip_locked=skip_locked)
             self._rows, self._lanes = selection.rows, selection.lanes
-            forward = self._mover.read_forwarded(selection.rows)
+            settled = uniqueness.settle(self._connection, selection.rows)
+            standing = settled.standing
+            forward = self._mover.read_forwarded(standing)
             if forward.first_left_out is not None:
                 selection = selection.before(forward.first_left_out)
                 self._rows = selection.rows
-            batch = self._mover.move(selection.rows, forward) if selection.rows else Batch()
+                standing = list(takewhile(lambda row: row.id != forward.first_left_out, standing))
+            batch = self._mover.move(standing, forward) if standing else Batch()
+            batch = replace(batch, superseded=settled.superseded, postponed=settled.postponed)
         self._due_rows.advance(selection, {row.id for row in batch.moved} | forward.deliveries.keys())
         if batch.moved:
             self._deliveries.committed(batch.last_delivery)
@@ -155,6 +162,7 @@ class Batches:
 def _count(batch: Batch) -> None:
     metrics.BATCH_SIZE.observe(batch.size)
     metrics.MOVED.inc(len(batch.moved))
+    metrics.SUPERSEDED.inc(batch.superseded)
     metrics.DEAD.labels("expired").inc(batch.expired)
     metrics.DEAD.labels("unreadable").inc(batch.unreadable)
     count_pushed(Counter(delivery.queue for delivery in batch.forwarded))

@@ -22,9 +22,11 @@ from drain.enqueuer import health, leader
 from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.chores import Chore
 from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.expired_keys import ExpiredKeys
 from drain.enqueuer.gauges import Gauges
 from drain.enqueuer.partitions import DailyPartitions
 from drain.enqueuer.retention import Retention
+from drain.enqueuer.returned_jobs import ReturnedJobs
 from drain.enqueuer.take_over import take_over
 from drain.enqueuer.term import Term
 from drain.enqueuer.ticker import Ticker
@@ -196,7 +198,13 @@ class Daemon:
 
 
 def _chores(connection: Connection, keep_days: int | None) -> list[Chore]:
-    chores: list[Chore] = [Ticker(connection), PartitionTruncator(connection), DailyPartitions(connection)]
+    chores: list[Chore] = [
+        Ticker(connection),
+        ReturnedJobs(connection),
+        PartitionTruncator(connection),
+        DailyPartitions(connection),
+        ExpiredKeys(connection),
+    ]
     return [*chores, Retention(connection, keep_days)] if keep_days else chores
 
 

@@ -27,6 +27,8 @@ class Batch:
         expired: Number of rows that went to `dead_jobs` because their `expires_at` had passed.
         unreadable: Number of rows that went to `dead_jobs` because they could not be delivered.
         last_delivery: Highest delivery number so far.
+        superseded: Number of jobs that gave way to another one with their unique key.
+        postponed: Number of rows whose quiet time has begun again.
     """
 
     moved: Sequence[DueJob] = ()
@@ -34,11 +36,14 @@ class Batch:
     expired: int = 0
     unreadable: int = 0
     last_delivery: int = 0
+    superseded: int = 0
+    postponed: int = 0
 
     @property
     def size(self) -> int:
-        """Number of rows that left `staged_jobs`."""
-        return len(self.moved) + len(self.forwarded) + self.expired + self.unreadable
+        """Number of rows that are due no more: most of them have left `staged_jobs`."""
+        gone = len(self.moved) + len(self.forwarded) + self.expired + self.unreadable
+        return gone + self.superseded + self.postponed
 
 
 class Mover:

@@ -4,9 +4,11 @@
     registry   `@job`: functions by name; a worker imports the job modules, and runs no other function
     callers    statements in the transaction of an application, on whatever connection it has
     staging    `stage` and `stage_many`: the INSERT into `staged_jobs`
-    callers    statements on the connection that an application has open
     schedules  `schedule` and `unschedule`: jobs that are staged at each tick; those that `@job` declares
     timetable  the ticks of a cron line in a time zone
+    values     checks of what an application gives
+    keys       key, unique key and quiet time of a job
+    idempotency  a job that is staged once for an idempotency key
 
 What always holds: staging joins the transaction of the application, and never commits it or rolls it back. A job that
 cannot be staged is refused before anything is sent, so that the transaction is unchanged.

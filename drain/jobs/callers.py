@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
@@ -22,34 +23,48 @@ if TYPE_CHECKING:
 Connectable: TypeAlias = (
     "Session | scoped_session[Any] | sqlalchemy.Connection | psycopg.Connection[Any] | psycopg.Cursor[Any]"
 )
+# Function that makes a statement of the names of columns, and of a function that spells a placeholder.
+Build: TypeAlias = Callable[[Sequence[str], Callable[[str], str]], str]
+# Parameter of a statement that is no column: the arguments of many jobs.
+ARGUMENTS = "arguments"
 # Placeholder of psycopg, in a statement that has no other percent sign.
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 
 
 def insert(
     connection: Connectable,
-    build: Callable[[Sequence[str], Callable[[str], str]], str],
+    build: Build,
     parameters: Mapping[str, Any],
 ) -> list[int]:
-    """Run a statement that ends in `RETURNING id`, in the parameter style of the driver; returns the ids.
+    """Run a statement that ends with the one number that it returns, in the parameter style of the driver.
 
     Psycopg may prepare it: for statements that an application sends often.
 
     Args:
         connection: A SQLAlchemy Session or Connection, or a psycopg connection or cursor.
-        build: Builds the statement from the names of columns and a function that writes a placeholder.
-        parameters: Values by the names of columns; `arguments` is no column.
+        build: Function of a module, since its statements are kept.
+        parameters: Values by the names of columns; and `ARGUMENTS`.
+
+    Returns:
+        The numbers, most often ids.
 
     Raises:
         StageError: `connection` is none of these.
     """
-    columns = [name for name in parameters if name != "arguments"]
+    names = tuple(parameters)
     driver = _of_psycopg(connection)
     if driver is not None:
-        return _insert_with_psycopg(driver, build(columns, "%({})s".format), parameters)
+        return _insert_with_psycopg(driver, _statement(build, names, "%({})s"), parameters)
     return [
-        job_id for (job_id,) in _execute_with_sqlalchemy(connection, build(columns, ":{}".format), parameters)
+        job_id
+        for (job_id,) in _execute_with_sqlalchemy(connection, _statement(build, names, ":{}"), parameters)
     ]
+
+
+# An application stages with the same few options again and again.
+@lru_cache(maxsize=500)
+def _statement(build: Build, names: Sequence[str], placeholder: str) -> str:
+    return build([name for name in names if name != ARGUMENTS], placeholder.format)
 
 
 def execute(connection: Connectable, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -99,7 +114,7 @@ def _insert_with_psycopg(
     connection: psycopg.Connection[Any], statement: str, parameters: Mapping[str, Any]
 ) -> list[int]:
     # Psycopg prepares a statement that it has executed five times, and behind a pooler the next transaction may be in
-    # another session, which lacks it. Both statements end in "RETURNING id": the process id of the server, added to
+    # another session, which lacks it. All of them end in "RETURNING id": the process id of the server, added to
     # that, shows whether there is a pooler, and costs nothing.
     prepare = False if postgres.is_pooled(connection) else None
     with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
 from drain.errors import StageError
+from drain.jobs.keys import NO_KEYS, KeyOption, Keys
 from drain.jobs.timetable import check_schedule
+from drain.jobs.values import LARGEST_INTEGER
 from drain.tables.limits import DEFAULT_LEASE_SECONDS, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS, Limits
 from drain.visible import visible
 
 # Queue of a job that names none.
 DEFAULT_QUEUE = "default"
-# Largest value that the integer columns of the schema can hold.
-LARGEST_INTEGER = 2**31 - 1
 # Upper bound of the wait between two attempts: a year.
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
 # Bounds of a lease, in seconds. A shorter lease would expire before its first heartbeat could reach the database.
@@ -52,6 +53,10 @@ class JobOptions:
         cron: Cron line of the job's own schedule; None for no schedule.
         timezone: Time zone in which the line is read.
         missed: Rule for its ticks that passed while there was no leader: "last", "all" or "none" of them is staged.
+        key: Customer, tenant or resource of a job, or a function of its arguments that returns it.
+        unique_key: Text of which one job alone waits, or a function of the arguments that returns it.
+        keep: Which job stands for a unique key: `first`, or `last`; None for `first`.
+        quiet: Time for which none with the unique key must have come.
     """
 
     queue: str = DEFAULT_QUEUE
@@ -66,6 +71,10 @@ class JobOptions:
     cron: str | None = None
     timezone: str = "UTC"
     missed: str = "last"
+    key: KeyOption | None = None
+    unique_key: KeyOption | None = None
+    keep: str | None = None
+    quiet: timedelta | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.queue, str) or not self.queue:
@@ -79,6 +88,7 @@ class JobOptions:
             raise ValueError(f"isolated must be True or False, not {self.isolated!r}")
         self._check_ranges()
         self._check_schedule()
+        Keys(self.key, self.unique_key, self.keep, self.quiet).check()
 
     def _check_ranges(self) -> None:
         if not 0 <= self.max_attempts <= LARGEST_INTEGER:
@@ -109,6 +119,13 @@ class JobOptions:
     def heartbeat(self) -> float:
         """Seconds between two heartbeats."""
         return self.lease_seconds / 3 if self.heartbeat_seconds is None else self.heartbeat_seconds
+
+    @property
+    def keys(self) -> Keys:
+        """Keys of the jobs, for those that are staged without keys of their own."""
+        if self.key is None and self.unique_key is None and self.keep is None and self.quiet is None:
+            return NO_KEYS
+        return Keys(self.key, self.unique_key, self.keep, self.quiet)
 
     @property
     def limits(self) -> Limits:

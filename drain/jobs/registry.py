@@ -8,14 +8,16 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from drain import packages
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
 from drain.jobs.callers import Connectable
+from drain.jobs.keys import KeyOption
 from drain.jobs.options import (
     DEFAULT_QUEUE,
     JobOptions,
@@ -34,7 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _OPTIONS = ("name", *(each.name for each in fields(JobOptions)))
-_OPTIONS_OF_STAGE = ("priority", "run_at", "expires_at", "tag", "context")
+_OPTIONS_OF_STAGE = ("priority", "run_at", "expires_at", "tag", "context", "idempotency_key")
 
 
 class Job(Generic[P, R]):
@@ -97,6 +99,10 @@ def job(
     cron: str | None = None,
     timezone: str = "UTC",
     missed: str = "last",
+    key: KeyOption | None = None,
+    unique_key: KeyOption | None = None,
+    keep: Literal["first", "last"] | None = None,
+    quiet: timedelta | None = None,
 ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 def job(
     function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
@@ -124,6 +130,11 @@ def job(
             writes this schedule to the database, under the name of the job.
         timezone: Time zone in which the line is read.
         missed: "last", "all" or "none" of the ticks is staged that passed while there was no leader.
+        key: Customer, tenant or resource of a job: a text, a whole number, or a function that is called with the
+            job's arguments as it is staged, such as `lambda order_id, **_: order_id`.
+        unique_key: Text of which one job of this name alone waits; given as `key`. See `drain.stage`.
+        keep: Which job stands for a unique key, the `"first"`, as by default, or the `"last"`.
+        quiet: Time for which no other job with the unique key must have come before one runs.
 
     Raises:
         ValueError: An option has an impossible value, another function has this name, or the function is a generator.

@@ -1,23 +1,23 @@
 """Staging: inserts jobs in the transaction that the application has open.
 
 If that transaction commits, the job will run, whatever process crashes next. If it rolls back, the job never existed.
-Nothing here commits, rolls back, or waits for anything but one INSERT.
+Nothing here commits, rolls back, or waits for anything but one INSERT; an idempotency key alone may have to wait for
+another transaction with the same one.
 """
 
 from __future__ import annotations
 
-import json
-import operator
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, TypeAlias
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeAlias
 
 from drain.errors import StageError
-from drain.jobs import callers
-from drain.jobs.callers import Connectable
-from drain.jobs.options import LARGEST_INTEGER, RegisteredJob, name_and_options
-from drain.tables import staged
+from drain.jobs import callers, values
+from drain.jobs.callers import ARGUMENTS, Connectable
+from drain.jobs.idempotency import stage_once
+from drain.jobs.keys import NO_KEYS, KeyOption, Keys
+from drain.jobs.options import JobOptions, RegisteredJob, name_and_options
+from drain.tables import inserts
 
 Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
 
@@ -25,10 +25,6 @@ Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
 # than PostgreSQL accepts.
 _ROWS_PER_STATEMENT = 10_000
 _CHARACTERS_PER_STATEMENT = 8_000_000
-# JSON escape of NUL, and not an escaped backslash followed by u0000.
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-# Surrogates: halves of a character.
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
 def stage(
@@ -45,6 +41,12 @@ def stage(
     max_attempts: int | None = None,
     timeout_seconds: int | None = None,
     context: Mapping[str, Any] | None = None,
+    key: KeyOption | None = None,
+    unique_key: KeyOption | None = None,
+    keep: Literal["first", "last"] | None = None,
+    quiet: timedelta | None = None,
+    idempotency_key: str | None = None,
+    idempotency_period: timedelta | None = None,
 ) -> int:
     """Stage one job in the transaction that is open on `connection`; one round trip.
 
@@ -66,18 +68,44 @@ def stage(
         max_attempts: Attempts before it is dead; 0 for no limit.
         timeout_seconds: Timeout of one attempt.
         context: Trace and log context, as JSON.
+        key: Customer, tenant or resource, for the rules of the queue: a text of up to 255 characters, a whole
+            number, which is stored as its digits, or a function of the job's arguments that returns one of
+            these, or None.
+        unique_key: Jobs of this name with the same unique key that wait at the same time are one job: the
+            enqueuer lets one of them stand, and the others end in `finished_jobs` as superseded by it. A job
+            that runs already does not count. Given as `key`.
+        keep: Which one stands: the `"first"`, as by default, or the `"last"`. The latest job decides.
+        quiet: Time for which no other job with the unique key must have come before it runs; at most a
+            year. It begins with the transaction, or at `run_at`.
+        idempotency_key: A job that was staged with this text before is not staged again: its id is returned.
+            This is looked up at once: if another transaction has staged with the same key and is still
+            open, this one waits until it ends. At repeatable read the driver's serialization failure follows,
+            and the transaction has to be repeated.
+        idempotency_period: Time for which the key is kept if the job is new; a week by default.
 
     Returns:
-        The job's id.
+        The job's id; with an idempotency key that is known, the id of the job that has it.
 
     Raises:
         StageError: The job cannot be staged as given. Nothing was sent; the transaction is unchanged.
+        IdempotencyConflictError: The job that has the idempotency key has another name or other arguments.
+            The transaction is unchanged.
         The driver's own IntegrityError: A CHECK of the schema refused the row, by its name.
     """
-    columns = _columns(job, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context)
-    columns["job_args"], columns["job_kwargs"] = _arguments(args, kwargs or {})
-    (job_id,) = callers.insert(connection, staged.insert_statement, columns)
-    return job_id
+    name, options = name_and_options(job)
+    columns = _columns(
+        name, options, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context
+    )
+    columns["job_args"], columns["job_kwargs"] = values.as_arguments(args, kwargs or {})
+    keys = _keys(key, unique_key, keep, quiet, options)
+    if keys is not None:
+        columns |= keys.columns(args, kwargs or {})
+    if idempotency_key is not None:
+        return stage_once(connection, idempotency_key, idempotency_period, columns)
+    if idempotency_period is not None:
+        raise StageError("idempotency_period needs an idempotency_key")
+    (job_id,) = callers.insert(connection, inserts.insert_statement, columns)
+    return int(job_id)
 
 
 def stage_many(
@@ -93,6 +121,10 @@ def stage_many(
     max_attempts: int | None = None,
     timeout_seconds: int | None = None,
     context: Mapping[str, Any] | None = None,
+    key: KeyOption | None = None,
+    unique_key: KeyOption | None = None,
+    keep: Literal["first", "last"] | None = None,
+    quiet: timedelta | None = None,
 ) -> list[int]:
     """Stage one job for each element of `arguments`, in one statement per 10,000.
 
@@ -109,6 +141,10 @@ def stage_many(
         max_attempts: As for `stage`.
         timeout_seconds: As for `stage`.
         context: As for `stage`.
+        key: As for `stage`; a function is called with the arguments of each job.
+        unique_key: As for `stage`; a function is called with the arguments of each job.
+        keep: As for `stage`.
+        quiet: As for `stage`.
 
     Returns:
         The ids, in the order of `arguments`.
@@ -117,21 +153,29 @@ def stage_many(
         StageError: As for `stage`. Jobs before the refused element may have been staged: roll back, or use
             a savepoint.
     """
-    columns = _columns(job, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context)
+    name, options = name_and_options(job)
+    columns = _columns(
+        name, options, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context
+    )
+    keys = _keys(key, unique_key, keep, quiet, options)
+    own_keys = keys is not None and keys.differ
+    if keys is not None and not own_keys:
+        columns |= keys.columns((), {})
+    build = inserts.insert_many_with_keys_statement if own_keys else inserts.insert_many_statement
     ids: list[int] = []
     waiting: list[str] = []
 
     def send() -> None:
-        parameters = {**columns, "arguments": f"[{','.join(waiting)}]"}
-        ids.extend(callers.insert(connection, staged.insert_many_statement, parameters))
+        parameters = {**columns, ARGUMENTS: f"[{','.join(waiting)}]"}
+        ids.extend(callers.insert(connection, build, parameters))
         waiting.clear()
 
     size = 0
     if not isinstance(arguments, Iterable):
-        raise StageError(f"the arguments of many jobs are given as a list, not as a {_kind(arguments)}")
+        kind = values.name_of_type(arguments)
+        raise StageError(f"the arguments of many jobs are given as a list, not as a {kind}")
     for given in arguments:
-        args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
-        waiting.append("[{},{}]".format(*_arguments(args, kwargs)))
+        waiting.append(_element(given, keys if own_keys else None))
         size += len(waiting[-1])
         if len(waiting) == _ROWS_PER_STATEMENT or size > _CHARACTERS_PER_STATEMENT:
             send()
@@ -149,13 +193,42 @@ def row(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any] | None, **optio
     """
     given = dict.fromkeys(("queue", "priority", "run_at", "expires_at", "tag"))
     given |= dict.fromkeys(("max_attempts", "timeout_seconds", "context"))
-    columns = _columns(job, **given | options)
-    columns["job_args"], columns["job_kwargs"] = _arguments(args, kwargs or {})
-    return columns
+    of_keys = {name: options.pop(name, None) for name in ("key", "unique_key", "keep", "quiet")}
+    name, registered = name_and_options(job)
+    columns = _columns(name, registered, **given | options)
+    columns["job_args"], columns["job_kwargs"] = values.as_arguments(args, kwargs or {})
+    keys = _keys(**of_keys, options=registered)
+    return columns if keys is None else columns | keys.columns(args, kwargs or {})
+
+
+def _element(given: Sequence[Any] | Mapping[str, Any], keys: Keys | None) -> str:
+    """Write the arguments of one of many jobs as JSON, with its own keys if it has some."""
+    args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
+    parts = list(values.as_arguments(args, kwargs))
+    if keys is not None:
+        parts.append(values.as_json("keys", keys.columns(args, kwargs)))
+    return f"[{','.join(parts)}]"
+
+
+def _keys(
+    key: KeyOption | None,
+    unique_key: KeyOption | None,
+    keep: str | None,
+    quiet: timedelta | None,
+    options: JobOptions | None,
+) -> Keys | None:
+    """Merge the keys of a call with those of the registration, and check them; None if there are none."""
+    defaults = NO_KEYS if options is None else options.keys
+    if defaults is NO_KEYS and key is None and unique_key is None and keep is None and quiet is None:
+        return None
+    merged = Keys(key, unique_key, keep, quiet).over(defaults)
+    merged.check()
+    return merged
 
 
 def _columns(
-    job: Job,
+    name: str,
+    options: JobOptions | None,
     queue: str | None,
     priority: int | None,
     run_at: datetime | None,
@@ -166,90 +239,19 @@ def _columns(
     context: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Collect the columns of the row that have a value; the others get the schema's defaults."""
-    name, options = name_and_options(job)
     if options is not None:
         queue = options.queue if queue is None else queue
         max_attempts = options.max_attempts if max_attempts is None else max_attempts
         timeout_seconds = options.timeout_seconds if timeout_seconds is None else timeout_seconds
     columns = {
-        "job_name": _text("job", name),
-        "queue": _text("queue", queue),
-        "priority": _integer("priority", priority),
-        "scheduled_at": _aware("run_at", run_at),
-        "expires_at": _aware("expires_at", expires_at),
-        "tag": _text("tag", tag),
-        "max_attempts": _integer("max_attempts", max_attempts),
-        "timeout_seconds": _integer("timeout_seconds", timeout_seconds),
-        "context": _context(context),
+        "job_name": values.as_text("job", name),
+        "queue": values.as_text("queue", queue),
+        "priority": values.as_integer("priority", priority),
+        "scheduled_at": values.as_time("run_at", run_at),
+        "expires_at": values.as_time("expires_at", expires_at),
+        "tag": values.as_text("tag", tag),
+        "max_attempts": values.as_integer("max_attempts", max_attempts),
+        "timeout_seconds": values.as_integer("timeout_seconds", timeout_seconds),
+        "context": values.as_context(context),
     }
     return {column: value for column, value in columns.items() if value is not None}
-
-
-def _aware(name: str, time: datetime | None) -> datetime | None:
-    if time is None:
-        return None
-    if not isinstance(time, datetime):
-        raise StageError(f"{name} must be a datetime, such as datetime.now(UTC) + ..., not a {_kind(time)}")
-    if time.utcoffset() is None:
-        raise StageError(f"{name} has no time zone; use datetime.now(UTC) + ... or add tzinfo")
-    return time
-
-
-def _context(context: Mapping[str, Any] | None) -> str | None:
-    if context is None:
-        return None
-    if not isinstance(context, Mapping):
-        raise StageError(f"context must be a mapping, not a {_kind(context)}")
-    return _json("context", dict(context))
-
-
-def _integer(name: str, number: int | None) -> int | None:
-    if number is None:
-        return None
-    # True is an int to Python, but a mistake as a number here.
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
-        raise StageError(f"{name} must be a whole number, not a {_kind(number)}")
-    number = operator.index(number)
-    if not -LARGEST_INTEGER - 1 <= number <= LARGEST_INTEGER:
-        raise StageError(f"{name} must lie between {-LARGEST_INTEGER - 1} and {LARGEST_INTEGER}")
-    return number
-
-
-def _text(name: str, text: str | None) -> str | None:
-    """Convert a text to a plain `str`: the drivers would write an Enum by its name."""
-    if text is None:
-        return None
-    if not isinstance(text, str):
-        raise StageError(f"{name} must be a text, not a {_kind(text)}")
-    if "\0" in text or (not text.isascii() and _HALF_CHARACTER.search(text)):
-        raise StageError(
-            f"{name} holds a NUL or half a character, which PostgreSQL cannot store: {text!a:.100}"
-        )
-    return str.__str__(text)
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
-
-
-def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
-        raise StageError(f"arguments are given as a list or tuple, such as [42], not as a {_kind(args)}")
-    if not isinstance(kwargs, Mapping):
-        raise StageError(f"keyword arguments are given as a mapping, not as a {_kind(kwargs)}")
-    return _json("arguments", list(args)), _json("keyword arguments", dict(kwargs))
-
-
-def _json(part: str, value: Any) -> str:
-    try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        # PostgreSQL would refuse surrogates and NUL too, and would abort the application's transaction.
-        text.encode()
-        if _NUL.search(text):
-            raise ValueError("a text holds a NUL character")
-        return text
-    except (TypeError, ValueError, RecursionError) as error:
-        raise StageError(
-            f"the {part} cannot be written as JSON ({error}); "
-            "pass numbers, texts, lists and objects, and ids rather than what they stand for"
-        ) from None

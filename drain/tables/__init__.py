@@ -4,9 +4,12 @@ The table that a row is in is its state, and moving is DELETE and INSERT in one 
 passes:
 
     columns          lists of columns and conditions of indexes, each of them once, for all modules
-    staged           applications and bulk runs insert; rows that are due move in flight, or are given up
+    inserts          applications insert, one row or many
+    staged           bulk runs insert; rows that are due move in flight, or are given up
     lanes            the due rows of a queue: which queues have any, and the rows at their heads
     bulk             runs that stage jobs by the million through side tables, all in one commit
+    unique           waiting jobs that give way to another one with their unique key
+    idempotency      keys under which a job is staged once
     claims           a job in flight becomes one worker's, under a token and a lease
     limits           attempts, timeout and lease of a claim, as the worker's registration has them
     leases           leases of claims, extended by heartbeats or given back
@@ -27,8 +30,9 @@ passes:
 
 What always holds here:
 
-- Rows are changed and taken out by the modules of their table alone: those of `inflight_jobs` by claims, leases,
-  outcomes and redeliveries. tests/unit/test_schema_text.py names for each module the tables that it may write to.
+- Rows are changed and taken out by the modules of their table alone: those of `inflight_jobs` by unique, claims,
+  leases, outcomes and redeliveries. tests/unit/test_schema_text.py names for each module the tables that it may write
+  to.
 - A claimed job is recorded under its fencing token, or not at all.
 - A function is one statement, or a few, on a psycopg connection. The caller decides about the transaction and its
   isolation level; a docstring says what the function relies on.

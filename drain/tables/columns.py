@@ -6,7 +6,7 @@ of this with `schema.sql`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from drain.database.grants import STAGED_BY_APPLICATIONS
 
@@ -29,6 +29,20 @@ _KEPT = (
 )
 FINISHED = f"{_KEPT}, finished_at, finished_by, attempts"
 FINISHED_VALUES = f"{_KEPT}, clock_timestamp(), claimed_by, {ATTEMPTS}"
+# Columns of `finished_jobs` for a job that has given way to another one; below, their values, but for the last one, in
+# a row of `inflight_jobs` and of `staged_jobs`.
+SUPERSEDED = f"{_KEPT}, finished_at, attempts, superseded_by"
+
+
+def _kept_but(values: Mapping[str, str]) -> str:
+    return ", ".join(values.get(column, column) for column in _KEPT.split(", "))
+
+
+# The token is raised: a worker whose lease ran out before cannot take the row for its own finish.
+_IN_FLIGHT = {"claimed_at": "coalesce(claimed_at, now())", "fencing_token": "fencing_token + 1"}
+SUPERSEDED_IN_FLIGHT = f"{_kept_but(_IN_FLIGHT)}, now(), attempts"
+_STAGED = {"moved_at": "now()", "claimed_at": "now()", "last_error": "NULL::jsonb"}
+SUPERSEDED_STAGED = f"{_kept_but(_STAGED)}, now(), 0"
 
 # Condition of the index `staged_jobs_in_lanes`: all rows of `staged_jobs_ready` fulfil it.
 DUE = "(scheduled_at <= staged_at OR matured_at IS NOT NULL)"

@@ -1,8 +1,8 @@
-"""Staged jobs: inserted by applications and bulk runs, moved in flight or given up by the enqueuer."""
+"""Staged jobs: inserted by bulk runs, moved in flight or given up by the enqueuer; `inserts` is of applications."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from psycopg.sql import Identifier
@@ -15,47 +15,6 @@ from drain.tables.columns import JOB, id_array
 Place: TypeAlias = tuple[int, int]
 START: Place = (-(2**31), -(2**63))
 LAST_PRIORITY = 2**31 - 1
-
-
-def insert_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
-    """Build the INSERT of one row into `staged_jobs`; columns that are left out get the schema's defaults.
-
-    Args:
-        columns: Names of the given columns; constants of ours, never an application's input.
-        placeholder: Spells the placeholder of a column in the parameter style of the driver.
-    """
-    values = ", ".join(_value(column, placeholder) for column in columns)
-    return f"INSERT INTO staged_jobs ({', '.join(columns)}) VALUES ({values}) RETURNING id"
-
-
-def insert_many_statement(columns: Sequence[str], placeholder: Callable[[str], str]) -> str:
-    """Build the INSERT of one row for each element of the JSON array `arguments`, as `[args, kwargs]`.
-
-    All rows share the given columns. The ids come back in the order of the elements.
-    """
-    shared = "".join(f", {column}" for column in columns)
-    values = "".join(f", {_value(column, placeholder)}" for column in columns)
-    elements = f"jsonb_array_elements(CAST({placeholder('arguments')} AS jsonb))"
-    return (
-        f"INSERT INTO staged_jobs (job_args, job_kwargs{shared}) "
-        f"SELECT item -> 0, item -> 1{values} "
-        f"FROM {elements} WITH ORDINALITY AS given (item, position) ORDER BY position RETURNING id"
-    )
-
-
-def _value(column: str, placeholder: Callable[[str], str]) -> str:
-    types = {
-        "job_args": "jsonb",
-        "job_kwargs": "jsonb",
-        "context": "jsonb",
-        "scheduled_at": "timestamptz",
-        "expires_at": "timestamptz",
-        "priority": "integer",
-        "max_attempts": "integer",
-        "timeout_seconds": "integer",
-        "quiet_seconds": "double precision",
-    }
-    return f"CAST({placeholder(column)} AS {types.get(column, 'text')})"
 
 
 MATURE = """
@@ -206,7 +165,7 @@ _DEFAULTS = {
     "job_kwargs": "coalesce(job_kwargs, '{}')::jsonb",
     "queue": "coalesce(queue, 'default')",
     "priority": "coalesce(priority, 0)",
-    "scheduled_at": "coalesce(scheduled_at, now())",
+    "scheduled_at": "coalesce(scheduled_at, now()) + make_interval(secs => coalesce(quiet_seconds, 0))",
     "expires_at": "expires_at",
     "tag": "tag",
     "max_attempts": "max_attempts",

@@ -58,7 +58,8 @@ SELECT queue, next_run_at <= now(), last_finish.at, clock_timestamp(), %(failure
         WHERE failed.queue = heads.queue AND failed.failed_at > coalesce(last_finish.at, '-infinity')
         ORDER BY failed.failed_at LIMIT %(failures)s) AS latest)
 FROM heads, LATERAL (
-    SELECT max(finished_at) AS at FROM finished_jobs WHERE queue = heads.queue) AS last_finish
+    SELECT max(finished_at) AS at FROM finished_jobs
+    WHERE queue = heads.queue AND superseded_by IS NULL) AS last_finish
 """
 _NEXT_SCHEDULED = """
 SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM staged_jobs_scheduled

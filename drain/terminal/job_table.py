@@ -39,6 +39,8 @@ def _field(name: str) -> Callable[[Job, datetime], str]:
 
 
 def _took(job: Job, _now: datetime) -> str:
+    if job.get("superseded_by"):
+        return ""
     return duration((job["finished_at"] - job["claimed_at"]).total_seconds())
 
 
@@ -67,6 +69,8 @@ def _next_try(job: Job, now: datetime) -> str:
 
 def _worker(job: Job, _now: datetime) -> str:
     """Shorten the name of a worker to host and process id; `drain show` has the whole name."""
+    if job.get("superseded_by"):
+        return f"gave way: {job['superseded_by']}"
     if not job.get("finished_by") and job.get("lease_expires_at") is None:
         return ""
     name: str = job.get("finished_by") or job.get("claimed_by") or ""

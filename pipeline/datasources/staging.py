@@ -44,7 +44,7 @@ _ACCEPTED = {
     "json": ("string",),
     "int": ("int", "bigint", "smallint", "tinyint"),
     "timestamp": ("timestamp",),
-    "double": ("double", "float"),
+    "double": ("double", "float", "int", "bigint", "smallint", "tinyint"),
 }
 
 

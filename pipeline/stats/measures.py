@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *("id", "queue", "job_name", "attempts", "fencing_token", "history"),
-    *("staged_at", "scheduled_at", "claimed_at", "finished_at"),
+    *("staged_at", "scheduled_at", "claimed_at", "finished_at", "superseded_by"),
 )
 _SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,15 +30,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ACCURACY = 0.01
 _GROWTH = (1 + _ACCURACY) / (1 - _ACCURACY)
 
-# Waiting and processing time of each job, in microseconds. A waiting time is only known of a job that was claimed once,
-# whose token is 1, and was never dead, so it has no history: a dead job that is retried after a week would seem to have
-# waited for a week.
+# Waiting and processing time of each job that has run, in microseconds. A waiting time is only known of a job that was
+# claimed once, whose token is 1, and was never dead, so it has no history: a dead job that is retried after a week
+# would seem to have waited for a week.
 _TIMED = """
 SELECT id, queue, job_name, attempts, unix_seconds(finished_at) div {period} AS period,
     CASE WHEN fencing_token = 1 AND history IS NULL
         THEN greatest(unix_micros(claimed_at) - unix_micros(greatest(staged_at, scheduled_at)), 0) END AS waited,
     greatest(unix_micros(finished_at) - unix_micros(claimed_at), 0) AS ran
-FROM {rows}
+FROM {rows} WHERE superseded_by IS NULL
 """
 # Counts by bucket: each job counts in seven groups. The result has at most some hundred buckets for each name and each
 # period. A microsecond is added to each time, since 0 has no logarithm.

@@ -50,6 +50,7 @@ class Function(NamedTuple):
             "regclass": "'public.finished_jobs'::pg_catalog.regclass",
             "date": "current_date",
             "text": "'x'",
+            "jsonb": """'{"job_name": "m.f"}'::pg_catalog.jsonb""",
         }
         given = (values.get(each, f"1::{each}") for each in self.types)
         return f"SELECT public.{self.name}({', '.join(given)})"
@@ -182,14 +183,17 @@ def test_the_function_that_drops_a_day_does_its_work_for_a_hostile_caller_and_sp
     assert query(armed.url, "SELECT count(*) FROM pg_partition_tree('finished_jobs')") == before
 
 
-def test_only_the_functions_that_make_and_drop_days_run_with_the_rights_of_another(armed: Place) -> None:
+def test_only_the_functions_that_make_and_drop_days_and_stage_once_run_with_the_rights_of_another(
+    armed: Place,
+) -> None:
     definers = query(
         armed.url,
         "SELECT proname, proconfig FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace "
         "ORDER BY proname",
     )
     closed = ["search_path=pg_catalog, pg_temp"]
-    assert definers == [("drain_drop_old_day", closed), ("drain_make_days", closed)]
+    names = ("drain_drop_old_day", "drain_make_days", "drain_stage_once")
+    assert definers == [(name, closed) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +247,18 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
         stage(application, "m.f", queue="away")
         stage(application, "m.f", expires_at=datetime.now(UTC) - timedelta(days=1))
         stage(application, "m.f", run_at=datetime.now(UTC) + timedelta(days=1))
+        for keep in ("first", "last"):
+            for _ in range(2):
+                stage(
+                    application,
+                    "m.f",
+                    unique_key=keep,
+                    keep=keep,
+                    queue="away",
+                    quiet=timedelta(microseconds=1),
+                )
+        stage(application, "m.f", queue="away", idempotency_key="once", key=1)
+    query(place.url, "UPDATE idempotency_keys SET expires_at = now() - interval '1 day'")
     query(place.url, f"DROP TABLE public.{day(2)}")
     settings = Settings(
         database_url=place.url_of("enqueuer"),
@@ -250,7 +266,9 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
         namespace=NAMESPACE,
         forward_queues=frozenset({"away"}),
     )
-    assert Daemon(settings).run_once() == 3
+    assert Daemon(settings).run_once() == 6
+    assert query(place.url, "SELECT count(superseded_by) FROM finished_jobs") == [(2,)]
+    assert query(place.url, "SELECT FROM idempotency_keys") == []
     query(place.url, "UPDATE inflight_jobs SET lease_expires_at = now() - interval '1 s' WHERE id = 1")
     query(place.url, "UPDATE inflight_jobs SET next_run_at = now() - interval '1 s' WHERE id = 2")
     assert Daemon(settings).run_once() == 2

@@ -291,6 +291,37 @@ def test_a_role_that_could_count_attempts_may_count_interruptions_after_the_upgr
         query(old_url, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+def test_an_application_that_could_stage_may_give_keys_after_the_upgrade(old_url: str) -> None:
+    role = f"application_{uuid4().hex}"
+    query(old_url, f"CREATE ROLE {role}")
+    try:
+        query(old_url, f"GRANT INSERT (job_name, tag) ON staged_jobs TO {role}")
+        schema.install(old_url)
+        may = "SELECT has_column_privilege(%s, 'staged_jobs', name, 'INSERT') FROM unnest(%s::text[]) AS name"
+        columns = ["key", "unique_key", "keep", "quiet_seconds", "salt"]
+        assert query(old_url, may, role, columns) == [(True,), (True,), (True,), (True,), (False,)]
+        once = "drain_stage_once(text, double precision, jsonb)"
+        assert query(old_url, "SELECT has_function_privilege(%s, %s, 'EXECUTE')", role, once) == [(True,)]
+    finally:
+        query(old_url, f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_an_enqueuer_may_settle_unique_keys_after_the_upgrade(old_url: str) -> None:
+    role = f"enqueuer_{uuid4().hex}"
+    query(old_url, f"CREATE ROLE {role}")
+    try:
+        query(old_url, f"GRANT UPDATE (matured_at) ON staged_jobs TO {role}")
+        schema.install(old_url)
+        may = (
+            "SELECT has_column_privilege(%s, 'staged_jobs', 'scheduled_at', 'UPDATE'), "
+            "has_table_privilege(%s, 'finished_jobs', 'INSERT'), "
+            "has_table_privilege(%s, 'idempotency_keys', 'DELETE')"
+        )
+        assert query(old_url, may, role, role, role) == [(True, True, True)]
+    finally:
+        query(old_url, f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 # -- printed ----------------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
-from drain.tables import claims, lanes, leases, outcomes, redeliveries, staged, waiting
+from drain.tables import claims, lanes, leases, outcomes, redeliveries, staged, unique, waiting
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
 from tests.helpers import PATIENCE_SECONDS, query, stage_jobs, wait_until
@@ -458,3 +458,40 @@ def test_that_a_pause_applies_is_looked_up_in_the_index_for_each_row_alone(many_
         found = scans(many_pauses, statement, {"limit": 1000, "queues": ["a"]})
 
         assert {"inflight_jobs", "queue_pauses"}.isdisjoint(found), statement
+
+
+UNIQUE_KEYS: dict[str, tuple[str, Any]] = {
+    "candidates": (
+        unique.READ_CANDIDATES,
+        {"job_names": ["m.f"] * 3, "unique_keys": ["1", "2", "3"], "most": 10},
+    ),
+    "supersede staged": (unique.SUPERSEDE_STAGED, {"ids": id_array([1, 2]), "stand": id_array([3, 3])}),
+    "supersede in flight": (unique.SUPERSEDE_IN_FLIGHT, {"ids": id_array([1, 2]), "stand": id_array([3, 3])}),
+    "fence": (unique.FENCE, [id_array([1, 2])]),
+    "postpone": (unique.POSTPONE, {"ids": id_array([1, 2]), "seconds": [1.0, 1.0]}),
+}
+
+
+@pytest.mark.parametrize("analyzed", ["full", "empty"])
+def test_unique_keys_are_settled_by_index_among_many_that_wait(database_url: str, analyzed: str) -> None:
+    if analyzed == "empty":
+        query(database_url, "VACUUM ANALYZE")
+    columns = "job_name, unique_key, scheduled_at, staged_at"
+    values = "'m.f', id::text, now() + (id %% 2) * interval '1 day', now()"
+    ids = "FROM generate_series(1, %s) AS ids (id)"
+    query(
+        database_url,
+        f"INSERT INTO staged_jobs (id, {columns}) OVERRIDING SYSTEM VALUE SELECT id, {values} {ids}",
+        MANY,
+    )
+    query(
+        database_url,
+        f"INSERT INTO inflight_jobs (id, {columns}, job_args, job_kwargs, queue, priority, delivery) "
+        f"SELECT id + 1000000, {values}, '[]', '{{}}', 'default', 0, id {ids}",
+        MANY,
+    )
+    if analyzed == "full":
+        query(database_url, "ANALYZE")
+    for name, (statement, parameters) in UNIQUE_KEYS.items():
+        scanned = scans(database_url, statement, parameters)
+        assert max(scanned.values(), default=0) <= 20, (name, scanned)

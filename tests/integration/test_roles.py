@@ -44,8 +44,8 @@ from workers.errors import Dead, Defer, RateLimited
 NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
 MAY_CALL = {
-    "application": set[str](),
     "enqueuer": {"drain_make_days", "drain_drop_old_day", "drain_truncate_if_empty"},
+    "application": {"drain_stage_once"},
     "worker": {"drain_finish"},
     "operator": set[str](),
     "inspection": set[str](),
@@ -83,6 +83,10 @@ MAY_NOT = {
         "UPDATE staged_jobs SET queue = 'x'",
         "DELETE FROM staged_jobs",
         "LOCK TABLE staged_jobs IN ACCESS EXCLUSIVE MODE",
+        "SELECT FROM idempotency_keys",
+        "INSERT INTO idempotency_keys (idempotency_key, job_name, digest, expires_at) VALUES ('a', 'm.f', '', now())",
+        "UPDATE idempotency_keys SET job_id = 1",
+        "DELETE FROM idempotency_keys",
         "SELECT nextval('staged_jobs_id_seq')",
         "SELECT last_value FROM drain_last_delivery",
         *(f"SELECT FROM {table}" for table in TABLES[1:]),
@@ -95,7 +99,7 @@ MAY_NOT = {
         "DELETE FROM crons",
         "UPDATE staged_jobs SET job_args = '[1]'",
         "UPDATE staged_jobs SET fencing_token = 0",
-        "UPDATE inflight_jobs SET fencing_token = 0",
+        "UPDATE inflight_jobs SET attempts = 0",
         "SELECT job_args FROM finished_jobs",
         "INSERT INTO finished_jobs SELECT * FROM finished_jobs",
         "DELETE FROM finished_jobs",
@@ -103,6 +107,8 @@ MAY_NOT = {
         "DELETE FROM dead_jobs",
         "UPDATE drain_state SET installation = gen_random_uuid()",
         "DELETE FROM drain_state",
+        "SELECT digest FROM idempotency_keys",
+        "UPDATE idempotency_keys SET job_id = 1",
         "TRUNCATE inflight_jobs",
         "TRUNCATE staged_jobs_scheduled",
         "UPDATE drain_schema SET version = 0",
@@ -200,18 +206,43 @@ def test_an_application_stages_in_every_way_that_there_is(place: Place) -> None:
         "tag": "t",
         "max_attempts": 1,
         "timeout_seconds": 1,
+        "key": "k",
+        "unique_key": "u",
+        "keep": "last",
+        "quiet": timedelta(seconds=1),
     }
     with psycopg.connect(url) as connection:
         connection.execute("INSERT INTO staged_jobs (job_name, job_args) VALUES ('m.f', '[42]')")
         stage(connection, "m.f", [1], {"a": 1}, queue="mail", context={"trace": "x"}, **options)
         stage_many(connection, "m.f", [(1,), (2,)])
+        once = [stage(connection, "m.f", [1], **options, idempotency_key="once") for _ in range(2)]
+        assert once[0] == once[1]
         with connection.cursor().copy("COPY staged_jobs (job_name, job_args) FROM STDIN") as copy:
             copy.write_row(("m.f", "[7]"))
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with Session(engine) as session, session.begin():
         stage(session, "m.f", run_at=NOW + timedelta(days=1))
     engine.dispose()
-    assert len(ids_in(place.url, "staged_jobs")) == 6
+    assert len(ids_in(place.url, "staged_jobs")) == 7
+
+
+def test_an_enqueuer_settles_unique_keys_and_deletes_expired_idempotency_keys(
+    place: Place, redis_url: str
+) -> None:
+    with place.connected("application") as application:
+        for keep in ("first", "last"):
+            for _ in range(2):
+                stage(application, "m.f", unique_key=keep, keep=keep, idempotency_key=f"{keep}{_}")
+        stage(application, "m.f", unique_key="quiet", quiet=timedelta(days=1))
+    query(place.url, "UPDATE staged_jobs SET matured_at = now() WHERE unique_key = 'quiet'")
+    query(place.url, "UPDATE idempotency_keys SET expires_at = now() - interval '1 day'")
+    assert Daemon(enqueuer_of(place, redis_url)).run_once() == 2
+    query(place.url, "INSERT INTO staged_jobs (job_name, unique_key, keep) VALUES ('m.f', 'last', 'last')")
+    query(place.url, "UPDATE inflight_jobs SET claimed_at = now(), next_run_at = now() + interval '1 day'")
+    assert Daemon(enqueuer_of(place, redis_url)).run_once() == 1
+    assert query(place.url, "SELECT count(*) FROM finished_jobs WHERE superseded_by IS NOT NULL") == [(3,)]
+    assert query(place.url, "SELECT unique_key FROM staged_jobs") == [("quiet",)]
+    assert query(place.url, "SELECT FROM idempotency_keys") == []
 
 
 def test_an_enqueuer_leads_drains_and_delivers_again(place: Place, redis_url: str) -> None:

@@ -127,6 +127,15 @@ def test_a_tick_has_one_job(books: Books) -> None:
     assert books.found() == {}
 
 
+def test_a_job_that_gave_way_took_no_effect_and_another_one_stands_for_it(books: Books) -> None:
+    for job_id, stands in ((4, 1), (5, 3), (6, 99), (7, 1)):
+        books.want(job_id, "settle")
+        books.execute(FINISH, job_id, 0)
+        books.execute("UPDATE finished_jobs SET superseded_by = %s WHERE id = %s", stands, job_id)
+    books.execute("INSERT INTO effects VALUES (7, 0)")
+    assert books.found() == {"gave way to nothing": [6], "gave way and took effect": [7]}
+
+
 def test_a_commit_that_was_confirmed_is_not_forgotten(books: Books) -> None:
     assert books.found(1, 6) == {"confirmed and forgotten": [6]}
 

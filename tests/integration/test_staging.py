@@ -326,8 +326,32 @@ def test_an_id_or_a_token_that_job_drain_never_gives_is_refused_in_the_transacti
     query(database_url, statement, 10**18 - 1, 10**18)
 
 
+KEYS = {
+    "key = ''": "key_must_have_1_to_255_characters",
+    "key = repeat('x', 256)": "key_must_have_1_to_255_characters",
+    "unique_key = ''": "unique_key_must_have_1_to_255_characters",
+    "unique_key = 'u', keep = 'newest'": "keep_must_be_first_or_last",
+    "unique_key = 'u', quiet_seconds = 0": "quiet_seconds_must_be_positive_and_at_most_a_year",
+    "unique_key = 'u', quiet_seconds = 'NaN'": "quiet_seconds_must_be_positive_and_at_most_a_year",
+    "keep = 'last'": "keep_and_quiet_seconds_need_a_unique_key",
+    "quiet_seconds = 1": "keep_and_quiet_seconds_need_a_unique_key",
+}
+
+
+@pytest.mark.parametrize(("change", "constraint"), KEYS.items())
+def test_keys_that_mean_nothing_are_refused_in_the_transaction_that_stages(
+    database_url: str, change: str, constraint: str
+) -> None:
+    query(database_url, "INSERT INTO staged_jobs (job_name) VALUES ('m.f')")
+    with pytest.raises(psycopg.errors.CheckViolation) as caught:
+        query(database_url, f"UPDATE staged_jobs SET {change}")
+
+    assert caught.value.diag.constraint_name == constraint
+
+
 def test_every_check_of_staged_jobs_has_been_tried(database_url: str) -> None:
     tried = {constraint for constraint, _, _ in CHECKS} | {
+        *KEYS.values(),
         "job_args_must_be_a_json_array",
         "job_kwargs_must_be_a_json_object",
         ID_BOUND,

@@ -15,7 +15,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import sleep
-from typing import TextIO
+from typing import Any, TextIO
 
 import psycopg
 
@@ -33,6 +33,8 @@ _LONG_SECONDS = 3.0
 # With more jobs than this under way, one whose lease ran out waits behind them for so long that its first
 # worker is back before another one can take it over.
 _UNDER_WAY = 100
+# Share of the jobs with a unique key.
+_UNIQUE = 0.2
 _COUNT = "SELECT count(*) FROM (SELECT FROM inflight_jobs LIMIT %s) AS jobs"
 _WEIGHTS = [weight for _, weight in KINDS.values()]
 
@@ -86,9 +88,19 @@ def _stage_one(connection: Connection, chance: random.Random) -> int:
         priority=chance.choice([0, 0, 0, -5, 5]),
         run_at=now + timedelta(seconds=chance.uniform(0, 5)) if chance.random() < 0.1 else None,
         **options(kind, chance),
+        **_unique(kind, chance),
     )
     connection.execute(tables.WANT, (job_id, kind))
     return job_id
+
+
+def _unique(kind: str, chance: random.Random) -> dict[str, Any]:
+    """Options of some jobs: they wait under a unique key, of which there are few."""
+    if chance.random() > _UNIQUE:
+        return {}
+    keep = chance.choice(["first", "last"])
+    quiet = timedelta(seconds=chance.uniform(0.1, 1)) if chance.random() < 0.3 else None
+    return {"unique_key": f"{kind} {chance.randint(1, 3)}", "keep": keep, "quiet": quiet}
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from tests.soak.tables import value
 # The other kinds need several claims in any case.
 _AGAIN = """
 SELECT count(*) FROM finished_jobs JOIN wanted ON job_id = id
-WHERE fencing_token > 1 AND kind IN ('settle', 'send', 'slow', 'parent')
+WHERE fencing_token > 1 AND superseded_by IS NULL AND kind IN ('settle', 'send', 'slow', 'parent')
 """
+_GAVE_WAY = "SELECT count(*) FROM finished_jobs WHERE superseded_by IS NOT NULL"
 _REFUSED = "SELECT count(*) FROM stale_finishes"
 _SENT_TWICE = "SELECT count(*) FROM (SELECT FROM sent GROUP BY job_id HAVING count(*) > 1) AS twice"
 _PUSHED_AGAIN = re.compile(r"pushed (\d+) jobs? again: (.*)")
@@ -43,6 +44,7 @@ def count(connection: Connection, directory: Path) -> dict[str, int]:
         **dict(sorted(found.items())),
         "a job needed more than one claim": value(connection, _AGAIN),
         "an outcome was refused as stale": value(connection, _REFUSED),
+        "a job gave way to another one with its unique key": value(connection, _GAVE_WAY),
         "what a job did elsewhere happened twice": value(connection, _SENT_TWICE),
     }
 

@@ -33,9 +33,18 @@ _QUESTIONS = {
     """,
     "claimed before its commit": """
         SELECT id FROM finished_jobs JOIN wanted ON job_id = id
-        WHERE claimed_at < pg_xact_commit_timestamp(wanted.xmin)
+        WHERE claimed_at < pg_xact_commit_timestamp(wanted.xmin) AND superseded_by IS NULL
     """,
-    "claimed before its time": "SELECT id FROM finished_jobs WHERE claimed_at < scheduled_at",
+    "claimed before its time": """
+        SELECT id FROM finished_jobs WHERE claimed_at < scheduled_at AND superseded_by IS NULL
+    """,
+    "gave way to nothing": """
+        SELECT id FROM finished_jobs WHERE superseded_by NOT IN (
+            SELECT id FROM finished_jobs UNION ALL SELECT id FROM dead_jobs)
+    """,
+    "gave way and took effect": """
+        SELECT id FROM finished_jobs JOIN effects ON job_id = id WHERE superseded_by IS NOT NULL
+    """,
     "took effect twice": "SELECT job_id FROM effects GROUP BY job_id HAVING count(*) > 1",
     "took effect and did not finish so": """
         SELECT job_id FROM effects AS effect WHERE NOT EXISTS (
@@ -43,14 +52,15 @@ _QUESTIONS = {
             WHERE job.id = effect.job_id AND job.fencing_token = effect.fencing_token)
     """,
     "finished without its effect": """
-        SELECT job_id FROM wanted WHERE job_id IN (SELECT id FROM finished_jobs)
+        SELECT job_id FROM wanted WHERE job_id IN (SELECT id FROM finished_jobs WHERE superseded_by IS NULL)
         AND job_id NOT IN (SELECT job_id FROM effects UNION ALL SELECT job_id FROM sent)
     """,
     "dead and should not be": """
         SELECT id FROM dead_jobs JOIN wanted ON job_id = id WHERE kind <> ALL (%(doomed)s)
     """,
     "finished and should be dead": """
-        SELECT id FROM finished_jobs JOIN wanted ON job_id = id WHERE kind = ANY (%(doomed)s)
+        SELECT id FROM finished_jobs JOIN wanted ON job_id = id
+        WHERE kind = ANY (%(doomed)s) AND superseded_by IS NULL
     """,
 }
 _FORGOTTEN = (

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ def test_every_column_that_an_application_may_give_arrives(
             "SELECT 'tests.act' AS job_name, '[1]' AS job_args, '{\"a\": null}' AS job_kwargs, 'mail' AS queue, "
             "bigint(7) AS priority, timestamp '2030-01-01 00:00:00' AS scheduled_at, "
             "timestamp '2031-01-01 00:00:00' AS expires_at, 'here' AS tag, 3 AS max_attempts, 9 AS timeout_seconds, "
-            "'{\"trace\": 1}' AS context"
+            "'{\"trace\": 1}' AS context, 'acme' AS key, 'doc:1' AS unique_key, 'last' AS keep, 30 AS quiet_seconds"
         )
     )
     assert query(
@@ -108,6 +109,11 @@ def test_every_column_that_an_application_may_give_arrives(
         "SELECT job_kwargs, queue, priority, date_part('year', scheduled_at), date_part('year', expires_at), tag, "
         "max_attempts, timeout_seconds, context FROM staged_jobs",
     ) == [({"a": None}, "mail", 7, 2030, 2031, "here", 3, 9, {"trace": 1})]
+    # A quiet time begins at the time of the row.
+    assert query(
+        database_url,
+        "SELECT key, unique_key, keep, quiet_seconds, scheduled_at - '2030-01-01Z'::timestamptz FROM staged_jobs",
+    ) == [("acme", "doc:1", "last", 30.0, timedelta(seconds=30))]
 
 
 def test_nulls_are_defaults_and_odd_arguments_arrive_as_they_are(

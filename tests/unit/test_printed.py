@@ -111,6 +111,7 @@ TABLES: dict[str, list[dict[str, Any]]] = {
         a_job(
             30, DIGEST, "reports", claimed_at=ago(400), finished_at=ago(200), finished_by=WORKER, attempts=3
         ),
+        a_job(29, DIGEST, "reports", claimed_at=ago(900), finished_at=ago(900), attempts=0, superseded_by=30),
     ],
     "dead": [
         dead(42, "failed", "failed 10 times; last: NoResultFound: No row was found", last_error=NO_ROW),

@@ -32,6 +32,13 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "DELETE FROM": {"staged_jobs_ready"},
         "INSERT INTO": {"staged_jobs", "inflight_jobs", "dead_jobs"},
     },
+    "inserts": {"INSERT INTO": {"staged_jobs"}},
+    "unique": {
+        "UPDATE": {"staged_jobs", "inflight_jobs"},
+        "DELETE FROM": {"staged_jobs", "inflight_jobs"},
+        "INSERT INTO": {"finished_jobs"},
+    },
+    "idempotency": {"DELETE FROM": {"idempotency_keys"}},
     "claims": {"UPDATE": {"inflight_jobs"}},
     "leases": {"UPDATE": {"inflight_jobs"}},
     "outcomes": {
@@ -57,7 +64,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
     "rules": {"UPDATE": {"queues"}, "INSERT INTO": {"queues"}, "DELETE FROM": {"queues"}},
     "pauses": {"INSERT INTO": {"queue_pauses"}, "DELETE FROM": {"queue_pauses"}},
 }
-OF_INFLIGHT_JOBS = {"claims", "leases", "outcomes", "redeliveries"}
+OF_INFLIGHT_JOBS = {"unique", "claims", "leases", "outcomes", "redeliveries"}
 
 KINDS = "TABLE|INDEX|TRIGGER|FUNCTION|TYPE|SCHEMA|VIEW|SEQUENCE|EXTENSION|DOMAIN|POLICY|ROLE"
 DDL = re.compile(

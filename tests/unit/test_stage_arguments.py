@@ -263,3 +263,55 @@ def test_what_is_no_connection_is_refused(connection: Any) -> None:
 def test_a_refusal_is_a_value_error_and_an_error_of_ours() -> None:
     assert issubclass(StageError, ValueError)
     assert issubclass(StageError, DrainError)
+
+
+def fails(*_: object) -> str:
+    raise LookupError("no such\norder")
+
+
+BAD_KEYS: list[tuple[str, dict[str, Any]]] = [
+    ("key must be a text of 1 to 255 characters, not 256 characters", {"key": "x" * 256}),
+    ("key must be a text of 1 to 255 characters, not an empty one", {"key": ""}),
+    ("key must be a text or a whole number, not a float", {"key": 1.5}),
+    ("key must be a text or a whole number, not a bool", {"key": True}),
+    ("key must be a text or a whole number, not a list", {"key": lambda *_: [1]}),
+    ("NUL", {"key": "a\0"}),
+    ("unique_key must be a text of 1 to 255 characters, not 256 characters", {"unique_key": "x" * 256}),
+    ("unique_key must be a text of 1 to 255 characters, not an empty one", {"unique_key": lambda *_: ""}),
+    ("the key cannot be made from the arguments (LookupError: no such)", {"key": fails}),
+    ("keep must be 'first' or 'last', not 'newest'", {"unique_key": "a", "keep": "newest"}),
+    ("keep needs a unique_key, and there is none", {"keep": "last"}),
+    ("quiet needs a unique_key, and there is none", {"quiet": timedelta(1)}),
+    (
+        "quiet needs a unique_key, and there is none for these arguments",
+        {"quiet": timedelta(1), "unique_key": lambda *_: None},
+    ),
+    ("quiet must be above 0 and at most a year, not 0:00:00", {"unique_key": "a", "quiet": timedelta()}),
+    ("quiet must be above 0 and at most a year", {"unique_key": "a", "quiet": timedelta(366)}),
+    ("quiet must be a timedelta", {"unique_key": "a", "quiet": 30}),
+]
+
+
+@pytest.mark.parametrize(("text", "options"), BAD_KEYS)
+def test_keys_that_cannot_be_are_refused_before_anything_is_sent(
+    transaction: psycopg.Connection, text: str, options: dict[str, Any]
+) -> None:
+    assert text in refuses(transaction, lambda: stage(transaction, "m.f", [1], **options))
+    assert text in refuses(transaction, lambda: stage_many(transaction, "m.f", [[1]], **options))
+
+
+BAD_IDEMPOTENCY: list[tuple[str, dict[str, Any]]] = [
+    ("idempotency_key must be a text of 1 to 255 characters, not an empty one", {"idempotency_key": ""}),
+    ("idempotency_key must be a text of 1 to 255 characters, not 256", {"idempotency_key": "x" * 256}),
+    ("idempotency_key must be a text, not a int", {"idempotency_key": 9}),
+    ("idempotency_period needs an idempotency_key", {"idempotency_period": timedelta(1)}),
+    ("idempotency_period must be a timedelta", {"idempotency_key": "a", "idempotency_period": 7}),
+    ("above 0 and at most 3650 days", {"idempotency_key": "a", "idempotency_period": timedelta()}),
+]
+
+
+@pytest.mark.parametrize(("text", "options"), BAD_IDEMPOTENCY)
+def test_idempotency_keys_that_cannot_be_are_refused_before_anything_is_sent(
+    transaction: psycopg.Connection, text: str, options: dict[str, Any]
+) -> None:
+    assert text in refuses(transaction, lambda: stage(transaction, "m.f", [1], **options))

@@ -1,0 +1,103 @@
+"""Values of the columns of a staged row, checked before anything is sent.
+
+Each function returns the value as the drivers take it, and raises StageError for one that PostgreSQL or the schema
+would refuse. None stays None: the column gets its default.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from drain.errors import StageError
+
+# Largest value that the integer columns of the schema can hold.
+LARGEST_INTEGER = 2**31 - 1
+# JSON escape of NUL, and not an escaped backslash followed by u0000.
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+# Surrogates: halves of a character.
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+
+
+def as_time(name: str, time: datetime | None) -> datetime | None:
+    """Check that a time has a time zone."""
+    if time is None:
+        return None
+    if not isinstance(time, datetime):
+        raise StageError(
+            f"{name} must be a datetime, such as datetime.now(UTC) + ..., not a {name_of_type(time)}"
+        )
+    if time.utcoffset() is None:
+        raise StageError(f"{name} has no time zone; use datetime.now(UTC) + ... or add tzinfo")
+    return time
+
+
+def as_context(context: Mapping[str, Any] | None) -> str | None:
+    """Write a context as JSON."""
+    if context is None:
+        return None
+    if not isinstance(context, Mapping):
+        raise StageError(f"context must be a mapping, not a {name_of_type(context)}")
+    return as_json("context", dict(context))
+
+
+def as_integer(name: str, number: int | None) -> int | None:
+    """Convert a whole number to a plain `int`."""
+    if number is None:
+        return None
+    # True is an int to Python, but a mistake as a number here.
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        raise StageError(f"{name} must be a whole number, not a {name_of_type(number)}")
+    number = operator.index(number)
+    if not -LARGEST_INTEGER - 1 <= number <= LARGEST_INTEGER:
+        raise StageError(f"{name} must lie between {-LARGEST_INTEGER - 1} and {LARGEST_INTEGER}")
+    return number
+
+
+def as_text(name: str, text: str | None) -> str | None:
+    """Convert a text to a plain `str`: the drivers would write an Enum by its name."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise StageError(f"{name} must be a text, not a {name_of_type(text)}")
+    if "\0" in text or (not text.isascii() and _HALF_CHARACTER.search(text)):
+        raise StageError(
+            f"{name} holds a NUL or half a character, which PostgreSQL cannot store: {text!a:.100}"
+        )
+    return str.__str__(text)
+
+
+def as_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
+    """Write positional and keyword arguments as JSON."""
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise StageError(
+            f"arguments are given as a list or tuple, such as [42], not as a {name_of_type(args)}"
+        )
+    if not isinstance(kwargs, Mapping):
+        raise StageError(f"keyword arguments are given as a mapping, not as a {name_of_type(kwargs)}")
+    return as_json("arguments", list(args)), as_json("keyword arguments", dict(kwargs))
+
+
+def as_json(part: str, value: Any) -> str:
+    """Write a value as JSON that PostgreSQL accepts."""
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        # PostgreSQL would refuse surrogates and NUL too, and would abort the application's transaction.
+        text.encode()
+        if _NUL.search(text):
+            raise ValueError("a text holds a NUL character")
+        return text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StageError(
+            f"the {part} cannot be written as JSON ({error}); "
+            "pass numbers, texts, lists and objects, and ids rather than what they stand for"
+        ) from None
+
+
+def name_of_type(value: object) -> str:
+    """Name the type of a value, for an error."""
+    return type(value).__name__

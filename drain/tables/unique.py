@@ -1,0 +1,174 @@
+"""Jobs with a unique key that wait: those that give way end in `finished_jobs`, with the id of the one that stands.
+
+A job waits while it is staged and due, delivered and not claimed, or between two attempts. Rows that another session
+has locked are passed over: a worker is claiming such a job, and then it runs, or a person is changing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from drain.database.postgres import Connection
+from drain.tables.columns import (
+    NOT_CLAIMED,
+    SUPERSEDED,
+    SUPERSEDED_IN_FLIGHT,
+    SUPERSEDED_STAGED,
+    id_array,
+)
+
+# Scope of a unique key: name of the jobs, and the key.
+Scope: TypeAlias = tuple[str, str]
+
+
+class Candidate(NamedTuple):
+    """Waiting job, one of those that share a unique key.
+
+    Attributes:
+        keep: `last` or `first`; None for `first`.
+        state: `inflight`, `ready`, or `scheduled`: staged, its time to come.
+        quiet_seconds: Time for which no other one must have come; None for none.
+        seconds_left: Seconds until that time is over; 0 and below if it is.
+        was_claimed: A worker has claimed it before. If its lease ran out, that worker may still run it.
+    """
+
+    id: int
+    state: str
+    keep: str | None = None
+    quiet_seconds: float | None = None
+    seconds_left: float | None = None
+    was_claimed: bool = False
+
+
+_STAGED = """
+    (SELECT id, '{state}', keep, quiet_seconds, date_part('epoch',
+        greatest(scheduled_at, staged_at + make_interval(secs => quiet_seconds)) - now()), false
+    FROM staged_jobs_{state} AS job
+    WHERE job.unique_key = wanted.unique_key AND job.job_name = wanted.job_name
+        AND coalesce(job.expires_at > now(), true) {condition}
+    ORDER BY job.id DESC LIMIT %(most)s)
+"""
+# A job that a worker would find expired stands for no other one.
+READ_CANDIDATES = f"""
+SELECT wanted.number::integer, found.*
+FROM unnest(%(job_names)s::text[], %(unique_keys)s::text[]) WITH ORDINALITY AS wanted (job_name, unique_key, number),
+    LATERAL (
+    (SELECT id, 'inflight' AS state, keep, NULL::float8 AS quiet_seconds, NULL::float8 AS seconds_left,
+        claimed_at IS NOT NULL AS was_claimed
+    FROM inflight_jobs AS job
+    WHERE job.unique_key = wanted.unique_key AND job.job_name = wanted.job_name AND job.lease_expires_at IS NULL
+        AND (job.claimed_at IS NOT NULL OR coalesce(job.expires_at > now(), true)))
+    UNION ALL {_STAGED.format(state="ready", condition="")}
+    UNION ALL {_STAGED.format(state="scheduled", condition="AND job.quiet_seconds IS NOT NULL")}) AS found
+"""
+
+
+def read_candidates(
+    connection: Connection, scopes: Sequence[Scope], most: int
+) -> Mapping[Scope, list[Candidate]]:
+    """Read what waits under each of these unique keys.
+
+    Scheduled jobs are among them if they have a quiet time, and jobs that have expired are not.
+
+    Args:
+        connection: The leader's, in the transaction of a batch.
+        scopes: Names and unique keys.
+        most: Upper bound of the ready jobs of a key, and of the scheduled ones: those with the highest ids are read.
+    """
+    names, keys = zip(*scopes, strict=True)
+    found: dict[Scope, list[Candidate]] = {scope: [] for scope in scopes}
+    parameters = {"job_names": list(names), "unique_keys": list(keys), "most": most}
+    for number, *candidate in connection.execute(READ_CANDIDATES, parameters, binary=True):
+        found[scopes[number - 1]].append(Candidate(*candidate))
+    return found
+
+
+_FINISH = f"INSERT INTO finished_jobs ({SUPERSEDED}) SELECT {{values}}, superseded_by FROM gone JOIN pairs USING (id)"
+_PAIRS = """
+WITH pairs AS (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(stand)s::bigint[]) AS pair (id, superseded_by)
+)"""
+SUPERSEDE_STAGED = f"""{_PAIRS}, gone AS (
+    DELETE FROM staged_jobs WHERE id = ANY (ARRAY (
+        SELECT id FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED))
+    RETURNING *
+)
+{_FINISH.format(values=SUPERSEDED_STAGED)}"""
+SUPERSEDE_IN_FLIGHT = f"""{_PAIRS}, gone AS (
+    DELETE FROM inflight_jobs WHERE id = ANY (ARRAY (
+        SELECT id FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) AND {NOT_CLAIMED} FOR UPDATE SKIP LOCKED))
+    RETURNING *
+)
+{_FINISH.format(values=SUPERSEDED_IN_FLIGHT)}"""
+
+
+def supersede_staged(connection: Connection, stands: Mapping[int, int]) -> int:
+    """Record staged jobs as superseded, and delete their rows; returns how many there were.
+
+    Args:
+        connection: The leader's.
+        stands: For each id, the id of the job that stands for it.
+    """
+    return _supersede(connection, SUPERSEDE_STAGED, stands)
+
+
+def supersede_in_flight(connection: Connection, stands: Mapping[int, int]) -> int:
+    """Record jobs in flight as superseded, but for those that a worker has claimed; returns how many there were.
+
+    Args:
+        connection: The leader's.
+        stands: For each id, the id of the job that stands for it.
+    """
+    return _supersede(connection, SUPERSEDE_IN_FLIGHT, stands)
+
+
+def _supersede(connection: Connection, statement: str, stands: Mapping[int, int]) -> int:
+    if not stands:
+        return 0
+    return connection.execute(
+        statement, {"ids": id_array(stands), "stand": id_array(stands.values())}
+    ).rowcount
+
+
+POSTPONE = """
+UPDATE staged_jobs AS job SET scheduled_at = now() + make_interval(secs => quiet.seconds), matured_at = NULL
+FROM unnest(%(ids)s::bigint[], %(seconds)s::float8[]) AS quiet (id, seconds)
+WHERE job.id = quiet.id AND job.id = ANY (ARRAY (
+    SELECT id FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED))
+"""
+
+
+def postpone(connection: Connection, seconds: Mapping[int, float]) -> int:
+    """Make ready rows scheduled ones, due after so many seconds; returns how many there were."""
+    if not seconds:
+        return 0
+    parameters = {"ids": id_array(seconds), "seconds": list(seconds.values())}
+    return connection.execute(POSTPONE, parameters).rowcount
+
+
+FENCE = f"""
+UPDATE inflight_jobs SET fencing_token = fencing_token + 1 WHERE id = ANY (ARRAY (
+    SELECT id FROM inflight_jobs WHERE id = ANY (%s::bigint[]) AND {NOT_CLAIMED} FOR UPDATE SKIP LOCKED))
+RETURNING id
+"""
+
+
+def fence(connection: Connection, ids: Sequence[int]) -> set[int]:
+    """Raise the tokens of jobs in flight that wait, so that no worker can finish one under a claim of before.
+
+    Returns:
+        Ids of the jobs that wait; a worker has claimed or finished the others meanwhile.
+    """
+    return {id_ for (id_,) in connection.execute(FENCE, (id_array(ids),))} if ids else set()
+
+
+READ_SHARED = """
+SELECT job_name, unique_key FROM inflight_jobs WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL
+GROUP BY job_name, unique_key HAVING count(*) > 1 LIMIT %s
+"""
+
+
+def read_shared(connection: Connection, most: int) -> list[Scope]:
+    """Read up to `most` unique keys under which several jobs in flight wait, on the leader's connection."""
+    return connection.execute(READ_SHARED, (most,)).fetchall()
