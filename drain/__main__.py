@@ -8,6 +8,7 @@ from drain.commands.audit import audit_jobs
 from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
 from drain.commands.dev import dev
+from drain.commands.explain import explain_job
 from drain.commands.jobs import list_jobs, show
 from drain.commands.prune import prune
 from drain.commands.run import run
@@ -21,7 +22,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "audit"),
+    "Look around": ("status", "list", "show", "explain", "audit"),
     "Operate": ("dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -45,6 +46,7 @@ for command in (
     status,
     list_jobs,
     show,
+    explain_job,
     audit_jobs,
     dead,
     prune,

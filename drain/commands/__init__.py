@@ -9,6 +9,7 @@
     status      status: how many jobs are in each state
     watching    status --watch: the status again and again
     jobs        list, show
+    explain     explain: why one job waits
     audit       audit: is any job lost, doubled or stuck?
     dead        dead list, show, retry and discard
     prune       prune: drops old days of finished jobs

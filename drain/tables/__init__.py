@@ -16,6 +16,8 @@ passes:
     dead             jobs that were given up: revived or discarded by a person
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
     waiting          questions about jobs that wait: the oldest of each kind, the next one to come due
+    obstacles        rules and pauses of queues, and how much of them is in use
+    causes           numbers of waiting jobs, by the cause for which they wait
     counts           numbers of jobs in each state, for `drain status` and the metrics
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader
 

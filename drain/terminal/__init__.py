@@ -5,6 +5,7 @@
     values          values of fields as text
     job_table       a line for each job
     job_details     all fields of one job, and its former lives
+    explanation     why one job waits
     status_report   the whole system at a glance
     audit_report    the result of an audit
 

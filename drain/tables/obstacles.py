@@ -1,0 +1,233 @@
+"""Obstacles: the rules and pauses of queues, how much of the limits is in use, and so the cause for which a row waits.
+
+Only the leader decides who is next, from counters in its memory. Here the same is worked out from the tables, for
+people, metrics and the audit. Each count is bounded: beyond `MOST` rows it means that number or more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import DELIVERED
+
+# Upper bound of the rows that one question reads.
+MOST = 10_000
+# A rate is used up if this part of it has begun lately: a leader that looks now and then never reaches the whole.
+_USED_UP = 0.7
+# Shortest time over which a rate is measured, in seconds.
+_SHORTEST_WINDOW_SECONDS = 2.0
+
+# Causes for which a row waits, as `drain status --json` and the metric spell them.
+CAUSES = (
+    "scheduled",
+    "paused",
+    "limited",
+    "rate",
+    "list_full",
+    "due",
+    "queued",
+    "retrying",
+    "called_back",
+)
+
+_SECONDS = "CASE split_part({0}, '/', 2) WHEN 's' THEN 1 WHEN 'min' THEN 60 WHEN 'h' THEN 3600 ELSE 86400 END"
+_PER_SECOND = f"split_part({{0}}, '/', 1)::float8 / ({_SECONDS})::float8"
+_RULES = f"""
+SELECT queue, running, running_per_key, rate, {_PER_SECOND.format("rate")}, rate_per_key,
+    {_PER_SECOND.format("rate_per_key")}, fair, ordered, on_dead, changed_at
+FROM queues
+"""
+_PAUSES = """
+SELECT queue, job_name, key, until, reason, paused_by, paused_at FROM queue_pauses
+WHERE until IS NULL OR until > clock_timestamp() ORDER BY until DESC NULLS FIRST, paused_at
+"""
+# Condition on a row of `job`: a pause applies to it.
+IS_PAUSED = """EXISTS (SELECT FROM queue_pauses AS pause WHERE (pause.until IS NULL OR pause.until > now())
+    AND (pause.queue IS NULL OR pause.queue = job.queue) AND (pause.key IS NULL OR pause.key = job.key)
+    AND (pause.job_name IS NULL OR pause.job_name = job.job_name))"""
+# Jobs of a queue that count as running, the ones with the oldest deliveries and leases first.
+_RUNNING = f"""
+SELECT id, key, claimed_by, lease_expires_at IS NULL AS is_delivered,
+    CASE WHEN lease_expires_at IS NULL THEN moved_at ELSE claimed_at END AS since
+FROM (
+    (SELECT * FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s ORDER BY delivery LIMIT {MOST})
+    UNION ALL
+    (SELECT * FROM (
+        SELECT * FROM inflight_jobs WHERE lease_expires_at IS NOT NULL ORDER BY lease_expires_at DESC LIMIT {MOST}
+    ) AS claimed WHERE queue = %(queue)s AND next_run_at IS NULL)
+) AS running
+"""
+_COUNT_RUNNING = f"SELECT key, is_delivered, count(*) FROM ({_RUNNING}) AS counted GROUP BY key, is_delivered"
+_WAITING_KEYS = f"""
+SELECT key FROM (
+    SELECT key FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
+    ORDER BY queue, next_run_at LIMIT {MOST}) AS waiting WHERE key IS NOT NULL
+"""
+_DEAD_KEYS = f"SELECT key FROM dead_jobs WHERE queue = %(queue)s AND key IS NOT NULL LIMIT {MOST}"
+_FINISHED_SINCE = f"""
+SELECT count(*) FROM (
+    SELECT FROM finished_jobs
+    WHERE queue = %(queue)s AND finished_at > now() - make_interval(secs => %(window)s::float8) LIMIT {MOST}) AS finished
+"""
+
+
+class QueueRules(NamedTuple):
+    """Row of `queues`; rates as texts, and as jobs per second."""
+
+    queue: str
+    running: int | None = None
+    running_per_key: int | None = None
+    rate: str | None = None
+    per_second: float | None = None
+    rate_per_key: str | None = None
+    key_per_second: float | None = None
+    fair: bool = False
+    ordered: bool = False
+    on_dead: str = "hold"
+    changed_at: datetime | None = None
+
+
+class Pause(NamedTuple):
+    """Row of `queue_pauses` whose time has not passed: it applies to jobs to which all that is given applies."""
+
+    queue: str | None
+    job_name: str | None
+    key: str | None
+    until: datetime | None
+    reason: str | None
+    paused_by: str | None
+    paused_at: datetime
+
+    def applies(self, queue: str, job_name: str, key: str | None) -> bool:
+        """Return True if the pause holds a job of this queue, name and key."""
+        mine = ((self.queue, queue), (self.job_name, job_name), (self.key, key))
+        return all(wanted is None or wanted == given for wanted, given in mine)
+
+
+class Running(NamedTuple):
+    """Job that counts as running: delivered, or claimed by a worker; `since` the one or the other."""
+
+    id: int
+    key: str | None
+    worker: str | None
+    is_delivered: bool
+    since: datetime
+
+
+@dataclass(slots=True)
+class Standing:
+    """How much of a queue's rules is in use.
+
+    Attributes:
+        running: Jobs that are delivered or claimed.
+        delivered: Those of them that wait for a worker.
+        of_keys: Jobs that run, by key.
+        busy_keys: Keys with a job in flight, those that wait to be tried again among them; for ordered queues.
+        dead_keys: Keys with a dead job; for ordered queues that hold a key then.
+        rate_is_used_up: As many jobs have ended lately as the rate allows to begin.
+    """
+
+    running: int = 0
+    delivered: int = 0
+    of_keys: Counter[str] = field(default_factory=Counter)
+    busy_keys: set[str] = field(default_factory=set)
+    dead_keys: set[str] = field(default_factory=set)
+    rate_is_used_up: bool = False
+
+    def full_keys(self, rules: QueueRules) -> set[str]:
+        """Keys of which no job may be admitted now."""
+        most = rules.running_per_key
+        full = {key for key, number in self.of_keys.items() if most is not None and number >= most}
+        return full | self.busy_keys | self.dead_keys
+
+    def is_full(self, rules: QueueRules) -> bool:
+        """Return True if as many jobs run as the queue may run at a time."""
+        return rules.running is not None and self.running >= rules.running
+
+
+def read_rules(connection: Connection) -> dict[str, QueueRules]:
+    """Read the rules of all queues that have some."""
+    rows = connection.execute(_RULES, binary=True)
+    return {rules.queue: rules for rules in map(QueueRules._make, rows)}
+
+
+def read_pauses(connection: Connection) -> list[Pause]:
+    """Read the pauses whose time has not passed, those that last longest first."""
+    return [Pause._make(row) for row in connection.execute(_PAUSES, binary=True)]
+
+
+def read_running(connection: Connection, queue: str) -> list[Running]:
+    """Read the jobs of a queue that count as running, the oldest first; of the delivered ones the first `MOST`."""
+    rows = connection.execute(f"{_RUNNING} ORDER BY since", {"queue": queue}, binary=True)
+    return [Running._make(row) for row in rows]
+
+
+def read_standing(connection: Connection, rules: QueueRules) -> Standing:
+    """Find out how much of these rules is in use."""
+    queue = {"queue": rules.queue}
+    standing = Standing()
+    for key, is_delivered, number in connection.execute(_COUNT_RUNNING, queue):
+        standing.running += number
+        standing.delivered += number if is_delivered else 0
+        if key is not None:
+            standing.of_keys[key] += number
+    if rules.ordered:
+        standing.busy_keys = {*standing.of_keys, *_keys(connection, _WAITING_KEYS, rules.queue)}
+        if rules.on_dead == "hold":
+            standing.dead_keys = set(_keys(connection, _DEAD_KEYS, rules.queue))
+    if rules.per_second is not None:
+        standing.rate_is_used_up = _rate_is_used_up(connection, rules.queue, rules.per_second)
+    return standing
+
+
+def window_of(per_second: float) -> float:
+    """Time over which a rate is measured, in seconds: long enough for two jobs to begin."""
+    return max(_SHORTEST_WINDOW_SECONDS, 2 / per_second)
+
+
+def is_used_up(begun: int, per_second: float) -> bool:
+    """Return True if so many jobs that have begun within `window_of` a rate leave nothing of the rate."""
+    return begun > 0 and begun + 1 >= _USED_UP * per_second * window_of(per_second)
+
+
+def cause_of(
+    rules: QueueRules | None,
+    standing: Standing,
+    pauses: Iterable[Pause],
+    job: tuple[str, str, str | None],
+) -> str:
+    """Name the cause for which a due row waits, one of `CAUSES`.
+
+    Args:
+        rules: Of the row's queue; None if it has none.
+        standing: Of that queue.
+        pauses: All that hold.
+        job: Queue, job name and key of the row.
+    """
+    *_, key = job
+    if any(pause.applies(*job) for pause in pauses):
+        return "paused"
+    if rules is not None:
+        if standing.is_full(rules) or (key is not None and key in standing.full_keys(rules)):
+            return "limited"
+        if standing.rate_is_used_up:
+            return "rate"
+    if standing.delivered:
+        return "list_full"
+    # Nothing else is known to hold it.
+    return "rate" if rules is not None and rules.rate_per_key and key is not None else "due"
+
+
+def _keys(connection: Connection, statement: str, queue: str) -> Sequence[str]:
+    return [key for (key,) in connection.execute(statement.encode(), {"queue": queue})]
+
+
+def _rate_is_used_up(connection: Connection, queue: str, per_second: float) -> bool:
+    parameters = {"queue": queue, "window": window_of(per_second)}
+    (finished,) = fetch_one(connection, _FINISHED_SINCE, parameters)
+    return is_used_up(int(finished), per_second)
