@@ -83,7 +83,11 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at)",
             "inflight_jobs",
         ),
-        Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),
+        Grant(
+            "What cannot be delivered, how much of that there is, and the keys that it holds.",
+            "INSERT, SELECT (id, queue, key)",
+            "dead_jobs",
+        ),
         Grant("When a queue last finished a job.", "SELECT (queue, finished_at)", "finished_jobs"),
         Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
         Grant("The rules of queues.", "SELECT", "queues, queue_pauses"),

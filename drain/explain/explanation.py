@@ -40,7 +40,7 @@ CAUSES: Mapping[str, str] = {
     "lease_over": "its worker died or hangs: the leader delivers the job again",
     "next": "nothing holds the job: the leader takes it in one of its next batches",
     "queued": "the job is in the list in Redis, behind others",
-    "popped": "the job is not in the list: a worker has taken it and is about to claim it, or the delivery is lost",
+    "popped": "the job is not in the list: a worker is about to claim the job, or the leader is about to push it",
 }
 
 

@@ -9,7 +9,7 @@ from drain.explain import estimates, obstacles
 from drain.explain.explanation import Estimate, Explanation, Finding
 from drain.explain.places import number, retries_before
 from drain.explain.situation import Situation
-from drain.tables import leader_progress, queries, waiting
+from drain.tables import queries, waiting
 from drain.tables.obstacles import MOST
 from drain.visible import visible
 from drain.wording import clock, relative
@@ -114,32 +114,26 @@ def _delivered(situation: Situation) -> Finding:
     if before is None and (listed := situation.listed()) > MOST:
         why = f"it waits for a worker, behind more than {MOST:,} of {listed:,} in the list of queue {situation.queue}"
         return Finding("queued", why, since, estimates.by_speed(situation, MOST + 1), {"listed": listed})
-    if before is None and (finding := _not_in_the_list(situation)):
-        return finding
     if before is None:
-        why = (
-            "a worker has taken it from the list and is about to claim it; if the worker died, the leader delivers it "
-            f"again after {_LOST_AFTER_SECONDS:g} s"
-        )
-        return Finding("popped", why, since, estimates.at_once("a worker has it"))
+        return _not_in_the_list(situation)
     why = f"it waits for a worker, behind {number(before)} in the list of queue {situation.queue}"
     details = {"before": before, "workers": situation.workers}
     return Finding("queued", why, since, estimates.by_speed(situation, before), details)
 
 
-def _not_in_the_list(situation: Situation) -> Finding | None:
-    """Find out whether the leader has yet to push the delivery, for the first time or again."""
-    pushed_up_to = leader_progress.progress(situation.connection).pushed_up_to
-    waits = (situation.now - _delivered_at(situation)).total_seconds() > _LOST_AFTER_SECONDS
-    is_pushed = situation.job["delivery"] <= pushed_up_to and situation.remembers
-    if is_pushed and not waits:
-        return None
-    if finding := obstacles.no_leader(situation):
+def _not_in_the_list(situation: Situation) -> Finding:
+    since = _delivered_at(situation)
+    is_lost = (situation.now - since).total_seconds() > _LOST_AFTER_SECONDS or not situation.remembers
+    if is_lost and (finding := obstacles.no_leader(situation)):
         return finding
-    if is_pushed:
-        return None
-    why = "it is not in the list of its queue: the leader is about to push it"
-    return Finding("next", why, _delivered_at(situation), estimates.at_once("the leader pushes it"))
+    if not situation.remembers:
+        why = "Redis has lost its memory: the leader is about to push the job again"
+        return Finding("next", why, since, estimates.at_once("the leader pushes it"))
+    why = (
+        "it is not in the list of its queue: a worker has taken it and is about to claim it, or the leader is about to "
+        f"push it; if that worker died, the leader delivers the job again after {_LOST_AFTER_SECONDS:g} s"
+    )
+    return Finding("popped", why, since, estimates.at_once("a worker or the leader has it"))
 
 
 def _delivered_at(situation: Situation) -> datetime:

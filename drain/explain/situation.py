@@ -1,4 +1,4 @@
-"""Situation of one job: its row, its queue's rules and pauses, who runs, and what Redis says; each read at its first use."""
+"""Situation of one job: its row, its queue, who runs, and what Redis says; each is read at its first use."""
 
 from __future__ import annotations
 

@@ -72,7 +72,8 @@ _DEAD_KEYS = f"SELECT key FROM dead_jobs WHERE queue = %(queue)s AND key IS NOT 
 _FINISHED_SINCE = f"""
 SELECT count(*) FROM (
     SELECT FROM finished_jobs
-    WHERE queue = %(queue)s AND finished_at > now() - make_interval(secs => %(window)s::float8) LIMIT {MOST}) AS finished
+    WHERE queue = %(queue)s AND finished_at > now() - make_interval(secs => %(window)s::float8)
+    LIMIT {MOST}) AS finished
 """
 
 
