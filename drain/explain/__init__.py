@@ -7,6 +7,7 @@
     staged       jobs that wait in `staged_jobs`
     inflight     jobs that were delivered, run, or wait for their next attempt
     obstacles    what may hold a due job: leader, Redis, pauses, order, limits, rates
+    rates        tokens of a queue or a key: when the next job may begin
     uniqueness   jobs that share a unique key: which one stands, and until when it stays quiet
     places       numbers of jobs before one in its queue and in its key
     estimates    how fast a queue has finished jobs lately

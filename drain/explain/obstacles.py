@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from drain.database.postgres import fetch_one
@@ -13,11 +12,10 @@ from drain.explain.estimates import none
 from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
-from drain.tables import obstacles
 from drain.tables.columns import DUE
 from drain.tables.obstacles import MOST, Pause, Running
 from drain.visible import visible
-from drain.wording import clock, count, duration
+from drain.wording import clock, count
 
 # Upper bound of the jobs that are named.
 _MOST_NAMED = 5
@@ -39,24 +37,6 @@ _KEY_STAGED = f"""
 SELECT min(id), count(*) FROM (
     SELECT id FROM staged_jobs_ready WHERE {DUE} AND queue = %(queue)s AND key = %(key)s
     ORDER BY queue, key, priority, id LIMIT {MOST}) AS job WHERE id < %(id)s::bigint
-"""
-# Times at which jobs of a queue, or of one of its keys, have begun: the latest, and the number within a window.
-_BEGUN = f"""
-SELECT max(begun_at), count(*) FILTER (WHERE begun_at > clock_timestamp() - make_interval(secs => %(window)s::float8))
-FROM (
-    SELECT CASE WHEN attempts + batched::integer > 1 THEN greatest(moved_at, claimed_at) ELSE moved_at END AS begun_at,
-        key
-    FROM inflight_jobs WHERE id = ANY (%(running)s::bigint[])
-    UNION ALL
-    (SELECT greatest(moved_at, claimed_at), key FROM inflight_jobs
-     WHERE next_run_at IS NOT NULL AND queue = %(queue)s AND claimed_at IS NOT NULL
-     ORDER BY queue, next_run_at LIMIT {MOST})
-    UNION ALL
-    (SELECT CASE WHEN attempts > 1 THEN claimed_at ELSE moved_at END, key FROM finished_jobs
-     WHERE queue = %(queue)s AND superseded_by IS NULL
-         AND finished_at > now() - make_interval(secs => %(window)s::float8)
-     ORDER BY finished_at DESC LIMIT {MOST})
-) AS job WHERE %(key)s::text IS NULL OR key = %(key)s::text
 """
 
 
@@ -171,7 +151,7 @@ def _limited(situation: Situation, cause: str, text: str, most: int, fill: Seque
     if all(job.is_delivered for job in fill) and (unattended := no_worker(situation)):
         return unattended
     of_key = cause == "limit_of_key"
-    before = _before(situation, of_key=of_key)
+    before = situation.before(of_key=of_key)
     estimate = estimates.by_speed(situation, before, situation.key if of_key else None)
     fills = [
         {"id": job.id, "worker": job.worker if not job.is_delivered else None, "since": job.since}
@@ -189,49 +169,6 @@ def _names(fill: Sequence[Running]) -> str:
         for job in fill[:_MOST_NAMED]
     )
     return named + (f"; {len(fill) - _MOST_NAMED:,} more" if len(fill) > _MOST_NAMED else "")
-
-
-def _before(situation: Situation, *, of_key: bool) -> int:
-    if situation.job["state"] != "staged":
-        return 0
-    return situation.place.in_key if of_key else situation.place.before
-
-
-def rate(situation: Situation) -> Finding | None:
-    """Find out whether the rate of the key, or of the queue, is used up."""
-    rules, key = situation.rules, situation.key
-    if rules.key_per_second is not None and key is not None:
-        text = f"the rate of key {visible(key)}, {rules.rate_per_key}, is used up"
-        if finding := _rated(situation, "rate_of_key", text, rules.key_per_second, key):
-            return finding
-    if rules.per_second is not None:
-        text = f"the rate of queue {situation.queue}, {rules.rate}, is used up"
-        return _rated(situation, "rate", text, rules.per_second, None)
-    return None
-
-
-def _rated(situation: Situation, cause: str, text: str, per_second: float, key: str | None) -> Finding | None:
-    running = [job.id for job in situation.running]
-    parameters = {
-        "queue": situation.queue,
-        "key": key,
-        "running": running,
-        "window": obstacles.window_of(per_second),
-    }
-    last, begun = situation.connection.execute(_BEGUN, parameters, binary=True).fetchall()[0]
-    if not obstacles.is_used_up(begun, per_second):
-        return None
-    # While jobs wait, each token is taken as it comes: the next one comes this long after the last.
-    next_at = max(situation.now, last + timedelta(seconds=1 / per_second))
-    before = _before(situation, of_key=key is not None)
-    seconds = (next_at - situation.now).total_seconds() + before / per_second
-    estimate = estimates.in_(
-        seconds, f"{number(before)} before it, and one may begin every {duration(1 / per_second)}"
-    )
-    details = {"begun": begun, "last_begun_at": last, "next_at": next_at, "before": before}
-    return Finding(
-        cause, f"{text}; the next job may begin at {clock(next_at)}", situation.due_at, estimate, details
-    )
 
 
 def no_worker(situation: Situation) -> Finding | None:

@@ -82,6 +82,12 @@ class Situation:
         """Number of jobs before the staged job."""
         return place_of(self.connection, self.job, fair=self.rules.fair)
 
+    def before(self, *, of_key: bool) -> int:
+        """Count the staged jobs before this one, in its queue or in its key; a retry comes before all of them."""
+        if self.job["state"] != "staged":
+            return 0
+        return self.place.in_key if of_key else self.place.before
+
     @cached_property
     def redis_error(self) -> UnavailableError | OwnedByAnotherError | None:
         """Error with which Redis refuses this database; None if there is none, or no Redis is named."""

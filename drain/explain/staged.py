@@ -5,10 +5,16 @@ from __future__ import annotations
 from drain.explain import estimates, obstacles
 from drain.explain.explanation import Explanation, Finding
 from drain.explain.places import number
+from drain.explain.rates import rate
 from drain.explain.situation import Situation
 from drain.explain.uniqueness import quiet
 from drain.visible import visible
 from drain.wording import clock, relative
+
+# Length up to which the leader keeps every list, unless it has a fixed `--depth`.
+_ALWAYS_ROOM = 8
+# Time within which a leader takes a job that nothing holds, in seconds.
+_PROMPTLY_SECONDS = 1.0
 
 
 def explain(situation: Situation) -> Explanation:
@@ -23,7 +29,7 @@ def explain(situation: Situation) -> Explanation:
         quiet,
         obstacles.order,
         obstacles.limit,
-        obstacles.rate,
+        rate,
         _list_full,
     )
     found = next((finding for cause in causes if (finding := cause(situation))), None)
@@ -55,7 +61,8 @@ def _expired(situation: Situation) -> Finding | None:
 def _list_full(situation: Situation) -> Finding | None:
     """Find out whether the list has ids that workers have not taken yet, and so no room for this one."""
     delivered = sum(job.is_delivered for job in situation.running)
-    if not delivered:
+    waited = (situation.now - situation.due_at).total_seconds()
+    if not delivered or (delivered <= _ALWAYS_ROOM and waited < _PROMPTLY_SECONDS):
         return None
     if unattended := obstacles.no_worker(situation):
         return unattended

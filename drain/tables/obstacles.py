@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import ceil
 from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
@@ -17,10 +18,8 @@ from drain.tables.columns import DELIVERED
 
 # Upper bound of the rows that one question reads.
 MOST = 10_000
-# A rate is used up if this part of it has begun lately: a leader that looks now and then never reaches the whole.
+# A rate is used up if this part of what it allows has ended lately: jobs end some time after they have begun.
 _USED_UP = 0.7
-# Shortest time over which a rate is measured, in seconds.
-_SHORTEST_WINDOW_SECONDS = 2.0
 
 # Causes for which a row waits, as `drain status --json` and the metric spell them.
 CAUSES = (
@@ -39,7 +38,7 @@ _SECONDS = "CASE split_part({0}, '/', 2) WHEN 's' THEN 1 WHEN 'min' THEN 60 WHEN
 _PER_SECOND = f"split_part({{0}}, '/', 1)::float8 / ({_SECONDS})::float8"
 _RULES = f"""
 SELECT queue, running, running_per_key, rate, {_PER_SECOND.format("rate")}, rate_per_key,
-    {_PER_SECOND.format("rate_per_key")}, fair, ordered, on_dead, changed_at
+    {_PER_SECOND.format("rate_per_key")}, burst, fair, ordered, on_dead, changed_at
 FROM queues
 """
 _PAUSES = """
@@ -87,10 +86,15 @@ class QueueRules(NamedTuple):
     per_second: float | None = None
     rate_per_key: str | None = None
     key_per_second: float | None = None
+    burst: int | None = None
     fair: bool = False
     ordered: bool = False
     on_dead: str = "hold"
     changed_at: datetime | None = None
+
+    def burst_of(self, per_second: float) -> int:
+        """Return how many jobs may begin at once after a quiet time; by default those of a second, at least one."""
+        return self.burst or max(1, ceil(per_second))
 
 
 class Pause(NamedTuple):
@@ -182,18 +186,8 @@ def read_standing(connection: Connection, rules: QueueRules) -> Standing:
         if rules.on_dead == "hold":
             standing.dead_keys = set(_keys(connection, _DEAD_KEYS, rules.queue))
     if rules.per_second is not None:
-        standing.rate_is_used_up = _rate_is_used_up(connection, rules.queue, rules.per_second)
+        standing.rate_is_used_up = _rate_is_used_up(connection, rules, rules.per_second)
     return standing
-
-
-def window_of(per_second: float) -> float:
-    """Time over which a rate is measured, in seconds: long enough for two jobs to begin."""
-    return max(_SHORTEST_WINDOW_SECONDS, 2 / per_second)
-
-
-def is_used_up(begun: int, per_second: float) -> bool:
-    """Return True if so many jobs that have begun within `window_of` a rate leave nothing of the rate."""
-    return begun > 0 and begun + 1 >= _USED_UP * per_second * window_of(per_second)
 
 
 def cause_of(
@@ -228,7 +222,8 @@ def _keys(connection: Connection, statement: str, queue: str) -> Sequence[str]:
     return [key for (key,) in connection.execute(statement.encode(), {"queue": queue})]
 
 
-def _rate_is_used_up(connection: Connection, queue: str, per_second: float) -> bool:
-    parameters = {"queue": queue, "window": window_of(per_second)}
+def _rate_is_used_up(connection: Connection, rules: QueueRules, per_second: float) -> bool:
+    burst = rules.burst_of(per_second)
+    parameters = {"queue": rules.queue, "window": burst / per_second + 1}
     (finished,) = fetch_one(connection, _FINISHED_SINCE, parameters)
-    return is_used_up(int(finished), per_second)
+    return int(finished) >= min(MOST, max(1.0, _USED_UP * burst))

@@ -68,8 +68,10 @@ class System:
         return query(self.database_url, statement, *parameters)
 
     def stage(self, **columns: Any) -> int:
-        """Stage one job of the queue `mail`, with these columns."""
-        given = {"job_name": "m.f", "queue": "mail", **columns}
+        """Stage one job of the queue `mail` that has been due for a minute, with these columns."""
+        a_minute_ago = datetime.now().astimezone() - timedelta(minutes=1)
+        due = {"staged_at": a_minute_ago, "scheduled_at": a_minute_ago}
+        given: dict[str, Any] = {"job_name": "m.f", "queue": "mail", **due, **columns}
         statement = f"INSERT INTO staged_jobs ({', '.join(given)}) VALUES ({', '.join(['%s'] * len(given))})"
         return int(self.execute(f"{statement} RETURNING id", *given.values())[0][0])
 
@@ -269,7 +271,7 @@ def test_a_job_waits_until_no_other_of_its_unique_key_comes(led: System) -> None
     found = led.explain(first)
 
     assert found["cause"] == "quiet"
-    assert found["estimate"]["seconds"] == pytest.approx(600, abs=30)
+    assert found["estimate"]["seconds"] == pytest.approx(540, abs=30)
     assert len(found["details"]["jobs"]) == 2
 
 
@@ -348,11 +350,22 @@ def test_a_retry_that_waits_fills_no_limit(led: System) -> None:
     assert led.cause(led.stage()) == "next"
 
 
+def test_a_burst_is_used_up_before_the_rate_holds_a_job(led: System) -> None:
+    job_id = led.stage()
+    led.rules(rate="6/min", burst=5)
+    led.finished(4, every="1 second")
+    assert led.cause(job_id) == "next"
+
+    led.finished(2, every="1 second")
+    assert led.cause(job_id) == "rate"
+
+
 def test_a_rate_that_is_used_up_says_when_the_next_job_may_begin(led: System) -> None:
     job_id, behind = led.stage(key="acme"), led.stage(key="acme")
     led.rules(rate="6/min")
     assert led.cause(job_id) == "next"
-    led.finished(2, every="4 seconds")
+    led.finished(every="14 seconds")
+    led.finished(every="4 seconds")
 
     found = led.explain(job_id)
     assert found["cause"] == "rate"
@@ -361,7 +374,7 @@ def test_a_rate_that_is_used_up_says_when_the_next_job_may_begin(led: System) ->
 
     led.execute("UPDATE queues SET rate = '1000/s', rate_per_key = '6/min'")
     assert led.cause(job_id) == "next"
-    led.finished(2, every="4 seconds", key="acme")
+    led.finished(every="4 seconds", key="acme")
     assert led.cause(job_id) == "rate_of_key"
     assert led.cause(led.stage(key="other")) == "next"
 

@@ -119,7 +119,7 @@ def test_a_million_rows_cost_no_more_than_the_bound(system: System, rule: str) -
             statements.append((statement, parameters))
             return execute(statement, parameters, **more)
 
-        connection.execute = note  # type: ignore[method-assign]
+        connection.execute = note  # type: ignore[assignment, method-assign]
         found = count_waiting(connection, 100)
         connection.execute = execute  # type: ignore[method-assign]
         assert found == {"mail": {"due": 100}}
@@ -130,13 +130,13 @@ def test_a_million_rows_cost_no_more_than_the_bound(system: System, rule: str) -
 
 
 def most_rows(plan: dict[str, Any]) -> int:
-    own = round((plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"])
+    own: int = round((plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"])
     return max([own, *(most_rows(child) for child in plan.get("Plans", ()))])
 
 
 def test_the_metric_has_each_cause_and_goes_back_to_0(system: System) -> None:
     def value(queue: str, cause: str) -> float:
-        return metrics.WAITING.labels(queue, cause)._value.get()
+        return float(metrics.WAITING.labels(queue, cause)._value.get())
 
     measured = WaitingJobs()
     with new_enqueuer(system.database_url, system.redis_url) as enqueuer:
