@@ -8,11 +8,10 @@ from drain.explain.places import number
 from drain.explain.rates import rate
 from drain.explain.situation import Situation
 from drain.explain.uniqueness import quiet
+from drain.tables.obstacles import ALWAYS_ROOM
 from drain.visible import visible
 from drain.wording import clock, relative
 
-# Length up to which the leader keeps every list, unless it has a fixed `--depth`.
-_ALWAYS_ROOM = 8
 # Time within which a leader takes a job that nothing holds, in seconds.
 _PROMPTLY_SECONDS = 1.0
 
@@ -62,7 +61,7 @@ def _list_full(situation: Situation) -> Finding | None:
     """Find out whether the list has ids that workers have not taken yet, and so no room for this one."""
     delivered = sum(job.is_delivered for job in situation.running)
     waited = (situation.now - situation.due_at).total_seconds()
-    if not delivered or (delivered <= _ALWAYS_ROOM and waited < _PROMPTLY_SECONDS):
+    if not delivered or (delivered <= ALWAYS_ROOM and waited < _PROMPTLY_SECONDS):
         return None
     if unattended := obstacles.no_worker(situation):
         return unattended

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from drain.database.postgres import Connection
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND
 from drain.tables.obstacles import (
+    ALWAYS_ROOM,
     CAUSES,
     IS_PAUSED,
     Pause,
@@ -67,6 +68,9 @@ SELECT heads.queue, rows.number FROM heads, LATERAL (
         SELECT FROM inflight_jobs AS job WHERE {DELIVERED} AND job.queue = heads.queue
         LIMIT %(up_to)s::bigint) AS counted) AS rows
 """
+_BUSY = """
+SELECT DISTINCT queue FROM inflight_jobs WHERE lease_expires_at IS NOT NULL AND lease_expires_at > now()
+"""
 _WAITING = """
 WITH RECURSIVE heads AS (
     (SELECT queue FROM inflight_jobs WHERE next_run_at IS NOT NULL ORDER BY queue, next_run_at LIMIT 1)
@@ -112,6 +116,16 @@ def count_waiting(connection: Connection, up_to: int) -> dict[str, Waiting]:
         else:
             _add(found[queue], "list_full" if delivered.get(queue) else "due", number, up_to)
     return {queue: {cause: by[cause] for cause in CAUSES if cause in by} for queue, by in found.items() if by}
+
+
+def full_lists(connection: Connection) -> set[str]:
+    """Name the queues whose lists in Redis may be full: many jobs wait there, or some do while workers are busy.
+
+    How deep a list may be is known to the leader alone, by its options and what workers have taken lately.
+    """
+    delivered = _count(connection, _DELIVERED, ALWAYS_ROOM + 1)
+    busy = {queue for (queue,) in connection.execute(_BUSY)}
+    return {queue for queue, number in delivered if number > ALWAYS_ROOM or queue in busy}
 
 
 def _judge(
