@@ -1,4 +1,4 @@
-"""What the leader must never do when it admits jobs: exceed a limit, let two of one kind wait, miss a tick.
+"""Breaches of a leader that admits jobs: a limit exceeded, two jobs of one unique key that wait, a tick missed.
 
 Each statement is one snapshot. On a live system a finding of one look may be settled a moment later, so only what is
 found at each look is a breach.

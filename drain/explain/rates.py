@@ -10,6 +10,7 @@ from drain.explain import estimates
 from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
+from drain.tables.columns import ATTEMPTS
 from drain.tables.obstacles import MOST
 from drain.visible import visible
 from drain.wording import clock, duration
@@ -22,7 +23,7 @@ _PROMPTLY_SECONDS = 1.0
 # Times at which jobs of a queue, or of one of its keys, have begun within a window, the earliest first.
 _BEGUN = f"""
 SELECT begun_at FROM (
-    SELECT CASE WHEN attempts + batched::integer > 1 THEN greatest(moved_at, claimed_at) ELSE moved_at END AS begun_at,
+    SELECT CASE WHEN {ATTEMPTS} > 1 THEN greatest(moved_at, claimed_at) ELSE moved_at END AS begun_at,
         key
     FROM inflight_jobs WHERE id = ANY (%(running)s::bigint[])
     UNION ALL

@@ -128,7 +128,7 @@ class Running(NamedTuple):
 
 @dataclass(slots=True)
 class Standing:
-    """How much of a queue's rules is in use.
+    """Use of a queue's rules at one instant.
 
     Attributes:
         running: Jobs that are delivered or claimed.
