@@ -85,7 +85,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "What cannot be delivered, how much of that there is, and the keys that it holds.",
-            "INSERT, SELECT (id, queue, key)",
+            "INSERT, SELECT (id, queue, key, reason)",
             "dead_jobs",
         ),
         Grant("When a queue last finished a job.", "SELECT (queue, finished_at)", "finished_jobs"),

@@ -21,10 +21,10 @@ _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
 _OPEN = f"""
 SELECT held.pid, session.application_name, session.xact_start, EXISTS (
     SELECT FROM pg_locks AS bulk WHERE bulk.pid = held.pid AND bulk.locktype = 'advisory' AND bulk.granted
-        AND bulk.classid = {locks.BULK_STAGING.first} AND bulk.objid = {locks.BULK_STAGING.second}
+        AND bulk.classid = {locks.BULK_STAGING.first}::oid AND bulk.objid = {locks.BULK_STAGING.second}::oid
         AND bulk.mode = 'ShareLock')
 FROM pg_locks AS held LEFT JOIN pg_stat_activity AS session ON session.pid = held.pid
-WHERE held.locktype = 'relation' AND held.relation = 'staged_jobs'::regclass AND held.granted
+WHERE held.locktype = 'relation' AND held.relation = 'staged_jobs'::regclass::oid AND held.granted
     AND held.mode = 'RowExclusiveLock' AND held.pid IS DISTINCT FROM pg_backend_pid()
 ORDER BY session.xact_start LIMIT 100
 """

@@ -29,7 +29,7 @@ CAUSES: Mapping[str, str] = {
     "quiet": "jobs of its unique key still come: it waits until none has come for `quiet`",
     "gives_way": "another job of its unique key stands for it: it ends as superseded",
     "failing_queue": "the queue fails again and again: retries are let through one at a time",
-    "order_dead": "an earlier job of its key is dead, and the queue holds the key",
+    "order_dead": "a job of its key is dead, and the queue, which is ordered, holds the key",
     "order": "an earlier job of its key has not ended, and the queue is ordered",
     "limit": "as many jobs of the queue run as may run",
     "limit_of_key": "as many jobs of its key run as may run",

@@ -30,8 +30,8 @@ SELECT id, claimed_by, next_run_at, lease_expires_at IS NOT NULL, coalesce(claim
 ) AS job WHERE key = %(key)s AND id <> %(id)s::bigint ORDER BY id LIMIT 1
 """
 _KEY_DEAD = """
-SELECT id, died_at FROM dead_jobs WHERE queue = %(queue)s AND key = %(key)s AND id < %(id)s::bigint
-ORDER BY id LIMIT 1
+SELECT id, died_at FROM dead_jobs
+WHERE queue = %(queue)s AND key = %(key)s AND key IS NOT NULL AND reason <> 'cancelled' LIMIT 1
 """
 _KEY_STAGED = f"""
 SELECT min(id), count(*) FROM (

@@ -69,7 +69,9 @@ SELECT key FROM (
     SELECT key FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
     ORDER BY queue, next_run_at LIMIT {MOST}) AS waiting WHERE key IS NOT NULL
 """
-_DEAD_KEYS = f"SELECT key FROM dead_jobs WHERE queue = %(queue)s AND key IS NOT NULL LIMIT {MOST}"
+_DEAD_KEYS = f"""
+SELECT key FROM dead_jobs WHERE queue = %(queue)s AND key IS NOT NULL AND reason <> 'cancelled' LIMIT {MOST}
+"""
 _FINISHED_SINCE = f"""
 SELECT count(*) FROM (
     SELECT FROM finished_jobs
