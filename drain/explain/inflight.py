@@ -8,7 +8,7 @@ from datetime import datetime
 from drain.explain import estimates, obstacles
 from drain.explain.explanation import Estimate, Explanation, Finding
 from drain.explain.places import number, retries_before
-from drain.explain.rates import rate
+from drain.explain.rates import rate, rate_of_a_new_leader
 from drain.explain.situation import Situation
 from drain.tables import queries, waiting
 from drain.tables.obstacles import MOST
@@ -148,4 +148,9 @@ _OUTAGES: Sequence[Callable[[Situation], Finding | None]] = (
     obstacles.redis_away,
     obstacles.other_database,
 )
-_RULES: Sequence[Callable[[Situation], Finding | None]] = (obstacles.order, obstacles.limit, rate)
+_RULES: Sequence[Callable[[Situation], Finding | None]] = (
+    obstacles.order,
+    obstacles.limit,
+    rate,
+    rate_of_a_new_leader,
+)

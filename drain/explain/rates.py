@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -57,8 +57,9 @@ class _Bucket(NamedTuple):
         """Upper bound of the tokens now: those of a bucket that was full before the first of these jobs began."""
         level, last = float(self.burst), begun[0] if begun else now
         for moment in begun:
-            level = min(self.burst, level + (moment - last).total_seconds() * self.per_second) - 1
-            last = moment
+            level = min(self.burst, level + (moment - last).total_seconds() * self.per_second)
+            # Jobs that began before the rate was set do not leave the bucket in debt.
+            level, last = max(0.0, level - 1), moment
         return min(self.burst, level + (now - last).total_seconds() * self.per_second)
 
     def next_at(self, begun: Sequence[datetime], now: datetime, waited: float) -> datetime | None:
@@ -77,32 +78,46 @@ class _Bucket(NamedTuple):
 
 def rate(situation: Situation) -> Finding | None:
     """Find out whether the rate of the key, or of the queue, is used up."""
-    rules, key = situation.rules, situation.key
-    if rules.key_per_second is not None and key is not None:
-        bucket = _Bucket(rules.key_per_second, rules.burst_of(rules.key_per_second))
-        text = f"the rate of key {visible(key)}, {rules.rate_per_key}, is used up"
-        if finding := _used_up(situation, "rate_of_key", text, bucket, key):
-            return finding
-    if rules.per_second is not None:
-        bucket = _Bucket(rules.per_second, rules.burst_of(rules.per_second))
-        text = f"the rate of queue {situation.queue}, {rules.rate}, is used up"
-        return _used_up(situation, "rate", text, bucket, None)
+    for cause, text, bucket, key in _rates(situation):
+        begun = _begun(situation, bucket.window, key)
+        waited = (situation.now - situation.due_at).total_seconds()
+        if next_at := bucket.next_at(begun, situation.now, waited):
+            return _used_up(situation, cause, text, (bucket, key), next_at)
     return None
 
 
-def _used_up(situation: Situation, cause: str, text: str, bucket: _Bucket, key: str | None) -> Finding | None:
-    begun = _begun(situation, bucket.window, key)
+def rate_of_a_new_leader(situation: Situation) -> Finding | None:
+    """Find out whether the leader is so new that it has to wait until a bucket is full again, to exceed no rate."""
+    since = datetime.fromisoformat(situation.leader["since"]) if situation.leader else situation.now
     waited = (situation.now - situation.due_at).total_seconds()
-    next_at = bucket.next_at(begun, situation.now, waited)
-    if next_at is None:
-        return None
+    for cause, text, bucket, key in _rates(situation):
+        full_at = since + timedelta(seconds=bucket.burst / bucket.per_second)
+        if waited > _PROMPTLY_SECONDS and full_at > situation.now and _begun(situation, bucket.window, key):
+            known = f"{text}, as far as the leader knows, which has just begun to lead"
+            return _used_up(situation, cause, known, (bucket, key), full_at)
+    return None
+
+
+def _rates(situation: Situation) -> Iterator[tuple[str, str, _Bucket, str | None]]:
+    rules, key = situation.rules, situation.key
+    if rules.key_per_second is not None and key is not None:
+        bucket = _Bucket(rules.key_per_second, rules.burst_of(rules.key_per_second))
+        yield "rate_of_key", f"the rate of key {visible(key)}, {rules.rate_per_key}, is used up", bucket, key
+    if rules.per_second is not None:
+        bucket = _Bucket(rules.per_second, rules.burst_of(rules.per_second))
+        yield "rate", f"the rate of queue {situation.queue}, {rules.rate}, is used up", bucket, None
+
+
+def _used_up(
+    situation: Situation, cause: str, text: str, whose: tuple[_Bucket, str | None], next_at: datetime
+) -> Finding:
+    bucket, key = whose
     before = situation.before(of_key=key is not None)
     seconds = (next_at - situation.now).total_seconds() + before / bucket.per_second
     pace = f"one may begin every {duration(1 / bucket.per_second)}"
     estimate = estimates.in_(seconds, f"{number(before)} before it, and {pace}")
-    details = {"last_begun_at": begun[-1], "next_at": next_at, "before": before}
     why = f"{text}; the next job may begin at {clock(next_at)}"
-    return Finding(cause, why, situation.due_at, estimate, details)
+    return Finding(cause, why, situation.due_at, estimate, {"next_at": next_at, "before": before})
 
 
 def _begun(situation: Situation, window: float, key: str | None) -> list[datetime]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from drain.explain import estimates, obstacles
 from drain.explain.explanation import Explanation, Finding
 from drain.explain.places import number
-from drain.explain.rates import rate
+from drain.explain.rates import rate, rate_of_a_new_leader
 from drain.explain.situation import Situation
 from drain.explain.uniqueness import quiet
 from drain.tables.obstacles import ALWAYS_ROOM
@@ -30,6 +30,7 @@ def explain(situation: Situation) -> Explanation:
         obstacles.limit,
         rate,
         _list_full,
+        rate_of_a_new_leader,
     )
     found = next((finding for cause in causes if (finding := cause(situation))), None)
     return situation.explanation("staged", found or _next(situation))

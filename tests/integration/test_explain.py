@@ -354,6 +354,8 @@ def test_a_burst_is_used_up_before_the_rate_holds_a_job(led: System) -> None:
     job_id = led.stage()
     led.rules(rate="6/min", burst=5)
     led.finished(4, every="1 second")
+    assert "just begun to lead" in led.explain(job_id)["why"]
+    led.execute("UPDATE drain_state SET leader_since = now() - interval '1 hour'")
     assert led.cause(job_id) == "next"
 
     led.finished(2, every="1 second")
