@@ -152,5 +152,6 @@ _RULES: Sequence[Callable[[Situation], Finding | None]] = (
     obstacles.order,
     obstacles.limit,
     rate,
+    obstacles.list_full,
     rate_of_a_new_leader,
 )

@@ -13,10 +13,12 @@ from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
 from drain.tables.columns import DUE
-from drain.tables.obstacles import MOST, Pause, Running
+from drain.tables.obstacles import ALWAYS_ROOM, MOST, Pause, Running
 from drain.visible import visible
 from drain.wording import clock, count
 
+# Time within which a leader takes a job that nothing holds, in seconds.
+_PROMPTLY_SECONDS = 1.0
 # Upper bound of the jobs that are named.
 _MOST_NAMED = 5
 _UNTIL_LEADER = none("nothing starts until a leader runs")
@@ -185,3 +187,24 @@ def suspended(situation: Situation) -> Finding | None:
         return None
     why = "`rq suspend` holds all workers of this Redis: `rq resume`"
     return Finding("suspended", why, situation.due_at, none("nothing starts until `rq resume`"))
+
+
+def list_full(situation: Situation) -> Finding | None:
+    """Find out whether the list has ids that workers have not taken yet, and so no room for this one."""
+    delivered = sum(job.is_delivered for job in situation.running)
+    waited = (situation.now - situation.due_at).total_seconds()
+    if not delivered or (delivered <= ALWAYS_ROOM and waited < _PROMPTLY_SECONDS):
+        return None
+    if unattended := no_worker(situation):
+        return unattended
+    why = f"the list of queue {situation.queue} in Redis has {number(delivered)}, as many as workers take in a moment"
+    details: dict[str, Any] = {"delivered": delivered}
+    if situation.job["state"] == "staged":
+        place = situation.place
+        of_key = f", {number(place.in_key)} of them of its key" if situation.key is not None else ""
+        why += f"; {number(place.in_queue)} staged jobs of the queue come before it{of_key}"
+        details |= place.as_json()
+    before = situation.before(of_key=False)
+    return Finding(
+        "list_full", why, situation.due_at, estimates.by_speed(situation, before + delivered), details
+    )

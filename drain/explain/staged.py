@@ -7,13 +7,9 @@ from drain.explain.explanation import Explanation, Finding
 from drain.explain.places import number
 from drain.explain.rates import rate, rate_of_a_new_leader
 from drain.explain.situation import Situation
-from drain.explain.uniqueness import quiet
-from drain.tables.obstacles import ALWAYS_ROOM
+from drain.explain.uniqueness import gives_way, quiet
 from drain.visible import visible
 from drain.wording import clock, relative
-
-# Time within which a leader takes a job that nothing holds, in seconds.
-_PROMPTLY_SECONDS = 1.0
 
 
 def explain(situation: Situation) -> Explanation:
@@ -26,10 +22,11 @@ def explain(situation: Situation) -> Explanation:
         _expired,
         obstacles.paused,
         quiet,
+        gives_way,
         obstacles.order,
         obstacles.limit,
         rate,
-        _list_full,
+        obstacles.list_full,
         rate_of_a_new_leader,
     )
     found = next((finding for cause in causes if (finding := cause(situation))), None)
@@ -38,7 +35,8 @@ def explain(situation: Situation) -> Explanation:
 
 def _scheduled(situation: Situation) -> Finding | None:
     at = situation.job["scheduled_at"]
-    if at <= situation.now:
+    # The leader schedules a job again that waits until no other of its unique key comes.
+    if at <= situation.now or quiet(situation):
         return None
     why = f"its time has not come: {clock(at)}, {relative(at, situation.now)}"
     held = [pause for pause in situation.pauses if pause.until is None or pause.until > at]
@@ -56,24 +54,6 @@ def _expired(situation: Situation) -> Finding | None:
         return None
     why = f"it expired at {clock(at)}: the leader gives it up when it comes to the job"
     return Finding("expired", why, at, estimates.none("the job does not run any more"), {"expires_at": at})
-
-
-def _list_full(situation: Situation) -> Finding | None:
-    """Find out whether the list has ids that workers have not taken yet, and so no room for this one."""
-    delivered = sum(job.is_delivered for job in situation.running)
-    waited = (situation.now - situation.due_at).total_seconds()
-    if not delivered or (delivered <= ALWAYS_ROOM and waited < _PROMPTLY_SECONDS):
-        return None
-    if unattended := obstacles.no_worker(situation):
-        return unattended
-    place = situation.place
-    of_key = f", {number(place.in_key)} of them of its key" if situation.key else ""
-    why = (
-        f"the list of queue {situation.queue} in Redis has {number(delivered)} already, as many as workers take in a "
-        f"moment; {number(place.in_queue)} staged jobs of the queue come before it{of_key}"
-    )
-    estimate = estimates.by_speed(situation, place.before + delivered)
-    return Finding("list_full", why, situation.due_at, estimate, {"delivered": delivered, **place.as_json()})
 
 
 def _next(situation: Situation) -> Finding:

@@ -275,6 +275,15 @@ def test_a_job_waits_until_no_other_of_its_unique_key_comes(led: System) -> None
     assert len(found["details"]["jobs"]) == 2
 
 
+def test_a_job_that_the_leader_has_scheduled_again_waits_for_others_of_its_unique_key(led: System) -> None:
+    soon = datetime.now().astimezone() + timedelta(seconds=540)
+    job_id = led.stage(unique_key="doc:42", quiet_seconds=600, scheduled_at=soon)
+    assert led.cause(job_id) == "quiet"
+
+    later = led.stage(unique_key="doc:43", quiet_seconds=600, scheduled_at=soon + timedelta(hours=1))
+    assert led.cause(later) == "scheduled"
+
+
 def test_a_job_gives_way_to_the_one_that_stands_for_it(led: System) -> None:
     first, second = (led.stage(unique_key="doc:42") for _ in range(2))
     other, last = (led.stage(unique_key="doc:43", keep="last") for _ in range(2))
@@ -285,6 +294,9 @@ def test_a_job_gives_way_to_the_one_that_stands_for_it(led: System) -> None:
     found = led.explain(second)
     assert (found["cause"], found["details"]["stands"]) == ("gives_way", first)
     assert led.explain(other)["details"]["stands"] == last
+    delivered = led.in_flight()
+    led.execute("UPDATE inflight_jobs SET unique_key = 'doc:42'")
+    assert led.explain(first)["details"]["stands"] == delivered
 
 
 def test_an_ordered_queue_lets_a_job_wait_for_earlier_ones_of_its_key(led: System) -> None:
@@ -529,6 +541,13 @@ def test_a_failed_job_waits_for_the_time_of_its_next_attempt(
         system.rules(running=1)
         system.in_flight(claimed=True)
         assert system.cause(job_id) == "limit"
+        system.execute("DELETE FROM queues")
+        system.execute(
+            "UPDATE inflight_jobs SET next_run_at = now() - interval '1 minute' WHERE id = %s", job_id
+        )
+        system.in_flight()
+        with system.worker():
+            assert system.cause(job_id) == "list_full"
         system.pause(job_name="m.f")
         assert system.cause(job_id) == "paused"
 
