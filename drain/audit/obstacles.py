@@ -13,9 +13,9 @@ from drain.tables import causes, obstacles, queries
 from drain.tables.obstacles import IS_PAUSED
 
 # Condition on a row of `job`: its queue or its key may start nothing now; the parameters are those of `Held`.
-IS_HELD = """(queue = ANY (%(held_queues)s::text[]) OR (key IS NOT NULL AND EXISTS (
-    SELECT FROM unnest(%(queues_of_keys)s::text[], %(held_keys)s::text[]) AS held (queue, key)
-    WHERE held.queue = job.queue AND held.key = job.key)))"""
+IS_HELD = """(queue = ANY (%(held_queues)s::text[]) OR (key IS NOT NULL AND (job.queue, job.key) IN (
+    SELECT held.queue, held.key
+    FROM unnest(%(queues_of_keys)s::text[], %(held_keys)s::text[]) AS held (queue, key))))"""
 # Condition on a row of `job`: none of its unique key may have come lately, and one has.
 IS_QUIET = """(quiet_seconds IS NOT NULL AND EXISTS (
     SELECT FROM staged_jobs AS other WHERE other.unique_key = job.unique_key AND other.job_name = job.job_name
@@ -41,7 +41,7 @@ def read_held(connection: Connection) -> Held:
     keys: list[tuple[str, str]] = []
     for rules in obstacles.read_rules(connection).values():
         standing = obstacles.read_standing(connection, rules)
-        if standing.is_full(rules) or standing.rate_is_used_up or rules.rate_per_key:
+        if standing.is_full or standing.rate_is_used_up or rules.rate_per_key:
             queues.add(rules.queue)
-        keys += ((rules.queue, key) for key in standing.full_keys(rules))
+        keys += ((rules.queue, key) for key in standing.full_keys)
     return Held(sorted(queues), [queue for queue, _ in keys], [key for _, key in keys])

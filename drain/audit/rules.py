@@ -23,9 +23,9 @@ FOLLOWED_SECONDS = 30
 _CLAIMED_IN_A_PAUSE = f"""claimed_at > to_timestamp(%(paused_since)s::float8) AND EXISTS (
     SELECT FROM queue_pauses AS pause
     WHERE pause.until IS NULL AND {{table}}.claimed_at > pause.paused_at + interval '{FOLLOWED_SECONDS} seconds'
-        AND (pause.queue IS NULL OR pause.queue = {{table}}.queue)
-        AND (pause.job_name IS NULL OR pause.job_name = {{table}}.job_name)
-        AND (pause.key IS NULL OR pause.key = {{table}}.key))"""
+        AND coalesce(pause.queue, '') = ANY (ARRAY['', {{table}}.queue])
+        AND coalesce(pause.job_name, '') = ANY (ARRAY['', {{table}}.job_name])
+        AND coalesce(pause.key, '') = ANY (ARRAY['', coalesce({{table}}.key, '')]))"""
 
 
 class Rule(NamedTuple):

@@ -7,7 +7,7 @@ first rows are read, and judged by job name and key. Each count ends at a bound,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from drain.database.postgres import Connection
@@ -16,7 +16,7 @@ from drain.tables.obstacles import (
     ALWAYS_ROOM,
     CAUSES,
     IS_PAUSED,
-    Pause,
+    Pauses,
     QueueRules,
     Standing,
     cause_of,
@@ -98,18 +98,18 @@ def count_waiting(connection: Connection, up_to: int) -> dict[str, Waiting]:
     Returns:
         Queue -> cause, one of `CAUSES` -> number above 0.
     """
-    rules, pauses = read_rules(connection), read_pauses(connection)
+    rules, pauses = read_rules(connection), Pauses(found_pauses := read_pauses(connection))
     found: defaultdict[str, Waiting] = defaultdict(dict)
     for queue, number in _count(connection, _SCHEDULED, up_to):
         _add(found[queue], "scheduled", number, up_to)
     delivered = dict(_count(connection, _DELIVERED, up_to))
     for queue, number in delivered.items():
         _add(found[queue], "queued", number, up_to)
-    for queue, number, held in _count_retries(connection, up_to, is_paused=bool(pauses)):
+    for queue, number, held in _count_retries(connection, up_to, is_paused=bool(found_pauses)):
         _add(found[queue], "retrying", number - held, up_to)
         _add(found[queue], "called_back", held, up_to)
     for queue, number in _count_staged(connection, up_to).items():
-        if queue in rules or any(pause.queue in (None, queue) for pause in pauses):
+        if queue in rules or pauses.concern(queue):
             judged = _judge(connection, queue, up_to, rules.get(queue), pauses, delivered.get(queue, 0))
             for cause, judged_number in judged.items():
                 _add(found[queue], cause, judged_number, up_to)
@@ -133,7 +133,7 @@ def _judge(
     queue: str,
     up_to: int,
     rules: QueueRules | None,
-    pauses: Sequence[Pause],
+    pauses: Pauses,
     delivered: int,
 ) -> Mapping[str, int]:
     standing = read_standing(connection, rules) if rules else Standing(delivered=delivered)

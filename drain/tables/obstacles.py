@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import product
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED
@@ -23,6 +24,8 @@ ALWAYS_ROOM = 8
 # A rate is used up if this part of what it allows has ended lately: jobs end some time after they have begun.
 _USED_UP = 0.7
 
+# Queue, job name and key of a job: all that pauses and rules ask for.
+Job: TypeAlias = tuple[str, str, str | None]
 # Causes for which a row waits, as `drain status --json` and the metric spell them.
 CAUSES = (
     "scheduled",
@@ -47,10 +50,12 @@ _PAUSES = """
 SELECT queue, job_name, key, until, reason, paused_by, paused_at FROM queue_pauses
 WHERE until IS NULL OR until > clock_timestamp() ORDER BY until DESC NULLS FIRST, paused_at
 """
-# Condition on a row of `job`: a pause applies to it.
+# Condition on a row of `job`: a pause applies to it. Looked up in the index `queue_pauses_once`, in which a pause has an
+# empty text for each column that it leaves open.
 IS_PAUSED = """EXISTS (SELECT FROM queue_pauses AS pause WHERE (pause.until IS NULL OR pause.until > now())
-    AND (pause.queue IS NULL OR pause.queue = job.queue) AND (pause.key IS NULL OR pause.key = job.key)
-    AND (pause.job_name IS NULL OR pause.job_name = job.job_name))"""
+    AND coalesce(pause.queue, '') = ANY (ARRAY['', job.queue])
+    AND coalesce(pause.job_name, '') = ANY (ARRAY['', job.job_name])
+    AND coalesce(pause.key, '') = ANY (ARRAY['', coalesce(job.key, '')]))"""
 # Jobs of a queue that count as running, the ones with the oldest deliveries and leases first.
 _RUNNING = f"""
 SELECT id, key, claimed_by, lease_expires_at IS NULL AS is_delivered,
@@ -135,28 +140,17 @@ class Standing:
     Attributes:
         running: Jobs that are delivered or claimed.
         delivered: Those of them that wait for a worker.
-        of_keys: Jobs that run, by key.
-        busy_keys: Keys with a job in flight, those that wait to be tried again among them; for ordered queues.
-        dead_keys: Keys with a dead job; for ordered queues that hold a key then.
+        is_full: As many jobs run as the queue may run at a time.
+        full_keys: Keys of which no job may be admitted now: their limit is full; or the queue is ordered, and they have a
+            job in flight, or a dead one that holds them.
         rate_is_used_up: As many jobs have ended lately as the rate allows to begin.
     """
 
     running: int = 0
     delivered: int = 0
-    of_keys: Counter[str] = field(default_factory=Counter)
-    busy_keys: set[str] = field(default_factory=set)
-    dead_keys: set[str] = field(default_factory=set)
+    is_full: bool = False
+    full_keys: set[str] = field(default_factory=set)
     rate_is_used_up: bool = False
-
-    def full_keys(self, rules: QueueRules) -> set[str]:
-        """Keys of which no job may be admitted now."""
-        most = rules.running_per_key
-        full = {key for key, number in self.of_keys.items() if most is not None and number >= most}
-        return full | self.busy_keys | self.dead_keys
-
-    def is_full(self, rules: QueueRules) -> bool:
-        """Return True if as many jobs run as the queue may run at a time."""
-        return rules.running is not None and self.running >= rules.running
 
 
 def read_rules(connection: Connection) -> dict[str, QueueRules]:
@@ -178,28 +172,46 @@ def read_running(connection: Connection, queue: str) -> list[Running]:
 
 def read_standing(connection: Connection, rules: QueueRules) -> Standing:
     """Find out how much of these rules is in use."""
-    queue = {"queue": rules.queue}
-    standing = Standing()
-    for key, is_delivered, number in connection.execute(_COUNT_RUNNING, queue):
+    standing, of_keys = Standing(), Counter[str]()
+    for key, is_delivered, number in connection.execute(_COUNT_RUNNING, {"queue": rules.queue}):
         standing.running += number
         standing.delivered += number if is_delivered else 0
         if key is not None:
-            standing.of_keys[key] += number
+            of_keys[key] += number
+    standing.is_full = rules.running is not None and standing.running >= rules.running
+    if (most := rules.running_per_key) is not None:
+        standing.full_keys = {key for key, number in of_keys.items() if number >= most}
     if rules.ordered:
-        standing.busy_keys = {*standing.of_keys, *_keys(connection, _WAITING_KEYS, rules.queue)}
+        standing.full_keys |= {*of_keys, *_keys(connection, _WAITING_KEYS, rules.queue)}
         if rules.on_dead == "hold":
-            standing.dead_keys = set(_keys(connection, _DEAD_KEYS, rules.queue))
+            standing.full_keys |= set(_keys(connection, _DEAD_KEYS, rules.queue))
     if rules.per_second is not None:
         standing.rate_is_used_up = _rate_is_used_up(connection, rules, rules.per_second)
     return standing
 
 
-def cause_of(
-    rules: QueueRules | None,
-    standing: Standing,
-    pauses: Iterable[Pause],
-    job: tuple[str, str, str | None],
-) -> str:
+class Pauses:
+    """Pauses that can be looked up by what they apply to, however many there are.
+
+    Args:
+        pauses: All that hold.
+    """
+
+    def __init__(self, pauses: Iterable[Pause]) -> None:
+        self._paused = {(pause.queue, pause.job_name, pause.key) for pause in pauses}
+        self._queues = {queue for queue, _, _ in self._paused}
+
+    def concern(self, queue: str) -> bool:
+        """Return True if some of them may hold jobs of this queue."""
+        return None in self._queues or queue in self._queues
+
+    def hold(self, job: Job) -> bool:
+        """Return True if one of them holds jobs of this queue, name and key."""
+        queue, job_name, key = job
+        return not self._paused.isdisjoint(product((queue, None), (job_name, None), (key, None)))
+
+
+def cause_of(rules: QueueRules | None, standing: Standing, pauses: Pauses, job: Job) -> str:
     """Name the cause for which a due row waits, one of `CAUSES`.
 
     Args:
@@ -209,10 +221,10 @@ def cause_of(
         job: Queue, job name and key of the row.
     """
     *_, key = job
-    if any(pause.applies(*job) for pause in pauses):
+    if pauses.hold(job):
         return "paused"
     if rules is not None:
-        if standing.is_full(rules) or (key is not None and key in standing.full_keys(rules)):
+        if standing.is_full or key in standing.full_keys:
             return "limited"
         if standing.rate_is_used_up:
             return "rate"
