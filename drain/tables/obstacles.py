@@ -50,8 +50,8 @@ _PAUSES = """
 SELECT queue, job_name, key, until, reason, paused_by, paused_at FROM queue_pauses
 WHERE until IS NULL OR until > clock_timestamp() ORDER BY until DESC NULLS FIRST, paused_at
 """
-# Condition on a row of `job`: a pause applies to it. Looked up in the index `queue_pauses_once`, in which a pause has an
-# empty text for each column that it leaves open.
+# Condition on a row of `job`: a pause applies to it. Looked up in the index `queue_pauses_once`, in which a pause has
+# an empty text for each column that it leaves open.
 IS_PAUSED = """EXISTS (SELECT FROM queue_pauses AS pause WHERE (pause.until IS NULL OR pause.until > now())
     AND coalesce(pause.queue, '') = ANY (ARRAY['', job.queue])
     AND coalesce(pause.job_name, '') = ANY (ARRAY['', job.job_name])
@@ -141,8 +141,8 @@ class Standing:
         running: Jobs that are delivered or claimed.
         delivered: Those of them that wait for a worker.
         is_full: As many jobs run as the queue may run at a time.
-        full_keys: Keys of which no job may be admitted now: their limit is full; or the queue is ordered, and they have a
-            job in flight, or a dead one that holds them.
+        full_keys: Keys of which no job may be admitted now: their limit is full; or the queue is ordered, and they have
+            a job in flight, or a dead one that holds them.
         rate_is_used_up: As many jobs have ended lately as the rate allows to begin.
     """
 
