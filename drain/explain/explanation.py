@@ -80,7 +80,8 @@ class Explanation:
 
     Attributes:
         id: Id of the job.
-        state: `unknown`, `staged`, `queued`, `running`, `retrying`, `deferred`, `stalled`, `finished` or `dead`.
+        state: `unknown`, `staged`, `queued`, `running`, `retrying`, `deferred`,
+            `called_back` by a pause, `stalled`, `finished` or `dead`.
         finding: The one thing that the job waits for; or how it has ended.
         now: Time of the look, by the database's clock.
         job_name: Name of the job; None for an unknown id, as the next two.

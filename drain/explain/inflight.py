@@ -37,6 +37,8 @@ def explain(situation: Situation) -> Explanation:
         ),
     }.get(state, ((_not_yet, *_OUTAGES, obstacles.paused, _failing, *_RULES), _due_again))
     found = next((finding for cause in causes if (finding := cause(situation))), None)
+    if state == "deferred" and situation.job["claimed_at"] is None:
+        state = "called_back"
     return situation.explanation(state, found or last(situation))
 
 

@@ -191,7 +191,8 @@ def suspended(situation: Situation) -> Finding | None:
 
 def list_full(situation: Situation) -> Finding | None:
     """Find out whether the list has ids that workers have not taken yet, and so no room for this one."""
-    delivered = sum(job.is_delivered for job in situation.running)
+    # The leader asks for the length of the list, in which ids stay of jobs that were called back.
+    delivered = max(sum(job.is_delivered for job in situation.running), situation.listed())
     waited = (situation.now - situation.due_at).total_seconds()
     if not delivered or (delivered <= ALWAYS_ROOM and waited < _PROMPTLY_SECONDS):
         return None

@@ -146,8 +146,8 @@ class Situation:
         return self._redis.ids_before(self.queue, job_id, delivery, within=within)
 
     def listed(self) -> int:
-        """Return the length of the queue's list."""
-        return self._redis.depth(self.queue) if self._redis else 0
+        """Return the length of the queue's list; 0 if Redis is not known."""
+        return self._redis.depth(self.queue) if self._redis and self.knows_redis else 0
 
     def explanation(self, state: str, finding: Finding) -> Explanation:
         """Build the explanation from a finding."""

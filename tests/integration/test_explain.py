@@ -577,7 +577,12 @@ def test_a_job_that_a_pause_has_called_back_waits_for_the_pause(led: System) -> 
     assert led.cause(job_id) == "paused"
 
     led.execute("DELETE FROM queue_pauses")
+    assert led.explain(job_id)["state"] == "called_back"
     assert led.cause(job_id) == "next"
+    led.execute("UPDATE inflight_jobs SET next_run_at = now() - interval '1 minute'")
+    with Redis.from_url(led.redis_url) as client:
+        client.rpush("rq:queue:mail", f"{NAMESPACE}-{job_id}-0")
+    assert led.cause(job_id) == "list_full"
 
 
 # --- ended
