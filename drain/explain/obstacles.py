@@ -202,8 +202,8 @@ def list_full(situation: Situation) -> Finding | None:
     details: dict[str, Any] = {"delivered": delivered}
     if situation.job["state"] == "staged":
         place = situation.place
-        of_key = f", {number(place.in_key)} of them of its key" if situation.key is not None else ""
-        why += f"; {number(place.in_queue)} staged jobs of the queue come before it{of_key}"
+        of_key = f", {number(place.in_key)} of its key" if situation.key is not None else ""
+        why += f"; staged before it: {number(place.in_queue)} of the queue{of_key}"
         details |= place.as_json()
     before = situation.before(of_key=False)
     return Finding(
