@@ -9,6 +9,7 @@ from drain.commands.cron import cron
 from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
 from drain.commands.dev import dev
+from drain.commands.explain import explain_job
 from drain.commands.jobs import list_jobs, show
 from drain.commands.prune import prune
 from drain.commands.queue import queue
@@ -23,7 +24,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "audit"),
+    "Look around": ("status", "list", "show", "explain", "audit"),
     "Operate": ("queue", "cron", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -47,6 +48,7 @@ for command in (
     status,
     list_jobs,
     show,
+    explain_job,
     audit_jobs,
     cron,
     dead,

@@ -49,6 +49,11 @@ WAIT = Gauge(
     "Time that the queue's oldest due job has waited for a worker, staged or in flight; 0 if no job waits.",
     ["queue"],
 )
+WAITING = Gauge(
+    "drain_waiting_jobs",
+    "Jobs of the queue that wait, staged or in flight, by cause; counted up to 10000, which means that or more.",
+    ["queue", "cause"],
+)
 WORKERS = Gauge("drain_queue_workers", "Live workers that take the queue's tracked jobs.", ["queue"])
 
 # Upper bound of the queues that have labels of their own: applications choose the names, and may choose many.

@@ -2,8 +2,10 @@
 
     tables    one snapshot: each id in exactly one table, no finish without a claim, no token gone backwards
     rules     conditions that no row of a table may meet, for `tables`
-    recheck   repeated looks, since jobs under way may seem wrong at one look; for the four that follow
+    recheck   repeated looks, since jobs under way may seem wrong at one look; for those that follow
     overdue   rows that should have been drained or delivered again long ago
+    obstacles what explains that a row is overdue: pauses, limits, rates, full lists
+    admission what the leader admits: limits, unique keys
     ticks     schedules whose tick should have been staged
     lists     delivered jobs compared with the lists in Redis
     orphans   entries of a list that belong to no job or no delivery, for `lists`
@@ -19,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from drain.audit import tables
+from drain.audit.admission import AdmissionCheck
 from drain.audit.attended import AttendedCheck
 from drain.audit.lists import ListsCheck
 from drain.audit.overdue import OverdueCheck
@@ -80,6 +83,7 @@ def audit(
     counts, breaches = tables.check(connection, progress)
     live_checks: list[LiveCheck] = [
         OverdueCheck(connection, overdue_seconds),
+        AdmissionCheck(connection, overdue_seconds),
         TicksCheck(connection, overdue_seconds),
     ]
     if redis is not None:

@@ -1,7 +1,8 @@
 """Rows that should have left their table long ago.
 
 A row that was staged an hour ago by a transaction which has just committed looks overdue, and is not. So the check
-looks again, and only rows that stay are overdue.
+looks again, and only rows that stay are overdue. A row that a pause, a limit, a rate, a full list or a unique key holds
+back is not overdue either.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from drain.audit.obstacles import NOTHING_HOLDS_RETRY, NOTHING_HOLDS_STAGED, Held, read_held
 from drain.audit.recheck import no_leader_note, slices
 from drain.audit.report import Breach, samples
 from drain.database.postgres import Connection
@@ -31,22 +33,28 @@ class Reason(NamedTuple):
 
 REASONS = (
     # A scheduled row is due at that time; a dead job that a person retried is due from then on.
-    Reason("staged_jobs", "greatest(scheduled_at, staged_at, matured_at)", "due and not drained"),
+    # While a limit or a full list holds a queue back, its rows wait for their turn.
+    Reason(
+        "staged_jobs",
+        "greatest(scheduled_at, staged_at, matured_at)",
+        "due and not drained",
+        NOTHING_HOLDS_STAGED,
+    ),
     Reason("inflight_jobs", "lease_expires_at", "claimed, and not delivered again since the lease ran out"),
     # While a queue fails, its retries wait for each other.
     Reason(
         "inflight_jobs",
         "next_run_at",
         "due for their next attempt and not delivered",
-        "queue <> ALL (%(failing)s::text[])",
+        f"queue <> ALL (%(failing)s::text[]) AND {NOTHING_HOLDS_RETRY}",
     ),
 )
 
 _LATE = "WHERE {due} < now() - make_interval(secs => %(seconds)s) AND {condition}"
-_LATEST = f"SELECT id FROM {{table}} {_LATE} ORDER BY {{due}} LIMIT {_LIMIT}"
-_STILL_LATE = (
-    f"SELECT id FROM pg_catalog.unnest(%(ids)s::bigint[]) AS doubtful (id) JOIN {{table}} USING (id) {_LATE}"
-)
+_LATEST = f"SELECT id FROM {{table}} AS job {_LATE} ORDER BY {{due}} LIMIT {_LIMIT}"
+_STILL_LATE = f"""
+SELECT id FROM pg_catalog.unnest(%(ids)s::bigint[]) AS doubtful (id) JOIN {{table}} AS job USING (id) {_LATE}
+"""
 
 
 class OverdueCheck:
@@ -60,6 +68,7 @@ class OverdueCheck:
     def __init__(self, connection: Connection, seconds: float) -> None:
         self._connection = connection
         self._seconds = seconds
+        self._held = Held([], [], [])
         # None before the first look.
         self._late: dict[Reason, set[int]] | None = None
 
@@ -70,6 +79,7 @@ class OverdueCheck:
 
     def look(self) -> None:
         """Find rows that look overdue; from the second look on, keep those that still do."""
+        self._held = read_held(self._connection)
         failing = [queue.queue for queue in waiting.retrying_queues(self._connection) if queue.failing]
         if self._late is None:
             self._late = {reason: self._ids(_LATEST, reason, failing) for reason in REASONS}
@@ -95,7 +105,7 @@ class OverdueCheck:
 
     def _ids(self, statement: str, reason: Reason, failing: Sequence[str], ids: str = "{}") -> set[int]:
         statement = statement.format(table=reason.table, due=reason.due, condition=reason.condition)
-        parameters = {"seconds": self._seconds, "failing": failing, "ids": ids}
+        parameters = {"seconds": self._seconds, "failing": failing, "ids": ids, **self._held._asdict()}
         return {id_ for (id_,) in self._connection.execute(statement, parameters)}
 
     def _still(self, reason: Reason, ids: Iterable[int], failing: Sequence[str]) -> set[int]:

@@ -28,6 +28,11 @@ CHECKS: Mapping[str, Check] = {
         "delivery numbers are shared, or were never handed out",
     ),
     "overdue": Check("nothing is overdue", "jobs are overdue"),
+    "limits": Check(
+        "no queue and no key runs more than its limit", "queues or keys run more jobs than their limits"
+    ),
+    "paused": Check("nothing that is paused was claimed", "jobs were claimed though a pause held them"),
+    "unique": Check("of each unique key one job waits", "several jobs of one unique key wait"),
     "ticks": Check("every schedule has had its ticks", "ticks of schedules are missing"),
     "redis": Check("the Redis lists and inflight_jobs agree", "the Redis lists and inflight_jobs disagree"),
     "attended": Check("each queue with jobs has a worker", "queues with jobs have no worker"),

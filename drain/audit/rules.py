@@ -16,10 +16,25 @@ _CLAIMS_ON_RECORD = """(CASE WHEN history IS NULL THEN 0 ELSE (
 _EARLIER = "{} < {} - interval '1 second'"
 # A job that gave way to another one with its unique key needs no claim.
 _HAS_RUN = "superseded_by IS NULL"
+# Time after which a leader follows a change of rules and pauses, with room for transactions that stay open for a
+# while after they have made the change, in seconds.
+FOLLOWED_SECONDS = 30
+# Condition on a claimed row: a pause without an end, which was there before the claim, applies to it. The parameter is
+# the time at which the present leader has followed the first of these pauses, in seconds since 1970; infinity if there
+# is no leader, or no pause. A pause until a time is left out: its row may stay while it is over, and be prolonged.
+_CLAIMED_IN_A_PAUSE = f"""claimed_at > to_timestamp(%(paused_since)s::float8) AND EXISTS (
+    SELECT FROM queue_pauses AS pause
+    WHERE pause.until IS NULL AND {{table}}.claimed_at > pause.paused_at + interval '{FOLLOWED_SECONDS} seconds'
+        AND coalesce(pause.queue, '') = ANY (ARRAY['', {{table}}.queue])
+        AND coalesce(pause.job_name, '') = ANY (ARRAY['', {{table}}.job_name])
+        AND coalesce(pause.key, '') = ANY (ARRAY['', coalesce({{table}}.key, '')]))"""
 
 
 class Rule(NamedTuple):
-    """A condition that no row of the table may meet; `last_id` and `last_delivery` are its parameters."""
+    """A condition that no row of the table may meet.
+
+    Its parameters are `last_id`, `last_delivery` and `paused_since`.
+    """
 
     check: str
     table: str
@@ -91,5 +106,17 @@ RULES = (
         "inflight_jobs",
         "delivery > %(last_delivery)s",
         "delivered under numbers that were never handed out",
+    ),
+    Rule(
+        "paused",
+        "inflight_jobs",
+        f"lease_expires_at IS NOT NULL AND {_CLAIMED_IN_A_PAUSE.format(table='inflight_jobs')}",
+        "claimed though a pause holds them",
+    ),
+    Rule(
+        "paused",
+        "finished_jobs",
+        f"superseded_by IS NULL AND {_CLAIMED_IN_A_PAUSE.format(table='finished_jobs')}",
+        "claimed though a pause held them, and finished",
     ),
 )

@@ -11,13 +11,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from drain.audit.report import SAMPLES, Breach
-from drain.audit.rules import RULES
+from drain.audit.rules import FOLLOWED_SECONDS, RULES
 from drain.database import postgres
 from drain.database.postgres import Connection
-from drain.tables import leader_progress
+from drain.tables import leader_progress, queries
 from drain.tables.queries import TABLES
 
 _LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
+# Time at which the present leader has followed the first pause without an end, in seconds since 1970.
+_PAUSED_SINCE = f"""
+SELECT CASE WHEN count(*) = 0 THEN 'Infinity'::float8 ELSE date_part('epoch',
+    greatest(pg_catalog.min(paused_at), %s::timestamptz) + interval '{FOLLOWED_SECONDS} seconds') END
+FROM queue_pauses WHERE until IS NULL
+"""
 _STATE_ROWS = "SELECT count(*) FROM drain_state"
 # Ids that are in several tables. Unfinished ids are looked up in finished_jobs, which may have a hundred times as many
 # rows.
@@ -105,7 +111,7 @@ def _snapshot(connection: Connection) -> Iterator[None]:
         yield
 
 
-def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, int]:
+def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, Any]:
     """Read the parameters of the rules; breaches of their sources are added to `breaches`."""
     (sequence,) = postgres.fetch_one(connection, "SELECT pg_get_serial_sequence('staged_jobs', 'id')")
     (last_id,) = postgres.fetch_one(connection, _LAST_ID.format(sequence))
@@ -116,11 +122,16 @@ def _parameters(connection: Connection, breaches: list[Breach]) -> dict[str, int
     if pushed_up_to > last_delivery:
         explanation = f"watermark, {pushed_up_to}, above the last number handed out, {last_delivery}"
         breaches.append(Breach("deliveries", explanation))
-    return {"last_id": last_id, "last_delivery": last_delivery}
+    # Without a leader nothing is called back.
+    leader = queries.leader(connection)
+    (paused_since,) = postgres.fetch_one(
+        connection, _PAUSED_SINCE, (leader["since"] if leader else "infinity",)
+    )
+    return {"last_id": last_id, "last_delivery": last_delivery, "paused_since": paused_since}
 
 
 def _apply_rules(
-    connection: Connection, table: str, parameters: dict[str, int], breaches: list[Breach]
+    connection: Connection, table: str, parameters: dict[str, Any], breaches: list[Breach]
 ) -> int:
     """Apply all rules of a table, adding to `breaches`; returns the number of its rows."""
     rules = [rule for rule in RULES if rule.table == table]

@@ -9,6 +9,7 @@
     status      status: how many jobs are in each state
     watching    status --watch: the status again and again
     jobs        list, show
+    explain     explain: why one job waits
     audit       audit: is any job lost, doubled or stuck?
     cron        cron list, pause, resume, run, remove and apply: schedules
     dead        dead list, show, retry and discard

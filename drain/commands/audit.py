@@ -77,9 +77,10 @@ def audit_jobs(
     """Check that no job is lost, doubled or stuck.
 
     Changes nothing, and may run at any time. It reads every table once, all as of one instant: each id is in exactly
-    one table, no job has finished without a claim, no fencing token has gone backwards, and no job is overdue. If
-    Redis is named, it also compares the lists in Redis with inflight_jobs, and checks that each queue with jobs has a
-    worker. Jobs that seem overdue or missing are checked again, for up to --patience-seconds.
+    one table, no job has finished without a claim, no fencing token has gone backwards, no job is overdue, nothing
+    exceeds a limit or was claimed in a pause, no two jobs of one unique key wait, and no schedule is late. If Redis is
+    named, it also compares the lists in Redis with inflight_jobs, and checks that each queue with jobs has a worker.
+    Jobs that seem overdue or missing are checked again, for up to --patience-seconds.
 
     Exit codes: 0 all is well; 1 a breach, with a line for each; 3 no breach found, but Redis did not answer.
 

@@ -34,7 +34,9 @@ def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) ->
 
     A job is staged until the enqueuer moves it; then in flight: queued (waits for a worker), running (claimed by a
     worker) or retrying (waits for its next attempt); at last finished or dead. A queue with jobs and without a worker
-    is marked "none". Without Redis the workers are unknown ("?"; null in JSON).
+    is marked "none". Below the table is how many due jobs a pause, a limit, a rate or a full list holds back; --json
+    has the causes of all that waits, and the rules and pauses. Without Redis the workers are unknown ("?"; null in
+    JSON).
 
     \b
     drain status

@@ -95,7 +95,11 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at, fencing_token)",
             "inflight_jobs",
         ),
-        Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),
+        Grant(
+            "What cannot be delivered, how much of that there is, and the keys that it holds.",
+            "INSERT, SELECT (id, queue, key, reason)",
+            "dead_jobs",
+        ),
         Grant(
             "When a queue last finished a job; which jobs gave way to another one with their unique key.",
             "INSERT, SELECT (queue, finished_at, superseded_by)",

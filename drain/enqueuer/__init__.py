@@ -37,6 +37,7 @@ In the order in which it begins, and then in the order in which a job passes:
     expired_keys       idempotency keys whose time is over
     gauges             metrics that only a leader can measure
     waits              the waiting time of the oldest job in each queue
+    waiting_jobs       the number of waiting jobs of each queue, by cause
     pacer              spaces work whose duration is not known in advance
 
 What always holds:

@@ -7,6 +7,7 @@ from time import monotonic
 from drain import metrics
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.pacer import Pacer
+from drain.enqueuer.waiting_jobs import WaitingJobs
 from drain.enqueuer.waits import Waits
 from drain.tables import counts, lanes
 from drain.wire import Producer
@@ -29,6 +30,7 @@ class Gauges:
         self._pacer = Pacer(_PAUSE_SECONDS)
         self._queues: set[str] = set()
         self._stale: int | None = None
+        self._waiting_jobs = WaitingJobs()
 
     def run_once(self, enqueuer: Enqueuer, waits: Waits) -> bool:
         """Measure, unless the last measurement was too recent; returns whether it was time.
@@ -49,7 +51,7 @@ class Gauges:
     def clear() -> None:
         """Remove the gauges that only a leader has."""
         metrics.LEADER.set(0)
-        for gauge in (metrics.FAILING, metrics.WAIT, metrics.WORKERS):
+        for gauge in (metrics.FAILING, metrics.WAIT, metrics.WAITING, metrics.WORKERS):
             gauge.clear()
 
     def _count_rows(self, enqueuer: Enqueuer) -> None:
@@ -57,6 +59,7 @@ class Gauges:
         metrics.LAG.set(max(lanes.oldest_due_seconds(connection, enqueuer.places).values(), default=0.0))
         if not enqueuer.awaits_bulk:
             metrics.STAGED.set(counts.count_staged(connection, _COUNT_UP_TO))
+            self._waiting_jobs.run_once(connection)
         metrics.KEPT.set(counts.count_dead(connection, _COUNT_UP_TO))
         self._count_stale(counts.count_stale(connection))
 

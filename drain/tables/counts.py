@@ -11,12 +11,16 @@ from typing import Any
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables import lanes
+from drain.tables.causes import count_waiting
+from drain.tables.obstacles import Pause, QueueRules, read_pauses, read_rules
 from drain.tables.queries import leader
 from drain.tables.waiting import WAITS_SINCE, retrying_queues
 
 # Upper bound of the finished jobs that are counted exactly. Beyond it the planner's estimate serves, since an exact
 # count of a hundred million takes a minute.
 EXACT_UP_TO = 1_000_000
+# Upper bound of the waiting jobs of one cause that are counted.
+WAITING_UP_TO = 100_000
 # Age from which a due row is overdue; a leader moves it within a second.
 OVERDUE_SECONDS = 5
 _COUNT_STAGED = f"""
@@ -57,6 +61,10 @@ class QueueCounts:
         dead: Jobs that were given up.
         failing: Five of its jobs have failed since its last finish, and some of them wait to be tried again.
         workers: Number of live workers that run its jobs; None while Redis has not been asked.
+        waiting: Number of jobs that wait, staged or in flight, by cause, one of `obstacles.CAUSES`; counted up to
+            100,000, which means that or more.
+        paused: Pause of the whole queue: until when, by whom, why; None if the queue is not paused.
+        rules: Rules of the queue, by the names of the columns of `queues`; empty if it has none.
         redis_depth: Number of ids in its Redis list, with those of plain RQ jobs and of other databases; None while
             Redis has not been asked.
     """
@@ -72,6 +80,9 @@ class QueueCounts:
     oldest_unclaimed_seconds: float | None = None
     dead: int = 0
     failing: bool = False
+    waiting: dict[str, int] = field(default_factory=dict)
+    paused: dict[str, str | None] | None = None
+    rules: dict[str, Any] = field(default_factory=dict)
     workers: int | None = None
     redis_depth: int | None = None
 
@@ -140,6 +151,7 @@ def status(connection: Connection) -> Status:
         result.finished, result.finished_is_estimate = _count_finished(connection)
         result.oldest_staged_age_seconds = max(lanes.oldest_due_seconds(connection).values(), default=0.0)
         result.leader = leader(connection)
+        _read_admission(connection, queues)
     result.queues = dict(queues)
     for name in _SUMMED:
         setattr(result, name, sum(getattr(counts, name) for counts in queues.values()))
@@ -155,6 +167,35 @@ def _count_inflight(
     if oldest is not None:
         since, counts.oldest_unclaimed_id = oldest
         counts.oldest_unclaimed_seconds = max(0, now - since) / 1_000_000
+
+
+def _read_admission(connection: Connection, queues: dict[str, QueueCounts]) -> None:
+    """Fill in rules and pauses, and the causes for which jobs wait."""
+    # Each of these statements reads the head of an index, whatever the planner believes about the tables.
+    connection.execute("SET LOCAL enable_seqscan = off")
+    for queue, waiting in count_waiting(connection, WAITING_UP_TO).items():
+        queues[queue].waiting = waiting
+    # Rules and pauses of queues without any job are shown too: these queues may be misspelt.
+    for rules in read_rules(connection).values():
+        queues[rules.queue].rules = _rules(rules)
+    for pause in reversed(read_pauses(connection)):
+        if pause.queue is not None and pause.job_name is None and pause.key is None:
+            queues[pause.queue].paused = _pause(pause)
+
+
+def _rules(rules: QueueRules) -> dict[str, Any]:
+    names = ("running", "running_per_key", "rate", "rate_per_key", "fair", "ordered")
+    given = {name: value for name in names if (value := getattr(rules, name))}
+    return given | ({"on_dead": rules.on_dead} if rules.ordered else {})
+
+
+def _pause(pause: Pause) -> dict[str, str | None]:
+    return {
+        "until": pause.until.isoformat() if pause.until else None,
+        "by": pause.paused_by,
+        "reason": pause.reason,
+        "since": pause.paused_at.isoformat(),
+    }
 
 
 def _count_finished(connection: Connection) -> tuple[int, bool]:

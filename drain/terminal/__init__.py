@@ -7,6 +7,7 @@
     job_table       a line for each job
     cron_table      a line for each schedule
     job_details     all fields of one job, and its former lives
+    explanation     why one job waits
     status_report   the whole system at a glance
     queue_report    rules of queues, pauses, and how a file of rules differs
     audit_report    the result of an audit

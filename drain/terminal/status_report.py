@@ -8,12 +8,20 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from drain.tables.counts import QueueCounts, Status
+from drain.tables.counts import WAITING_UP_TO, QueueCounts, Status
 from drain.visible import visible
 from drain.wording import clock, count, duration
 
 # Width from which the table has more columns of staged jobs and the length of the list in Redis.
 _WIDE = 100
+# Causes for which due jobs wait though workers may be free, and their words for people.
+_HELD = {
+    "paused": "paused",
+    "called_back": "called back by a pause",
+    "limited": "behind a limit",
+    "rate": "behind a rate",
+    "list_full": "behind a full list",
+}
 # Upper bound of the lines that say what to do about a queue.
 _ADVICE_LINES = 10
 
@@ -29,6 +37,8 @@ def status_view(result: Status, width: int) -> RenderableType:
     parts: list[RenderableType] = [*_totals(result)]
     if result.queues:
         parts += [Text(), _table(result, wide=width >= _WIDE)]
+    if held := _held(result):
+        parts += [Text(), *held]
     if advice := _advice(result):
         parts += [Text(), *advice]
     return Group(*parts)
@@ -70,9 +80,33 @@ def _table(result: Status, *, wide: bool) -> Table:
         staged = (counts.staged, counts.scheduled, counts.overdue) if wide else (counts.staged,)
         numbers = (*staged, counts.queued, counts.running, counts.retrying, counts.dead)
         listed = [_number(counts.redis_depth)] if wide else []
-        shown = Text.assemble(visible(name), (" failing", "red") if counts.failing else "")
+        failing = (" failing", "red") if counts.failing else ""
+        paused = (" paused", "yellow") if counts.paused is not None else ""
+        shown = Text.assemble(visible(name), failing, paused)
         table.add_row(shown, _workers(counts), *map(_number, numbers), *listed, _oldest(counts))
     return table
+
+
+def _held(result: Status) -> list[Text]:
+    """Build a line for each queue of which jobs wait for something that a person may want to know of."""
+    lines = [(name, text) for name, counts in sorted(result.queues.items()) if (text := _causes(counts))]
+    shown = [Text(f"{visible(name)}: {text}") for name, text in lines[:_ADVICE_LINES]]
+    if len(lines) > _ADVICE_LINES:
+        shown.append(Text(f"{count(len(lines) - _ADVICE_LINES, 'more queue')} with jobs that wait so"))
+    return shown
+
+
+def _causes(counts: QueueCounts) -> str:
+    parts = [
+        f"{_counted(number)} {words}"
+        for cause, words in _HELD.items()
+        if (number := counts.waiting.get(cause))
+    ]
+    return ", ".join(parts)
+
+
+def _counted(number: int) -> str:
+    return f"{number:,} or more" if number >= WAITING_UP_TO else f"{number:,}"
 
 
 def _workers(counts: QueueCounts) -> Text:

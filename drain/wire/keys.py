@@ -47,6 +47,7 @@ from __future__ import annotations
 
 QUEUES = "rq:queues"
 WORKERS = "rq:workers"
+SUSPENDED = "rq:suspended"
 QUEUE_OWNERS = "drain:owners:queues"
 NOTHING = "drain:owners:nothing"
 

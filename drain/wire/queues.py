@@ -9,8 +9,8 @@ from typing import Any
 import redis
 
 from drain.wire.connection import RedisConnection, reachable
-from drain.wire.ids import delivery_number, tracked_id_pattern
-from drain.wire.keys import QUEUES, queue_key, queue_of, queue_workers_key
+from drain.wire.ids import delivery_number, tracked_id, tracked_id_pattern
+from drain.wire.keys import QUEUES, SUSPENDED, queue_key, queue_of, queue_workers_key
 from drain.wire.workers import count_workers
 
 # Number of ids at the head of a list among which a job of ours is searched, behind jobs of others.
@@ -65,6 +65,17 @@ class QueueReader(RedisConnection):
             queue: (_number(length), _number(workers))
             for queue, length, workers in zip(queues, answers, answers, strict=True)
         }
+
+    def ids_before(self, queue: str, job_id: int, delivery: int, *, within: int) -> int | None:
+        """Count the ids before a delivery in its queue's list; None if it is not among the first `within` of them."""
+        rq_id = tracked_id(self.namespace, job_id, delivery)
+        (place,) = self._of_each([queue], lambda pipeline, key: pipeline.lpos(key, rq_id, maxlen=within))
+        return None if place is None or isinstance(place, redis.ResponseError) else int(place)
+
+    def is_suspended(self) -> bool:
+        """Return True while `rq suspend` holds all workers."""
+        with reachable(self.where):
+            return bool(self._redis.exists(SUSPENDED))
 
     def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
         """Return for each queue the delivery number that the next worker pops; one round trip for all.

@@ -9,6 +9,7 @@ HTML comments in a page, which no reader sees: `<!-- test: EXPRESSION -->` must 
 print: lines in this order, beside others, where `…` is any text. Times and durations are not compared.
 """
 
+import json
 import re
 import runpy
 import shlex
@@ -65,6 +66,7 @@ class Reader:
             "outcome": self.outcome,
             "last_error": self.last_error,
             "rows": self.rows,
+            "explained": self.explained,
             "pytest": self.pytest,
         }
 
@@ -157,6 +159,13 @@ class Reader:
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """What the database answers."""
         return query(self.shop.database_url, statement)
+
+    def explained(self, job_id: int) -> str:
+        """Cause for which a job waits while an enqueuer leads."""
+        with new_enqueuer(self.shop.database_url, self._redis_url):
+            result = CliRunner().invoke(main, ["explain", str(job_id), "--json"])
+        assert result.exit_code == 0, result.output
+        return str(json.loads(result.stdout)["cause"])
 
     def pytest(self, file: str) -> bool:
         """Whether the tests of a file that the page has written pass."""

@@ -18,8 +18,22 @@ from drain.database import postgres, roles, schema
 from drain.database.grants import DEFAULT_NAMES
 from drain.embedded import EmbeddedPostgres
 from drain.enqueuer.daemon import Daemon
+from drain.enqueuer.leader import try_to_lead
 from drain.errors import SchemaError
-from drain.tables import bulk, claims, counts, dead, finished, leases, outcomes, queries, staged, waiting
+from drain.explain import explain
+from drain.tables import (
+    bulk,
+    causes,
+    claims,
+    counts,
+    dead,
+    finished,
+    leases,
+    outcomes,
+    queries,
+    staged,
+    waiting,
+)
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests import hostility
@@ -330,6 +344,25 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         assert counts.status(reader).finished == 1
         assert queries.jobs(reader, "dead", limit=1, queue="default")
         assert audit(reader, redis, patience_seconds=0).ok
+    _rule_everything(place)
+    with place.connected("inspection") as reader, closing(Producer(redis_url, NAMESPACE)) as redis:
+        assert counts.status(reader).queues["default"].waiting
+        assert audit(reader, redis, patience_seconds=0).counts["finished"] == 1
+        found = {explain(reader, redis, id_).finding.cause for id_ in [*range(7), 10**9]}
+        assert found >= {"finished", "dead", "no_leader", "not_given_out"}
+    with place.connected("enqueuer") as leader, closing(Producer(redis_url, NAMESPACE)) as redis:
+        assert try_to_lead(leader)
+        assert causes.count_waiting(leader, 10)
+        with place.connected("inspection") as reader:
+            while_led = [explain(reader, redis, id_).finding.cause for id_ in range(7)]
+            assert {"order_dead", "gives_way"} <= set(while_led)
+            query(place.url, "UPDATE queues SET on_dead = 'skip'")
+            assert "order_dead" not in [explain(reader, redis, id_).finding.cause for id_ in range(7)]
+            query(place.url, "UPDATE queues SET ordered = false")
+            assert [explain(reader, redis, id_) for id_ in range(7)]
+            assert audit(reader, redis, patience_seconds=0).counts["finished"] == 1
+    query(place.url, "DELETE FROM queues; DELETE FROM queue_pauses")
+    query(place.url, "DELETE FROM staged_jobs WHERE unique_key IS NOT NULL")
     with place.connected("owner") as owner:
         assert dead.revive(owner, Selection()) == 1
         today = next(each for each in finished.days(owner) if each.date == TODAY)
@@ -346,6 +379,22 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         assert bulk.stage(owner, "run", table, []) == 0
         bulk.abandon(owner, "run")
     assert runs(place) == 0
+
+
+def _rule_everything(place: Place) -> None:
+    """Give the queue all rules, a pause that does not apply, and jobs with keys."""
+    query(
+        place.url,
+        "INSERT INTO queues (queue, running, running_per_key, rate, rate_per_key, fair, ordered) "
+        "VALUES ('default', 5, 1, '1/h', '1/d', true, true)",
+    )
+    query(place.url, "INSERT INTO queue_pauses (queue) VALUES ('another')")
+    query(place.url, "UPDATE dead_jobs SET key = 'acme'")
+    query(
+        place.url,
+        "INSERT INTO staged_jobs (job_name, key, unique_key) VALUES ('m.f', 'acme', NULL), ('m.f', 'other', 'doc:42'), "
+        "('m.f', 'third', 'doc:42')",
+    )
 
 
 def _days(place: Place) -> list[finished.Day]:

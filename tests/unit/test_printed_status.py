@@ -37,6 +37,18 @@ def busy(**more: Any) -> Status:
             retrying=10,
             workers=0,
             redis_depth=12_345,
+            waiting={"scheduled": 1, "list_full": 2, "queued": 11_990, "retrying": 10},
+        ),
+        "calls": queue(
+            staged=100_200,
+            inflight=51,
+            running=50,
+            retrying=1,
+            workers=8,
+            redis_depth=0,
+            waiting={"paused": 200, "limited": 100_000, "called_back": 1},
+            paused={"until": None, "by": "ann", "reason": None, "since": "2026-11-22T01:31:07+00:00"},
+            rules={"running": 50},
         ),
         "reports-of-the-week:europe": queue(
             dead=2, inflight=6, retrying=6, failing=True, workers=1, redis_depth=0

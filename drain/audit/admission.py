@@ -1,0 +1,118 @@
+"""Breaches of a leader that admits jobs: a limit exceeded, two jobs of one unique key that wait, a tick missed.
+
+Each statement is one snapshot. On a live system a finding of one look may be settled a moment later, so only what is
+found at each look is a breach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from drain.audit.obstacles import IS_HELD, read_held
+from drain.audit.report import SAMPLES, Breach
+from drain.audit.rules import FOLLOWED_SECONDS
+from drain.database.postgres import Connection
+from drain.tables import queries
+from drain.tables.columns import DELIVERED
+from drain.tables.obstacles import IS_PAUSED
+from drain.visible import visible
+
+# Upper bound of the findings of each kind.
+_MOST = 100
+# Time for which two jobs of one unique key may wait before the leader has settled them, in seconds.
+_SETTLED_SECONDS = 10
+
+# Rows are only ever added by the leader, so more rows than the limit are a breach if the leader has added one since it
+# knows of the limit. A limit that was lowered while more jobs ran is none: then none was added. A retry that was
+# delivered again since is not seen, since its row does not say when.
+_RUNNING = """
+SELECT job.queue, {key} AS key, {limit} AS most, count(*) AS running,
+    (pg_catalog.array_agg(job.id ORDER BY job.moved_at DESC, job.id))[1:{samples}]
+FROM inflight_jobs AS job JOIN queues AS rules ON rules.queue = job.queue
+WHERE job.next_run_at IS NULL AND {limit} IS NOT NULL AND {has_key}
+GROUP BY job.queue, {key}, {limit}, rules.changed_at
+HAVING count(*) > {limit} AND pg_catalog.max(job.moved_at) > rules.changed_at + interval '{followed} seconds'
+LIMIT {most}
+"""
+_LIMIT_OF_KEY = "least(rules.running_per_key, CASE WHEN rules.ordered THEN 1 END)"
+_OVER_LIMITS = tuple(
+    _RUNNING.format(
+        key=key, limit=limit, has_key=has_key, samples=SAMPLES, most=_MOST, followed=FOLLOWED_SECONDS
+    )
+    for key, limit, has_key in (
+        ("NULL::text", "rules.running", "true"),
+        ("job.key", _LIMIT_OF_KEY, "job.key IS NOT NULL"),
+    )
+)
+_SEVERAL = f"""
+WITH waiting AS (
+    SELECT id, job_name, unique_key FROM staged_jobs AS job
+    WHERE unique_key IS NOT NULL AND quiet_seconds IS NULL AND NOT {IS_PAUSED} AND NOT {IS_HELD}
+        AND greatest(scheduled_at, staged_at, matured_at) < now() - interval '{_SETTLED_SECONDS} seconds'
+    UNION ALL
+    SELECT id, job_name, unique_key FROM inflight_jobs
+    WHERE unique_key IS NOT NULL AND {DELIVERED} AND claimed_at IS NULL
+        AND moved_at < now() - interval '{_SETTLED_SECONDS} seconds'
+)
+SELECT job_name, unique_key, count(*), (pg_catalog.array_agg(id ORDER BY id))[1:{SAMPLES}] FROM waiting
+GROUP BY job_name, unique_key HAVING count(*) > 1 ORDER BY job_name, unique_key LIMIT {_MOST}
+"""
+
+
+class Subject(NamedTuple):
+    """Subject of a finding: the check, and the texts by which the same finding is known at the next look."""
+
+    check: str
+    names: tuple[str | None, ...]
+
+
+class AdmissionCheck:
+    """Checks what the leader admits: limits, unique keys.
+
+    Args:
+        connection: In autocommit mode.
+        seconds: Time for which a tick may be late, by the database's clock.
+    """
+
+    def __init__(self, connection: Connection, seconds: float) -> None:
+        self._connection = connection
+        self._seconds = seconds
+        # None before the first look.
+        self._found: dict[Subject, Breach] | None = None
+
+    @property
+    def in_doubt(self) -> bool:
+        """True while something seems wrong."""
+        return bool(self._found)
+
+    def look(self) -> None:
+        """Find what seems wrong; from the second look on, keep what still does."""
+        found = dict([*self._over_limits(), *self._several()])
+        known = self._found
+        self._found = {subject: each for subject, each in found.items() if known is None or subject in known}
+
+    def breaches(self) -> list[Breach]:
+        """List what has seemed wrong at every look."""
+        return list((self._found or {}).values())
+
+    def unchecked(self) -> dict[str, str]:
+        """Return nothing: without PostgreSQL there is no audit."""
+        return {}
+
+    def _over_limits(self) -> Iterable[tuple[Subject, Breach]]:
+        for statement in _OVER_LIMITS:
+            for queue, key, most, running, ids in self._connection.execute(statement.encode()):
+                of_key = "" if key is None else f" of key {visible(key)}"
+                explanation = f"running in queue {queue}{of_key}, which may run {most}; latest"
+                yield Subject("limits", (queue, key)), Breach("limits", explanation, running, tuple(ids))
+
+    def _several(self) -> Iterable[tuple[Subject, Breach]]:
+        # Only a leader settles which job stands.
+        if queries.leader(self._connection) is None:
+            return
+        for name, key, count, ids in self._connection.execute(
+            _SEVERAL, read_held(self._connection)._asdict()
+        ):
+            explanation = f"of name {visible(name)} and unique key {visible(key)} waiting at once"
+            yield Subject("unique", (name, key)), Breach("unique", explanation, count, tuple(ids))

@@ -1,0 +1,47 @@
+"""Obstacles that explain why a row is overdue: pauses, unique keys, and queues or keys that may start nothing now.
+
+Limits, rates and full lists are kept by a leader. Without one they explain nothing: a row that waits for a leader is
+overdue.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from drain.database.postgres import Connection
+from drain.tables import causes, obstacles, queries
+from drain.tables.obstacles import IS_PAUSED
+
+# Condition on a row of `job`: its queue or its key may start nothing now; the parameters are those of `Held`.
+IS_HELD = """(queue = ANY (%(held_queues)s::text[]) OR (key IS NOT NULL AND (job.queue, job.key) IN (
+    SELECT held.queue, held.key
+    FROM unnest(%(queues_of_keys)s::text[], %(held_keys)s::text[]) AS held (queue, key))))"""
+# Condition on a row of `job`: none of its unique key may have come lately, and one has.
+IS_QUIET = """(quiet_seconds IS NOT NULL AND EXISTS (
+    SELECT FROM staged_jobs AS other WHERE other.unique_key = job.unique_key AND other.job_name = job.job_name
+        AND other.staged_at > now() - make_interval(secs => job.quiet_seconds + %(seconds)s::float8)))"""
+# Condition on a staged row of `job`, and on one that waits for its next attempt: nothing explains why it waits.
+NOTHING_HOLDS_STAGED = f"NOT {IS_PAUSED} AND NOT {IS_HELD} AND NOT {IS_QUIET}"
+NOTHING_HOLDS_RETRY = f"NOT {IS_PAUSED} AND NOT {IS_HELD}"
+
+
+class Held(NamedTuple):
+    """Queues, and keys of queues, of which nothing may start now; the lists of keys and of their queues go together."""
+
+    held_queues: list[str]
+    queues_of_keys: list[str]
+    held_keys: list[str]
+
+
+def read_held(connection: Connection) -> Held:
+    """Find the queues and keys that limits, rates, dead jobs or full lists hold back."""
+    if queries.leader(connection) is None:
+        return Held([], [], [])
+    queues = causes.full_lists(connection)
+    keys: list[tuple[str, str]] = []
+    for rules in obstacles.read_rules(connection).values():
+        standing = obstacles.read_standing(connection, rules)
+        if standing.is_full or standing.rate_is_used_up or rules.rate_per_key:
+            queues.add(rules.queue)
+        keys += ((rules.queue, key) for key in standing.full_keys)
+    return Held(sorted(queues), [queue for queue, _ in keys], [key for _, key in keys])

@@ -1,0 +1,53 @@
+"""Number of waiting jobs of each queue by the cause for which they wait, for the metrics; measured every few seconds.
+
+The leader reads tables here, and not its own memory: `drain status` and `drain explain` give the same answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+
+import psycopg
+
+from drain import metrics
+from drain.database.postgres import Connection
+from drain.tables import causes
+
+log = logging.getLogger(__name__)
+
+# Upper bound of the rows of one queue, lane or state that are counted.
+_COUNT_UP_TO = 10_000
+
+
+class WaitingJobs:
+    """Measures in each term of a process as leader; a cause that a queue has had once keeps its gauge, at 0."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str]] = set()
+        self._refused = False
+
+    def run_once(self, connection: Connection) -> None:
+        """Measure; nothing, with one warning, if the role may not read the tables.
+
+        Raises:
+            psycopg.OperationalError: The database.
+        """
+        if self._refused:
+            return
+        try:
+            self._show(causes.count_waiting(connection, _COUNT_UP_TO))
+        except psycopg.errors.InsufficientPrivilege as error:
+            self._refused = True
+            reason = error.diag.message_primary
+            log.warning("drain_waiting_jobs is not measured (%s); run `drain roles --apply`", reason)
+
+    def _show(self, waiting: Mapping[str, Mapping[str, int]]) -> None:
+        numbers = Counter(dict.fromkeys(self._seen, 0))
+        for queue, by_cause in waiting.items():
+            for cause, number in by_cause.items():
+                numbers[metrics.queue_label(queue), cause] += number
+        for labels, number in numbers.items():
+            metrics.WAITING.labels(*labels).set(number)
+        self._seen = set(numbers)

@@ -1,0 +1,102 @@
+"""Ids that no table has: never given out, of a transaction that is open, or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from drain.database import locks
+from drain.database.postgres import Connection, fetch_one
+from drain.explain.estimates import none
+from drain.explain.explanation import Explanation, Finding
+from drain.tables import queries
+from drain.visible import visible
+from drain.wording import clock
+
+_SEQUENCE = "SELECT pg_get_serial_sequence('staged_jobs'::text, 'id'::text)"
+_LAST_ID = "SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {}"
+# Transactions that have inserted into staged_jobs hold this lock on it, and those of bulk runs the advisory one too.
+# The start is NULL for a prepared transaction, and for sessions of other roles that this one may not look at.
+_OPEN = f"""
+SELECT held.pid, session.application_name, session.xact_start, EXISTS (
+    SELECT FROM pg_locks AS bulk WHERE bulk.pid = held.pid AND bulk.locktype = 'advisory' AND bulk.granted
+        AND bulk.classid = {locks.BULK_STAGING.first}::oid AND bulk.objid = {locks.BULK_STAGING.second}::oid
+        AND bulk.mode = 'ShareLock')
+FROM pg_locks AS held LEFT JOIN pg_stat_activity AS session ON session.pid = held.pid
+WHERE held.locktype = 'relation' AND held.relation = 'staged_jobs'::regclass::oid AND held.granted
+    AND held.mode = 'RowExclusiveLock' AND held.pid IS DISTINCT FROM pg_backend_pid()
+ORDER BY session.xact_start LIMIT 100
+"""
+# Upper bound of the transactions that are named.
+_MOST_NAMED = 3
+
+
+class OpenTransaction(NamedTuple):
+    """Transaction that is open and may have staged jobs.
+
+    Attributes:
+        pid: Process id of its session; None for a prepared transaction.
+        application: Name that the session has given itself; None if it may not be seen.
+        since: Begin of the transaction; None if it may not be seen.
+        is_bulk: It stages jobs in bulk.
+    """
+
+    pid: int | None
+    application: str | None
+    since: datetime | None
+    is_bulk: bool
+
+
+class Traces(NamedTuple):
+    """Traces of ids that no table has: the last id that was given out, and the transactions that were open then."""
+
+    last_id: int
+    open: Sequence[OpenTransaction]
+
+
+def read_traces(connection: Connection) -> Traces:
+    """Read the last id first: a transaction that is not open behind it, and has a lower id, is over."""
+    (sequence,) = fetch_one(connection, _SEQUENCE)
+    (last_id,) = fetch_one(connection, _LAST_ID.format(sequence))
+    rows = connection.execute(_OPEN, binary=True)
+    return Traces(int(last_id), [OpenTransaction._make(row) for row in rows])
+
+
+def explain(connection: Connection, job_id: int, traces: Traces) -> Explanation:
+    """Explain an id that no table has, behind these traces."""
+    if job_id > traces.last_id or job_id == 0:
+        why = f"no job has had this id: the last one that was given out is {traces.last_id}"
+        finding = Finding(
+            "not_given_out", why, None, none("there is no such job"), {"last_id": traces.last_id}
+        )
+    elif traces.open:
+        finding = _of_open_transactions(traces.open)
+    else:
+        why = (
+            "no table has the id, and no transaction that stages is open: it was rolled back, left in forward "
+            "mode, or the job was discarded or its day archived"
+        )
+        finding = Finding("absent", why, None, none("the job comes no more"))
+    return Explanation(job_id, "unknown", finding, queries.now(connection))
+
+
+def _of_open_transactions(transactions: Sequence[OpenTransaction]) -> Finding:
+    bulk = [each for each in transactions if each.is_bulk]
+    what = "a bulk load is not committed" if bulk else "a transaction that stages is not committed"
+    named = "; ".join(_name(each) for each in [*bulk, *transactions][:_MOST_NAMED])
+    why = (
+        f"no table has the id, and {what} ({named}): the job is one of its jobs and waits for the commit, "
+        "or it was rolled back"
+    )
+    details = {"transactions": [each._asdict() for each in transactions], "bulk": bool(bulk)}
+    since = min((each.since for each in transactions if each.since), default=None)
+    return Finding("uncommitted", why, since, none("nobody knows when a transaction commits"), details)
+
+
+def _name(transaction: OpenTransaction) -> str:
+    if transaction.pid is None:
+        return "a prepared transaction"
+    since = f" since {clock(transaction.since)}" if transaction.since else ""
+    application = f" of {visible(transaction.application)}" if transaction.application else ""
+    return f"{'bulk load, ' if transaction.is_bulk else ''}process {transaction.pid}{application}{since}"

@@ -1,0 +1,37 @@
+"""Jobs that have ended: finished, superseded, dead, cancelled."""
+
+from __future__ import annotations
+
+from drain.explain.estimates import none
+from drain.explain.explanation import Explanation, Finding
+from drain.explain.situation import Situation
+from drain.wording import count
+
+_OVER = none("the job has ended")
+
+
+def explain_finished(situation: Situation) -> Explanation:
+    """Explain a row of `finished_jobs`."""
+    job = situation.job
+    since, by = job["finished_at"], job["superseded_by"]
+    if by is not None:
+        why = f"job {by}, of the same unique key, stands for it; it did not run"
+        finding = Finding("superseded", why, since, _OVER, {"superseded_by": by})
+    else:
+        attempts = count(job["attempts"], "attempt")
+        worker = job["finished_by"] or "a worker that is not known"
+        why = f"{worker} finished it in {attempts}"
+        finding = Finding(
+            "finished", why, since, _OVER, {"worker": job["finished_by"], "attempts": job["attempts"]}
+        )
+    return situation.explanation("finished", finding)
+
+
+def explain_dead(situation: Situation) -> Explanation:
+    """Explain a row of `dead_jobs`."""
+    job = situation.job
+    cause = "cancelled" if job["reason"] == "cancelled" else "dead"
+    advice = none(f"`drain dead retry {job['id']}` stages it again")
+    details = {"reason": job["reason"], "attempts": job["attempts"]}
+    finding = Finding(cause, f"{job['reason']}: {job['explanation']}", job["died_at"], advice, details)
+    return situation.explanation("dead", finding)

@@ -1,0 +1,159 @@
+"""Jobs in flight: running, delivered and waiting for a worker, or waiting for their next attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from drain.explain import estimates, obstacles
+from drain.explain.explanation import Estimate, Explanation, Finding
+from drain.explain.places import number, retries_before
+from drain.explain.rates import rate, rate_of_a_new_leader
+from drain.explain.situation import Situation
+from drain.tables import queries, waiting
+from drain.tables.obstacles import MOST
+from drain.visible import visible
+from drain.wording import clock, relative
+
+# Time after which the leader regards a delivery that is in no list as lost, in seconds.
+_LOST_AFTER_SECONDS = 15.0
+
+
+def explain(situation: Situation) -> Explanation:
+    """Explain a row of `inflight_jobs`: the first of the causes that holds it."""
+    state = queries.inflight_state(situation.job, situation.now)
+    causes, last = {
+        "running": ((), _running),
+        "stalled": ((*_OUTAGES, obstacles.paused), _lease_over),
+        "queued": (
+            (
+                obstacles.redis_away,
+                obstacles.other_database,
+                obstacles.paused,
+                obstacles.suspended,
+                _no_worker,
+            ),
+            _delivered,
+        ),
+    }.get(state, ((_not_yet, *_OUTAGES, obstacles.paused, _failing, *_RULES), _due_again))
+    found = next((finding for cause in causes if (finding := cause(situation))), None)
+    if state == "deferred" and situation.job["claimed_at"] is None:
+        state = "called_back"
+    return situation.explanation(state, found or last(situation))
+
+
+def _running(situation: Situation) -> Finding:
+    job = situation.job
+    worker, lease = job["claimed_by"], job["lease_expires_at"]
+    why = f"{visible(worker)} runs it, and its lease holds until {clock(lease)}"
+    why += "; it was claimed with others, which the worker runs one after the other" if job["batched"] else ""
+    details = {"worker": worker, "lease_expires_at": lease}
+    return Finding("running", why, job["claimed_at"], Estimate(None, "it has started"), details)
+
+
+def _lease_over(situation: Situation) -> Finding:
+    job = situation.job
+    why = (
+        f"its worker, {visible(job['claimed_by'])}, died or hangs: the lease is over, and the leader delivers the job "
+        "again within a second"
+    )
+    estimate = estimates.by_speed(situation, sum(each.is_delivered for each in situation.running))
+    return Finding("lease_over", why, job["lease_expires_at"], estimate, {"worker": job["claimed_by"]})
+
+
+def _not_yet(situation: Situation) -> Finding | None:
+    job = situation.job
+    at: datetime = job["next_run_at"]
+    if at <= situation.now:
+        return None
+    estimate = estimates.in_((at - situation.now).total_seconds(), "when its time comes")
+    when = f"{clock(at)}, {relative(at, situation.now)}"
+    details = {"next_run_at": at, "attempts": job["attempts"]}
+    if queries.inflight_state(job, situation.now) == "deferred":
+        why = f"it has asked to run later: at {when}"
+        return Finding("deferred", why, job["claimed_at"] or job["moved_at"], estimate, details)
+    error = job["last_error"] if isinstance(job["last_error"], dict) else {}
+    because = f" ({visible(str(error['type']))})" if error.get("type") else ""
+    why = f"it failed{because}, and is tried again at {when}"
+    return Finding("retry_at", why, job["failed_at"], estimate, details)
+
+
+def _failing(situation: Situation) -> Finding | None:
+    queues = waiting.retrying_queues(situation.connection)
+    failing = next((queue for queue in queues if queue.queue == situation.queue and queue.failing), None)
+    if failing is None:
+        return None
+    before = retries_before(situation.connection, situation.job)
+    last = (
+        f"the last finish was at {clock(failing.last_finish)}" if failing.last_finish else "none has finished"
+    )
+    why = (
+        f"queue {situation.queue} fails again and again ({last}), so its retries are let through one at a time until "
+        f"a job finishes; {number(before)} come before it"
+    )
+    estimate = estimates.none("nobody knows when a job of the queue succeeds")
+    return Finding("failing_queue", why, situation.due_at, estimate, {"before": before})
+
+
+def _due_again(situation: Situation) -> Finding:
+    before = retries_before(situation.connection, situation.job)
+    why = f"its next attempt is due: the leader delivers it within a second or so, behind {number(before)}"
+    estimate = estimates.by_speed(situation, before + sum(each.is_delivered for each in situation.running))
+    return Finding("next", why, situation.due_at, estimate, {"before": before})
+
+
+def _no_worker(situation: Situation) -> Finding | None:
+    finding = obstacles.no_worker(situation)
+    return finding._replace(since=_delivered_at(situation)) if finding else None
+
+
+def _delivered(situation: Situation) -> Finding:
+    """Find the place of a delivered job in its list."""
+    since = _delivered_at(situation)
+    if not situation.knows_redis:
+        why = f"it waits for a worker of queue {situation.queue}"
+        return Finding("queued", why, since, estimates.none("its place in Redis is not known"))
+    before = situation.ids_before(MOST)
+    if before is None and (listed := situation.listed()) > MOST:
+        why = f"it waits for a worker, behind more than {MOST:,} of {listed:,} in the list of queue {situation.queue}"
+        return Finding("queued", why, since, estimates.by_speed(situation, MOST + 1), {"listed": listed})
+    if before is None:
+        return _not_in_the_list(situation)
+    why = f"it waits for a worker, behind {number(before)} in the list of queue {situation.queue}"
+    details = {"before": before, "workers": situation.workers}
+    return Finding("queued", why, since, estimates.by_speed(situation, before), details)
+
+
+def _not_in_the_list(situation: Situation) -> Finding:
+    since = _delivered_at(situation)
+    is_lost = (situation.now - since).total_seconds() > _LOST_AFTER_SECONDS or not situation.remembers
+    if is_lost and (finding := obstacles.no_leader(situation)):
+        return finding
+    if not situation.remembers:
+        why = "Redis has lost its memory: the leader is about to push the job again"
+        return Finding("next", why, since, estimates.at_once("the leader pushes it"))
+    why = (
+        "it is not in the list of its queue: a worker has taken it and is about to claim it, or the leader is about to "
+        f"push it; if that worker died, the leader delivers the job again after {_LOST_AFTER_SECONDS:g} s"
+    )
+    return Finding("popped", why, since, estimates.at_once("a worker or the leader has it"))
+
+
+def _delivered_at(situation: Situation) -> datetime:
+    job = situation.job
+    times: tuple[datetime | None, ...] = (job["moved_at"], job["claimed_at"], job["failed_at"])
+    return max(time for time in times if time is not None)
+
+
+_OUTAGES: Sequence[Callable[[Situation], Finding | None]] = (
+    obstacles.no_leader,
+    obstacles.redis_away,
+    obstacles.other_database,
+)
+_RULES: Sequence[Callable[[Situation], Finding | None]] = (
+    obstacles.order,
+    obstacles.limit,
+    rate,
+    obstacles.list_full,
+    rate_of_a_new_leader,
+)

@@ -1,0 +1,211 @@
+"""Obstacles of a job that is due: each function names one, if it holds the job now, in the order of a job's way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from drain.database.postgres import fetch_one
+from drain.errors import UnavailableError
+from drain.explain import estimates
+from drain.explain.estimates import none
+from drain.explain.explanation import Finding
+from drain.explain.places import number
+from drain.explain.situation import Situation
+from drain.tables.columns import DUE
+from drain.tables.obstacles import ALWAYS_ROOM, MOST, Pause, Running
+from drain.visible import visible
+from drain.wording import clock, count
+
+# Time within which a leader takes a job that nothing holds, in seconds.
+_PROMPTLY_SECONDS = 1.0
+# Upper bound of the jobs that are named.
+_MOST_NAMED = 5
+_UNTIL_LEADER = none("nothing starts until a leader runs")
+# An earlier job of the key that is in flight, or dead; and the number of those that are staged.
+_KEY_IN_FLIGHT = f"""
+SELECT id, claimed_by, next_run_at, lease_expires_at IS NOT NULL, coalesce(claimed_at, moved_at) FROM (
+    (SELECT * FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
+     ORDER BY queue, next_run_at LIMIT {MOST})
+    UNION ALL
+    (SELECT * FROM inflight_jobs WHERE id = ANY (%(running)s::bigint[]))
+) AS job WHERE key = %(key)s AND id <> %(id)s::bigint ORDER BY id LIMIT 1
+"""
+_KEY_DEAD = """
+SELECT id, died_at FROM dead_jobs
+WHERE queue = %(queue)s AND key = %(key)s AND key IS NOT NULL AND reason <> 'cancelled' LIMIT 1
+"""
+_KEY_STAGED = f"""
+SELECT min(id), count(*) FROM (
+    SELECT id FROM staged_jobs_ready WHERE {DUE} AND queue = %(queue)s AND key = %(key)s
+    ORDER BY queue, key, priority, id LIMIT {MOST}) AS job WHERE id < %(id)s::bigint
+"""
+
+
+def no_leader(situation: Situation) -> Finding | None:
+    """Find out whether no process leads."""
+    if situation.leader is not None:
+        return None
+    return Finding("no_leader", "no `drain run` leads: start one", situation.due_at, _UNTIL_LEADER)
+
+
+def redis_away(situation: Situation) -> Finding | None:
+    """Find out whether Redis does not answer."""
+    if not isinstance(situation.redis_error, UnavailableError):
+        return None
+    estimate = none("nothing starts until Redis can be used")
+    return Finding("redis_away", str(situation.redis_error), situation.due_at, estimate)
+
+
+def other_database(situation: Situation) -> Finding | None:
+    """Find out whether another database feeds the queue."""
+    if (why := situation.other_database) is None:
+        return None
+    estimate = none("nothing of the queue starts until this database feeds it")
+    return Finding("other_database", why, situation.due_at, estimate)
+
+
+def paused(situation: Situation) -> Finding | None:
+    """Look for a pause of the queue, the name or the key; the one that lasts longest."""
+    if not situation.pauses:
+        return None
+    pause = situation.pauses[0]
+    what = _what_is_paused(pause)
+    by = f" by {visible(pause.paused_by)}" if pause.paused_by else ""
+    reason = f": {visible(pause.reason)}" if pause.reason else ""
+    until = f" until {clock(pause.until)}" if pause.until else ""
+    why = f"{what} is paused{until}{by}{reason}"
+    if pause.until is None:
+        estimate = none("nothing of it starts until it is resumed: `drain queue resume`")
+    else:
+        estimate = estimates.in_((pause.until - situation.now).total_seconds(), "when the pause ends")
+    details = {name: value for name, value in pause._asdict().items() if value is not None}
+    return Finding("paused", why, max(pause.paused_at, situation.due_at), estimate, {"pause": details})
+
+
+def _what_is_paused(pause: Pause) -> str:
+    parts = ((pause.job_name, "job name"), (pause.key, "key"), (pause.queue, "queue"))
+    return " of ".join(f"{word} {visible(text)}" for text, word in parts if text is not None)
+
+
+def order(situation: Situation) -> Finding | None:
+    """Look for an earlier job of its key that has not ended, or is dead, in an ordered queue."""
+    rules, key = situation.rules, situation.key
+    if not rules.ordered or key is None:
+        return None
+    running = [job.id for job in situation.running]
+    parameters = {"queue": situation.queue, "key": key, "id": situation.job["id"], "running": running}
+    if rules.on_dead == "hold" and (
+        dead := situation.connection.execute(_KEY_DEAD, parameters, binary=True).fetchone()
+    ):
+        return _held_by_dead(situation, *dead)
+    return _held_by_earlier(situation, parameters)
+
+
+def _held_by_dead(situation: Situation, dead_id: int, died_at: Any) -> Finding:
+    why = (
+        f"job {dead_id} of key {visible(situation.key or '')} is dead, and the queue holds a key then: "
+        f"`drain dead retry {dead_id}` or `drain dead discard {dead_id}`"
+    )
+    estimate = none("nothing of the key starts until that job is retried or discarded")
+    return Finding("order_dead", why, max(died_at, situation.due_at), estimate, {"held_by": dead_id})
+
+
+def _held_by_earlier(situation: Situation, parameters: dict[str, Any]) -> Finding | None:
+    key = visible(situation.key or "")
+    (first, before) = fetch_one(situation.connection, _KEY_STAGED, parameters)
+    found = situation.connection.execute(_KEY_IN_FLIGHT, parameters, binary=True).fetchone()
+    estimate = estimates.by_speed(situation, before, situation.key)
+    if found is not None:
+        id_, worker, next_run_at, is_claimed, since = found
+        how = "runs" if is_claimed else "waits for a worker"
+        how = f"is tried again at {clock(next_run_at)}" if next_run_at else how
+        why = f"the queue is ordered, and job {id_} of key {key} {how}"
+        why += f", on {visible(worker)}" if is_claimed and worker else ""
+        details = {"held_by": id_, "before": before, "worker": worker if is_claimed else None}
+        return Finding("order", why, max(since, situation.due_at), estimate, details)
+    if before:
+        why = f"the queue is ordered, and {number(before)} of key {key} come first, the next of them job {first}"
+        return Finding("order", why, situation.due_at, estimate, {"held_by": first, "before": before})
+    return None
+
+
+def limit(situation: Situation) -> Finding | None:
+    """Find out whether as many jobs of the key, or of the queue, run as may run."""
+    rules, key = situation.rules, situation.key
+    of_key = [job for job in situation.running if key is not None and job.key == key]
+    if rules.running_per_key is not None and key is not None and len(of_key) >= rules.running_per_key:
+        text = (
+            f"{_of(len(of_key), rules.running_per_key)} of key {visible(key)} run in queue {situation.queue}"
+        )
+        return _limited(situation, "limit_of_key", text, rules.running_per_key, of_key)
+    if rules.running is not None and len(situation.running) >= rules.running:
+        text = f"{_of(len(situation.running), rules.running)} of queue {situation.queue} run"
+        return _limited(situation, "limit", text, rules.running, situation.running)
+    return None
+
+
+def _of(running: int, most: int) -> str:
+    return f"{running:,} of at most {count(most, 'job')}"
+
+
+def _limited(situation: Situation, cause: str, text: str, most: int, fill: Sequence[Running]) -> Finding:
+    if all(job.is_delivered for job in fill) and (unattended := no_worker(situation)):
+        return unattended
+    of_key = cause == "limit_of_key"
+    before = situation.before(of_key=of_key)
+    estimate = estimates.by_speed(situation, before, situation.key if of_key else None)
+    fills = [
+        {"id": job.id, "worker": job.worker if not job.is_delivered else None, "since": job.since}
+        for job in fill[:_MOST_NAMED]
+    ]
+    details = {"limit": most, "running": len(fill), "filled_by": fills, "before": before}
+    return Finding(cause, f"{text}: {_names(fill)}", situation.due_at, estimate, details)
+
+
+def _names(fill: Sequence[Running]) -> str:
+    named = "; ".join(
+        f"job {job.id} "
+        + ("in the list" if job.is_delivered else f"on {visible(job.worker or '?')}")
+        + f" since {clock(job.since)}"
+        for job in fill[:_MOST_NAMED]
+    )
+    return named + (f"; {len(fill) - _MOST_NAMED:,} more" if len(fill) > _MOST_NAMED else "")
+
+
+def no_worker(situation: Situation) -> Finding | None:
+    """Find out whether no worker takes jobs of the queue."""
+    if situation.workers != 0:
+        return None
+    why = f"no worker takes jobs of queue {situation.queue}: start `drain work {situation.queue}`"
+    return Finding("no_worker", why, situation.due_at, none("nothing of the queue starts without a worker"))
+
+
+def suspended(situation: Situation) -> Finding | None:
+    """Find out whether `rq suspend` holds all workers."""
+    if not situation.is_suspended:
+        return None
+    why = "`rq suspend` holds all workers of this Redis: `rq resume`"
+    return Finding("suspended", why, situation.due_at, none("nothing starts until `rq resume`"))
+
+
+def list_full(situation: Situation) -> Finding | None:
+    """Find out whether the list has ids that workers have not taken yet, and so no room for this one."""
+    # The leader asks for the length of the list, in which ids stay of jobs that were called back.
+    delivered = max(sum(job.is_delivered for job in situation.running), situation.listed())
+    waited = (situation.now - situation.due_at).total_seconds()
+    if not delivered or (delivered <= ALWAYS_ROOM and waited < _PROMPTLY_SECONDS):
+        return None
+    if unattended := no_worker(situation):
+        return unattended
+    why = f"the list of queue {situation.queue} in Redis has {number(delivered)}, as many as workers take in a moment"
+    details: dict[str, Any] = {"delivered": delivered}
+    if situation.job["state"] == "staged":
+        place = situation.place
+        of_key = f", {number(place.in_key)} of its key" if situation.key is not None else ""
+        why += f"; staged before it: {number(place.in_queue)} of the queue{of_key}"
+        details |= place.as_json()
+    before = situation.before(of_key=False)
+    return Finding(
+        "list_full", why, situation.due_at, estimates.by_speed(situation, before + delivered), details
+    )

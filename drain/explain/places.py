@@ -1,0 +1,93 @@
+"""Places: numbers of staged jobs that come before one in its queue and in its key, counted up to a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import DUE, LANE_KIND
+from drain.tables.obstacles import MOST
+
+_OF_LANE = f"""
+(SELECT FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}} AND queue = %(queue)s
+    AND (priority, id) < (%(priority)s::integer, %(id)s::bigint) LIMIT {MOST + 1})
+"""
+_IN_QUEUE = f"""
+SELECT count(*) FROM ({" UNION ALL ".join(_OF_LANE.format(kind=kind) for kind in range(4))}) AS before
+"""
+_IN_KEY = f"""
+SELECT count(*) FROM (
+    SELECT FROM staged_jobs_ready WHERE {DUE} AND queue = %(queue)s AND key = %(key)s
+        AND (priority, id) < (%(priority)s::integer, %(id)s::bigint) LIMIT {MOST + 1}) AS before
+"""
+# One look-up for each key.
+_KEYS = f"""
+WITH RECURSIVE heads AS (
+    (SELECT key FROM staged_jobs_ready WHERE {DUE} AND key IS NOT NULL AND queue = %(queue)s
+     ORDER BY queue, key LIMIT 1)
+    UNION ALL
+    SELECT following.key FROM heads, LATERAL (
+        SELECT key FROM staged_jobs_ready
+        WHERE {DUE} AND key IS NOT NULL AND queue = %(queue)s AND key > heads.key
+        ORDER BY queue, key LIMIT 1) AS following
+)
+SELECT count(*) FROM (SELECT FROM heads LIMIT 1000) AS keys
+"""
+# Number of due retries of a queue that come before one.
+_RETRIES = f"""
+SELECT count(*) FROM (
+    SELECT FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
+        AND next_run_at < %(next_run_at)s::timestamptz LIMIT {MOST + 1}) AS before
+"""
+
+
+class Place(NamedTuple):
+    """Place of a staged job.
+
+    Attributes:
+        in_queue: Number of jobs of its queue before it, by priority and id; above `MOST`: more than that.
+        in_key: Number of jobs of its key before it.
+        keys: Number of keys that take turns, up to 1,000; 0 in a queue that is not fair.
+    """
+
+    in_queue: int
+    in_key: int
+    keys: int = 0
+
+    @property
+    def before(self) -> int:
+        """Upper bound of the jobs that start first: in a fair queue a job of each key for each of its own key."""
+        return self.keys * (self.in_key + 1) - 1 if self.keys else self.in_queue
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if the numbers are exact."""
+        return max(self.in_queue, self.in_key) <= MOST
+
+    def as_json(self) -> dict[str, Any]:
+        """Convert to JSON types, with `more` set if a number is one more than was counted."""
+        return {"in_queue": self.in_queue, "in_key": self.in_key, "more": not self.is_bounded}
+
+
+def place_of(connection: Connection, job: Mapping[str, Any], *, fair: bool) -> Place:
+    """Count the staged jobs that come before this one."""
+    parameters = {name: job[name] for name in ("queue", "key", "priority", "id")}
+    (in_queue,) = fetch_one(connection, _IN_QUEUE, parameters)
+    if job["key"] is None:
+        return Place(min(in_queue, MOST + 1), 0)
+    (in_key,) = fetch_one(connection, _IN_KEY, parameters)
+    (keys,) = fetch_one(connection, _KEYS, parameters) if fair else (0,)
+    return Place(min(in_queue, MOST + 1), in_key, keys)
+
+
+def retries_before(connection: Connection, job: Mapping[str, Any]) -> int:
+    """Count the retries of its queue that are due before this one, up to `MOST` and one more."""
+    parameters = {"queue": job["queue"], "next_run_at": job["next_run_at"]}
+    (before,) = fetch_one(connection, _RETRIES, parameters)
+    return int(before)
+
+
+def number(count: int) -> str:
+    """Format a bounded count for people."""
+    return f"more than {MOST:,}" if count > MOST else f"{count:,}"

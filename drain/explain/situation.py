@@ -1,0 +1,158 @@
+"""Situation of one job: its row, its queue, who runs, and what Redis says; each is read at its first use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from drain.database.postgres import Connection
+from drain.errors import OwnedByAnotherError, UnavailableError
+from drain.explain.explanation import Explanation, Finding
+from drain.explain.places import Place, place_of
+from drain.tables import leader_progress, obstacles, queries
+from drain.tables.obstacles import Pause, QueueRules, Running
+from drain.wire import Producer
+
+_NO_REDIS = "no Redis is named, so lists and workers are unknown: set DRAIN_REDIS_URL"
+
+
+class Situation:
+    """Facts about one job, as of the snapshot of the open transaction.
+
+    Args:
+        connection: In a transaction with one snapshot.
+        redis: Redis that the leader pushes into; None if none is named.
+        job: Row of the job.
+
+    Attributes:
+        connection: The same.
+        job: The same.
+        now: Time by the database's clock.
+    """
+
+    def __init__(self, connection: Connection, redis: Producer | None, job: Mapping[str, Any]) -> None:
+        self.connection = connection
+        self.job = job
+        self.now: datetime = queries.now(connection)
+        self._redis = redis
+
+    @property
+    def queue(self) -> str:
+        """Queue of the job."""
+        return str(self.job["queue"])
+
+    @property
+    def key(self) -> str | None:
+        """Key of the job; None if it has none."""
+        key: str | None = self.job["key"]
+        return key
+
+    @cached_property
+    def due_at(self) -> datetime:
+        """Time since which the job could have started: that of a retry, or the one at which it was staged or due."""
+        columns = ("scheduled_at", "staged_at", "matured_at", "next_run_at")
+        times: list[datetime | None] = [self.job.get(column) for column in columns]
+        return max(time for time in times if time is not None)
+
+    @cached_property
+    def leader(self) -> dict[str, str] | None:
+        """Name of the leader, and since when; None if none leads."""
+        return queries.leader(self.connection)
+
+    @cached_property
+    def rules(self) -> QueueRules:
+        """Rules of the queue; those of a queue without a row limit nothing."""
+        return obstacles.read_rules(self.connection).get(self.queue, QueueRules(self.queue))
+
+    @cached_property
+    def pauses(self) -> list[Pause]:
+        """Pauses that hold the job, the longest first."""
+        job = (self.queue, str(self.job["job_name"]), self.key)
+        return [pause for pause in obstacles.read_pauses(self.connection) if pause.applies(*job)]
+
+    @cached_property
+    def running(self) -> list[Running]:
+        """Jobs of the queue that count as running, the oldest first."""
+        return obstacles.read_running(self.connection, self.queue)
+
+    @cached_property
+    def place(self) -> Place:
+        """Number of jobs before the staged job."""
+        return place_of(self.connection, self.job, fair=self.rules.fair)
+
+    def before(self, *, of_key: bool) -> int:
+        """Count the staged jobs before this one, in its queue or in its key; a retry comes before all of them."""
+        if self.job["state"] != "staged":
+            return 0
+        return self.place.in_key if of_key else self.place.before
+
+    @cached_property
+    def redis_error(self) -> UnavailableError | OwnedByAnotherError | None:
+        """Error with which Redis refuses this database; None if there is none, or no Redis is named."""
+        try:
+            self.remembers  # noqa: B018
+        except (UnavailableError, OwnedByAnotherError) as error:
+            return error
+        return None
+
+    @cached_property
+    def remembers(self) -> bool:
+        """True if Redis has what was pushed to it, as far as is known.
+
+        Raises:
+            UnavailableError: Redis does not answer.
+            OwnedByAnotherError: Another database feeds the namespace.
+        """
+        if self._redis is None:
+            return True
+        self._redis.identify(*leader_progress.identity(self.connection))
+        return self._redis.remembers()
+
+    @property
+    def knows_redis(self) -> bool:
+        """True if Redis is named and answers."""
+        return self._redis is not None and self.redis_error is None
+
+    @cached_property
+    def other_database(self) -> str | None:
+        """Sentence about the other database that feeds the queue or the namespace; None if there is none."""
+        if isinstance(self.redis_error, OwnedByAnotherError):
+            return str(self.redis_error)
+        redis = self._redis
+        owner = redis.fed_by_others([self.queue]).get(self.queue) if redis and self.knows_redis else None
+        if owner is None:
+            return None
+        return (
+            f"queue {self.queue} is fed by another database, {owner}: name one of the two queues differently"
+        )
+
+    @cached_property
+    def workers(self) -> int | None:
+        """Number of live workers of the queue; None if Redis is not known."""
+        return self._redis.workers([self.queue])[self.queue] if self._redis and self.knows_redis else None
+
+    @cached_property
+    def is_suspended(self) -> bool:
+        """True if `rq suspend` holds all workers of this Redis."""
+        return bool(self._redis and self.knows_redis and self._redis.is_suspended())
+
+    def ids_before(self, within: int) -> int | None:
+        """Count the ids before the delivered job in its list; None if it is not among the first `within`."""
+        if self._redis is None:
+            return None
+        job_id, delivery = int(self.job["id"]), int(self.job["delivery"])
+        return self._redis.ids_before(self.queue, job_id, delivery, within=within)
+
+    def listed(self) -> int:
+        """Return the length of the queue's list; 0 if Redis is not known."""
+        return self._redis.depth(self.queue) if self._redis and self.knows_redis else 0
+
+    def explanation(self, state: str, finding: Finding) -> Explanation:
+        """Build the explanation from a finding."""
+        also = [] if self._redis or state in ("finished", "dead", "running") else [_NO_REDIS]
+        name = str(self.job["job_name"])
+        return Explanation(
+            int(self.job["id"]), state, finding, self.now, name, self.queue, self.key, tuple(also)
+        )

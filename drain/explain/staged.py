@@ -1,0 +1,68 @@
+"""Jobs that wait in `staged_jobs`."""
+
+from __future__ import annotations
+
+from drain.explain import estimates, obstacles
+from drain.explain.explanation import Explanation, Finding
+from drain.explain.places import number
+from drain.explain.rates import rate, rate_of_a_new_leader
+from drain.explain.situation import Situation
+from drain.explain.uniqueness import gives_way, quiet
+from drain.visible import visible
+from drain.wording import clock, relative
+
+
+def explain(situation: Situation) -> Explanation:
+    """Explain a row of `staged_jobs`: the first of the causes that holds it."""
+    causes = (
+        _scheduled,
+        obstacles.no_leader,
+        obstacles.redis_away,
+        obstacles.other_database,
+        _expired,
+        obstacles.paused,
+        quiet,
+        gives_way,
+        obstacles.order,
+        obstacles.limit,
+        rate,
+        obstacles.list_full,
+        rate_of_a_new_leader,
+    )
+    found = next((finding for cause in causes if (finding := cause(situation))), None)
+    return situation.explanation("staged", found or _next(situation))
+
+
+def _scheduled(situation: Situation) -> Finding | None:
+    at = situation.job["scheduled_at"]
+    # The leader schedules a job again that waits until no other of its unique key comes.
+    if at <= situation.now or quiet(situation):
+        return None
+    why = f"its time has not come: {clock(at)}, {relative(at, situation.now)}"
+    held = [pause for pause in situation.pauses if pause.until is None or pause.until > at]
+    if held and held[0].until is None:
+        estimate = estimates.none("it is paused too, and nobody knows until when")
+    else:
+        moment = held[0].until if held and held[0].until else at
+        estimate = estimates.in_((moment - situation.now).total_seconds(), "when its time comes")
+    return Finding("scheduled", why, situation.job["staged_at"], estimate, {"scheduled_at": at})
+
+
+def _expired(situation: Situation) -> Finding | None:
+    at = situation.job["expires_at"]
+    if at is None or at > situation.now:
+        return None
+    why = f"it expired at {clock(at)}: the leader gives it up when it comes to the job"
+    return Finding("expired", why, at, estimates.none("the job does not run any more"), {"expires_at": at})
+
+
+def _next(situation: Situation) -> Finding:
+    place = situation.place
+    leader = visible((situation.leader or {"name": "the leader"})["name"])
+    why = f"nothing holds it: {leader}, which leads, takes it in one of its next batches"
+    why += f", behind {number(place.in_queue)}" if place.in_queue else ""
+    if place.in_queue:
+        estimate = estimates.by_speed(situation, place.before)
+    else:
+        estimate = estimates.at_once("it is the next of its queue")
+    return Finding("next", why, situation.due_at, estimate, place.as_json())

@@ -1,0 +1,84 @@
+"""Jobs that share a unique key: which one stands for the others, and until when it waits.
+
+The one with the highest id says by its `keep` which of them stands: the first, or the one that is in flight and waits;
+or the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from drain.explain.estimates import in_, none
+from drain.explain.explanation import Finding
+from drain.explain.situation import Situation
+from drain.tables.obstacles import MOST
+from drain.wording import duration
+
+# Staged jobs of one name and unique key, the latest ones.
+_STAGED = f"""
+SELECT id, keep, quiet_seconds, staged_at, scheduled_at <= now() FROM (
+    SELECT * FROM staged_jobs WHERE unique_key = %(unique_key)s ORDER BY unique_key DESC, id DESC LIMIT {MOST}) AS job
+WHERE job_name = %(job_name)s AND coalesce(expires_at > now(), true)
+"""
+# Jobs of the same kind that wait in flight.
+_IN_FLIGHT = f"""
+SELECT id FROM inflight_jobs
+WHERE unique_key = %(unique_key)s AND unique_key IS NOT NULL AND lease_expires_at IS NULL AND job_name = %(job_name)s
+LIMIT {MOST}
+"""
+
+
+class _Staged(NamedTuple):
+    id: int
+    keep: str | None
+    quiet_seconds: float | None
+    staged_at: datetime
+    is_due: bool
+
+
+def quiet(situation: Situation) -> Finding | None:
+    """Find out whether a staged job waits until no other of its unique key comes."""
+    if situation.job["unique_key"] is None or situation.job["quiet_seconds"] is None:
+        return None
+    rows = [row for row in _staged(situation) if row.quiet_seconds]
+    last = max((row.staged_at for row in rows), default=situation.now)
+    until = max((row.staged_at + timedelta(seconds=row.quiet_seconds or 0) for row in rows), default=last)
+    rest = (until - situation.now).total_seconds()
+    # A job that was staged for later than that waits for its time.
+    if rest <= 0 or situation.job["scheduled_at"] > until + timedelta(seconds=1):
+        return None
+    ago = duration(max(0.0, (situation.now - last).total_seconds()))
+    why = f"no job of its unique key may come for {duration(situation.job['quiet_seconds'])}; the last came {ago} ago"
+    details = {"unique_key": situation.job["unique_key"], "jobs": sorted(row.id for row in rows)[:10]}
+    estimate = in_(rest, "if no other job of its unique key is staged until then")
+    return Finding("quiet", why, situation.job["staged_at"], estimate, details)
+
+
+def gives_way(situation: Situation) -> Finding | None:
+    """Find out whether another job stands for a due one, which then does not run."""
+    if situation.job["unique_key"] is None:
+        return None
+    rows = [row for row in _staged(situation) if row.is_due]
+    found = situation.connection.execute(_IN_FLIGHT, _scope(situation)).fetchall()
+    stands = _standing(rows, [id_ for (id_,) in found])
+    if stands == situation.job["id"]:
+        return None
+    why = f"job {stands}, of the same unique key, stands for it: it will end as superseded, and does not run"
+    return Finding("gives_way", why, situation.due_at, none("the job does not run"), {"stands": stands})
+
+
+def _standing(rows: Sequence[_Staged], in_flight: Sequence[int]) -> int:
+    ids = [row.id for row in rows]
+    keeps_last = max(rows, key=lambda row: row.id).keep == "last"
+    return max([*ids, *in_flight]) if keeps_last else min(in_flight or ids)
+
+
+def _staged(situation: Situation) -> list[_Staged]:
+    rows = situation.connection.execute(_STAGED, _scope(situation), binary=True)
+    return [_Staged._make(row) for row in rows]
+
+
+def _scope(situation: Situation) -> dict[str, str]:
+    return {"unique_key": situation.job["unique_key"], "job_name": situation.job["job_name"]}

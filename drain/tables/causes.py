@@ -1,0 +1,175 @@
+"""Waiting jobs of each queue by the cause for which they wait: for `drain status` and the metrics.
+
+A few look-ups for each queue. Of a queue without rules and pauses the rows of an index are counted; of another the
+first rows are read, and judged by job name and key. Each count ends at a bound, which means that number or more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from drain.database.postgres import Connection
+from drain.tables.columns import DELIVERED, DUE, LANE_KIND
+from drain.tables.obstacles import (
+    ALWAYS_ROOM,
+    CAUSES,
+    IS_PAUSED,
+    Pauses,
+    QueueRules,
+    Standing,
+    cause_of,
+    read_pauses,
+    read_rules,
+    read_standing,
+)
+
+# Number of waiting jobs, by cause.
+Waiting: TypeAlias = dict[str, int]
+
+# One look-up for each queue that has due rows in this lane, and a count of its rows up to the bound.
+_STAGED = f"""
+WITH RECURSIVE heads AS (
+    (SELECT queue FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}}
+     ORDER BY {LANE_KIND}, queue LIMIT 1)
+    UNION ALL
+    SELECT following.queue FROM heads, LATERAL (
+        SELECT queue FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}} AND queue > heads.queue
+        ORDER BY {LANE_KIND}, queue LIMIT 1) AS following
+)
+SELECT heads.queue, rows.number FROM heads, LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM staged_jobs_ready AS job WHERE {DUE} AND {LANE_KIND} = {{kind}} AND job.queue = heads.queue
+        LIMIT %(up_to)s::bigint) AS counted) AS rows
+"""
+# First rows of a queue with rules or pauses, in each lane, by job name and key.
+_GROUPS = """
+SELECT job_name, key, count(*) FROM ({lanes}) AS first_rows GROUP BY job_name, key
+"""
+_LANE = f"""
+(SELECT job_name, key FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}} AND queue = %(queue)s
+ ORDER BY {LANE_KIND}, queue, priority, id LIMIT %(up_to)s::bigint)
+"""
+_LANES = (0, 1, 2, 3)
+_SCHEDULED = """
+SELECT queue, count(*) FROM (SELECT queue FROM staged_jobs_scheduled LIMIT %(up_to)s::bigint) AS job GROUP BY queue
+"""
+_DELIVERED = f"""
+WITH RECURSIVE heads AS (
+    (SELECT queue FROM inflight_jobs WHERE {DELIVERED} ORDER BY queue, delivery LIMIT 1)
+    UNION ALL
+    SELECT following.queue FROM heads, LATERAL (
+        SELECT queue FROM inflight_jobs WHERE {DELIVERED} AND queue > heads.queue
+        ORDER BY queue, delivery LIMIT 1) AS following
+)
+SELECT heads.queue, rows.number FROM heads, LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM inflight_jobs AS job WHERE {DELIVERED} AND job.queue = heads.queue
+        LIMIT %(up_to)s::bigint) AS counted) AS rows
+"""
+_BUSY = """
+SELECT DISTINCT queue FROM inflight_jobs WHERE lease_expires_at IS NOT NULL AND lease_expires_at > now()
+"""
+_WAITING = """
+WITH RECURSIVE heads AS (
+    (SELECT queue FROM inflight_jobs WHERE next_run_at IS NOT NULL ORDER BY queue, next_run_at LIMIT 1)
+    UNION ALL
+    SELECT following.queue FROM heads, LATERAL (
+        SELECT queue FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue > heads.queue
+        ORDER BY queue, next_run_at LIMIT 1) AS following
+)
+SELECT heads.queue, rows.number, rows.held FROM heads, LATERAL (
+    SELECT count(*) AS number, count(*) FILTER (WHERE due AND {is_paused}) AS held FROM (
+        SELECT queue, job_name, key, next_run_at <= now() AS due FROM inflight_jobs AS waiting
+        WHERE next_run_at IS NOT NULL AND waiting.queue = heads.queue
+        ORDER BY queue, next_run_at LIMIT %(up_to)s::bigint) AS job) AS rows
+"""
+
+
+def count_waiting(connection: Connection, up_to: int) -> dict[str, Waiting]:
+    """Count the jobs that wait in each queue, staged or in flight, by the cause for which they wait.
+
+    Args:
+        connection: Any; with sequential scans off, so that no plan reads a whole table.
+        up_to: Upper bound of the rows of one queue, lane or state that are looked at; a count that has come so far
+            means that number or more.
+
+    Returns:
+        Queue -> cause, one of `CAUSES` -> number above 0.
+    """
+    rules, pauses = read_rules(connection), Pauses(found_pauses := read_pauses(connection))
+    found: defaultdict[str, Waiting] = defaultdict(dict)
+    for queue, number in _count(connection, _SCHEDULED, up_to):
+        _add(found[queue], "scheduled", number, up_to)
+    delivered = dict(_count(connection, _DELIVERED, up_to))
+    for queue, number in delivered.items():
+        _add(found[queue], "queued", number, up_to)
+    for queue, number, held in _count_retries(connection, up_to, is_paused=bool(found_pauses)):
+        _add(found[queue], "retrying", number - held, up_to)
+        _add(found[queue], "called_back", held, up_to)
+    for queue, number in _count_staged(connection, up_to).items():
+        if queue in rules or pauses.concern(queue):
+            judged = _judge(connection, queue, up_to, rules.get(queue), pauses, delivered.get(queue, 0))
+            for cause, judged_number in judged.items():
+                _add(found[queue], cause, judged_number, up_to)
+        else:
+            _add(found[queue], "list_full" if delivered.get(queue) else "due", number, up_to)
+    return {queue: {cause: by[cause] for cause in CAUSES if cause in by} for queue, by in found.items() if by}
+
+
+def full_lists(connection: Connection) -> set[str]:
+    """Name the queues whose lists in Redis may be full: many jobs wait there, or some do while workers are busy.
+
+    How deep a list may be is known to the leader alone, by its options and what workers have taken lately.
+    """
+    delivered = _count(connection, _DELIVERED, ALWAYS_ROOM + 1)
+    busy = {queue for (queue,) in connection.execute(_BUSY)}
+    return {queue for queue, number in delivered if number > ALWAYS_ROOM or queue in busy}
+
+
+def _judge(
+    connection: Connection,
+    queue: str,
+    up_to: int,
+    rules: QueueRules | None,
+    pauses: Pauses,
+    delivered: int,
+) -> Mapping[str, int]:
+    standing = read_standing(connection, rules) if rules else Standing(delivered=delivered)
+    judged: defaultdict[str, int] = defaultdict(int)
+    for job_name, key, number in _groups(connection, queue, up_to):
+        cause = cause_of(rules, standing, pauses, (queue, job_name, key))
+        # One job of a key at a time: the others wait for the first.
+        one_by_one = rules is not None and rules.ordered and key is not None and cause != "paused"
+        judged[cause] += 1 if one_by_one else number
+        judged["limited"] += number - 1 if one_by_one else 0
+    return judged
+
+
+def _add(waiting: Waiting, cause: str, number: int, up_to: int) -> None:
+    if total := min(up_to, waiting.get(cause, 0) + number):
+        waiting[cause] = total
+
+
+def _count(connection: Connection, statement: str, up_to: int) -> list[tuple[str, int]]:
+    return connection.execute(statement.encode(), {"up_to": up_to}).fetchall()
+
+
+def _count_retries(connection: Connection, up_to: int, *, is_paused: bool) -> Iterable[tuple[str, int, int]]:
+    statement = _WAITING.format(is_paused=IS_PAUSED if is_paused else "false")
+    return connection.execute(statement.encode(), {"up_to": up_to}).fetchall()
+
+
+def _count_staged(connection: Connection, up_to: int) -> dict[str, int]:
+    found: defaultdict[str, int] = defaultdict(int)
+    for kind in _LANES:
+        for queue, number in _count(connection, _STAGED.format(kind=kind), up_to):
+            found[queue] += number
+    return found
+
+
+def _groups(connection: Connection, queue: str, up_to: int) -> list[tuple[str, str | None, int]]:
+    lanes = " UNION ALL ".join(_LANE.format(kind=kind) for kind in _LANES)
+    parameters = {"queue": queue, "up_to": up_to}
+    return connection.execute(_GROUPS.format(lanes=lanes).encode(), parameters).fetchall()

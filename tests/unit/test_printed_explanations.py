@@ -1,0 +1,85 @@
+"""What `drain explain` prints, compared with text files; and the page that lists its causes."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drain.explain import CAUSES, Estimate, Explanation
+from drain.explain.explanation import Finding
+from drain.terminal.explanation import show_explanation
+from tests.golden import WIDTHS, assert_printed
+
+NOW = datetime(2026, 11, 22, 1, 31, 7, tzinfo=UTC)
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "why-does-it-wait.md"
+
+
+def explanation(state: str, finding: Finding, **more: Any) -> Explanation:
+    job: Mapping[str, Any] = {"job_name": "shop.jobs.call_back", "queue": "calls", "key": "acme"} | more
+    return Explanation(1_204_511, state, finding, NOW, **job)
+
+
+EXPLANATIONS = {
+    "limit": explanation(
+        "staged",
+        Finding(
+            "limit_of_key",
+            "4 of at most 4 jobs of key acme run in queue calls: job 1204400 on web-1:4711:a1b2c3 since "
+            "2026-11-22 01:27:00Z; job 1204403 on web-1:4712:d4e5f6 since 2026-11-22 01:28:00Z; job 1204404 in the "
+            "list since 2026-11-22 01:31:06Z; job 1204405 in the list since 2026-11-22 01:31:06Z",
+            NOW - timedelta(seconds=200),
+            Estimate(40.0, "3 before it, and 0.1 of key acme have ended in a second lately"),
+        ),
+    ),
+    "unknown": explanation(
+        "unknown",
+        Finding(
+            "not_given_out",
+            "no job has had this id: the last one that was given out is 42",
+            None,
+            Estimate(None, "there is no such job"),
+        ),
+        job_name=None,
+        queue=None,
+        key=None,
+    ),
+    "without-redis": explanation(
+        "queued",
+        Finding(
+            "queued",
+            "it waits for a worker of queue calls",
+            NOW - timedelta(seconds=0.1),
+            Estimate(None, "its place in Redis is not known"),
+        ),
+        key=None,
+        also=("no Redis is named, so lists and workers are unknown: set DRAIN_REDIS_URL",),
+    ),
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", EXPLANATIONS)
+def test_an_explanation_is_a_few_lines_that_fit_the_terminal(
+    name: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_explanation(EXPLANATIONS[name])
+    assert_printed(f"explain-{name}", width, capsys.readouterr().out)
+
+
+def test_texts_of_others_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    show_explanation(
+        explanation("dead", Finding("dead", "gave up: \x1b[2J", NOW, Estimate(None, "")), key="\x1b]")
+    )
+
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_the_page_lists_each_cause_with_its_meaning() -> None:
+    text = PAGE.read_text(encoding="utf-8").split("## Causes")[1]
+    listed = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.MULTILINE))
+
+    assert listed == dict(CAUSES)
