@@ -6,8 +6,8 @@
         session.add(order)
         stage(session, "shop.jobs.send_receipt", [order.id])
 
-All that an application needs is imported from here: `job`, `stage` and `stage_many`; in a running job `current_job` and
-`transaction`; what a job raises, `Defer` and `Dead`; and the errors.
+All that an application needs is imported from here: `job`, `stage`, `stage_many` and `cancel`; in a running job
+`current_job` and `transaction`; what a job raises, `Defer` and `Dead`; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -53,7 +53,8 @@ command line alone does.
 
 from typing import TYPE_CHECKING, Any
 
-from drain.errors import DrainError, StageError
+from drain.errors import DrainError, SelectionError, StageError
+from drain.jobs.cancelling import Cancelled, cancel
 from drain.jobs.registry import job
 from drain.jobs.staging import stage, stage_many
 
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         CurrentJob,
         Dead,
         Defer,
+        JobCancelledError,
         JobTimeoutError,
         LeaseLostError,
         NoCurrentJobError,
@@ -72,15 +74,19 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Cancelled",
     "CurrentJob",
     "Dead",
     "Defer",
     "DrainError",
+    "JobCancelledError",
     "JobTimeoutError",
     "LeaseLostError",
     "NoCurrentJobError",
+    "SelectionError",
     "StageError",
     "TransactionError",
+    "cancel",
     "current_job",
     "job",
     "psycopg_transaction",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from drain.commands.audit import audit_jobs
+from drain.commands.cancel import cancel
 from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
 from drain.commands.dev import dev
 from drain.commands.jobs import list_jobs, show
+from drain.commands.move import jobs
 from drain.commands.prune import prune
 from drain.commands.run import run
 from drain.commands.setup import init, show_roles
@@ -22,7 +24,7 @@ _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
     "Look around": ("status", "list", "show", "audit"),
-    "Operate": ("dead", "roles", "prune"),
+    "Operate": ("cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
 
@@ -46,6 +48,8 @@ for command in (
     list_jobs,
     show,
     audit_jobs,
+    cancel,
+    jobs,
     dead,
     prune,
     dev,

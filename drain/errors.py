@@ -24,6 +24,10 @@ class StageError(DrainError, ValueError):
     """A job cannot be staged as it was given; the caller's transaction is untouched."""
 
 
+class SelectionError(DrainError, ValueError):
+    """Jobs cannot be selected as they were named; the caller's transaction is untouched."""
+
+
 class UnavailableError(DrainError):
     """PostgreSQL or Redis cannot be reached, or did not answer in time."""
 

@@ -21,7 +21,7 @@ One job's way through these rooms, each of which has its own map:
 
 Beside them:
 
-    errors      what a job may raise: Defer, Dead; and see raised: LeaseLostError
+    errors      what a job may raise: Defer, Dead; and see raised: LeaseLostError, JobCancelledError
     exits       exit codes and signals of processes
     options     the options of `drain work`
     stores      whether PostgreSQL and Redis answer, with one log line for an outage, and one for its end
@@ -33,12 +33,21 @@ that is refused changes nothing. Whatever a job raises is recorded, and never st
 from drain.jobs.registry import job
 from workers.context.current import CurrentJob, current_job
 from workers.context.transaction import psycopg_transaction, transaction
-from workers.errors import Dead, Defer, JobTimeoutError, LeaseLostError, NoCurrentJobError, TransactionError
+from workers.errors import (
+    Dead,
+    Defer,
+    JobCancelledError,
+    JobTimeoutError,
+    LeaseLostError,
+    NoCurrentJobError,
+    TransactionError,
+)
 
 __all__ = [
     "CurrentJob",
     "Dead",
     "Defer",
+    "JobCancelledError",
     "JobTimeoutError",
     "LeaseLostError",
     "NoCurrentJobError",

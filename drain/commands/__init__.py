@@ -10,6 +10,9 @@
     watching    status --watch: the status again and again
     jobs        list, show
     audit       audit: is any job lost, doubled or stuck?
+    cancel      cancel: jobs that wait or run
+    move        jobs move: another queue, priority or time
+    selecting   options that select jobs which wait or run
     dead        dead list, show, retry and discard
     prune       prune: drops old days of finished jobs
     database    the connection of a command that asks PostgreSQL

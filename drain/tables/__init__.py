@@ -13,6 +13,9 @@ passes:
     stale            outcomes that were refused because their token was stale
     redeliveries     jobs in flight that get a new delivery number, because a worker or Redis has lost them
     finished         daily partitions of finished jobs: made ahead, archived, dropped
+    selections       jobs that wait or run, selected by id, queue, name, tag and key
+    cancellations    jobs that wait or run and are given up by a person or an application
+    changes          jobs that wait get another queue, priority or time
     dead             jobs that were given up: revived or discarded by a person
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
     waiting          questions about jobs that wait: the oldest of each kind, the next one to come due
@@ -22,7 +25,8 @@ passes:
 What always holds here:
 
 - Rows are changed and taken out by the modules of their table alone: those of `inflight_jobs` by claims, leases,
-  outcomes and redeliveries. tests/unit/test_schema_text.py names for each module the tables that it may write to.
+  outcomes, redeliveries, cancellations and changes. tests/unit/test_schema_text.py names for each module the tables
+  that it may write to.
 - A claimed job is recorded under its fencing token, or not at all.
 - A function is one statement, or a few, on a psycopg connection. The caller decides about the transaction and its
   isolation level; a docstring says what the function relies on.

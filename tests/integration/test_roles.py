@@ -33,7 +33,7 @@ from drain.jobs import registry
 from drain.tables import bulk, claims, counts, dead, finished, leases, outcomes, queries, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
-from tests.helpers import NAMESPACE, ids_in, new_enqueuer, pushed_jobs, query, wait_until
+from tests.helpers import NAMESPACE, deliveries, ids_in, new_enqueuer, pushed_jobs, query, wait_until
 from tests.hostility import NAMES, OWNER, Place
 from tests.inprocess_worker import NAME, Workshop
 from workers.context.connection import close_all
@@ -313,10 +313,10 @@ def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Pla
         staged.move(leader, ids, 0)
     with place.connected("worker") as worker:
         assert queries.queues(worker) == {"default"}
-        held = claims.claim_many(worker, ids, worker="w", limits={})
+        held = claims.claim_many(worker, deliveries(worker, ids), worker="w", limits={})
         assert len(leases.extend_many(worker, held)) == 3
         assert len(leases.release(worker, [held[0].id], [held[0].fencing_token])) == 1
-        assert claims.left_to_claim(worker, ids) == {held[0].id}
+        assert claims.left_to_claim(worker, deliveries(worker, ids)) == {held[0].id}
         assert claims.read_claim(worker, held[1].id, held[1].fencing_token, {}) is not None
         assert outcomes.finish_many(worker, held[1:]) == set(ids[1:])
         assert outcomes.is_finished(worker, held[1].id, held[1].fencing_token)

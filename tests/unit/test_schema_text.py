@@ -44,13 +44,18 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "DELETE FROM": {"inflight_jobs"},
         "INSERT INTO": {"dead_jobs"},
     },
+    "cancellations": {
+        "DELETE FROM": {"staged_jobs", "inflight_jobs"},
+        "INSERT INTO": {"dead_jobs"},
+    },
+    "changes": {"UPDATE": {"staged_jobs", "inflight_jobs"}},
     "dead": {"DELETE FROM": {"dead_jobs"}, "INSERT INTO": {"staged_jobs"}},
     "finished": {"UPDATE": {"finished_jobs"}, "DELETE FROM": {"finished_jobs_other"}},
     "bulk": {"INSERT INTO": {"bulk_runs"}},
     "stale": {"INSERT INTO": {"stale_finishes"}},
     "leader_progress": {"UPDATE": {"drain_state"}},
 }
-OF_INFLIGHT_JOBS = {"claims", "leases", "outcomes", "redeliveries"}
+OF_INFLIGHT_JOBS = {"claims", "leases", "outcomes", "redeliveries", "cancellations", "changes"}
 
 KINDS = "TABLE|INDEX|TRIGGER|FUNCTION|TYPE|SCHEMA|VIEW|SEQUENCE|EXTENSION|DOMAIN|POLICY|ROLE"
 DDL = re.compile(
