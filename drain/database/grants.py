@@ -115,7 +115,9 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "... and asks whether it has.", "INSERT, SELECT (id, fencing_token, finished_at)", "finished_jobs"
         ),
         Grant(
-            "Gives it up, and asks whether it has.", "INSERT, SELECT (id, queue, fencing_token)", "dead_jobs"
+            "Gives it up, and asks whether it has, and whether it was cancelled.",
+            "INSERT, SELECT (id, queue, fencing_token, reason)",
+            "dead_jobs",
         ),
         Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
         Grant("Which queues there are, so that a misspelt one is noticed.", "SELECT (queue)", "staged_jobs"),
