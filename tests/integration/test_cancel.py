@@ -12,6 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import IsolationLevel
+from redis import Redis
+from rq.job import Job
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
@@ -32,6 +34,7 @@ from tests.helpers import (
     end,
     ids_in,
     new_enqueuer,
+    pushed,
     pushed_jobs,
     query,
     stage_jobs,
@@ -422,6 +425,23 @@ def test_each_kind_of_job_learns_that_it_was_cancelled(yard: Yard, job: Any, err
         closing(Producer(yard.redis_url, NAMESPACE)) as redis,
     ):
         assert audit(connection, redis).ok
+
+
+def test_the_delete_of_rqs_tools_is_no_cancel(yard: Yard, client: Redis) -> None:
+    """As rq-dashboard does it."""
+    (running,) = yard.pushed(jobs.wait_for_go, "running")
+    with yard.working("--prefetch", "1") as worker:
+        wait_until(lambda: yard.effects() == ["running"], PATIENCE_SECONDS)
+        (waiting,) = yard.pushed(jobs.note, "waiting")
+        (behind,) = pushed(yard.redis_url)
+        for rq_id in (f"{NAMESPACE}-{running}-1", behind):
+            Job.fetch(rq_id, connection=client).delete()
+        assert pushed(yard.redis_url) == []
+        yard.redeliver()
+        assert pushed_jobs(yard.redis_url) == [waiting]
+        yard.say("go")
+        yard.wait_for("finished_jobs", [running, waiting])
+        assert end(worker) == 0
 
 
 def test_a_lost_lease_is_no_cancel(shop: Workshop) -> None:
