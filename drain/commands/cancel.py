@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 import click
 
 from drain.commands.database import database
-from drain.commands.selecting import SLICE, STATEMENT_SECONDS, by_state, confirm, in_slices, selection_options
+from drain.commands.selecting import STATEMENT_SECONDS, by_state, confirm, in_slices, selection_options
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import DrainError
@@ -60,20 +60,12 @@ def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool
 def _cancel(connection: Connection, selection: Selection) -> Iterator[tuple[int, bool]]:
     """Cancel all, staged jobs first: rows that the leader moves meanwhile are found in flight."""
     with progress.show() as show:
-        for act in (cancellations.cancel_staged, cancellations.cancel_inflight):
-            step = partial(_next, act, connection, selection)
-            yield from in_slices(step, _id_of, show, "cancelled")
+        for table, act in (
+            ("staged_jobs", cancellations.cancel_staged),
+            ("inflight_jobs", cancellations.cancel_inflight),
+        ):
+            yield from in_slices(connection, table, selection, partial(act, connection), show, "cancelled")
             failpoint(FailurePoint.CANCELLED)
-
-
-def _id_of(row: tuple[int, bool]) -> int:
-    return row[0]
-
-
-def _next(
-    act: Callable[..., list[tuple[int, bool]]], connection: Connection, selection: Selection, after: int
-) -> list[tuple[int, bool]]:
-    return act(connection, selection, after=after, limit=SLICE)
 
 
 def _report(left: Collection[int], ended: Mapping[int, str]) -> None:

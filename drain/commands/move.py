@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from drain.commands.database import database
-from drain.commands.selecting import SLICE, STATEMENT_SECONDS, by_state, confirm, in_slices, selection_options
+from drain.commands.selecting import STATEMENT_SECONDS, by_state, confirm, in_slices, selection_options
 from drain.config import QUEUE_NAME, Settings
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
@@ -104,19 +104,24 @@ def _time(connection: Connection, text: str | None) -> datetime | None:
 
 
 def _move(connection: Connection, selection: Selection, change: Change) -> int:
-    acts: list[Callable[..., list[int]]] = [changes.change_staged]
+    acts: dict[str, Callable[[Connection, Selection, Change], list[int]]] = {
+        "staged_jobs": changes.change_staged
+    }
     if change.reaches_deliveries:
-        acts.append(changes.change_inflight)
+        acts["inflight_jobs"] = changes.change_inflight
     done = 0
     with progress.show() as show:
-        for act in acts:
-            step = partial(_next, act, connection, selection, change)
-            done += sum(1 for _ in in_slices(step, int, show, "moved"))
+        for table, act in acts.items():
+            step = partial(_act, act, connection, change)
+            done += sum(1 for _ in in_slices(connection, table, selection, step, show, "moved"))
     changes.wake_leader(connection)
     return done
 
 
-def _next(
-    act: Callable[..., list[int]], connection: Connection, selection: Selection, change: Change, after: int
+def _act(
+    act: Callable[[Connection, Selection, Change], list[int]],
+    connection: Connection,
+    change: Change,
+    part: Selection,
 ) -> list[int]:
-    return act(connection, selection, change, after=after, limit=SLICE)
+    return act(connection, part, change)

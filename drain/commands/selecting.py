@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import click
 import psycopg
 
+from drain.database.postgres import Connection
 from drain.tables.changes import Counted
-from drain.tables.selections import Selection
+from drain.tables.selections import Selection, slices
 from drain.terminal.commandline import JOB_ID, F
 from drain.wording import count
 
@@ -17,8 +18,6 @@ T = TypeVar("T")
 
 # Timeout of one statement, in seconds: a count reads millions of rows.
 STATEMENT_SECONDS = 600
-# Upper bound of the jobs that one transaction of a command changes: locks are held for a moment only.
-SLICE = 10_000
 # Number of tries of a slice that another transaction was in the way of.
 _TRIES = 10
 
@@ -67,25 +66,29 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def in_slices(
-    step: Callable[[int], list[T]], id_of: Callable[[T], int], progress: Callable[[str], None], verb: str
+    connection: Connection,
+    table: str,
+    selection: Selection,
+    act: Callable[[Selection], list[T]],
+    progress: Callable[[str], None],
+    verb: str,
 ) -> Iterator[T]:
-    """Call a step with the last id until it finds no more jobs, each call a transaction of its own; yield the jobs.
+    """Act on the jobs of a selection in a table, slice by slice, each a transaction of its own; yield the answers.
 
-    A step that another transaction was in the way of is repeated: a scheduled job has just come due.
+    A slice that another transaction was in the way of is repeated: a scheduled job has just come due.
     """
-    after, done = 0, 0
-    while found := _repeated(step, after):
+    done = 0
+    for part in slices(connection, table, selection):
+        found = _repeated(act, part)
         yield from found
-        after, done = id_of(found[-1]), done + len(found)
+        done += len(found)
         progress(f"{verb}: {count(done, 'job')}")
-        if len(found) < SLICE:
-            return
 
 
-def _repeated(step: Callable[[int], list[T]], after: int) -> list[T]:
+def _repeated(act: Callable[[Selection], list[T]], part: Selection) -> list[T]:
     for _ in range(_TRIES - 1):
         try:
-            return step(after)
+            return act(part)
         except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
             continue
-    return step(after)
+    return act(part)

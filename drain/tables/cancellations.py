@@ -27,7 +27,7 @@ _EXPLANATION = """CASE WHEN lease_expires_at IS NOT NULL THEN 'it was cancelled 
     ELSE 'it was cancelled before it began' END"""
 _CANCEL_STAGED = f"""
 WITH chosen AS (
-    SELECT id AS chosen_id FROM staged_jobs WHERE {{rows}} FOR UPDATE
+    SELECT id AS chosen_id FROM staged_jobs WHERE {{rows}} ORDER BY id FOR UPDATE
 ), gone AS (
     DELETE FROM staged_jobs WHERE id = ANY (ARRAY (SELECT chosen_id FROM chosen)) RETURNING {JOB}
 ), buried AS (
@@ -38,7 +38,7 @@ SELECT id, false FROM gone
 """
 _CANCEL_INFLIGHT = f"""
 WITH chosen AS (
-    SELECT id AS chosen_id FROM inflight_jobs WHERE {{rows}} FOR UPDATE
+    SELECT id AS chosen_id FROM inflight_jobs WHERE {{rows}} ORDER BY id FOR UPDATE
 ), gone AS (
     DELETE FROM inflight_jobs WHERE id = ANY (ARRAY (SELECT chosen_id FROM chosen)) RETURNING *
 ), buried AS (
@@ -57,35 +57,27 @@ SELECT EXISTS (SELECT FROM dead_jobs WHERE id = %s AND fencing_token > %s AND re
 """
 
 
-def staged_statement(selection: Selection, placeholder: _Placeholder, *, slices: bool = False) -> str:
+def staged_statement(selection: Selection, placeholder: _Placeholder) -> str:
     """Build the statement that cancels staged jobs; its rows are the id, and false.
 
     Args:
         selection: Selection of the jobs.
         placeholder: Makes the mark of a parameter in the style of the driver.
-        slices: Only the next `limit` jobs behind the id `after`, which are parameters too.
     """
-    return _CANCEL_STAGED.format(rows=_rows(selection, placeholder, slices=slices))
+    return _CANCEL_STAGED.format(rows=selection.condition(placeholder))
 
 
-def inflight_statement(selection: Selection, placeholder: _Placeholder, *, slices: bool = False) -> str:
+def inflight_statement(selection: Selection, placeholder: _Placeholder) -> str:
     """Build the statement that cancels jobs in flight; its rows are the id, and whether a worker had the job.
 
     Arguments as for `staged_statement`.
     """
-    return _CANCEL_INFLIGHT.format(rows=_rows(selection, placeholder, slices=slices))
+    return _CANCEL_INFLIGHT.format(rows=selection.condition(placeholder))
 
 
 def whereabouts_statement(placeholder: _Placeholder) -> str:
     """Build the statement that finds those of the jobs `ids` that have ended: rows of id, and 'dead' or 'finished'."""
     return _WHEREABOUTS.format(ids=placeholder("ids"))
-
-
-def _rows(selection: Selection, placeholder: _Placeholder, *, slices: bool) -> str:
-    condition = selection.condition(placeholder)
-    if not slices:
-        return f"{condition} ORDER BY id"
-    return f"{condition} AND id > {placeholder('after')} ORDER BY id LIMIT {placeholder('limit')}"
 
 
 def is_cancelled(connection: Connection, job_id: int, token: int) -> bool:
@@ -94,36 +86,21 @@ def is_cancelled(connection: Connection, job_id: int, token: int) -> bool:
     return bool(cancelled)
 
 
-def cancel_staged(
-    connection: Connection, selection: Selection, *, after: int, limit: int
-) -> list[tuple[int, bool]]:
-    """Cancel the next `limit` staged jobs of a selection behind an id.
+def cancel_staged(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:
+    """Cancel staged jobs.
 
     Returns:
-        Id of each job, in ascending order, and whether a worker had it.
+        Id of each job, and whether a worker had it.
 
     Raises:
         psycopg.errors.SerializationFailure: A scheduled row has just come due; the call may be repeated.
     """
-    return _cancel(connection, staged_statement(selection, _mark, slices=True), selection, after, limit)
+    return connection.execute(staged_statement(selection, _mark), selection.parameters()).fetchall()
 
 
-def cancel_inflight(
-    connection: Connection, selection: Selection, *, after: int, limit: int
-) -> list[tuple[int, bool]]:
-    """Cancel the next `limit` jobs in flight of a selection behind an id; to be called after `cancel_staged`.
-
-    Returns:
-        As `cancel_staged`.
-    """
-    return _cancel(connection, inflight_statement(selection, _mark, slices=True), selection, after, limit)
-
-
-def _cancel(
-    connection: Connection, statement: str, selection: Selection, after: int, limit: int
-) -> list[tuple[int, bool]]:
-    parameters = {**selection.parameters(), "after": after, "limit": limit}
-    return sorted(connection.execute(statement, parameters).fetchall())
+def cancel_inflight(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:
+    """Cancel jobs in flight; to be called after `cancel_staged`. Returns as that."""
+    return connection.execute(inflight_statement(selection, _mark), selection.parameters()).fetchall()
 
 
 def whereabouts(connection: Connection, ids: Sequence[int]) -> dict[int, str]:

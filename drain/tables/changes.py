@@ -74,41 +74,36 @@ _OF_INFLIGHT = {
 }
 _CHANGE_STAGED = """
 UPDATE staged_jobs SET {assignments} WHERE id = ANY (ARRAY (
-    SELECT id FROM staged_jobs WHERE {rows} AND id > %(after)s ORDER BY id LIMIT %(limit)s FOR UPDATE))
+    SELECT id FROM staged_jobs WHERE {rows} ORDER BY id FOR UPDATE))
 RETURNING id
 """
 _CHANGE_INFLIGHT = """
 UPDATE inflight_jobs SET {assignments},
     next_run_at = coalesce(%(new_run_at)s::timestamptz, next_run_at, now())
 WHERE id = ANY (ARRAY (
-    SELECT id FROM inflight_jobs WHERE {rows} AND lease_expires_at IS NULL AND id > %(after)s
-    ORDER BY id LIMIT %(limit)s FOR UPDATE))
+    SELECT id FROM inflight_jobs WHERE {rows} AND lease_expires_at IS NULL ORDER BY id FOR UPDATE))
 RETURNING id
 """
 # A staged row that comes due by a change causes no trigger: without this, a sleeping leader finds it by polling.
 _WAKE = "SELECT pg_notify('staged_jobs', '')"
 
 
-def change_staged(
-    connection: Connection, selection: Selection, change: Change, *, after: int, limit: int
-) -> list[int]:
-    """Change the next `limit` staged jobs of a selection behind an id; returns the ids, in ascending order.
+def change_staged(connection: Connection, selection: Selection, change: Change) -> list[int]:
+    """Change staged jobs; returns their ids.
 
     Raises:
         psycopg.errors.SerializationFailure: A scheduled row has just come due; the call may be repeated.
         psycopg.IntegrityError: A CHECK of the schema refuses the change.
     """
-    return _change(connection, _CHANGE_STAGED, _OF_STAGED, selection, change, after=after, limit=limit)
+    return _change(connection, _CHANGE_STAGED, _OF_STAGED, selection, change)
 
 
-def change_inflight(
-    connection: Connection, selection: Selection, change: Change, *, after: int, limit: int
-) -> list[int]:
-    """Change the next `limit` jobs in flight of a selection that no worker has; as `change_staged`.
+def change_inflight(connection: Connection, selection: Selection, change: Change) -> list[int]:
+    """Change jobs in flight that no worker has; returns their ids.
 
     To be called after `change_staged`, so that rows which the leader moves meanwhile are found.
     """
-    return _change(connection, _CHANGE_INFLIGHT, _OF_INFLIGHT, selection, change, after=after, limit=limit)
+    return _change(connection, _CHANGE_INFLIGHT, _OF_INFLIGHT, selection, change)
 
 
 def wake_leader(connection: Connection) -> None:
@@ -122,17 +117,14 @@ def _change(
     assignments: Mapping[str, str],
     selection: Selection,
     change: Change,
-    *,
-    after: int,
-    limit: int,
 ) -> list[int]:
     given = {f"new_{name}": value for name, value in change._asdict().items()}
-    parameters: dict[str, Any] = {**given, **selection.parameters(), "after": after, "limit": limit}
+    parameters: dict[str, Any] = {**given, **selection.parameters()}
     text = statement.format(
         assignments=", ".join(assignments[name] for name, value in given.items() if value is not None),
         rows=selection.condition(_mark),
     )
-    return sorted(job_id for (job_id,) in connection.execute(text, parameters))
+    return [job_id for (job_id,) in connection.execute(text, parameters)]
 
 
 _mark: Callable[[str], str] = "%({})s".format

@@ -503,8 +503,7 @@ def test_the_command_names_the_ids_that_it_could_not_cancel(
 
 
 def test_many_jobs_are_cancelled_in_slices(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drain.commands.cancel.SLICE", 3)
-    monkeypatch.setattr("drain.commands.selecting.SLICE", 3)
+    monkeypatch.setattr("drain.tables.selections.SLICE", 3)
     ids = stage_jobs(database_url, 7, queue="mail")
     with psycopg.connect(database_url, autocommit=True) as connection:
         staged.move(connection, ids[::2], last_delivery=0)

@@ -114,8 +114,7 @@ def test_a_priority_holds_among_staged_jobs_alone(
 def test_many_jobs_are_moved_in_slices(
     database_url: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("move", "selecting"):
-        monkeypatch.setattr(f"drain.commands.{module}.SLICE", 3)
+    monkeypatch.setattr("drain.tables.selections.SLICE", 3)
     ids = stage_jobs(database_url, 7, queue="mail")
     assert drain("jobs move --queue mail --to slow --yes", env).stdout == "moved: 7 jobs\n"
     assert query(database_url, "SELECT DISTINCT queue FROM staged_jobs") == [("slow",)]
