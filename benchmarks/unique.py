@@ -40,7 +40,7 @@ SELECT count(*) FROM (
     SELECT FROM inflight_jobs WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL
     GROUP BY job_name, unique_key HAVING count(*) > 1) AS shared
 """
-_WAITING = "SELECT id FROM inflight_jobs WHERE lease_expires_at IS NULL LIMIT 100"
+_WAITING = "SELECT id, delivery FROM inflight_jobs WHERE lease_expires_at IS NULL LIMIT 100"
 _EMPTY = "TRUNCATE staged_jobs, inflight_jobs, finished_jobs, idempotency_keys"
 
 
@@ -124,7 +124,7 @@ def _look(database_url: str, done: threading.Event, watch: _Watch) -> None:
 def _work(database_url: str, done: threading.Event) -> None:
     with postgres.connect(database_url, "worker") as connection:
         while not done.wait(0.05):
-            ids = [job_id for (job_id,) in connection.execute(_WAITING)]
+            ids = dict(connection.execute(_WAITING).fetchall())
             held = claims.claim_many(connection, ids, worker="worker", limits={}) if ids else []
             if held:
                 outcomes.finish_many(connection, held)

@@ -6,9 +6,9 @@
         session.add(order)
         stage(session, "shop.jobs.send_receipt", [order.id])
 
-All that an application needs is imported from here: `job`, `stage` and `stage_many`; `schedule` and `unschedule`; in a
-running job `current_job` and `transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`, for the
-rules of queues; and the errors.
+All that an application needs is imported from here: `job`, `stage` and `stage_many`; `schedule` and `unschedule`;
+`cancel`; in a running job `current_job` and `transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`;
+`queues`, for the rules of queues; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -57,7 +57,8 @@ command line alone does.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from drain.errors import DrainError, IdempotencyConflictError, StageError
+from drain.errors import DrainError, IdempotencyConflictError, SelectionError, StageError
+from drain.jobs.cancelling import Cancelled, cancel
 from drain.jobs.registry import job
 from drain.jobs.schedules import schedule, unschedule
 from drain.jobs.staging import stage, stage_many
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         CurrentJob,
         Dead,
         Defer,
+        JobCancelledError,
         JobTimeoutError,
         LeaseLostError,
         NoCurrentJobError,
@@ -79,17 +81,21 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Cancelled",
     "CurrentJob",
     "Dead",
     "Defer",
     "DrainError",
     "IdempotencyConflictError",
+    "JobCancelledError",
     "JobTimeoutError",
     "LeaseLostError",
     "NoCurrentJobError",
     "RateLimited",
+    "SelectionError",
     "StageError",
     "TransactionError",
+    "cancel",
     "current_job",
     "job",
     "psycopg_transaction",

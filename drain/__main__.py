@@ -5,12 +5,14 @@ from __future__ import annotations
 import click
 
 from drain.commands.audit import audit_jobs
+from drain.commands.cancel import cancel
 from drain.commands.cron import cron
 from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
 from drain.commands.dev import dev
 from drain.commands.explain import explain_job
 from drain.commands.jobs import list_jobs, show
+from drain.commands.move import jobs
 from drain.commands.prune import prune
 from drain.commands.queue import queue
 from drain.commands.run import run
@@ -25,7 +27,7 @@ _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
     "Look around": ("status", "list", "show", "explain", "audit"),
-    "Operate": ("queue", "cron", "dead", "roles", "prune"),
+    "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
 
@@ -51,6 +53,8 @@ for command in (
     explain_job,
     audit_jobs,
     cron,
+    cancel,
+    jobs,
     dead,
     queue,
     prune,

@@ -28,6 +28,10 @@ class IdempotencyConflictError(StageError):
     """The idempotency key belongs to a job with another name or other arguments."""
 
 
+class SelectionError(DrainError, ValueError):
+    """Jobs cannot be selected as they were named; the caller's transaction is untouched."""
+
+
 class UnavailableError(DrainError):
     """PostgreSQL or Redis cannot be reached, or did not answer in time."""
 

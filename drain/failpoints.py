@@ -32,6 +32,8 @@ class FailurePoint(StrEnum):
     FORGOTTEN = "the former delivery removed from Redis, the watermark not moved"
     ASLEEP = "the enqueuer asleep, and transactions that stage will notify it"
 
+    CANCELLED = "staged jobs of a cancel put into dead_jobs, those in flight not"
+
     POPPED = "ids popped from Redis, not claimed"
     CLAIMED = "jobs claimed, not run"
     EXTENDED = "leases extended, their jobs still running"

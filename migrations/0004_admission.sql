@@ -308,9 +308,17 @@ BEGIN
             -- The enqueuer.
             ('staged_jobs_ready', 'DELETE', 'SELECT ON queues, queue_pauses'),
             ('staged_jobs_ready', 'DELETE', 'DELETE ON queue_pauses'),
+            ('staged_jobs_ready', 'DELETE', 'SELECT (queue, key, reason) ON dead_jobs'),
+            ('staged_jobs_ready', 'DELETE', 'SELECT, UPDATE (next_tick_at, last_tick_at, last_job_id, error) ON crons'),
+            ('staged_jobs_ready', 'DELETE', 'INSERT (job_name, job_args, job_kwargs, queue, priority, scheduled_at, '
+                'expires_at, tag, max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds) ON staged_jobs'),
             -- Workers.
             ('stale_finishes', 'INSERT', 'INSERT (queue, job_name, key, until, reason, paused_by), '
                 'UPDATE (until, reason, paused_by), SELECT (queue, job_name, key, until, reason, paused_by) ON queue_pauses'),
+            ('stale_finishes', 'INSERT', 'SELECT (reason) ON dead_jobs'),
+            ('stale_finishes', 'INSERT', 'SELECT (name, job_name, cron, timezone, missed, options, declared, next_tick_at), '
+                'INSERT (name, job_name, cron, timezone, missed, options, declared), UPDATE (name, job_name, cron, timezone, '
+                'missed, options, declared, next_tick_at, error, changed_at) ON crons'),
             -- Inspection.
             ('stale_finishes', 'SELECT', 'SELECT ON queues, queue_pauses, crons, idempotency_keys')
         ) AS may (relation, privilege, rights)
@@ -326,6 +334,11 @@ $$;
 INSERT INTO drain_schema (version) VALUES (4);
 
 -- After the commit:
+-- All locks at once or none, as above: the leader, which moves rows from table to table, could otherwise hold one of them
+-- and wait for another.
+SET LOCAL statement_timeout = '900ms';
+LOCK TABLE staged_jobs, inflight_jobs, dead_jobs IN ACCESS EXCLUSIVE MODE;
+SET LOCAL statement_timeout TO DEFAULT;
 ALTER TABLE staged_jobs VALIDATE CONSTRAINT key_must_have_1_to_255_characters;
 ALTER TABLE staged_jobs VALIDATE CONSTRAINT unique_key_must_have_1_to_255_characters;
 ALTER TABLE staged_jobs VALIDATE CONSTRAINT keep_must_be_first_or_last;

@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -181,6 +181,22 @@ def stage_jobs(database_url: str, count: int = 1, *, job: str = "m.f", **options
     """Stage and commit so many jobs, whose only argument counts from 0; returns their ids."""
     with psycopg.connect(database_url, options=BOUNDS) as connection:
         return stage_many(connection, job, [(number,) for number in range(count)], **options)
+
+
+def deliveries(connection: postgres.Connection, ids: Iterable[int]) -> dict[int, int]:
+    """Number of the current delivery of each job, 0 of those that are not in flight, as claims name them."""
+    asked = list(ids)
+    rows = connection.execute("SELECT id, delivery FROM inflight_jobs WHERE id = ANY (%s)", [asked])
+    return dict.fromkeys(asked, 0) | dict(rows.fetchall())
+
+
+def redeliver(connection: postgres.Connection, job_id: int) -> None:
+    """Make a waiting job claimable, under a new number, as the leader does once its time has come."""
+    connection.execute(
+        "UPDATE inflight_jobs SET delivery = delivery + 1, next_run_at = NULL "
+        "WHERE id = %s AND next_run_at IS NOT NULL",
+        [job_id],
+    )
 
 
 def ids_in(database_url: str, table: str) -> list[int]:

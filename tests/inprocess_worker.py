@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from drain import stage
 from drain.tables import claims, outcomes, staged
 from drain.tables.claims import Claim
-from tests.helpers import BOUNDS, query, wait_until
+from tests.helpers import BOUNDS, query, redeliver, wait_until
 from workers import job
 from workers.entry import Worker
 
@@ -50,11 +50,13 @@ class Workshop:
         return job_id
 
     def work(self, job_id: int) -> str:
-        """Let the worker try the job, whose next attempt is due by now."""
-        self.set(
-            job_id, "next_run_at = clock_timestamp() - interval '1 ms' WHERE next_run_at IS NOT NULL AND"
-        )
+        """Let the worker try the job, whose next attempt is due by now, and which the leader has redelivered."""
+        self.redeliver(job_id)
         return self.worker.execute(job_id)
+
+    def redeliver(self, job_id: int) -> None:
+        with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
+            redeliver(connection, job_id)
 
     def work_to_the_end(self, job_id: int, attempts: int = 10) -> list[str]:
         """Let the worker try the job until it is finished or dead; returns what each attempt came to."""

@@ -154,6 +154,31 @@ def isolated_exit(label: str) -> None:
     sys.exit(label)
 
 
+@job(isolated=True, heartbeat_seconds=0.05)
+def isolated_until_interrupted(label: str) -> None:
+    until_interrupted.function(label)
+
+
+@job(heartbeat_seconds=0.05)
+def until_interrupted(label: str) -> None:
+    _leave(label)
+    try:
+        time.sleep(FOREVER_SECONDS)
+    except BaseException as error:
+        _leave(f"{type(error).__name__} {current_job().cancelled}")
+        raise
+
+
+@job(heartbeat_seconds=0.05)
+async def await_until_interrupted(label: str) -> None:
+    _leave(label)
+    try:
+        await asyncio.sleep(FOREVER_SECONDS)
+    except BaseException:
+        _leave(f"{current_job().cancelled}")
+        raise
+
+
 @job
 async def meet(expected: int) -> None:
     """Return once so many have begun, and note how many were there at most."""

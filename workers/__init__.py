@@ -21,7 +21,7 @@ One job's way through these rooms, each of which has its own map:
 
 Beside them:
 
-    errors      what a job may raise: Defer, RateLimited, Dead; and see raised: LeaseLostError
+    errors      what a job may raise: Defer, RateLimited, Dead; and see raised: LeaseLostError, JobCancelledError
     exits       exit codes and signals of processes
     options     the options of `drain work`
     stores      whether PostgreSQL and Redis answer, with one log line for an outage, and one for its end
@@ -36,6 +36,7 @@ from workers.context.transaction import psycopg_transaction, transaction
 from workers.errors import (
     Dead,
     Defer,
+    JobCancelledError,
     JobTimeoutError,
     LeaseLostError,
     NoCurrentJobError,
@@ -47,6 +48,7 @@ __all__ = [
     "CurrentJob",
     "Dead",
     "Defer",
+    "JobCancelledError",
     "JobTimeoutError",
     "LeaseLostError",
     "NoCurrentJobError",

@@ -45,6 +45,8 @@ FOREIGN = "foreign"
 # Pause after the id of a job of another database: a worker that finds only such ids takes one of them at a time.
 _FOREIGN_PAUSE_SECONDS = 2.0
 _ANY_NUMBER = 2**31
+# No delivery number will ever have more digits, and PostgreSQL could not read them.
+_DIGITS = 18
 Runner = Callable[[Attempt], Outcome]
 
 # Executions of a statement after which psycopg prepares it; its own default.
@@ -60,8 +62,8 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
             versions name none.
 
     Returns:
-        One word for RQ's own books: finished, retrying, interrupted, deferred, stale, or refused. Or RQ's order to put
-        the job back into its queue, after a pause: it is another database's.
+        One word for RQ's own books: finished, retrying, interrupted, deferred, cancelled, stale, or refused. Or RQ's
+        order to put the job back into its queue, after a pause: it is another database's.
 
     Raises:
         Exception: The job is dead: what it raised, or else a JobDeadError, so that RQ's books say failed and its
@@ -76,17 +78,33 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
         installation = str(UUID(bytes=installation))
     current = get_current_job()
     queue = current.origin if current is not None else None
+    delivery = _delivery_of(job_id, current.id) if current is not None else None
     worker = _worker()
-    word = worker.execute(job_id, queue=queue or None, installation=installation)
+    word = worker.execute(job_id, delivery=delivery, queue=queue or None, installation=installation)
     death = worker.recorder.last_death()
     if death is not None:
         raise death.exception()
-    if word in ("retrying", "deferred") and current is not None:
+    if word in ("retrying", "deferred", "cancelled") and current is not None:
         # To RQ this delivery is finished. RQ's worker has imported what this needs.
         from drain.wire import hold_dependents
 
         hold_dependents(current.connection, current.id)
     return _give_back(job_id, queue, installation) if word == FOREIGN else word
+
+
+def _delivery_of(job_id: int, rq_id: str) -> int:
+    """Read the delivery number in the RQ id of a tracked job, of whatever namespace.
+
+    Returns:
+        The number; 0, which no delivery has, if the id does not name a delivery of this job: RQ's tools have made a
+        copy, or the call was enqueued by hand.
+    """
+    # The form of `drain.wire.ids`, which is not imported: that would cost each forked child some milliseconds.
+    named, _, number = rq_id.rpartition("-")
+    is_ours = (
+        named.endswith(f"-{job_id}") and number.isdecimal() and number.isascii() and len(number) <= _DIGITS
+    )
+    return int(number) if is_ours else 0
 
 
 def _give_back(job_id: int, queue: str | None, installation: str | None) -> Retry:
@@ -128,10 +146,18 @@ class Worker:
         job_id: int,
         run: Runner = run_here,
         *,
+        delivery: int | None = None,
         queue: str | None = None,
         installation: str | None = None,
     ) -> str:
-        """Execute a job as the function of this name does; `run` is the runner of the attempt.
+        """Execute a job as the function of this name does.
+
+        Args:
+            job_id: The job.
+            run: Runner of the attempt.
+            delivery: Number of the delivery, the only one under which the job is claimed; None for a call by hand.
+            queue: Queue that the delivery came from; None for any.
+            installation: UUID of the database that has delivered the job; None for this one.
 
         Returns:
             As that function, or `FOREIGN`: the job was delivered from another database, and is untouched.
@@ -139,14 +165,15 @@ class Worker:
         failpoint(FailurePoint.POPPED)
         asked_at = monotonic()
         try:
-            claim = self._claim(job_id, queue, installation)
+            claim = self._claim(job_id, delivery, queue, installation)
         except psycopg.DataError as error:
             return self.recorder.bury_unclaimable(job_id, error)
         if claim is None:
             if installation and str(self.database.ask(leader_progress.installation)) != installation:
                 return FOREIGN
             log.info(
-                "job %d was not claimed: another worker has it, or it is finished, or not due yet", job_id
+                "job %d was not claimed: another worker has it, or it was delivered again, or has ended",
+                job_id,
             )
             return "refused"
         failpoint(FailurePoint.CLAIMED)
@@ -170,7 +197,9 @@ class Worker:
         """Close the connection."""
         self.database.close()
 
-    def _claim(self, job_id: int, queue: str | None, installation: str | None) -> Claim | None:
+    def _claim(
+        self, job_id: int, delivery: int | None, queue: str | None, installation: str | None
+    ) -> Claim | None:
         asked = False
 
         def ask(connection: Connection) -> Claim | None:
@@ -183,6 +212,7 @@ class Worker:
                     job_id,
                     worker=process_name(),
                     limits=registry.limits(),
+                    delivery=delivery,
                     queue=queue,
                     installation=installation,
                     version=None if is_known or schema.was_checked(connection) else schema.VERSION,

@@ -59,6 +59,13 @@ class LeaseLostError(Exception):
     """
 
 
+class JobCancelledError(Exception):
+    """The job was cancelled while it ran: nothing that this attempt does can finish it any more.
+
+    Raised as LeaseLostError is, from the first heartbeat after the cancel on, and by `transaction()`.
+    """
+
+
 class JobTimeoutError(Exception):
     """The job has run for longer than its timeout_seconds; raised again every ten seconds should it go on."""
 

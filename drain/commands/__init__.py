@@ -12,6 +12,9 @@
     explain     explain: why one job waits
     audit       audit: is any job lost, doubled or stuck?
     cron        cron list, pause, resume, run, remove and apply: schedules
+    cancel      cancel: jobs that wait or run
+    move        jobs move: another queue, priority or time
+    selecting   options that select jobs which wait or run
     dead        dead list, show, retry and discard
     queue       queue set, show, list and unset: rules of queues
     pausing     queue pause and resume

@@ -26,7 +26,7 @@ TITLES = {
     "application": "whatever stages jobs.",
     "enqueuer": "`drain run`.",
     "worker": "`drain work` and `rq worker`; if their jobs stage jobs, they need the role of the application too.",
-    "operator": "people and applications that edit rules of queues: `drain queue`.",
+    "operator": "people and applications that edit rules and schedules, cancel and move jobs.",
     "inspection": "`drain status`, `list`, `show` and `audit`.",
 }
 # Columns of `staged_jobs` that applications give. The others are set by defaults, the enqueuer and a retry.
@@ -147,7 +147,9 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "... and asks whether it has.", "INSERT, SELECT (id, fencing_token, finished_at)", "finished_jobs"
         ),
         Grant(
-            "Gives it up, and asks whether it has.", "INSERT, SELECT (id, queue, fencing_token)", "dead_jobs"
+            "Gives it up, and asks whether it has, and whether it was cancelled.",
+            "INSERT, SELECT (id, queue, fencing_token, reason)",
+            "dead_jobs",
         ),
         Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
         Grant("Which queues there are, so that a misspelt one is noticed.", "SELECT (queue)", "staged_jobs"),
@@ -171,9 +173,26 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "Pauses and resumes.", "SELECT, INSERT, UPDATE (until, reason, paused_by), DELETE", "queue_pauses"
         ),
         Grant(
-            "Which queues and keys there are, so that a misspelt one is noticed; no argument to read.",
-            "SELECT (queue, key)",
-            "staged_jobs, inflight_jobs, dead_jobs",
+            "Cancels and moves jobs that wait; takes rows whole, arguments included.",
+            "SELECT, DELETE, UPDATE (queue, priority, scheduled_at, matured_at)",
+            "staged_jobs",
+        ),
+        Grant(
+            "... and jobs in flight.",
+            "SELECT, DELETE, UPDATE (queue, priority, scheduled_at, next_run_at)",
+            "inflight_jobs",
+        ),
+        Grant(
+            "What is cancelled is dead; which keys have dead jobs.",
+            "INSERT, SELECT (id, queue, key)",
+            "dead_jobs",
+        ),
+        Grant("Which jobs had finished before they were cancelled.", "SELECT (id)", "finished_jobs"),
+        Grant("Schedules ...", "SELECT, INSERT, UPDATE, DELETE", "crons"),
+        Grant(
+            "... one of whose jobs `drain cron run` stages.",
+            f"INSERT ({STAGED_BY_APPLICATIONS})",
+            "staged_jobs",
         ),
     ),
     "inspection": (

@@ -9,8 +9,8 @@ Each reason is a cheap indexed scan of `inflight_jobs`:
 
 Jobs to which a pause applies are left out: before the scans, `call_back` lets them wait.
 
-A superfluous push is harmless: the claim of a job that is claimed or finished is refused. A job whose lease
-ran out on its last attempt is pushed as well, and the worker that claims it buries it.
+A superfluous push is harmless: a claim through an earlier delivery, or of a job that is claimed or has ended, is
+refused. A job whose lease ran out on its last attempt is pushed as well, and the worker that claims it buries it.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@
     values     checks of what an application gives
     keys       key, unique key and quiet time of a job
     idempotency  a job that is staged once for an idempotency key
+    cancelling `cancel`: jobs that wait or run are given up
+    transactions  several statements in the application's transaction, on whatever driver it has
 
 What always holds: staging joins the transaction of the application, and never commits it or rolls it back. A job that
 cannot be staged is refused before anything is sent, so that the transaction is unchanged.

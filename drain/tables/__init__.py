@@ -19,6 +19,9 @@ passes:
     running          which admitted jobs of a queue still run, and which have begun lately
     redeliveries     jobs in flight that get a new delivery number, because a worker or Redis has lost them
     finished         daily partitions of finished jobs: made ahead, archived, dropped
+    selections       jobs that wait or run, selected by id, queue, name, tag and key
+    cancellations    jobs that wait or run and are given up by a person or an application
+    changes          jobs that wait get another queue, priority or time
     dead             jobs that were given up: revived or discarded by a person
     crons            schedules: a job is staged at each tick
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
@@ -33,8 +36,8 @@ passes:
 What always holds here:
 
 - Rows are changed and taken out by the modules of their table alone: those of `inflight_jobs` by unique, claims,
-  leases, outcomes and redeliveries. tests/unit/test_schema_text.py names for each module the tables that it may write
-  to.
+  leases, outcomes, redeliveries, cancellations and changes. tests/unit/test_schema_text.py names for each module the
+  tables that it may write to.
 - A claimed job is recorded under its fencing token, or not at all.
 - A function is one statement, or a few, on a psycopg connection. The caller decides about the transaction and its
   isolation level; a docstring says what the function relies on.

@@ -1,5 +1,8 @@
 """Claims: an unclaimed job of `inflight_jobs` becomes one worker's, for as long as its lease holds.
 
+A claim names its delivery, and only the current delivery of a row can be claimed. A row that waits for its next attempt
+can be claimed by nobody, even when its time has come: only the enqueuer makes it claimable, under a new number.
+
 `claim` asks for one job, and decides each case. `claim_many` asks for a batch, and leaves to `claim` those that need a
 look at their history.
 """
@@ -15,12 +18,13 @@ from psycopg.types.json import Jsonb
 
 from drain.database.postgres import Connection, detect_pooler
 from drain.tables.columns import (
-    ATTEMPT_IS_DUE,
     ATTEMPTS,
     CLAIMED,
     LEASE_IS_OVER,
     NOT_CLAIMED,
+    NOT_WAITING,
     id_array,
+    these_pairs,
 )
 from drain.tables.limits import DEFAULT_LEASE_SECONDS, Limits
 
@@ -108,13 +112,12 @@ UPDATE inflight_jobs AS job SET
     claimed_at = clock_timestamp(),
     claimed_by = %(worker)s,
     batched = false,
-    lease_expires_at = clock_timestamp() + make_interval(secs => found.lease_seconds),
-    next_run_at = NULL
+    lease_expires_at = clock_timestamp() + make_interval(secs => found.lease_seconds)
 FROM found
 WHERE job.id = found.id AND job.id = %(id)s
     AND (job.lease_expires_at IS NULL OR job.lease_expires_at < clock_timestamp()
         OR %(again)s AND job.claimed_by = %(worker)s)
-    AND (job.next_run_at IS NULL OR job.next_run_at <= clock_timestamp())
+    AND job.next_run_at IS NULL AND (%(delivery)s::bigint IS NULL OR job.delivery = %(delivery)s)
 RETURNING job.id, {CLAIMED}, job.attempts, found.max_attempts, found.timeout_seconds, found.lease_seconds,
     job.fencing_token, job.lease_expires_at,
     coalesce(job.expires_at <= clock_timestamp() AND NOT found.claimed_before, false) AS expired,
@@ -128,18 +131,20 @@ def claim(
     *,
     worker: str,
     limits: Mapping[str, Limits],
+    delivery: int | None = None,
     queue: str | None = None,
     installation: str | None = None,
     version: int | None = None,
     again: bool = False,
 ) -> Claim | None:
-    """Claim one job. Returns None if it is claimed already, not due, finished, dead, unknown, or another one.
+    """Claim one job; None if it is claimed already, waits, was delivered again, has ended, or is another one.
 
     Args:
         connection: In autocommit mode: the claim must be durable before the job runs.
         job_id: Id of the job.
         worker: Name of the claiming worker, for people to read.
         limits: Limits of each registered name; other names get the defaults.
+        delivery: Number of the delivery, claimed only if it is the current one; None, for calls by hand: any.
         queue: Name of the queue that the delivery came from: only a job of this queue is claimed.
         installation: UUID of the database that the delivery came from: only a job of that database is claimed.
         version: Version of the schema: with any other one in the database, nothing is claimed.
@@ -152,6 +157,7 @@ def claim(
         "id": job_id,
         "worker": worker,
         "limits": Jsonb({_hex(name): numbers for name, numbers in limits.items()}),
+        "delivery": delivery,
         "queue": queue,
         "installation": installation,
         "version": version,
@@ -166,12 +172,13 @@ def claim(
     return Claim._make(row[:-1])
 
 
-# Statement of a batch: it claims the jobs that one worker may hold together, which are unclaimed, due, not expired, and
+# Statement of a batch: it claims the jobs that one worker may hold together, which are unclaimed, not expired, and
 # either new or failed by themselves the last time. Jobs whose last worker died, or that asked to be run later, are
 # claimed one by one, where it is decided whether they are buried; so a batch needs no look at a row's history.
 #
 # An attempt in a batch counts when it ends (`batched`): if the worker died, it would be unknown which jobs had begun.
 _MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
+_THESE_DELIVERIES = these_pairs("delivery", "deliveries")
 # As `_claim_of` reads them.
 _COLUMNS = f"""id, {CLAIMED}, {ATTEMPTS}, max_attempts, timeout_seconds,
     fencing_token, lease_expires_at, salt, {_INSTALLATION}"""
@@ -184,10 +191,9 @@ UPDATE inflight_jobs SET
     claimed_by = %(worker)s,
     lease_expires_at = clock_timestamp() + make_interval(secs => CASE WHEN %(same_lease)s THEN %(lease_seconds)s
         ELSE coalesce((%(leases)s ->> encode(convert_to(job_name, 'UTF8'::name), 'hex'))::float8,
-            %(lease_seconds)s) END),
-    next_run_at = NULL
-WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
-    AND ({NOT_CLAIMED} AND {ATTEMPT_IS_DUE} AND (
+            %(lease_seconds)s) END)
+WHERE {_THESE_DELIVERIES} AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+    AND ({NOT_CLAIMED} AND {NOT_WAITING} AND (
             claimed_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())
             OR failed_at >= claimed_at)
         OR {_MINE_ALREADY})
@@ -196,14 +202,14 @@ WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(que
 RETURNING {_COLUMNS}
 """
 LEFT_TO_CLAIM = f"""
-SELECT id FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) AND (%(queue)s::text IS NULL OR queue = %(queue)s)
-    AND {LEASE_IS_OVER} AND {ATTEMPT_IS_DUE}
+SELECT id FROM inflight_jobs WHERE {_THESE_DELIVERIES} AND (%(queue)s::text IS NULL OR queue = %(queue)s)
+    AND {LEASE_IS_OVER} AND {NOT_WAITING}
 """
 
 
 def claim_many(
     connection: Connection,
-    ids: Sequence[int],
+    deliveries: Mapping[int, int],
     *,
     worker: str,
     limits: Mapping[str, Limits],
@@ -215,7 +221,7 @@ def claim_many(
 
     Args:
         connection: In autocommit mode, as for `claim`.
-        ids: Ids of jobs, none of which this worker holds.
+        deliveries: Ids of jobs, none of which this worker holds, with the number of the delivery of each.
         worker: Name of the claiming worker, for people to read.
         limits: Limits of each registered name; other names get the defaults.
         queue: As for `claim`.
@@ -223,7 +229,7 @@ def claim_many(
         again: As for `claim`.
 
     Returns:
-        The claims, in the order of `ids`. `left_to_claim` finds those of the others that `claim` may get.
+        The claims, in the order of `deliveries`. `left_to_claim` finds those of the others that `claim` may get.
 
     Raises:
         psycopg.DataError: A row holds a number that cannot be raised; no job has been claimed.
@@ -234,7 +240,7 @@ def claim_many(
         if each.lease_seconds != DEFAULT_LEASE_SECONDS
     }
     parameters = {
-        "ids": id_array(ids),
+        **_ids_and_deliveries(deliveries),
         "queue": queue,
         "worker": worker,
         "same_lease": not leases,
@@ -245,7 +251,7 @@ def claim_many(
     }
     rows = connection.execute(CLAIM_MANY, parameters, binary=True).fetchall()
     claims = {row[0]: _claim_of(row, limits) for row in rows}
-    return [claims[job_id] for job_id in ids if job_id in claims]
+    return [claims[job_id] for job_id in deliveries if job_id in claims]
 
 
 def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits]) -> Claim:
@@ -264,10 +270,16 @@ def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits]) -> Claim:
     )
 
 
-def left_to_claim(connection: Connection, ids: Sequence[int], *, queue: str | None = None) -> set[int]:
-    """Find the jobs among these that no worker holds and that are due; with a queue, only jobs of that queue."""
-    parameters = {"ids": id_array(ids), "queue": queue}
+def left_to_claim(
+    connection: Connection, deliveries: Mapping[int, int], queue: str | None = None
+) -> set[int]:
+    """Find the jobs among these that no worker holds, and whose delivery is the current one; of one queue or of any."""
+    parameters = {**_ids_and_deliveries(deliveries), "queue": queue}
     return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, parameters)}
+
+
+def _ids_and_deliveries(deliveries: Mapping[int, int]) -> dict[str, str]:
+    return {"ids": id_array(deliveries), "deliveries": id_array(deliveries.values())}
 
 
 READ_CLAIM = f"""

@@ -57,7 +57,21 @@ DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
 # happened through a pooler.
 NOT_CLAIMED = "coalesce(lease_expires_at, '-infinity') = '-infinity'"
 LEASE_IS_OVER = "coalesce(lease_expires_at, '-infinity') < clock_timestamp()"
-ATTEMPT_IS_DUE = "coalesce(next_run_at, '-infinity') <= clock_timestamp()"
+# Only the enqueuer, which renumbers a waiting row, makes it one that can be claimed.
+NOT_WAITING = "coalesce(next_run_at, '-infinity') = '-infinity'"
+
+
+def these_pairs(column: str, values: str) -> str:
+    """Condition for the rows with these pairs of id and column, from the parameters `ids` and `values`.
+
+    Ids and values are compared by a hash of both lists, whatever the planner believes of the table: IS TRUE keeps it
+    from making a join of the two, and a join of tables that it believes to be empty compares each row with each. The
+    ids are named once more, so that the rows are looked up by them.
+    """
+    return (
+        f"id = ANY (%(ids)s::bigint[]) "
+        f"AND ((id, {column}) IN (SELECT * FROM unnest(%(ids)s::bigint[], %({values})s::bigint[]))) IS TRUE"
+    )
 
 
 def id_array(ids: Iterable[int]) -> str:

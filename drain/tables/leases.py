@@ -9,13 +9,10 @@ from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.claims import Claim
-from drain.tables.columns import NOT_CLAIMED, id_array
+from drain.tables.columns import NOT_CLAIMED, id_array, these_pairs
 
-# Condition for the rows of these claims. Ids and tokens are compared by a hash of both lists, whatever the planner
-# believes of the table: IS TRUE keeps it from making a join of the two, and a join of tables that it believes to be
-# empty compares each row with each. The ids are named once more, so that the rows are looked up by them.
-THESE_CLAIMS = """id = ANY (%(ids)s::bigint[])
-    AND ((id, fencing_token) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]))) IS TRUE"""
+# Condition for the rows of these claims.
+THESE_CLAIMS = these_pairs("fencing_token", "tokens")
 EXTEND_MANY = f"""
 UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 WHERE {THESE_CLAIMS} AND next_run_at IS NULL

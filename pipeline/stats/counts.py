@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from drain.database.postgres import Connection
 from pipeline.stats.question import Question
+from pipeline.stats.report import CANCELLED
 
 # Queue, name and number of the period since 1970; None in a place stands for all values.
 Key: TypeAlias = tuple[str | None, str | None, int | None]
@@ -33,7 +34,7 @@ class Unfinished:
 
     Attributes:
         dead: Number of dead jobs by reason.
-        dead_attempts: Number of attempts of the dead jobs.
+        dead_attempts: Number of attempts of the dead jobs that were not cancelled.
         staged: Number of staged jobs, over all periods.
         inflight: Number of jobs in flight, over all periods.
     """
@@ -55,7 +56,7 @@ def count(connection: Connection, question: Question, now: datetime) -> Unfinish
     found = Unfinished()
     for queue, job_name, period, reason, jobs, attempts in connection.execute(_DEAD, given):
         found.dead[queue, job_name, period][reason] = jobs
-        found.dead_attempts[queue, job_name, period] += attempts
+        found.dead_attempts[queue, job_name, period] += 0 if reason == CANCELLED else attempts
     for statement, counted in ((_STAGED, found.staged), (_INFLIGHT, found.inflight)):
         for queue, job_name, jobs in connection.execute(statement, given):
             counted[queue, job_name, None] = jobs

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
+# Reason of dead jobs that were cancelled: they are shown among the dead, and are no failures.
+CANCELLED = "cancelled"
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
@@ -67,8 +69,8 @@ class Ended:
         queue: Queue of the jobs; None for all queues.
         job_name: Name of the jobs; None for all names.
         done: Figures of the finished jobs.
-        dead: Number of dead jobs by reason.
-        dead_attempts: Number of attempts of the dead jobs, which all failed.
+        dead: Number of dead jobs by reason; `CANCELLED` is one.
+        dead_attempts: Number of attempts of the dead jobs that were not cancelled, which all failed.
     """
 
     queue: str | None = None
@@ -79,8 +81,8 @@ class Ended:
 
     @property
     def died(self) -> int:
-        """Number of dead jobs, for any reason."""
-        return sum(self.dead.values())
+        """Number of jobs that have died: dead for any reason, but not cancelled, which is no failure."""
+        return sum(number for reason, number in self.dead.items() if reason != CANCELLED)
 
     @property
     def dead_share(self) -> float:

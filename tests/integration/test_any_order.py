@@ -31,7 +31,7 @@ from drain.tables.claims import Claim
 from drain.tables.columns import DELIVERED
 from drain.tables.pauses import IS_PAUSED
 from drain.wire import Producer
-from tests.helpers import NAMESPACE, new_enqueuer, query, wait_until
+from tests.helpers import NAMESPACE, deliveries, new_enqueuer, query, wait_until
 
 QUEUES = ("a", "b")
 # Few, so that they meet often.
@@ -210,12 +210,17 @@ class AnyOrder(RuleBasedStateMachine):
     def claim(self, queue: str, worker: str) -> None:
         rq_id: Any = self.client.lpop(f"rq:queue:{queue}")
         if rq_id is not None:
-            self.claim_job(int(rq_id.decode().split("-")[1]), worker)
+            _, job_id, delivery = rq_id.decode().split("-")
+            self.claim_job(int(job_id), worker, int(delivery))
 
-    def claim_job(self, job_id: int, worker: str) -> None:
+    def claim_job(self, job_id: int, worker: str, delivery: int) -> None:
         assert job_id in self.committed
-        claim = claims.claim(self.database, job_id, worker=worker, limits={})
+        before = query(
+            self.database_url, "SELECT delivery, next_run_at FROM inflight_jobs WHERE id = %s", job_id
+        )
+        claim = claims.claim(self.database, job_id, worker=worker, limits={}, delivery=delivery)
         if claim is not None:
+            assert before == [(delivery, None)]
             assert claim.fencing_token > self.tokens.get(job_id, 0)
             self.tokens[job_id] = claim.fencing_token
             self.claims.append(claim)
@@ -250,7 +255,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.pause_past_the_lease(which)
         if self.leader is not None:
             self.redeliver()
-        self.claim_job(claim.id, worker)
+        current = deliveries(self.database, [claim.id])[claim.id]
+        self.claim_job(claim.id, worker, current)
         if how != "go on":
             self.end(claim, how)
 

@@ -25,7 +25,7 @@ from drain.tables import claims, dead, leader_progress, leases, outcomes, staged
 from drain.tables.claims import Claim
 from drain.tables.dead import Selection
 from drain.tables.limits import Limits
-from tests.helpers import ROOT
+from tests.helpers import ROOT, deliveries, redeliver
 from tests.inprocess_worker import Workshop
 from workers import job
 from workers.entry import Worker
@@ -98,12 +98,6 @@ def end_lease(connection: Connection, job_id: int) -> None:
     )
 
 
-def end_wait(connection: Connection, job_id: int) -> None:
-    connection.execute(
-        "UPDATE inflight_jobs SET next_run_at = clock_timestamp() - interval '1 ms' WHERE id = %s", [job_id]
-    )
-
-
 def test_a_claim_gives_the_job_as_it_was_staged(connection: Connection) -> None:
     job_id = delivered(connection, args=[1, "ż"], kwargs={"a": None}, tag="tests", context={"trace": "abc"})
     result = claimed(connection, job_id)
@@ -130,6 +124,7 @@ def test_each_claim_raises_the_token_and_the_attempts_by_one(connection: Connect
             end_lease(connection, job_id)
         else:
             outcomes.retry_later(connection, job_id, number, 0, ERROR)
+            redeliver(connection, job_id)
 
 
 def test_a_claimed_job_is_refused_until_its_lease_is_over(connection: Connection) -> None:
@@ -148,7 +143,7 @@ def test_a_job_whose_next_attempt_is_not_due_is_refused(connection: Connection) 
     token = claimed(connection, job_id).fencing_token
     assert outcomes.retry_later(connection, job_id, token, 3600, ERROR)
     assert claim(connection, job_id) is None
-    end_wait(connection, job_id)
+    redeliver(connection, job_id)
     assert claimed(connection, job_id).attempts == 2
     found = row(connection, "inflight_jobs", job_id)
     assert found is not None
@@ -210,6 +205,7 @@ def test_a_job_that_failed_has_its_next_attempt_though_its_limit_is_lower_now(
     for _ in range(5):
         token = claimed(connection, job_id, registered={}).fencing_token
         assert outcomes.retry_later(connection, job_id, token, 0, ERROR)
+        redeliver(connection, job_id)
     assert worker.execute(job_id) == "finished"
     assert runs == [1]
 
@@ -232,6 +228,7 @@ def test_a_job_that_was_claimed_before_it_expired_is_not_too_late(connection: Co
     job_id = delivered(connection, expires_at=datetime.now(UTC) + timedelta(hours=1))
     token = claimed(connection, job_id).fencing_token
     outcomes.defer(connection, job_id, token, 0)
+    redeliver(connection, job_id)
     connection.execute("UPDATE inflight_jobs SET expires_at = clock_timestamp() - interval '1 ms'")
     again = claimed(connection, job_id)
     assert (again.attempts, again.expired) == (1, False)
@@ -346,8 +343,9 @@ def test_of_two_batches_at_the_same_moment_each_job_is_in_one(database_url: str)
     ):
 
         def race(connection: Connection, ids: list[int]) -> list[Claim]:
+            asked = deliveries(connection, ids)
             barrier.wait(10)
-            return claims.claim_many(connection, ids, worker="somebody", limits=NOTHING)
+            return claims.claim_many(connection, asked, worker="somebody", limits=NOTHING)
 
         for _ in range(ROUNDS):
             ids = [delivered(one) for _ in range(3)]
@@ -357,7 +355,8 @@ def test_of_two_batches_at_the_same_moment_each_job_is_in_one(database_url: str)
 
 
 def claim_in_batch(connection: Connection, job_id: int) -> list[Claim]:
-    return claims.claim_many(connection, [job_id], worker="somebody", limits=NOTHING)
+    asked = deliveries(connection, [job_id])
+    return claims.claim_many(connection, asked, worker="somebody", limits=NOTHING)
 
 
 def test_a_batch_leaves_out_what_is_claimed_or_not_due_and_what_is_to_be_decided_singly(
@@ -368,7 +367,7 @@ def test_a_batch_leaves_out_what_is_claimed_or_not_due_and_what_is_to_be_decided
     assert claim_in_batch(connection, new) == []
     assert outcomes.retry_later(connection, new, held.fencing_token, 60, ERROR)
     assert claim_in_batch(connection, new) == []
-    end_wait(connection, new)
+    redeliver(connection, new)
     # The clock of the database was ahead when that failed.
     connection.execute("UPDATE inflight_jobs SET failed_at = failed_at + interval '1 h' WHERE id = %s", [new])
     (again,) = claim_in_batch(connection, new)
@@ -382,7 +381,63 @@ def test_a_batch_leaves_out_what_is_claimed_or_not_due_and_what_is_to_be_decided
     deferred = delivered(connection)
     assert outcomes.defer(connection, deferred, claimed(connection, deferred).fencing_token, 0)
     assert claim_in_batch(connection, deferred) == []
-    assert claims.left_to_claim(connection, [new, expired, deferred]) == {new, expired, deferred}
+    assert left_to_claim(connection, new, expired, deferred) == {new, expired}
+    redeliver(connection, deferred)
+    assert claim_in_batch(connection, deferred) == []
+    assert left_to_claim(connection, new, expired, deferred) == {new, expired, deferred}
+
+
+def left_to_claim(connection: Connection, *ids: int) -> set[int]:
+    return claims.left_to_claim(connection, deliveries(connection, ids))
+
+
+@pytest.mark.parametrize("delivery", [1, 2])
+def test_a_job_that_waits_is_claimed_by_nobody_before_the_leader_has_renumbered_it(
+    connection: Connection, delivery: int
+) -> None:
+    job_id = delivered(connection)
+    connection.execute("UPDATE inflight_jobs SET delivery = 2")
+    token = claimed(connection, job_id, delivery=2).fencing_token
+    assert outcomes.retry_later(connection, job_id, token, -60, ERROR)
+    asked = {job_id: delivery}
+    assert claim(connection, job_id, delivery=delivery) is None
+    assert claim(connection, job_id) is None
+    assert claims.claim_many(connection, asked, worker="somebody", limits=NOTHING) == []
+    assert claims.left_to_claim(connection, asked) == set()
+    redeliver(connection, job_id)
+    assert claim(connection, job_id, delivery=2) is None
+    assert claimed(connection, job_id, delivery=3).attempts == 2
+
+
+def test_a_job_that_was_delivered_again_is_claimed_through_its_latest_delivery_alone(
+    connection: Connection,
+) -> None:
+    single, batched = delivered(connection), delivered(connection)
+    connection.execute("UPDATE inflight_jobs SET delivery = 7")
+    for earlier in (1, 6, 8, 0):
+        assert claim(connection, single, delivery=earlier) is None
+        asked = {batched: earlier}
+        assert claims.claim_many(connection, asked, worker="somebody", limits=NOTHING) == []
+        assert claims.left_to_claim(connection, asked) == set()
+    # Each id is claimed under its own number, and not under that of another.
+    assert (
+        claims.claim_many(connection, {single: 7, batched: 1, 3: 7}, worker="w", limits=NOTHING)[0].id
+        == single
+    )
+    assert [each.id for each in claims.claim_many(connection, {batched: 7}, worker="w", limits=NOTHING)] == [
+        batched
+    ]
+
+
+def test_a_job_whose_lease_is_over_is_claimed_under_its_current_delivery(connection: Connection) -> None:
+    job_id = delivered(connection)
+    connection.execute("UPDATE inflight_jobs SET delivery = 7")
+    claimed(connection, job_id, delivery=7)
+    end_lease(connection, job_id)
+    assert claim(connection, job_id, delivery=6) is None
+    assert claims.left_to_claim(connection, {job_id: 6}) == set()
+    assert claims.left_to_claim(connection, {job_id: 7}) == {job_id}
+    assert claimed(connection, job_id, delivery=7).attempts == 2
 
 
 class BrokenClock(datetime):
@@ -413,7 +468,7 @@ def test_the_databases_clock_decides_and_not_that_of_the_process(
     outcomes.retry_later(connection, job_id, 1, 50, ERROR)
     (wait,) = postgres.fetch_one(connection, "SELECT next_run_at - clock_timestamp() FROM inflight_jobs")
     assert timedelta(seconds=0) < wait <= timedelta(seconds=50)
-    end_wait(connection, job_id)
+    redeliver(connection, job_id)
     assert claimed(connection, job_id).attempts == 2
 
 
@@ -461,6 +516,7 @@ def test_a_worker_that_does_not_know_the_job_pins_no_limits_on_it(connection: Co
     job_id = delivered(connection)
     before_the_deploy = claimed(connection, job_id)
     outcomes.retry_later(connection, job_id, before_the_deploy.fencing_token, 0, ERROR)
+    redeliver(connection, job_id)
     after_the_deploy = claimed(connection, job_id, registered={NAME: Limits(25, 3600)})
     assert (after_the_deploy.max_attempts, after_the_deploy.timeout_seconds) == (25, 3600)
 
@@ -491,8 +547,9 @@ def test_a_claim_is_refused_for_another_queue_database_or_schema(connection: Con
         {"version": schema.VERSION + 1},
     ):
         assert claim(connection, job_id, **asked) is None, asked
-    assert claims.claim_many(connection, [job_id], worker="test", limits=NOTHING, queue="sms") == []
-    assert claims.left_to_claim(connection, [job_id], queue="sms") == set()
+    named = deliveries(connection, [job_id])
+    assert claims.claim_many(connection, named, worker="test", limits=NOTHING, queue="sms") == []
+    assert claims.left_to_claim(connection, named, queue="sms") == set()
     found = claim(connection, job_id, queue="mail", installation=ours, version=schema.VERSION)
     assert found is not None
     assert (found.fencing_token, str(found.installation)) == (1, ours)
@@ -667,7 +724,7 @@ def test_a_failed_attempt_is_recorded_and_waits_for_the_next_one(
     )
     assert 50 <= wait <= 110
     assert worker.execute(job_id) == "refused"
-    end_wait(connection, job_id)
+    redeliver(connection, job_id)
     assert worker.execute(job_id) == "dead"
     found = row(connection, "dead_jobs", job_id)
     assert found is not None

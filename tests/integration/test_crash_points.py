@@ -102,7 +102,8 @@ class System:
                 enqueuer.drain()
                 redelivery.run_once()
                 while rq_id := cast("bytes | None", client.lpop("rq:queue:default")):
-                    worker.execute(int(rq_id.split(b"-")[1]))
+                    _, job_id, delivery = map(bytes.decode, rq_id.split(b"-"))
+                    worker.execute(int(job_id), delivery=int(delivery))
                 return not self.unfinished()
 
             wait_until(all_is_finished, PATIENCE_SECONDS)
@@ -217,7 +218,7 @@ WORKERS = {
 
 
 def test_every_crash_point_has_its_test() -> None:
-    assert {*ENQUEUERS, *TICKERS, *WORKERS} == set(FailurePoint)
+    assert {*ENQUEUERS, *TICKERS, *WORKERS, FailurePoint.CANCELLED} == set(FailurePoint)
 
 
 @pytest.mark.parametrize("point", ENQUEUERS, ids=lambda point: point.name)
@@ -270,6 +271,24 @@ def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(
 
     assert system.finished() == ids
     assert system.effects() == Counter(ids)
+    system.assert_sound()
+
+
+def test_a_cancel_that_is_killed_between_two_slices_is_given_again(system: System) -> None:
+    delivered = system.stage(2, queue="mail")
+    system.drain_once()
+    staged = system.stage(2, queue="mail")
+    others = system.stage()
+
+    system.crash(FailurePoint.CANCELLED, ("cancel", "--queue", "mail", "--yes"))
+
+    assert set(ids_in(system.database_url, "dead_jobs")) == staged
+    with drain_command("cancel", "--queue", "mail", "--yes", env=system.env) as again:
+        assert again.wait(PATIENCE_SECONDS) == 0
+    system.go_on()
+    assert set(ids_in(system.database_url, "dead_jobs")) == staged | delivered
+    assert system.finished() == others
+    assert system.effects() == Counter(others)
     system.assert_sound()
 
 

@@ -96,7 +96,8 @@ def test_a_time_that_has_passed_is_now(shop: Workshop, when: Callable[[], Any]) 
     job_id = shop.delivered(deferring(when))
     assert shop.worker.execute(job_id) == "deferred"
     assert -60 < seconds_to_go(shop, job_id) <= 0
-    assert shop.worker.execute(job_id) == "deferred"
+    assert shop.worker.execute(job_id) == "refused"
+    assert shop.work(job_id) == "deferred"
     with psycopg.connect(shop.database_url) as connection:
         assert queries.job(connection, job_id)["next_run_at"] is not None
 

@@ -37,7 +37,7 @@ from drain.tables import (
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests import hostility
-from tests.helpers import NAMESPACE, query
+from tests.helpers import NAMESPACE, deliveries, query
 from tests.hostility import MALLORY, OWNER, Place, runs
 
 OTHERS = ("application", "enqueuer", "worker", "operator", "inspection", "owner")
@@ -315,11 +315,11 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_worker(hostile_place:
             explanation="x",
             error={"type": "E"},
         )
-        batch = claims.claim_many(worker, ids[4:], worker="w", limits={})
+        batch = claims.claim_many(worker, deliveries(worker, ids[4:]), worker="w", limits={})
         assert len(batch) == 3
         assert leases.extend_many(worker, batch)
         assert leases.release(worker, [batch[0].id], [batch[0].fencing_token])
-        assert claims.left_to_claim(worker, ids) == {batch[0].id}
+        assert claims.left_to_claim(worker, deliveries(worker, ids)) == {batch[0].id}
         assert outcomes.finish_many(worker, batch[1:2]) == {batch[1].id}
         worker.execute("BEGIN")
         assert outcomes.finish_and_commit(worker, batch[2].id, batch[2].fencing_token)

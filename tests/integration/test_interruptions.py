@@ -90,7 +90,7 @@ def test_an_interruption_whose_answer_was_lost_is_counted_once(shop: Workshop) -
         interrupt = partial(outcomes.interrupt, connection, job_id, claim.fencing_token, 1.0, STOPPED)
         assert [interrupt(), interrupt()] == [MOST_INTERRUPTIONS] * 2
     assert (shop.row(job_id)["attempts"], shop.row(job_id)["failed_at"]) == (0, None)
-    shop.set(job_id, "next_run_at = now() - interval '1 s' WHERE")
+    shop.redeliver(job_id)
     again = shop.claim(job_id)
     assert again is not None
     with psycopg.connect(shop.database_url, autocommit=True) as connection:

@@ -30,6 +30,7 @@ from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     ask,
+    deliveries,
     drain_command,
     environment,
     free_port,
@@ -604,7 +605,8 @@ def test_all_leases_that_are_held_are_extended_by_one_statement(
     registered = job(name=NAME, **QUICK)(lambda: None)
     ids = [shop.deliver(registered) for _ in range(3)]
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
-        won = claims.claim_many(connection, ids, worker="w", limits=registry.limits())
+        named = deliveries(connection, ids)
+        won = claims.claim_many(connection, named, worker="w", limits=registry.limits())
     held: list[Attempt] = []
     heartbeat = Heartbeat(shop.database_url, held.copy)
     held += [Attempt(claim, time.monotonic(), heartbeat, shop.database_url) for claim in won]

@@ -13,7 +13,7 @@ from drain.enqueuer.enqueuer import SESSION
 from drain.tables import claims, lanes, leases, outcomes, redeliveries, staged, unique, waiting
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
-from tests.helpers import PATIENCE_SECONDS, query, stage_jobs, wait_until
+from tests.helpers import PATIENCE_SECONDS, deliveries, query, stage_jobs, wait_until
 from workers.context.connection import _connect
 from workers.lease import database
 
@@ -160,6 +160,7 @@ CLAIM: dict[str, Any] = {
     "worker": "test",
     "limits": Jsonb({}),
     "again": False,
+    "delivery": None,
     "queue": None,
     "installation": None,
     "version": None,
@@ -209,6 +210,7 @@ def parameters_of(name: str, ids: Sequence[int]) -> Sequence[Any] | Mapping[str,
         | {
             "id": ids[0],
             "ids": id_array(ids),
+            "deliveries": id_array(ids),
             "token": 0,
             "tokens": id_array([0] * len(ids)),
             "leases": Jsonb({}),
@@ -263,7 +265,7 @@ def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of
     def claimed(jobs: int) -> list[int]:
         ids = stage_jobs(database_url, jobs)
         staged.move(connection, ids, last_delivery=0)
-        claims.claim_many(connection, ids, worker="somebody", limits={})
+        claims.claim_many(connection, deliveries(connection, ids), worker="somebody", limits={})
         return ids
 
     def finish(ids: list[int]) -> None:

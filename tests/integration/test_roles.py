@@ -34,7 +34,7 @@ from drain.jobs import registry
 from drain.tables import bulk, claims, counts, crons, dead, finished, lanes, leases, outcomes, queries, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
-from tests.helpers import NAMESPACE, ids_in, new_enqueuer, pushed_jobs, query, wait_until
+from tests.helpers import NAMESPACE, deliveries, ids_in, new_enqueuer, pushed_jobs, query, wait_until
 from tests.hostility import NAMES, OWNER, Place
 from tests.inprocess_worker import NAME, Workshop
 from workers.context.connection import close_all
@@ -141,15 +141,15 @@ MAY_NOT = {
         "UPDATE queue_pauses SET queue = 'b'",
     ],
     "operator": [
-        "INSERT INTO staged_jobs (job_name) VALUES ('m.f')",
-        "SELECT job_args FROM staged_jobs",
-        "UPDATE staged_jobs SET queue = 'x'",
-        "DELETE FROM staged_jobs",
-        "SELECT job_args FROM inflight_jobs",
-        "UPDATE inflight_jobs SET next_run_at = now()",
-        "DELETE FROM inflight_jobs",
+        "INSERT INTO staged_jobs (id, job_name) OVERRIDING SYSTEM VALUE VALUES (1, 'm.f')",
+        "UPDATE staged_jobs SET job_args = '[1]'",
+        "UPDATE staged_jobs SET job_name = 'x'",
+        "UPDATE inflight_jobs SET fencing_token = 9",
+        "UPDATE inflight_jobs SET job_args = '[1]'",
         "DELETE FROM dead_jobs",
-        "SELECT FROM finished_jobs",
+        "SELECT job_args FROM dead_jobs",
+        "SELECT job_args FROM finished_jobs",
+        "DELETE FROM finished_jobs",
         "UPDATE drain_state SET leader = 'me'",
         "UPDATE queue_pauses SET queue = 'b'",
     ],
@@ -379,10 +379,10 @@ def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Pla
         staged.move(leader, ids, 0)
     with place.connected("worker") as worker:
         assert queries.queues(worker) == {"default"}
-        held = claims.claim_many(worker, ids, worker="w", limits={})
+        held = claims.claim_many(worker, deliveries(worker, ids), worker="w", limits={})
         assert len(leases.extend_many(worker, held)) == 3
         assert len(leases.release(worker, [held[0].id], [held[0].fencing_token])) == 1
-        assert claims.left_to_claim(worker, ids) == {held[0].id}
+        assert claims.left_to_claim(worker, deliveries(worker, ids)) == {held[0].id}
         assert claims.read_claim(worker, held[1].id, held[1].fencing_token, {}) is not None
         assert outcomes.finish_many(worker, held[1:]) == set(ids[1:])
         assert outcomes.is_finished(worker, held[1].id, held[1].fencing_token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
@@ -206,9 +206,9 @@ def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_
 ) -> None:
     claim_many, asked = claims.claim_many, 0
 
-    def lossy(connection: Connection, ids: Sequence[int], **options: Any) -> list[Claim]:
+    def lossy(connection: Connection, asked_for: Mapping[int, int], **options: Any) -> list[Claim]:
         nonlocal asked
-        won = claim_many(connection, ids, **options)
+        won = claim_many(connection, asked_for, **options)
         asked += 1
         if asked == 2:
             connection.close()

@@ -307,7 +307,7 @@ def test_a_job_that_nobody_registered_is_retried_then_dead_with_the_list_of_what
     assert worker.execute(job_id) == "retrying"
     waiting = system.row("inflight_jobs", job_id)
     assert waiting["last_error"]["type"] == "workers.errors.NotRegisteredError"
-    system.execute("UPDATE inflight_jobs SET next_run_at = clock_timestamp() - interval '1 ms'")
+    system.execute("UPDATE inflight_jobs SET next_run_at = NULL, delivery = delivery + 1")
     assert worker.execute(job_id) == "dead"
     explanation = system.row("dead_jobs", job_id)["explanation"]
     assert "no function is registered as 'shop.jobs.sned_receipt'" in explanation

@@ -84,7 +84,7 @@ def test_a_condition_is_that_of_its_index(index: str, condition: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "condition", ["DUE", "DELIVERED", "NOT_CLAIMED", "LEASE_IS_OVER", "ATTEMPT_IS_DUE", "ATTEMPTS"]
+    "condition", ["DUE", "DELIVERED", "NOT_CLAIMED", "LEASE_IS_OVER", "NOT_WAITING", "ATTEMPTS"]
 )
 def test_no_other_module_spells_a_condition(condition: str) -> None:
     text = getattr(columns, condition).strip("()")

@@ -51,6 +51,11 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "DELETE FROM": {"inflight_jobs"},
         "INSERT INTO": {"dead_jobs"},
     },
+    "cancellations": {
+        "DELETE FROM": {"staged_jobs", "inflight_jobs"},
+        "INSERT INTO": {"dead_jobs"},
+    },
+    "changes": {"UPDATE": {"staged_jobs", "inflight_jobs"}},
     "dead": {"DELETE FROM": {"dead_jobs"}, "INSERT INTO": {"staged_jobs"}},
     "finished": {"UPDATE": {"finished_jobs"}, "DELETE FROM": {"finished_jobs_other"}},
     "bulk": {"INSERT INTO": {"bulk_runs"}},
@@ -64,7 +69,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
     "rules": {"UPDATE": {"queues"}, "INSERT INTO": {"queues"}, "DELETE FROM": {"queues"}},
     "pauses": {"INSERT INTO": {"queue_pauses"}, "DELETE FROM": {"queue_pauses"}},
 }
-OF_INFLIGHT_JOBS = {"unique", "claims", "leases", "outcomes", "redeliveries"}
+OF_INFLIGHT_JOBS = {"unique", "claims", "leases", "outcomes", "redeliveries", "cancellations", "changes"}
 
 KINDS = "TABLE|INDEX|TRIGGER|FUNCTION|TYPE|SCHEMA|VIEW|SEQUENCE|EXTENSION|DOMAIN|POLICY|ROLE"
 DDL = re.compile(

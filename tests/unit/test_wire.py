@@ -20,6 +20,7 @@ from drain.errors import ConfigError, UnavailableError, UndeliverableError
 from drain.wire import Delivery, Producer, ReplacedDelivery, connection, keys, scripts
 from drain.wire.calls import Kind, classify
 from tests.helpers import ROOT, pushed
+from workers import entry
 from workers.entry import execute
 
 INSTALLATION = "0f3c1a2b-1111-2222-3333-444455556666"
@@ -423,3 +424,21 @@ def test_the_keys_of_pythons_side_and_of_the_scripts_are_the_same() -> None:
         keys.held_dependents_key(""),
     ):
         assert f"'{key}'" in spelled
+
+
+@pytest.mark.parametrize(
+    ("rq_id", "number"),
+    [
+        (wire.tracked_id("shop", 7, 12), 12),
+        (wire.tracked_id("an-older-namespace", 7, 12), 12),
+        (wire.tracked_id("shop", 17, 12), 0),
+        (wire.tracked_id("shop", 7, 10**18), 0),
+        ("shop-7-forward", 0),
+        ("shop-7-²", 0),
+        ("7-12", 0),
+        ("6f1c7bde-0d5b-4a4b-9a35-3c6f0a2e7711", 0),
+        ("", 0),
+    ],
+)
+def test_a_claim_names_the_delivery_that_is_in_the_id_of_its_own_job(rq_id: str, number: int) -> None:
+    assert entry._delivery_of(7, rq_id) == number

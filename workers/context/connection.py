@@ -13,9 +13,15 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from drain.database import postgres
-from drain.tables import outcomes
+from drain.tables import cancellations, outcomes
 from workers.context.current import Attempt
-from workers.errors import JobTimeoutError, LeaseLostError, TransactionError, WorkerStoppedError
+from workers.errors import (
+    JobCancelledError,
+    JobTimeoutError,
+    LeaseLostError,
+    TransactionError,
+    WorkerStoppedError,
+)
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -57,6 +63,7 @@ class JobConnection(psycopg.Connection[Any]):
 
         Raises:
             LeaseLostError: Another worker has claimed the job; everything is rolled back.
+            JobCancelledError: The job was cancelled; everything is rolled back.
             TransactionError: The block of the transaction has not ended; or the job is finished already; or a savepoint
                 or a pipeline is still open.
         """
@@ -90,6 +97,8 @@ class JobConnection(psycopg.Connection[Any]):
                 f"job {claim.id} was finished by its first transaction(), whose commit was not answered; "
                 "this one is rolled back"
             )
+        if cancellations.is_cancelled(self, claim.id, claim.fencing_token):
+            raise JobCancelledError(f"job {claim.id} was cancelled; its writes are rolled back")
         raise LeaseLostError(f"job {claim.id} has been claimed by another worker; its writes are rolled back")
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
@@ -124,7 +133,7 @@ class JobConnection(psycopg.Connection[Any]):
         """Wait for the answer; if a signal interrupts that, let the server drop the statement first."""
         try:
             return super().wait(gen, *args, **kwargs)
-        except (JobTimeoutError, LeaseLostError, WorkerStoppedError):
+        except (JobCancelledError, JobTimeoutError, LeaseLostError, WorkerStoppedError):
             if self.info.transaction_status == TransactionStatus.ACTIVE:
                 # The answer to a statement that was cancelled, or that was quicker, has still to be read.
                 with suppress(psycopg.Error), postgres.time_limit(self, _CANCEL_SECONDS):

@@ -124,8 +124,13 @@ class CurrentJob:
 
     @property
     def lease_lost(self) -> bool:
-        """True once another worker has claimed the job: then stop, nothing that you do can finish it."""
+        """True once another worker has claimed the job, or it was cancelled: stop, nothing can finish it any more."""
         return self._attempt.lease.lost
+
+    @property
+    def cancelled(self) -> bool:
+        """True once a heartbeat has noticed that the job was cancelled: stop, nothing can finish it any more."""
+        return self._attempt.lease.cancelled
 
 
 _running: ContextVar[Attempt | None] = ContextVar("attempt", default=None)

@@ -49,6 +49,7 @@ def transaction() -> Iterator[Session]:
 
     Raises:
         LeaseLostError: Another worker has claimed the job; everything is rolled back.
+        JobCancelledError: The job was cancelled; everything is rolled back.
         NoCurrentJobError: No job is running here.
         TransactionError: The job has, or had, its transaction already; or the block would commit by itself.
     """
@@ -78,7 +79,7 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
         is refused. `drain.stage` takes it too.
 
     Raises:
-        LeaseLostError, NoCurrentJobError, TransactionError: As `transaction`.
+        LeaseLostError, JobCancelledError, NoCurrentJobError, TransactionError: As `transaction`.
     """
     attempt = current_attempt()
     with _its_only_one(attempt), bare(attempt.database_url) as connection:

@@ -38,7 +38,7 @@ from workers.execution.outcome import (
 
 # Words for what became of a job, as RQ's books and the counters of a worker have them.
 FINISHED, RETRYING, INTERRUPTED, DEFERRED, DEAD = "finished", "retrying", "interrupted", "deferred", "dead"
-RECORDED, STALE, REFUSED = "recorded", "stale", "refused"
+RECORDED, STALE, REFUSED, CANCELLED = "recorded", "stale", "refused", "cancelled"
 # Outcome in `stale_finishes` of an attempt that knew already that another worker had claimed its job.
 _NOTHING = "nothing"
 
@@ -103,8 +103,8 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
     match result:
         case AlreadyFinished(rest):
             return Decision(FINISHED, log=_failed_after_finish(claim, rest))
-        case Recorded(dead):
-            return Decision(RECORDED) if dead is None else _died_elsewhere(claim, dead)
+        case Recorded(dead, word):
+            return Decision(word) if dead is None else _died_elsewhere(claim, dead)
         case Finished():
             return Decision(FINISHED, outcomes.finish, if_forbidden=_ID_IS_TAKEN, stale_outcome=FINISHED)
         case Interrupted():

@@ -21,6 +21,7 @@ from types import FrameType
 from workers.context.current import Attempt
 from workers.errors import Dead, WorkerDiedError, WorkerStoppedError
 from workers.execution.attempt import run as run_here
+from workers.execution.decision import CANCELLED
 from workers.execution.outcome import (
     FINISHED,
     AlreadyFinished,
@@ -41,7 +42,7 @@ log = logging.getLogger(__name__)
 
 # Words of a child in the pipe, once it has recorded the outcome; the exit code is no sign, since the job may choose it.
 # The reason follows the word for a dead job; a pipe takes this many bytes at once.
-_FINISHED, _NOT_FINISHED, _DEAD = b"f", b"n", b"d"
+_FINISHED, _NOT_FINISHED, _DEAD, _CANCELLED = b"f", b"n", b"d", b"c"
 _LONGEST_MESSAGE = 4096
 # Pause of a job for which no process could be forked.
 _PAUSE_SECONDS = 1.0
@@ -105,6 +106,8 @@ def _recorded(reading: int) -> Outcome | None:
         return None
     if word.startswith(_DEAD):
         return Recorded(word.removeprefix(_DEAD).decode(errors="replace"))
+    if word == _CANCELLED:
+        return Recorded(word=CANCELLED)
     return AlreadyFinished(FINISHED) if word == _FINISHED else Recorded()
 
 
@@ -188,4 +191,4 @@ def _run_and_record(parents: Attempt, order: mmap.mmap) -> bytes:
     death = recorder.last_death()
     if death is not None:
         return (_DEAD + death.explanation.encode())[:_LONGEST_MESSAGE]
-    return _FINISHED if word == "finished" else _NOT_FINISHED
+    return {"finished": _FINISHED, CANCELLED: _CANCELLED}.get(word, _NOT_FINISHED)

@@ -108,9 +108,11 @@ class Recorded:
 
     Attributes:
         dead: Why it is dead; None if it is not.
+        word: "recorded", or "cancelled" if it was cancelled.
     """
 
     dead: str | None = None
+    word: str = "recorded"
 
 
 Outcome = AlreadyFinished | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Interrupted | Unreadable

@@ -14,12 +14,13 @@ import psycopg
 
 from drain.config import process_name
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import outcomes, stale
+from drain.tables import cancellations, outcomes, stale
 from drain.tables.claims import Claim
 from drain.visible import visible
 from drain.wording import duration
 from workers.execution.death import Death
 from workers.execution.decision import (
+    CANCELLED,
     DEAD,
     FINISHED,
     REFUSED,
@@ -43,7 +44,7 @@ class Recorder:
     """Records outcomes, each under the token of its claim.
 
     Each method returns the word of the decision for RQ's own books, such as finished, retrying or dead; or stale, if
-    another worker has claimed the job and nothing was changed.
+    another worker has claimed the job and nothing was changed; or cancelled, if the job was cancelled meanwhile.
 
     Attributes:
         database: Connection to the database of the jobs. All methods raise UnavailableError when PostgreSQL stays away;
@@ -111,6 +112,15 @@ class Recorder:
         # Unless this very attempt has finished the job, in a commit whose answer never came.
         if self.database.ask(lambda c: outcomes.is_finished(c, claim.id, claim.fencing_token)):
             return FINISHED
+        if self.database.ask(lambda c: cancellations.is_cancelled(c, claim.id, claim.fencing_token)):
+            log.info(
+                "job %d (%s) was cancelled during attempt %d",
+                claim.id,
+                visible(claim.job_name),
+                claim.attempts,
+                extra={"event": "job_cancelled", "job_id": claim.id, "tag": claim.tag},
+            )
+            return CANCELLED
         log.warning(
             "job %d: the outcome of attempt %d came too late and was not recorded",
             claim.id,

@@ -1,7 +1,7 @@
 """Extension of leases: one statement for all leases of a process, on a connection of its own.
 
 An extension is refused if the token of the claim is not the current one any more: another worker has claimed the job,
-or the job has finished itself in a commit whose answer was lost.
+it was cancelled, or it has finished itself in a commit whose answer was lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import leases, outcomes
+from drain.tables import cancellations, leases, outcomes
 from workers.lease.database import session
 from workers.lease.interruption import Interruption
 from workers.lease.lease import NEVER, Lease
@@ -144,8 +144,12 @@ def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list
     for each in refused:
         # Refused may also mean finished, in a commit of the job's own whose answer never came.
         lease, claim = each.lease, each.lease.claim
-        if not lease.ending and outcomes.is_finished(connection, claim.id, claim.fencing_token):
+        if lease.ending:
+            continue
+        if outcomes.is_finished(connection, claim.id, claim.fencing_token):
             lease.ending = True
+        else:
+            lease.cancelled = cancellations.is_cancelled(connection, claim.id, claim.fencing_token)
     return refused
 
 
@@ -154,6 +158,10 @@ def _lose(watched: Watched) -> None:
     lease.lost = True
     lease.beat_at = NEVER
     watched.interruption.due_at = monotonic()
+    if lease.cancelled:
+        # The event is logged with the outcome of the attempt.
+        log.info("job %d was cancelled: attempt %d is interrupted", claim.id, claim.attempts)
+        return
     log.warning(
         "job %d has been claimed by another worker: the lease of attempt %d is lost",
         claim.id,

@@ -1,8 +1,9 @@
 """Interruption of a running job, when and why; and the stack of a slow one.
 
-Three things interrupt a job: its time is over, its lease is lost, or its worker has ordered it. How that is done
-depends on where the job runs, so the runner passes a function along: in the main thread an alarm raises an exception in
-the job; in the event loop its task is canceled; for an isolated job the parent reads `ordered` and signals the child.
+Four things interrupt a job: its time is over, its lease is lost, it was cancelled, or its worker has ordered it. How
+that is done depends on where the job runs, so the runner passes a function along: in the main thread an alarm raises an
+exception in the job; in the event loop its task is canceled; for an isolated job the parent reads `ordered` and signals
+the child.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import CoroutineType
 from typing import Any, Protocol
 
 from drain.jobs.options import JobOptions
-from workers.errors import JobTimeoutError, LeaseLostError
+from workers.errors import JobCancelledError, JobTimeoutError, LeaseLostError
 from workers.lease.lease import NEVER, Lease
 
 # Pause between two interruptions of one job. One exception may not be enough: an event loop logs what is raised inside
@@ -109,6 +110,8 @@ class Interruption:
 
     def cause(self) -> Exception | None:
         """Return the error to raise in the job; None if there is no reason to interrupt it."""
+        if self._lease.cancelled:
+            return JobCancelledError("the job was cancelled; this attempt can finish nothing")
         if self._lease.lost:
             return LeaseLostError("another worker has claimed the job; this attempt can finish nothing")
         seconds = self._lease.claim.timeout_seconds

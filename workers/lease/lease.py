@@ -32,11 +32,12 @@ class Lease:
         let_go_at: Time, by the monotonic clock, from which the lease of a job that runs for too long is not extended.
         ending: The outcome is being recorded, or the claim given back, or another process extends it: this process
             extends nothing, and a refused extension is no loss.
-        lost: Another worker has claimed the job.
+        lost: Another worker has claimed the job, or it was cancelled.
+        cancelled: The job was cancelled.
     """
 
     __slots__ = (
-        *("beat_at", "claim", "ending", "expires_at", "extended_at", "heartbeat_seconds"),
+        *("beat_at", "cancelled", "claim", "ending", "expires_at", "extended_at", "heartbeat_seconds"),
         *("let_go_at", "lost"),
     )
 
@@ -47,7 +48,7 @@ class Lease:
         self.extended_at = asked_at
         self.expires_at = claim.lease_expires_at
         self.let_go_at = NEVER
-        self.ending = self.lost = False
+        self.ending = self.lost = self.cancelled = False
 
     def seconds_left(self) -> float:
         """Return how long the lease still holds, as far as is known, by the monotonic clock; 0 once it is lost."""

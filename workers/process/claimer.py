@@ -67,7 +67,7 @@ class Claimer:
         ours = {each.job_id: each for each in popped if each.job_id is not None and each.job_id not in known}
         try:
             won = self._ask(ours) if ours else {}
-            missing = [job_id for job_id in ours if job_id not in won]
+            missing = {job_id: each.delivery for job_id, each in ours.items() if job_id not in won}
             left = self._database.ask(lambda c: claims.left_to_claim(c, missing)) if missing else set()
         except BaseException:
             # Claims whose answer was lost expire; no other claim is affected.
@@ -112,20 +112,22 @@ class Claimer:
 
     def _sort_out(self, refused: Sequence[PoppedId], waits_since: float) -> None:
         """Accept plain RQ jobs whose ids look like ours, and remember deliveries that were overtaken."""
-        log.debug("%d jobs were not claimed: claimed by another worker, finished or not due", len(refused))
+        log.debug(
+            "%d jobs were not claimed: claimed by another worker, delivered again or finished", len(refused)
+        )
         plain, overtaken = self._consumer.sort_unclaimed(refused)
         self._inbox.accept([self._inbox.add_pending(each, waits_since) for each in plain], [])
         self._overtaken.add(overtaken)
 
     def _ask(self, ours: Mapping[int, PoppedId]) -> dict[int, Claim]:
         asked = False
-        queues: dict[str, list[int]] = {}
+        queues: dict[str, dict[int, int]] = {}
         # A repeated statement returns claims that this process already has. One of them may be the main thread's: the
         # jobs that it claims, or has claimed, are left to it.
         pending = {item.popped.job_id for item in list(self._inbox.pending)}
         for job_id, popped in ours.items():
             if job_id not in pending:
-                queues.setdefault(popped.queue, []).append(job_id)
+                queues.setdefault(popped.queue, {})[job_id] = popped.delivery
         alone = len(ours) == 1 and self._inbox.is_idle
 
         def ask(connection: Connection) -> list[Claim]:
@@ -134,8 +136,8 @@ class Claimer:
             # An id may be in any list of Redis, but a job is claimed only for its own queue.
             return [
                 claim
-                for queue, ids in queues.items()
-                for claim in _claim_many(connection, ids, queue, alone=alone, again=again)
+                for queue, deliveries in queues.items()
+                for claim in _claim_many(connection, deliveries, queue, alone=alone, again=again)
             ]
 
         return {claim.id: claim for claim in self._database.ask(ask)}
@@ -171,12 +173,12 @@ class Claimer:
 
 
 def _claim_many(
-    connection: Connection, ids: Sequence[int], queue: str, *, alone: bool, again: bool
+    connection: Connection, deliveries: Mapping[int, int], queue: str, *, alone: bool, again: bool
 ) -> list[Claim]:
     try:
         return claims.claim_many(
             connection,
-            ids,
+            deliveries,
             worker=process_name(),
             limits=registry.limits(),
             queue=queue,
@@ -185,5 +187,5 @@ def _claim_many(
         )
     except psycopg.DataError as error:
         # One row holds values that cannot be computed with, and none was claimed: the main thread claims each alone.
-        log.warning("%d jobs cannot be claimed together: %s", len(ids), error.diag.message_primary)
+        log.warning("%d jobs cannot be claimed together: %s", len(deliveries), error.diag.message_primary)
         return []

@@ -13,6 +13,7 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.tables import outcomes
 from drain.wire import Consumer
 from workers.execution.death import Death
+from workers.execution.decision import CANCELLED
 from workers.execution.outcome import Finished, Outcome
 from workers.execution.recorder import Recorder, is_news, log_finished
 from workers.execution.rq_books import RQBooks
@@ -92,7 +93,7 @@ class Finisher:
         """
         if word == "finished":
             self.finished += 1
-        elif word != "interrupted":
+        elif word not in ("interrupted", CANCELLED):
             self.failed += 1
         self._count()
         if death is not None and self.books.died(rq_id, death):

@@ -15,7 +15,8 @@ from typing import Any
 from drain.failpoints import FailurePoint, failpoint
 from drain.wire import PoppedId
 from workers.context.current import Attempt
-from workers.execution.outcome import AlreadyFinished, Finished, Outcome
+from workers.errors import JobCancelledError
+from workers.execution.outcome import AlreadyFinished, Finished, Lost, Outcome, describe
 from workers.exits import KILL_AFTER_SECONDS
 from workers.handover.journal import Journal
 from workers.options import WorkOptions
@@ -160,6 +161,10 @@ class Inbox:
 
     def drop(self, job: ClaimedJob) -> None:
         """Remove a job whose lease was lost before it began."""
+        if job.lease.cancelled:
+            # As an attempt that has ended: no later delivery takes its place, so its own has to be cleared.
+            self.add_outcome(job, Lost(describe(JobCancelledError("it was cancelled before it began"))), 0.0)
+            return
         self.remove(job)
         self.room_freed.notify()
 

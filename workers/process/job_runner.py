@@ -111,7 +111,9 @@ class JobRunner:
                 self._alone = Worker(self._settings, self._stores)
             try:
                 attempt_alone = partial(self._attempt_alone, item)
-                word = self._alone.execute(popped.job_id, attempt_alone, queue=popped.queue)
+                word = self._alone.execute(
+                    popped.job_id, attempt_alone, delivery=popped.delivery, queue=popped.queue
+                )
                 if word != "refused":
                     death = self._alone.recorder.last_death()
                     self._finisher.note_recorded(popped.rq_id, popped.queue, word, death)
@@ -132,7 +134,7 @@ class JobRunner:
         alone, job_id = self._alone, popped.job_id
         if alone is None or job_id is None:
             return
-        if job_id not in alone.database.ask(lambda c: claims.left_to_claim(c, [job_id])):
+        if job_id not in alone.database.ask(lambda c: claims.left_to_claim(c, {job_id: popped.delivery})):
             plain, overtaken = self._consumer.sort_unclaimed([popped])
             for each in plain:
                 self._plain.execute(each)

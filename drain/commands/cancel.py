@@ -1,0 +1,81 @@
+"""`drain cancel`: jobs that wait or run are given up."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+
+import click
+
+from drain.commands.database import database
+from drain.commands.selecting import STATEMENT_SECONDS, by_state, confirm, in_slices, selection_options
+from drain.config import Settings
+from drain.database.postgres import Connection
+from drain.errors import DrainError
+from drain.failpoints import FailurePoint, failpoint
+from drain.tables import cancellations, changes
+from drain.tables.selections import Selection
+from drain.terminal import progress
+from drain.terminal.commandline import settings_options
+from drain.wording import count
+
+
+@click.command(short_help="Cancel jobs that wait or run.")
+@settings_options("database_url")
+@selection_options
+def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool) -> None:
+    """Cancel jobs that wait or run. Options combine: --queue and --job choose the jobs that have both.
+
+    What waits is gone: it is kept among the dead jobs as cancelled, and `drain dead retry` revives it. What runs can
+    finish nothing any more, and learns so at its next heartbeat. Many jobs are cancelled in slices, each a transaction
+    of its own; a command that was interrupted is given again.
+
+    \b
+    drain cancel 42 43
+    drain cancel --queue mail --job shop.jobs.send_receipt --dry-run
+    drain cancel --key acme --yes
+    """  # noqa: D301
+    with database(settings, STATEMENT_SECONDS) as connection:
+        counted = changes.count(connection, selection)
+    if dry_run:
+        click.echo(f"would cancel: {by_state(counted)}")
+        return
+    if sum(counted):
+        confirm(f"cancel {count(sum(counted), 'job')} ({by_state(counted)})?", yes=yes)
+    with database(settings, STATEMENT_SECONDS) as connection:
+        named = set(selection.ids or ())
+        cancelled = running = 0
+        for job_id, was_claimed in _cancel(connection, selection):
+            cancelled, running = cancelled + 1, running + was_claimed
+            named.discard(job_id)
+        ended = cancellations.whereabouts(connection, sorted(named))
+    _report(named, ended)
+    if not cancelled:
+        raise DrainError("no job that waits or runs matches; nothing was done")
+    click.echo(
+        f"cancelled: {count(cancelled, 'job')}" + (f", {running:,} of them running" if running else "")
+    )
+
+
+def _cancel(connection: Connection, selection: Selection) -> Iterator[tuple[int, bool]]:
+    """Cancel all, staged jobs first: rows that the leader moves meanwhile are found in flight."""
+    with progress.show() as show:
+        for table, act in (
+            ("staged_jobs", cancellations.cancel_staged),
+            ("inflight_jobs", cancellations.cancel_inflight),
+        ):
+            yield from in_slices(connection, table, selection, partial(act, connection), show, "cancelled")
+            failpoint(FailurePoint.CANCELLED)
+
+
+def _report(left: Collection[int], ended: Mapping[int, str]) -> None:
+    """Name the jobs that could not be cancelled, since they have ended or are unknown."""
+    for state in ("finished", "dead", None):
+        ids = sorted(job_id for job_id in left if ended.get(job_id) == state)
+        if ids:
+            why = (
+                f"{state} already"
+                if state
+                else "unknown (never staged, not committed, forwarded, or archived)"
+            )
+            click.echo(f"not cancelled, {why}: {', '.join(map(str, ids))}", err=True)

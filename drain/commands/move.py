@@ -1,0 +1,127 @@
+"""`drain jobs move`: jobs that wait get another queue, priority or time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+
+import click
+
+from drain.commands.database import database
+from drain.commands.selecting import STATEMENT_SECONDS, by_state, confirm, in_slices, selection_options
+from drain.config import QUEUE_NAME, Settings
+from drain.database.postgres import Connection
+from drain.errors import ConfigError, DrainError
+from drain.tables import changes, queries
+from drain.tables.changes import Change, Counted
+from drain.tables.selections import Selection
+from drain.terminal import progress
+from drain.terminal.commandline import settings_options
+from drain.wording import count
+
+_NOW = "now"
+
+
+@click.group("jobs")
+def jobs() -> None:
+    """Move or change jobs that wait.
+
+    \b
+    drain jobs move --queue mail --to slow-mail
+    """  # noqa: D301
+
+
+@jobs.command(short_help="Give jobs that wait another queue, priority or time.")
+@settings_options("database_url")
+@click.option("--to", "to_queue", metavar="QUEUE", help="New queue.")
+@click.option("--priority", type=click.IntRange(-(2**31), 2**31 - 1), help="New priority; lower runs first.")
+@click.option(
+    "--run-at", metavar="TIME", help="Not before this time: 2026-12-01T08:00, UTC unless it says so; or now."
+)
+@selection_options
+def move(
+    settings: Settings,
+    selection: Selection,
+    *,
+    to_queue: str | None,
+    priority: int | None,
+    run_at: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Give jobs that wait another queue, priority or time.
+
+    Staged jobs change, ready or scheduled; with --to or --run-at also those that are delivered and not yet claimed, or
+    wait for their next attempt: they are called back, and delivered again. Left out, and counted: jobs that run; and
+    with --priority alone all that have left the staged jobs, which it would not bring forward.
+
+    \b
+    drain jobs move 42 43 --run-at now
+    drain jobs move --queue mail --tag import --to slow-mail --dry-run
+    drain jobs move --key acme --priority 10 --yes
+    """  # noqa: D301
+    if to_queue is None and priority is None and run_at is None:
+        raise click.UsageError("say what changes: --to, --priority or --run-at")
+    if to_queue is not None and not QUEUE_NAME.fullmatch(to_queue):
+        raise ConfigError(
+            f"{to_queue!r} cannot be the name of a queue: letters, digits and _ . : -, up to 100"
+        )
+    with database(settings, STATEMENT_SECONDS) as connection:
+        change = Change(to_queue, priority, _time(connection, run_at))
+        counted = changes.count(connection, selection)
+    changing, left = _parts(counted, change)
+    if left:
+        click.echo(f"left as they are: {by_state(left)}", err=True)
+    if dry_run:
+        click.echo(f"would move: {by_state(changing)}")
+        return
+    if not sum(changing):
+        raise DrainError("no job that can be moved matches; nothing was done")
+    confirm(f"move {count(sum(changing), 'job')} ({by_state(changing)})?", yes=yes)
+    with database(settings, STATEMENT_SECONDS) as connection:
+        done = _move(connection, selection, change)
+    click.echo(f"moved: {count(done, 'job')}")
+
+
+def _parts(counted: Counted, change: Change) -> tuple[Counted, Counted | None]:
+    """Split numbers of jobs into those that change, and those that are left out; None if none are."""
+    stays = counted._replace(staged=0)
+    if change.reaches_deliveries:
+        stays = stays._replace(delivered=0, retrying=0)
+    changes_ = Counted(*(number - left for number, left in zip(counted, stays, strict=True)))
+    return changes_, stays if sum(stays) else None
+
+
+def _time(connection: Connection, text: str | None) -> datetime | None:
+    if text is None or text == _NOW:
+        return queries.now(connection) if text else None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"--run-at {text}: no time; write it as 2026-12-01T08:00, in UTC, or now") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _move(connection: Connection, selection: Selection, change: Change) -> int:
+    acts: dict[str, Callable[[Connection, Selection, Change], list[int]]] = {
+        "staged_jobs": changes.change_staged
+    }
+    if change.reaches_deliveries:
+        acts["inflight_jobs"] = changes.change_inflight
+    done = 0
+    with progress.show() as show:
+        for table, act in acts.items():
+            step = partial(_act, act, connection, change)
+            done += sum(1 for _ in in_slices(connection, table, selection, step, show, "moved"))
+    changes.wake_leader(connection)
+    return done
+
+
+def _act(
+    act: Callable[[Connection, Selection, Change], list[int]],
+    connection: Connection,
+    change: Change,
+    part: Selection,
+) -> list[int]:
+    return act(connection, part, change)

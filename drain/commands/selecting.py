@@ -1,0 +1,94 @@
+"""Options that select jobs which wait or run, and the slices in which a command works on many of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+import psycopg
+
+from drain.database.postgres import Connection
+from drain.tables.changes import Counted
+from drain.tables.selections import Selection, slices
+from drain.terminal.commandline import JOB_ID, F
+from drain.wording import count
+
+T = TypeVar("T")
+
+# Timeout of one statement, in seconds: a count reads millions of rows.
+STATEMENT_SECONDS = 600
+# Number of tries of a slice that another transaction was in the way of.
+_TRIES = 10
+
+
+def selection_options(command: F) -> F:
+    """Add the options that select jobs to a command; the command gets one `Selection`, which is not empty."""
+
+    def with_selection(
+        *,
+        ids: tuple[int, ...],
+        queue: str | None,
+        job: str | None,
+        tag: str | None,
+        key: str | None,
+        **given: Any,
+    ) -> Any:
+        selection = Selection(ids or None, queue, job, tag, key)
+        if not selection.parameters():
+            raise click.UsageError("name the jobs: IDs, --queue, --job, --tag or --key")
+        return command(selection=selection, **given)
+
+    with_selection.__name__, with_selection.__doc__ = command.__name__, command.__doc__
+    with_selection.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        click.option("--dry-run", is_flag=True, help="Count the jobs, and change nothing."),
+        click.option("--key", help="Jobs with this key."),
+        click.option("--tag", help="Jobs with this tag."),
+        click.option("--job", help="Jobs of this job name."),
+        click.option("--queue", help="Jobs of this queue."),
+        click.argument("ids", nargs=-1, metavar="[ID]...", type=JOB_ID),
+    ):
+        with_selection = option(with_selection)
+    return with_selection  # type: ignore[return-value]
+
+
+def by_state(counted: Counted) -> str:
+    """Return the numbers of jobs in words: '3 staged, 1 running'."""
+    return ", ".join(f"{number} {state}" for state, number in counted._asdict().items() if number) or "none"
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask a person, unless --yes has answered already."""
+    if not yes:
+        click.confirm(question, abort=True)
+
+
+def in_slices(
+    connection: Connection,
+    table: str,
+    selection: Selection,
+    act: Callable[[Selection], list[T]],
+    progress: Callable[[str], None],
+    verb: str,
+) -> Iterator[T]:
+    """Act on the jobs of a selection in a table, slice by slice, each a transaction of its own; yield the answers.
+
+    A slice that another transaction was in the way of is repeated: a scheduled job has just come due.
+    """
+    done = 0
+    for part in slices(connection, table, selection):
+        found = _repeated(act, part)
+        yield from found
+        done += len(found)
+        progress(f"{verb}: {count(done, 'job')}")
+
+
+def _repeated(act: Callable[[Selection], list[T]], part: Selection) -> list[T]:
+    for _ in range(_TRIES - 1):
+        try:
+            return act(part)
+        except (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected):
+            continue
+    return act(part)

@@ -1,0 +1,112 @@
+"""Cancellations: staged jobs and jobs in flight move to `dead_jobs` with the reason 'cancelled'.
+
+The statement for staged rows comes first, then that for rows in flight: under read committed, a row that the leader
+moves in between is found by the second one. A job that runs gets a higher fencing token, so that its worker's outcome
+is refused: the fence that every claim has.
+
+Rows are locked in the order of their ids, as by all that lock several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import ATTEMPTS, DEAD, JOB, id_array
+from drain.tables.selections import Selection
+
+_Placeholder = Callable[[str], str]
+
+# The token of a job in flight grows, up to the largest number there is.
+_VALUES = ", ".join(
+    "least(fencing_token, 9223372036854775806) + 1" if column == "fencing_token" else column
+    for column in JOB.split(", ")
+)
+_EXPLANATION = """CASE WHEN lease_expires_at IS NOT NULL THEN 'it was cancelled while ' || claimed_by || ' had it'
+    WHEN claimed_at IS NOT NULL THEN 'it was cancelled between two attempts'
+    ELSE 'it was cancelled before it began' END"""
+_CANCEL_STAGED = f"""
+WITH chosen AS (
+    SELECT id AS chosen_id FROM staged_jobs WHERE {{rows}} ORDER BY id FOR UPDATE
+), gone AS (
+    DELETE FROM staged_jobs WHERE id = ANY (ARRAY (SELECT chosen_id FROM chosen)) RETURNING {JOB}
+), buried AS (
+    INSERT INTO dead_jobs ({JOB}, reason, explanation)
+    SELECT {JOB}, 'cancelled', 'it was cancelled before it began' FROM gone
+)
+SELECT id, false FROM gone
+"""
+_CANCEL_INFLIGHT = f"""
+WITH chosen AS (
+    SELECT id AS chosen_id FROM inflight_jobs WHERE {{rows}} ORDER BY id FOR UPDATE
+), gone AS (
+    DELETE FROM inflight_jobs WHERE id = ANY (ARRAY (SELECT chosen_id FROM chosen)) RETURNING *
+), buried AS (
+    INSERT INTO dead_jobs ({DEAD})
+    SELECT {_VALUES}, {ATTEMPTS}, last_error, 'cancelled', {_EXPLANATION} FROM gone
+)
+SELECT id, lease_expires_at IS NOT NULL FROM gone
+"""
+_WHEREABOUTS = """
+SELECT id, 'dead' FROM dead_jobs WHERE id = ANY (CAST({ids} AS bigint[]))
+UNION ALL
+SELECT id, 'finished' FROM finished_jobs WHERE id = ANY (CAST({ids} AS bigint[]))
+"""
+IS_CANCELLED = """
+SELECT EXISTS (SELECT FROM dead_jobs WHERE id = %s AND fencing_token > %s AND reason = 'cancelled')
+"""
+
+
+def staged_statement(selection: Selection, placeholder: _Placeholder) -> str:
+    """Build the statement that cancels staged jobs; its rows are the id, and false.
+
+    Args:
+        selection: Selection of the jobs.
+        placeholder: Makes the mark of a parameter in the style of the driver.
+    """
+    return _CANCEL_STAGED.format(rows=selection.condition(placeholder))
+
+
+def inflight_statement(selection: Selection, placeholder: _Placeholder) -> str:
+    """Build the statement that cancels jobs in flight; its rows are the id, and whether a worker had the job.
+
+    Arguments as for `staged_statement`.
+    """
+    return _CANCEL_INFLIGHT.format(rows=selection.condition(placeholder))
+
+
+def whereabouts_statement(placeholder: _Placeholder) -> str:
+    """Build the statement that finds those of the jobs `ids` that have ended: rows of id, and 'dead' or 'finished'."""
+    return _WHEREABOUTS.format(ids=placeholder("ids"))
+
+
+def is_cancelled(connection: Connection, job_id: int, token: int) -> bool:
+    """Return True if the job was cancelled after the claim with this token."""
+    (cancelled,) = fetch_one(connection, IS_CANCELLED, (job_id, token))
+    return bool(cancelled)
+
+
+def cancel_staged(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:
+    """Cancel staged jobs.
+
+    Returns:
+        Id of each job, and whether a worker had it.
+
+    Raises:
+        psycopg.errors.SerializationFailure: A scheduled row has just come due; the call may be repeated.
+    """
+    return connection.execute(staged_statement(selection, _mark), selection.parameters()).fetchall()
+
+
+def cancel_inflight(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:
+    """Cancel jobs in flight; to be called after `cancel_staged`. Returns as that."""
+    return connection.execute(inflight_statement(selection, _mark), selection.parameters()).fetchall()
+
+
+def whereabouts(connection: Connection, ids: Sequence[int]) -> dict[int, str]:
+    """Find those of the jobs that have ended: 'dead' or 'finished' by id."""
+    rows = connection.execute(whereabouts_statement(_mark), {"ids": id_array(ids)})
+    return dict(rows.fetchall())
+
+
+_mark: _Placeholder = "%({})s".format

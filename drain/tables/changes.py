@@ -1,0 +1,130 @@
+"""Changes of jobs that wait: another queue, priority or time; and counts of a selection by state.
+
+A row that is delivered and unclaimed is called back: it waits from then on, so no claim through its delivery finds it,
+and the leader delivers it again, in its new queue. Rows that a worker has claimed stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import DELIVERED
+from drain.tables.selections import Selection
+
+
+class Change(NamedTuple):
+    """Change of jobs that wait; None leaves what is there.
+
+    Attributes:
+        queue: Name of the new queue.
+        priority: New priority, which has an effect on staged jobs alone.
+        run_at: Time before which the job does not run.
+    """
+
+    queue: str | None = None
+    priority: int | None = None
+    run_at: datetime | None = None
+
+    @property
+    def reaches_deliveries(self) -> bool:
+        """True if it makes a difference to jobs in flight."""
+        return self.queue is not None or self.run_at is not None
+
+
+class Counted(NamedTuple):
+    """Numbers of the jobs of a selection."""
+
+    staged: int
+    delivered: int
+    retrying: int
+    running: int
+
+
+_COUNT = f"""
+SELECT (SELECT count(*) FROM staged_jobs WHERE {{rows}}),
+    count(*) FILTER (WHERE {DELIVERED}), count(*) FILTER (WHERE next_run_at IS NOT NULL),
+    count(*) FILTER (WHERE lease_expires_at IS NOT NULL)
+FROM inflight_jobs WHERE {{rows}}
+"""
+
+
+def count(connection: Connection, selection: Selection) -> Counted:
+    """Count the jobs of a selection, as of one instant."""
+    condition = selection.condition(_mark)
+    with connection.transaction():
+        # In this order: partitions may be truncated, and a snapshot from before would find their rows nowhere.
+        connection.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
+        return Counted._make(fetch_one(connection, _COUNT.format(rows=condition), selection.parameters()))
+
+
+# Assignments for the parameters of a change, in `staged_jobs` and in `inflight_jobs`. A row that matured keeps its mark
+# unless its time changes: the mark is part of the partition that it is in.
+_OF_STAGED = {
+    "new_queue": "queue = %(new_queue)s",
+    "new_priority": "priority = %(new_priority)s",
+    "new_run_at": "scheduled_at = %(new_run_at)s, matured_at = NULL",
+}
+_OF_INFLIGHT = {
+    "new_queue": "queue = %(new_queue)s",
+    "new_priority": "priority = %(new_priority)s",
+    "new_run_at": "scheduled_at = %(new_run_at)s",
+}
+_CHANGE_STAGED = """
+UPDATE staged_jobs SET {assignments} WHERE id = ANY (ARRAY (
+    SELECT id FROM staged_jobs WHERE {rows} ORDER BY id FOR UPDATE))
+RETURNING id
+"""
+_CHANGE_INFLIGHT = """
+UPDATE inflight_jobs SET {assignments},
+    next_run_at = coalesce(%(new_run_at)s::timestamptz, next_run_at, now())
+WHERE id = ANY (ARRAY (
+    SELECT id FROM inflight_jobs WHERE {rows} AND lease_expires_at IS NULL ORDER BY id FOR UPDATE))
+RETURNING id
+"""
+# A staged row that comes due by a change causes no trigger: without this, a sleeping leader finds it by polling.
+_WAKE = "SELECT pg_notify('staged_jobs', '')"
+
+
+def change_staged(connection: Connection, selection: Selection, change: Change) -> list[int]:
+    """Change staged jobs; returns their ids.
+
+    Raises:
+        psycopg.errors.SerializationFailure: A scheduled row has just come due; the call may be repeated.
+        psycopg.IntegrityError: A CHECK of the schema refuses the change.
+    """
+    return _change(connection, _CHANGE_STAGED, _OF_STAGED, selection, change)
+
+
+def change_inflight(connection: Connection, selection: Selection, change: Change) -> list[int]:
+    """Change jobs in flight that no worker has; returns their ids.
+
+    To be called after `change_staged`, so that rows which the leader moves meanwhile are found.
+    """
+    return _change(connection, _CHANGE_INFLIGHT, _OF_INFLIGHT, selection, change)
+
+
+def wake_leader(connection: Connection) -> None:
+    """Wake a leader that sleeps: staged rows have changed."""
+    connection.execute(_WAKE)
+
+
+def _change(
+    connection: Connection,
+    statement: str,
+    assignments: Mapping[str, str],
+    selection: Selection,
+    change: Change,
+) -> list[int]:
+    given = {f"new_{name}": value for name, value in change._asdict().items()}
+    parameters: dict[str, Any] = {**given, **selection.parameters()}
+    text = statement.format(
+        assignments=", ".join(assignments[name] for name, value in given.items() if value is not None),
+        rows=selection.condition(_mark),
+    )
+    return [job_id for (job_id,) in connection.execute(text, parameters)]
+
+
+_mark: Callable[[str], str] = "%({})s".format

@@ -1,0 +1,65 @@
+"""Selections of jobs that wait or run, as conditions that staged rows and rows in flight can both fulfil."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from drain.database.postgres import Connection
+from drain.tables.columns import id_array
+
+# Upper bound of the jobs that one transaction of a command changes: locks are held for a moment only.
+SLICE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Selection of jobs: all given criteria have to hold.
+
+    Attributes:
+        ids: Ids of the jobs; None: any.
+        queue: Queue of the jobs; None: any.
+        job_name: Name of the jobs; None: any.
+        tag: Tag of the jobs; None: any.
+        key: Key of the jobs; None: any.
+    """
+
+    ids: tuple[int, ...] | None = None
+    queue: str | None = None
+    job_name: str | None = None
+    tag: str | None = None
+    key: str | None = None
+
+    def condition(self, placeholder: Callable[[str], str]) -> str:
+        """Build the condition on a row; `placeholder` makes the mark of a parameter in the style of the driver."""
+        conditions = [
+            f"id = ANY (CAST({placeholder('ids')} AS bigint[]))"
+            if name == "ids"
+            else f"{name} = CAST({placeholder(name)} AS text)"
+            for name in self.parameters()
+        ]
+        return " AND ".join(conditions)
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the values of the criteria that are given, by the names in `condition`."""
+        texts = {"queue": self.queue, "job_name": self.job_name, "tag": self.tag, "key": self.key}
+        given = {name: text for name, text in texts.items() if text is not None}
+        return given if self.ids is None else {"ids": id_array(self.ids), **given}
+
+
+def slices(connection: Connection, table: str, selection: Selection) -> Iterator[Selection]:
+    """Find the jobs of a selection in one scan of a table, and yield selections of up to `SLICE` of them by their ids.
+
+    The criteria are part of each: a job that has been changed meanwhile no longer fulfils them.
+    """
+    ids = array("q")
+    statement = (
+        f"COPY (SELECT id FROM {table} WHERE {selection.condition('%({})s'.format)} ORDER BY id) TO STDOUT"
+    )
+    with connection.cursor() as cursor, cursor.copy(statement, selection.parameters()) as rows:
+        rows.set_types(["int8"])
+        ids.extend(job_id for (job_id,) in rows.rows())
+    for first in range(0, len(ids), SLICE):
+        yield replace(selection, ids=tuple(ids[first : first + SLICE]))
