@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy
 from click.testing import CliRunner, Result
+from psycopg.rows import dict_row
+from sqlalchemy.orm import Session
 
 import drain
 from drain import queues
@@ -18,9 +22,36 @@ from drain.__main__ import main
 from drain.admission.options import as_options
 from drain.admission.rules import Rate, Rules
 from drain.errors import ConfigError, StageError
+from drain.jobs.callers import Connectable
 from drain.tables import rules as ruled
 from tests.helpers import query, stage_jobs
-from tests.integration.test_staging import KINDS, greet
+
+Opened = tuple[Connectable, Callable[[], None], Callable[[], None]]
+
+
+@contextmanager
+def a_session(url: str) -> Iterator[Opened]:
+    engine = sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1))
+    with Session(engine) as session:
+        yield session, session.commit, session.rollback
+    engine.dispose()
+
+
+@contextmanager
+def a_psycopg_cursor(url: str) -> Iterator[Opened]:
+    with psycopg.connect(url) as connection, connection.cursor() as cursor:
+        yield cursor, connection.commit, connection.rollback
+
+
+@contextmanager
+def a_connection_with_dictionaries_for_rows(url: str) -> Iterator[Opened]:
+    with psycopg.connect(url, row_factory=dict_row) as connection:
+        yield connection, connection.commit, connection.rollback
+
+
+def greet() -> None:
+    """A function that is paused by its name."""
+
 
 EVERYTHING: dict[str, Any] = {
     "running": 50,
@@ -42,9 +73,9 @@ weights = { acme = 3 }
 """
 
 
-@pytest.mark.parametrize("opened", KINDS)
+@pytest.mark.parametrize("opened", [a_session, a_psycopg_cursor, a_connection_with_dictionaries_for_rows])
 def test_rules_and_pauses_are_part_of_the_callers_transaction(
-    database_url: str, opened: Callable[[str], Any]
+    database_url: str, opened: Callable[[str], AbstractContextManager[Opened]]
 ) -> None:
     with opened(database_url) as (connection, commit, rollback):
         assert queues.set(connection, "calls", **EVERYTHING) == queues.show(connection, "calls")
@@ -66,7 +97,7 @@ def test_rules_and_pauses_are_part_of_the_callers_transaction(
     assert rules.weights == EVERYTHING["weights"]
     assert Rules.from_row(row) == rules
     assert query(database_url, "SELECT queue, job_name, key, until FROM queue_pauses") == [
-        (None, "staging.greet", None, None)
+        (None, f"{__name__}.greet", None, None)
     ]
 
 
