@@ -84,7 +84,16 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "inflight_jobs",
         ),
         Grant("What cannot be delivered, and how much of that there is.", "INSERT, SELECT (id)", "dead_jobs"),
-        Grant("When a queue last finished a job.", "SELECT (queue, finished_at)", "finished_jobs"),
+        Grant(
+            "Which keys a dead job holds, and what has begun lately.",
+            "SELECT (queue, key, reason, attempts, died_at)",
+            "dead_jobs",
+        ),
+        Grant(
+            "When a queue last finished a job, and what has begun lately.",
+            "SELECT (queue, finished_at, key, attempts, moved_at, claimed_at, superseded_by)",
+            "finished_jobs",
+        ),
         Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
         Grant("The rules of queues.", "SELECT", "queues, queue_pauses"),
         Grant(
