@@ -257,10 +257,8 @@ def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_an_enqueuer_admits_as_the_rules_of_a_queue_say(place: Place, ordered: bool) -> None:
-    per_key = {} if ordered else {"running_per_key": 1}
-    rules = Rules(
-        "default", rate=Rate.parse("5/s"), rate_per_key=Rate.parse("5/s"), ordered=ordered, **per_key
-    )
+    rate = Rate.parse("5/s")
+    rules = Rules("default", running_per_key=1, rate=rate, rate_per_key=rate, ordered=ordered)
     query(
         place.url, "INSERT INTO staged_jobs (job_name, key) VALUES ('m.f', 'a'), ('m.f', 'a'), ('m.f', NULL)"
     )
