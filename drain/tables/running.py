@@ -35,8 +35,8 @@ WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
 ORDER BY next_run_at LIMIT %(limit)s
 """
 # Attempts that began within the last seconds. Of a job with several attempts only the last one's time is known, and all
-# of them count; so does a retry that has been delivered and not claimed, at a time that is not known. A rate that is not
-# used up is better than one that is exceeded.
+# of them count. A retry that has been delivered and not claimed counts as begun just now. A rate that is not used up is
+# better than one that is exceeded.
 BEGUN = f"""
 WITH ended AS (
     SELECT key, attempts, greatest(moved_at, claimed_at) AS begun_at, finished_at FROM finished_jobs
