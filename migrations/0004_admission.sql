@@ -308,7 +308,8 @@ BEGIN
             -- The enqueuer.
             ('staged_jobs_ready', 'DELETE', 'SELECT ON queues, queue_pauses'),
             ('staged_jobs_ready', 'DELETE', 'DELETE ON queue_pauses'),
-            ('staged_jobs_ready', 'DELETE', 'SELECT (queue, key, reason) ON dead_jobs'),
+            ('staged_jobs_ready', 'DELETE', 'SELECT (queue, key, reason, attempts, died_at) ON dead_jobs'),
+            ('staged_jobs_ready', 'DELETE', 'SELECT (key, attempts, moved_at, claimed_at) ON finished_jobs'),
             ('staged_jobs_ready', 'DELETE', 'SELECT, UPDATE (next_tick_at, last_tick_at, last_job_id, error) ON crons'),
             ('staged_jobs_ready', 'DELETE', 'INSERT (job_name, job_args, job_kwargs, queue, priority, scheduled_at, '
                 'expires_at, tag, max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds) ON staged_jobs'),

@@ -96,13 +96,13 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "inflight_jobs",
         ),
         Grant(
-            "What cannot be delivered, how much of that there is, and the keys that it holds.",
-            "INSERT, SELECT (id, queue, key, reason)",
+            "What cannot be delivered, and how much of that there is; which keys a dead job holds, and what has begun.",
+            "INSERT, SELECT (id, queue, key, reason, attempts, died_at)",
             "dead_jobs",
         ),
         Grant(
-            "When a queue last finished a job; which jobs gave way to another one with their unique key.",
-            "INSERT, SELECT (queue, finished_at, superseded_by)",
+            "When a queue last finished a job, and what has begun lately; which jobs gave way to another one.",
+            "INSERT, SELECT (queue, finished_at, key, attempts, moved_at, claimed_at, superseded_by)",
             "finished_jobs",
         ),
         Grant(

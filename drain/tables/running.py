@@ -35,8 +35,9 @@ WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
 ORDER BY next_run_at LIMIT %(limit)s
 """
 # Attempts that began within the last seconds. Of a job with several attempts only the last one's time is known, and all
-# of them count: a rate that is not used up is better than one that is exceeded.
-BEGUN = """
+# of them count. A retry that has been delivered and not claimed counts as begun just now. A rate that is not used up is
+# better than one that is exceeded.
+BEGUN = f"""
 WITH ended AS (
     SELECT key, attempts, greatest(moved_at, claimed_at) AS begun_at, finished_at FROM finished_jobs
     WHERE queue = %(queue)s AND superseded_by IS NULL
@@ -46,8 +47,7 @@ WITH ended AS (
     SELECT key, attempts, begun_at FROM ended
     UNION ALL
     SELECT key, attempts + (lease_expires_at IS NULL)::integer,
-        CASE WHEN lease_expires_at IS NULL AND next_run_at IS NULL THEN greatest(moved_at, claimed_at, failed_at)
-            ELSE greatest(moved_at, claimed_at) END
+        CASE WHEN {DELIVERED} AND claimed_at IS NOT NULL THEN now() ELSE greatest(moved_at, claimed_at) END
     FROM inflight_jobs WHERE queue = %(queue)s
     UNION ALL
     SELECT key, attempts, died_at FROM dead_jobs WHERE queue = %(queue)s AND attempts > 0

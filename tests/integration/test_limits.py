@@ -9,6 +9,7 @@ import pytest
 
 from drain.admission.rules import Rate, Rules
 from drain.tables.dead import Selection, discard, revive
+from drain.tables.staged import START
 from tests.admitting import (
     QUEUE,
     Leader,
@@ -432,3 +433,34 @@ def test_more_keys_than_are_known_at_a_time_are_all_served(
         rows = leader.admit_all(20) + leader.settle(0.1)
 
     assert len(rows) == len(set(keys_of(rows))) == 20
+
+
+def test_rows_that_were_admitted_are_not_stepped_over_while_a_snapshot_is_held(database_url: str) -> None:
+    stage(database_url, 3000, key="a")
+    with (
+        psycopg.connect(database_url) as other,
+        admitting(database_url, Rules(QUEUE, running=5000)) as leader,
+    ):
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        other.execute("SELECT pg_current_xact_id()")
+        leader.queue.pause([], {"z": None})
+        leader.admit_all(2900, room=290)
+        source = leader.queue._streams._source
+        before = buffers(leader)
+        with leader.connection.transaction():
+            assert len(source.read([("a", source.cursors["a"], 8)])[0]) == 8
+        from_the_cursor = buffers(leader) - before
+        with leader.connection.transaction():
+            assert len(source.read([("a", START, 8)])[0]) == 8
+
+        assert from_the_cursor * 5 < buffers(leader) - before
+
+
+def buffers(leader: Leader) -> int:
+    """Blocks of staged rows and their indexes that have been read so far."""
+    leader.connection.execute("SELECT pg_stat_force_next_flush()")
+    ((blocks,),) = leader.connection.execute(
+        "SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read) FROM pg_statio_user_tables "
+        "WHERE relname LIKE 'staged_jobs_ready_%'"
+    ).fetchall()
+    return int(blocks)

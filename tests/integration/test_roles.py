@@ -19,6 +19,8 @@ from sqlalchemy.orm import Session
 import workers
 from drain import schedule, stage, stage_many
 from drain.__main__ import main
+from drain.admission.keyed_queue import RuledQueue
+from drain.admission.rules import Rate, Rules
 from drain.audit import audit
 from drain.config import Settings
 from drain.database import postgres, roles, schema
@@ -317,6 +319,27 @@ def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the
     assert query(place.url, "SELECT relowner::regrole::text FROM pg_class WHERE relname = %s", day) == [
         (OWNER,)
     ]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_enqueuer_admits_as_the_rules_of_a_queue_say(place: Place, ordered: bool) -> None:
+    rate = Rate.parse("5/s")
+    rules = Rules("default", running_per_key=1, rate=rate, rate_per_key=rate, ordered=ordered)
+    query(
+        place.url, "INSERT INTO staged_jobs (job_name, key) VALUES ('m.f', 'a'), ('m.f', 'a'), ('m.f', NULL)"
+    )
+    with place.connected("enqueuer") as leader:
+        queue = RuledQueue(leader, rules)
+        queue.look()
+        with leader.transaction():
+            rows = queue.select(10, skip_locked=True)
+            staged.move(leader, [row.id for row in rows], 0)
+        queue.admitted(rows)
+        queue.look()
+        assert queue.redeliverable(10) == []
+        RuledQueue(leader, Rules("default", running=1, aging_seconds=1)).look()
+
+    assert sorted(row.id for row in rows) == [1, 3]
 
 
 @pytest.fixture
