@@ -162,6 +162,12 @@ class Admission:
         self._ruled[queue] = self._new(Rules(queue))
         return True
 
+    def pause(self, paused: Paused) -> None:
+        """Follow these pauses, which have just been read."""
+        self.paused = paused
+        for queue, ruled in self._ruled.items():
+            self._pause(queue, ruled)
+
     def _follow(self) -> None:
         """Read rules and pauses, and let the queues follow them."""
         self.paused = Paused(pauses.read(self._connection))

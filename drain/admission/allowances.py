@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from time import monotonic
 
@@ -14,6 +14,8 @@ from drain.database.postgres import Connection
 from drain.tables import running
 
 _NO_LIMIT = 1_000_000_000
+# Time for which room is kept for retries: longer than the pause between two rounds of redelivery.
+_KEPT_SECONDS = 1.5
 # Upper bound of the finished jobs that are read to fill the buckets.
 _MOST_BEGUN = 300_000
 # Name of the only bucket of the queue.
@@ -70,6 +72,9 @@ class Allowances:
         self._running = running_jobs
         self._clock = clock
         self._per_key = 1 if rules.ordered else rules.running_per_key
+        # Keys of due retries that have to wait, and until when room is kept for them.
+        self._kept: Collection[str] = frozenset()
+        self._kept_until = 0.0
         # Keys with a dead job, each with the time at which to look again.
         self._held_until: dict[str, float] = {}
 
@@ -78,13 +83,29 @@ class Allowances:
         """True if it matters how many jobs run."""
         return bool(self._rules.running or self._per_key)
 
+    def keep_for_retries(self, keys: Collection[str]) -> None:
+        """Keep room for due retries of these keys for a while, so that staged jobs do not take all of it."""
+        self._kept = frozenset(keys)
+        self._kept_until = monotonic() + _KEPT_SECONDS
+
     def of_queue(self) -> int:
-        """Count the jobs of the queue that may begin."""
+        """Count the staged jobs of the queue that may begin."""
+        kept = 0
+        if monotonic() < self._kept_until:
+            kept = min(len(self._kept), max(1, (self._rules.running or 0) // 2))
+        return max(0, self.of_queue_with_retries() - kept)
+
+    def of_queue_with_retries(self) -> int:
+        """Count the jobs of the queue that may begin, due retries among them."""
         free = self._rules.running - self._running.total if self._rules.running else _NO_LIMIT
         return max(0, min(free, self.bucket.tokens(_QUEUE, self._clock.now()) if self.bucket else free))
 
     def of_key(self, key: str) -> int:
-        """Count the jobs of a key that may begin, if the queue lets them; rows without a key have no limits."""
+        """Count the staged jobs of a key that may begin, if the queue lets them; without a key there are no limits."""
+        kept = key in self._kept and monotonic() < self._kept_until
+        return max(0, self._of_key(key) - kept) if key else _NO_LIMIT
+
+    def _of_key(self, key: str) -> int:
         if key == UNKEYED:
             return _NO_LIMIT
         free = _NO_LIMIT if self._per_key is None else self._per_key - self._occupied(key)
@@ -95,7 +116,7 @@ class Allowances:
     def of_retries(self, key: str) -> int:
         """Count the waiting retries of a key that may begin; in an ordered queue they hold the key for themselves."""
         if not self._rules.ordered or not key:
-            return self.of_key(key)
+            return self._of_key(key)
         if self._running.of_key(key) or self._is_paused(key) or self._is_held(key):
             return 0
         return min(1, self._tokens(key))

@@ -144,7 +144,10 @@ class RuledQueue:
         """Find up to `limit` due retries that may be admitted now."""
         if not self._is_rebuilt:
             return []
-        return self._retries.find(min(limit, self._allowances.of_queue()))
+        found = self._retries.find(min(limit, self._allowances.of_queue_with_retries()))
+        if len(found) < limit:
+            self._allowances.keep_for_retries(self._retries.keys_left())
+        return found
 
     def redelivered(self, ids: Iterable[int]) -> None:
         """Count these retries as running, after the commit."""

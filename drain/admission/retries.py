@@ -15,6 +15,8 @@ from drain.tables.keyed import Paused
 _PAUSE = 9
 # Number of searches at a time: each leaves out the keys that the one before has filled.
 _SEARCHES = 4
+# Upper bound of the retries whose keys are looked at to keep room for them.
+_KEYS_LEFT = 100
 
 
 class DueRetries:
@@ -66,6 +68,11 @@ class DueRetries:
             keep |= filled
         self._next_at = monotonic() + _PAUSE * (monotonic() - began)
         return list(self._keys)
+
+    def keys_left(self) -> set[str]:
+        """Find keys of due retries that were not found last and are not paused; '' for retries without a key."""
+        rows = self._search(_KEYS_LEFT + len(self._keys), self._paused.keys)
+        return {key for job_id, key in rows if job_id not in self._keys}
 
     def key_of(self, job_id: int) -> str:
         """Return the key of a retry that was found last; '' for none."""

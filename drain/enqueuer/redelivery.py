@@ -115,6 +115,8 @@ class Redelivery:
             psycopg.OperationalError: The database.
         """
         self._call_back.run_once()
+        # What is called back now must not be moved by a batch that has not heard of the pause.
+        self.enqueuer.admission.pause(self.paused)
         self.is_held_back = False
         return (
             self._push_leases()
