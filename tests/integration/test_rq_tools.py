@@ -41,7 +41,11 @@ def test_rq_lists_each_process_with_its_queues_its_state_and_its_counts(yard: Ya
             return sum(w.successful_job_count for w in listed), sum(w.failed_job_count for w in listed)
 
         wait_until(lambda: counts() == (5, 2), PATIENCE_SECONDS)
-        assert {worker.pid for worker in rq_workers(client, tracked=True)} == set(children(command))
+        # A process may have run all jobs before the other one has registered.
+        wait_until(
+            lambda: {each.pid for each in rq_workers(client, tracked=True)} == set(children(command)),
+            PATIENCE_SECONDS,
+        )
         wait_until(lambda: len(rq_workers(client, tracked=False)) == 2, PATIENCE_SECONDS)
         assert [w.queue_names() for w in Worker.all(connection=client)] == [["default", "mail"]] * 4
         wait_until(
