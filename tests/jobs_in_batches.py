@@ -44,7 +44,7 @@ def wait_for_go(label: str) -> None:
     _wait_for("go")
 
 
-@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON, lease_seconds=1.0)
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
 def kill_the_process(label: str) -> None:
     _leave(label)
     os.kill(os.getpid(), signal.SIGKILL)
