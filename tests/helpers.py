@@ -22,6 +22,7 @@ import psycopg
 import pytest
 from redis import Redis
 from rq import Worker
+from rq.command import PUBSUB_CHANNEL_TEMPLATE
 
 from drain import stage_many
 from drain.database import postgres
@@ -213,6 +214,14 @@ def rq_workers(client: Redis, *, tracked: bool) -> list[Worker]:
 def only_rq_worker(client: Redis, *, tracked: bool) -> Worker:
     """The one that RQ lists, once it does."""
     (worker,) = wait_until(lambda: rq_workers(client, tracked=tracked), PATIENCE_SECONDS)
+    return worker
+
+
+def listening_rq_worker(client: Redis, *, tracked: bool) -> Worker:
+    """The same, once it listens for RQ's commands: it is listed a moment before, and a command then is lost."""
+    worker = only_rq_worker(client, tracked=tracked)
+    channel = PUBSUB_CHANNEL_TEMPLATE % worker.name
+    wait_until(lambda: client.pubsub_numsub(channel)[0][1], PATIENCE_SECONDS)
     return worker
 
 
