@@ -156,7 +156,8 @@ def test_a_plain_job_at_the_head_of_a_list_holds_nothing_up_while_coroutines_run
     behind = yard.pushed(jobs.note, "behind")
     with yard.working() as command:
         yard.wait_for("finished_jobs", behind)
-        assert plain.get_status() is JobStatus.FINISHED
+        # RQ's worker, where it was not ready in time, runs it after those.
+        wait_until(lambda: plain.get_status() is JobStatus.FINISHED, PATIENCE_SECONDS)
         assert not yard.all_are("finished_jobs", waiting)
         yard.say("go")
         yard.wait_for("finished_jobs", waiting)
