@@ -239,15 +239,6 @@ def is_asleep(database_url: str) -> bool:
     )
 
 
-def nobody_leads(database_url: str) -> bool:
-    """Whether a leader's lock is gone, which is a moment after its connection."""
-    return not query(
-        database_url,
-        "SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND objid = 1 "
-        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
-    )
-
-
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]

@@ -34,7 +34,6 @@ from tests.helpers import (
     is_asleep,
     leading,
     new_enqueuer,
-    nobody_leads,
     pushed,
     pushed_jobs,
     query,
@@ -296,6 +295,14 @@ def test_what_is_committed_as_it_falls_asleep_is_drained_before_it_waits(
 def _asleep(first: Callable[[], object]) -> Iterator[bool]:
     first()
     yield True
+
+
+def nobody_leads(database_url: str) -> bool:
+    return not query(
+        database_url,
+        "SELECT FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND objid = 1 "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+    )
 
 
 def test_the_waits_grow_until_a_batch_has_got_through(
