@@ -229,7 +229,7 @@ def listening_rq_worker(client: Redis, *, tracked: bool) -> Worker:
 def leading(env: Mapping[str, str], *options: str) -> Iterator[Command]:
     """A `drain run` process that leads."""
     with drain_command("run", "--metrics-port", "0", *options, env=env) as command:
-        wait_until(lambda: command.events("leading"))
+        wait_until(lambda: command.events("leading"), PATIENCE_SECONDS)
         yield command
 
 
