@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ import psycopg
 import pytest
 from redis import Redis
 from rq import Worker
+from rq.command import PUBSUB_CHANNEL_TEMPLATE
 
 from drain import stage_many
 from drain.database import postgres
@@ -39,7 +41,7 @@ DRAIN = "from drain.__main__ import main; main()"
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], seconds: float = 10) -> T:
+def wait_until(condition: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
     """Return the first true value of `condition()`; fail when none has come within `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -121,7 +123,9 @@ class Command(subprocess.Popen[bytes]):
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Its log lines of one event, so far."""
-        lines = [json.loads(line) for line in self.output.splitlines() if line.startswith("{")]
+        # The last line may be half written.
+        whole = self.output.rpartition("\n")[0]
+        lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return [line for line in lines if line.get("event") == name]
 
 
@@ -229,11 +233,19 @@ def only_rq_worker(client: Redis, *, tracked: bool) -> Worker:
     return worker
 
 
+def listening_rq_worker(client: Redis, *, tracked: bool) -> Worker:
+    """The same, once it listens for RQ's commands: it is listed a moment before, and a command then is lost."""
+    worker = only_rq_worker(client, tracked=tracked)
+    channel = PUBSUB_CHANNEL_TEMPLATE % worker.name
+    wait_until(lambda: client.pubsub_numsub(channel)[0][1], PATIENCE_SECONDS)
+    return worker
+
+
 @contextmanager
 def leading(env: Mapping[str, str], *options: str) -> Iterator[Command]:
     """A `drain run` process that leads."""
     with drain_command("run", "--metrics-port", "0", *options, env=env) as command:
-        wait_until(lambda: command.events("leading"))
+        wait_until(lambda: command.events("leading"), PATIENCE_SECONDS)
         yield command
 
 
@@ -256,9 +268,11 @@ def is_asleep(database_url: str) -> bool:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port below those that the system gives away, which another process may get before this one is used."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def ask(port: int, path: str) -> tuple[int, str]:

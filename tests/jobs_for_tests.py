@@ -105,7 +105,7 @@ def kill_the_process_once(label: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-@job(max_attempts=2, lease_seconds=0.5, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
 def kill_the_process(label: str) -> None:
     """As the system does to what takes too much memory."""
     _leave(label)

@@ -44,7 +44,7 @@ def wait_for_go(label: str) -> None:
     _wait_for("go")
 
 
-@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON, lease_seconds=1.0)
+@job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
 def kill_the_process(label: str) -> None:
     _leave(label)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -78,8 +78,8 @@ def sleep_too_long(label: str) -> None:
 @job(max_attempts=1, timeout_seconds=1)
 def never_yield(label: str) -> None:
     """Hear no signal of the system's, as code in C that holds the interpreter."""
-    _leave(label)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM})
+    _leave(label)
     time.sleep(FOREVER_SECONDS)
 
 

@@ -46,20 +46,21 @@ class Health:
 
     def up(self, status: str) -> None:
         """Report that both stores answer, and what the daemon does."""
-        if self._problem is not None:
-            log.info("PostgreSQL and Redis answer, %s", status, extra={"event": "up"})
+        was_up = self.is_up
+        # Before the line in the log: whoever reads that gets the same from `/readyz`.
         self._problem = None
+        if not was_up:
+            log.info("PostgreSQL and Redis answer, %s", status, extra={"event": "up"})
         systemd.notify("READY=1", f"STATUS={status}")
 
     def down(self, error: Exception) -> None:
         """Report that a store does not answer; an outage is logged once."""
         store = "redis" if str(error).startswith("Redis") else "postgres"
         metrics.FAILURES.labels(store).inc()
-        problem = str(error).partition("\n")[0]
-        if self._problem is None or self._problem == "starting":
-            log.warning("%s; nothing is lost, trying again", problem, extra={"event": "down"})
-        self._problem = problem
-        systemd.notify(f"STATUS=waiting: {problem}")
+        before, self._problem = self._problem, str(error).partition("\n")[0]
+        if before is None or before == "starting":
+            log.warning("%s; nothing is lost, trying again", self._problem, extra={"event": "down"})
+        systemd.notify(f"STATUS=waiting: {self._problem}")
 
     def answers(self) -> http.Answers:
         """Answers of `/healthz` and `/readyz`."""

@@ -30,8 +30,8 @@ def test_they_run_beside_a_slow_job_that_is_none(yard: Yard) -> None:
     yard.pushed(jobs.wait_for_go, "slow")
     ids = yard.pushed(jobs.tell_who_runs, *map(str, range(3)))
     with yard.working("--prefetch", "4") as command:
+        wait_until(lambda: "slow" in yard.effects(), PATIENCE_SECONDS)
         yard.wait_for("finished_jobs", ids)
-        assert "slow" in yard.effects()
         yard.say("go")
         assert end(command) == 0
 

@@ -146,11 +146,11 @@ def test_a_job_that_kills_each_process_is_dead_after_its_attempts_and_takes_nobo
 def test_a_batch_that_dies_with_its_machine_is_run_singly_and_nobody_is_charged_for_it(yard: Yard) -> None:
     running = yard.pushed(jobs.wait_for_go, "running")
     waiting = yard.pushed(jobs.note, "a", "b")
-    with yard.working("--prefetch", "3") as command:
+    # What waits is not given back before the test kills the worker.
+    patient = impatient({"workers.process.fetcher._LONGEST_WAIT_SECONDS": 600})
+    with yard.working("--prefetch", "3", **patient) as command:
         wait_until(lambda: "running" in yard.effects(), PATIENCE_SECONDS)
         held = "SELECT count(*) FROM inflight_jobs WHERE batched AND attempts = 0 AND fencing_token = 1"
-        # Before the worker gives back what waits: it stands still.
-        os.killpg(command.pid, signal.SIGSTOP)
         ((in_batch,),) = query(yard.database_url, held)
         command.kill()
         command.wait(PATIENCE_SECONDS)

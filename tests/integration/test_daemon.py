@@ -133,7 +133,7 @@ def test_a_signal_ends_the_one_that_stands_by(database_url: str, redis_url: str,
         new_enqueuer(database_url, redis_url),
         drain_command("run", "--metrics-port", "0", env=env) as standby,
     ):
-        wait_until(lambda: standby.events("up"))
+        wait_until(lambda: standby.events("up"), PATIENCE_SECONDS)
         assert end(standby) == 0
 
 
@@ -175,7 +175,7 @@ def test_the_port_serves_metrics_and_probes(database_url: str, redis_url: str, e
     port = free_port()
     stage_jobs(database_url, 3)
     with drain_command("run", "--metrics-port", str(port), env=env) as process:
-        wait_until(lambda: process.events("leading"))
+        wait_until(lambda: process.events("leading"), PATIENCE_SECONDS)
         wait_until(lambda: len(pushed(redis_url)) == 3)
 
         assert ask(port, "/healthz") == (200, "ok\n")

@@ -270,7 +270,8 @@ def _running_demo() -> Iterator[tuple[subprocess.Popen[str], Callable[[], list[s
         text=True,
     ) as process:
         try:
-            _eventually(lambda: sum(" work index" in line for line in marked(marker)) == 2)
+            # Each of the two workers is a supervisor and what it has forked.
+            _eventually(lambda: sum(" work index" in line for line in marked(marker)) >= 4)
             files = _files_of_the_demo(marker)
             yield process, lambda: marked(marker)
         finally:

@@ -26,7 +26,7 @@ from click.testing import CliRunner
 from drain.__main__ import main
 from drain.jobs import registry
 from tests import pages
-from tests.helpers import PATIENCE_SECONDS, environment, ids_in, new_enqueuer, query
+from tests.helpers import environment, ids_in, new_enqueuer, query
 from tests.inprocess_worker import Workshop
 from tests.pages import DOCS, README, ROOT, Block
 
@@ -34,6 +34,8 @@ TUTORIAL = DOCS / "tutorial.md"
 HOW_TO = sorted((DOCS / "howto").glob("*.md"))
 # Runs of a job that is dead at last.
 MOST_ATTEMPTS = 20
+# For the tests that a page has written: they start several commands, one after the other.
+TESTS_SECONDS = 120
 
 
 def comparable(line: str) -> str:
@@ -175,7 +177,7 @@ class Reader:
             cwd=self._directory,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=TESTS_SECONDS,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

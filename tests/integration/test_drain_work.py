@@ -116,7 +116,7 @@ def test_a_worker_that_waited_for_redis_leaves_no_thread_behind(
         wait_until(lambda: command.events("up"), PATIENCE_SECONDS)
         wait_until(lambda: threads(pid) == THREADS, PATIENCE_SECONDS)
         assert command.children() == [pid]
-    assert ids_in(database_url, "finished_jobs") == ids
+        wait_until(lambda: ids_in(database_url, "finished_jobs") == ids, PATIENCE_SECONDS)
 
 
 def test_a_redis_that_goes_away_before_the_worker_is_made_is_waited_for(

@@ -40,7 +40,8 @@ from drain.database.postgres import Connection  # noqa: E402
 from tests.helpers import PATIENCE_SECONDS, drain_command, environment, wait_until  # noqa: E402
 from tests.marked import marked, on_linux  # noqa: E402
 
-ALL_SECONDS = 120
+# One minute at load 8.
+ALL_SECONDS = 300
 A, B = "here:1", "here:2"
 FINISH = """
 WITH staged AS (DELETE FROM staged_jobs WHERE id = %(id)s RETURNING *)

@@ -53,7 +53,8 @@ PAYLOADS = [
 
 def lines_with(command: Command, text: str) -> list[dict[str, Any]]:
     """Its log lines whose message holds this text; whatever is no log line fails the test."""
-    lines = [json.loads(line) for line in command.output.splitlines()]
+    # The last line may be half written.
+    lines = [json.loads(line) for line in command.output.rpartition("\n")[0].splitlines()]
     return [line for line in lines if text in line["message"]]
 
 

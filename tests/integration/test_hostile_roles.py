@@ -37,7 +37,7 @@ from drain.tables import (
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests import hostility
-from tests.helpers import NAMESPACE, deliveries, query
+from tests.helpers import NAMESPACE, deliveries, query, wait_until
 from tests.hostility import MALLORY, OWNER, Place, runs
 
 OTHERS = ("application", "enqueuer", "worker", "operator", "inspection", "owner")
@@ -285,6 +285,9 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
     assert query(place.url, "SELECT FROM idempotency_keys") == []
     query(place.url, "UPDATE inflight_jobs SET lease_expires_at = now() - interval '1 s' WHERE id = 1")
     query(place.url, "UPDATE inflight_jobs SET next_run_at = now() - interval '1 s' WHERE id = 2")
+    # The leader's lock is gone a moment after its connection.
+    with place.connected("inspection") as reader:
+        wait_until(lambda: queries.leader(reader) is None)
     assert Daemon(settings).run_once() == 2
     with place.connected("enqueuer") as leader:
         assert staged.truncate_idle(leader, -1) in (0, 1)

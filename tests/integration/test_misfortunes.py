@@ -12,7 +12,7 @@ from rq import Queue
 from rq.job import JobStatus
 
 from tests import jobs_in_batches as jobs
-from tests.helpers import PATIENCE_SECONDS, end, leading, pushed_jobs, query, wait_until
+from tests.helpers import PATIENCE_SECONDS, end, impatient, leading, pushed_jobs, query, wait_until
 from tests.integration.test_batches import is_alive
 from tests.worker_processes import Yard, children, kill_worker
 
@@ -185,7 +185,9 @@ def test_an_alarm_that_a_job_leaves_behind_harms_nobody(yard: Yard) -> None:
 def test_a_signal_in_the_pause_after_a_death_leaves_nothing_behind(yard: Yard) -> None:
     killer = yard.pushed(jobs.kill_the_process, "killer", max_attempts=1)
     waiting = yard.pushed(jobs.note, "a", "b")
-    with yard.working("--prefetch", "10") as command:
+    # No other process has started before the supervisor is stopped.
+    pause = impatient({"workers.supervisor.slot._FIRST_PAUSE_SECONDS": 10})
+    with yard.working("--prefetch", "10", **pause) as command:
         os.kill(command.pid, signal.SIGSTOP)
         wait_until(lambda: not any(is_alive(pid) for pid in children(command)), PATIENCE_SECONDS)
         command.send_signal(signal.SIGTERM)

@@ -154,7 +154,7 @@ def test_a_batch_that_takes_longer_than_a_statement_may_is_tried_in_parts(
     with new_enqueuer(
         database_url, redis_url, adaptive_batch_size=size, alive=lambda: alive.append(None)
     ) as enqueuer:
-        enqueuer.connection.execute("SET statement_timeout = '400ms'")
+        enqueuer.connection.execute("SET statement_timeout = '800ms'")
         enqueuer.run_once()
         assert size.rows < len(heavy)
         # Whoever waits for a sign of life waits no longer than for one statement.
@@ -174,7 +174,7 @@ def test_scheduled_rows_that_together_take_too_long_to_mature_do_so_in_parts(
     make_slow(database_url, "staged_jobs", job="heavy")
 
     with new_enqueuer(database_url, redis_url, batch_size=20) as enqueuer:
-        enqueuer.connection.execute("SET statement_timeout = '400ms'")
+        enqueuer.connection.execute("SET statement_timeout = '800ms'")
         enqueuer.drain()
 
     assert sorted(pushed_jobs(redis_url)) == [*heavy, light]

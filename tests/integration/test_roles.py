@@ -298,7 +298,7 @@ def test_an_enqueuer_knows_how_long_jobs_wait(place: Place, redis_url: str) -> N
 def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the_days_made(
     place: Place,
 ) -> None:
-    day = f"finished_jobs_{NOW + timedelta(days=2):%Y%m%d}"
+    day = partition_in(2)
     query(place.url, f"DROP TABLE {day}")
     with place.connected("application") as application:
         ids = stage_many(application, "m.f", [(1,), (2,)])
@@ -502,7 +502,7 @@ def test_the_owner_has_everything_and_does_what_nobody_else_may(place: Place) ->
         staged.bury(leader, [job_id], "unreadable", "x")
     with place.connected("owner") as owner:
         assert dead.revive(owner, Selection()) == 1
-        today = next(day for day in finished.days(owner) if day.date == NOW.date())
+        today = next(day for day in finished.days(owner) if day.date == datetime.now(UTC).date())
         assert finished.remove_day(owner, today, finished.checksum(owner, today))
         assert bulk.stage(owner, "run", bulk.create_side_table(owner, "run"), []) == 0
     assert query(
@@ -580,7 +580,7 @@ def test_everybody_loses_the_right_to_create_where_the_tables_are(place: Place) 
     assert drain(["roles", "application", "--apply"], {"DRAIN_DATABASE_URL": place.url}).exit_code == 0
     assert place.refuses("mallory", "CREATE TABLE public.another (id bigint)")
     with place.connected("enqueuer") as leader:
-        query(place.url, f"DROP TABLE finished_jobs_{NOW + timedelta(days=3):%Y%m%d}")
+        query(place.url, f"DROP TABLE {partition_in(3)}")
         assert finished.make_days(leader, 3) == 1
         assert finished.drop_old_day(leader, 1) is None
 
@@ -629,6 +629,11 @@ def test_only_the_roles_that_are_named_are_printed(place: Place) -> None:
 def test_a_superuser_who_owns_the_tables_is_advised_to_hand_them_over(place: Place) -> None:
     found = roles.installation_of(postgres.connect(place.url, "tests"))
     assert "--owner NAME" in roles.script(replace(found, owner_is_superuser=True), [])
+
+
+def partition_in(days: int) -> str:
+    """The partition of finished jobs of a day to come."""
+    return f"finished_jobs_{datetime.now(UTC) + timedelta(days=days):%Y%m%d}"
 
 
 def enqueuer_of(place: Place, redis_url: str) -> Settings:

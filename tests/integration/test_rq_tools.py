@@ -18,6 +18,7 @@ from tests.helpers import (
     end,
     impatient,
     leading,
+    listening_rq_worker,
     only_rq_worker,
     pushed,
     pushed_jobs,
@@ -41,7 +42,11 @@ def test_rq_lists_each_process_with_its_queues_its_state_and_its_counts(yard: Ya
             return sum(w.successful_job_count for w in listed), sum(w.failed_job_count for w in listed)
 
         wait_until(lambda: counts() == (5, 2), PATIENCE_SECONDS)
-        assert {worker.pid for worker in rq_workers(client, tracked=True)} == set(children(command))
+        # A process may have run all jobs before the other one has registered.
+        wait_until(
+            lambda: {each.pid for each in rq_workers(client, tracked=True)} == set(children(command)),
+            PATIENCE_SECONDS,
+        )
         wait_until(lambda: len(rq_workers(client, tracked=False)) == 2, PATIENCE_SECONDS)
         assert [w.queue_names() for w in Worker.all(connection=client)] == [["default", "mail"]] * 4
         wait_until(
@@ -80,7 +85,8 @@ def test_rq_suspend_stops_the_taking_until_rq_resume(yard: Yard, client: Redis) 
         # The one that it waits for has been pushed after it went to wait: it gives that back.
         ids = yard.pushed(jobs.note, "second", "third")
         wait_until(lambda: state_of(client, worker) == "suspended", PATIENCE_SECONDS)
-        assert pushed_jobs(yard.redis_url) == ids
+        # For a moment of each second it has the first of them, before it asks whether it is suspended.
+        wait_until(lambda: pushed_jobs(yard.redis_url) == ids, PATIENCE_SECONDS)
         assert yard.effects() == ["first"]
         resume(client)
         yard.wait_for("finished_jobs", ids)
@@ -97,7 +103,7 @@ def test_the_shutdown_command_ends_the_process_and_nobody_takes_its_place(yard: 
     (job_id,) = yard.pushed(jobs.wait_for_go, "running")
     with yard.working() as command:
         wait_until(yard.effects, PATIENCE_SECONDS)
-        send_shutdown_command(client, only_rq_worker(client, tracked=True).name)
+        send_shutdown_command(client, listening_rq_worker(client, tracked=True).name)
         yard.say("go")
         assert command.wait(PATIENCE_SECONDS) == 0
         assert len(command.events("started")) == 1
@@ -123,7 +129,7 @@ def test_the_kill_horse_command_ends_an_attempt(yard: Yard, client: Redis) -> No
     (job_id,) = yard.pushed(jobs.wait_for_go, "running")
     with yard.working() as command:
         wait_until(yard.effects, PATIENCE_SECONDS)
-        send_kill_horse_command(client, only_rq_worker(client, tracked=True).name)
+        send_kill_horse_command(client, listening_rq_worker(client, tracked=True).name)
         wait_until(lambda: yard.row(job_id)["last_error"], PATIENCE_SECONDS)
         assert yard.row(job_id)["last_error"]["type"] == "workers.errors.WorkerStoppedError"
         # A person has ended it, and no deploy: it counts.

@@ -28,6 +28,7 @@ from drain.wire import waiter as waiter_module
 from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,
+    PATIENCE_SECONDS,
     environment,
     ids_in,
     new_enqueuer,
@@ -62,13 +63,13 @@ def enqueuer_that_survives_a_stall_of(proxy: Proxy, database_url: str, redis_url
     try:
         wait_until(lambda: running.answers().unready() is None)
         proxy.stalled.set()
-        wait_until(lambda: running.answers().unready() is not None, seconds=20)
+        wait_until(lambda: running.answers().unready() is not None)
         proxy.stalled.clear()
         yield
     finally:
         running.stop()
         proxy.stalled.clear()
-        thread.join(timeout=20)
+        thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -95,18 +96,17 @@ def test_an_enqueuer_gives_up_a_redis_that_stopped_answering_and_comes_back(data
         proxy.listener.close()
 
 
-@pytest.fixture
-def impatient_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker waits half a second for an answer of PostgreSQL, and asks once."""
+def lose_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a worker waits half a second for an answer of PostgreSQL, and asks once."""
     monkeypatch.setattr(database, "_STALLED_SECONDS", 0.5)
     monkeypatch.setattr(Database.ask, "__defaults__", (0.0,))
 
 
-@pytest.mark.usefixtures("impatient_worker")
-def test_a_worker_gives_up_a_postgres_that_stopped_answering() -> None:
+def test_a_worker_gives_up_a_postgres_that_stopped_answering(monkeypatch: pytest.MonkeyPatch) -> None:
     with proxied() as (proxy, through, _):
         worker = Worker(Settings(database_url=through))
         assert worker.execute(1) == "refused"
+        lose_patience(monkeypatch)
         proxy.stalled.set()
         with pytest.raises(UnavailableError):
             worker.execute(1)
@@ -175,7 +175,7 @@ def fetching(
         finally:
             shutdown.stop()
             consumer.end_wait()
-            thread.join(20)
+            thread.join(PATIENCE_SECONDS)
             heartbeat.stop()
     assert not thread.is_alive()
 
@@ -252,7 +252,6 @@ def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(datab
         connection.execute("SELECT pg_sleep(30)")
 
 
-@pytest.mark.usefixtures("impatient_worker")
 def test_a_worker_gives_up_a_postgres_that_stops_answering_as_it_finishes(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +263,14 @@ def test_a_worker_gives_up_a_postgres_that_stops_answering_as_it_finishes(
         with new_enqueuer(direct, redis_url) as enqueuer:
             enqueuer.drain()
         proxy.stall_at = b"drain_finish"
+        claim = claims.claim
+
+        def claim_patiently(*args: Any, **options: Any) -> Claim | None:
+            won = claim(*args, **options)
+            lose_patience(monkeypatch)
+            return won
+
+        monkeypatch.setattr(claims, "claim", claim_patiently)
         with pytest.raises(UnavailableError):
             Worker(Settings(database_url=through)).execute(job_id)
 

@@ -64,6 +64,7 @@ def test_while_urgent_rows_come_in_few_others_are_taken_and_not_each_time(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(due_rows, "_BESIDE_URGENT", 3)
+    monkeypatch.setattr(due_rows, "monotonic", lambda: 1000.0)
     stage_jobs(database_url, 20, priority=100)
     with new_enqueuer(database_url, redis_url, batch_size=10) as draining:
         taken = []

@@ -469,8 +469,12 @@ def test_a_worker_whose_job_was_taken_over_drops_it_and_goes_on_with_the_next(
     system.drain()
 
     def taken_over() -> bool:
-        system.end_lease(contested)
-        with psycopg.connect(system.database_url, autocommit=True) as connection:
+        # In one transaction, so that no heartbeat comes in between.
+        with psycopg.connect(system.database_url) as connection:
+            connection.execute(
+                "UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() - interval '1 ms' WHERE id = %s",
+                [contested],
+            )
             return claims.claim(connection, contested, worker="the other", limits={}) is not None
 
     with ThreadPoolExecutor(1) as thread:
@@ -801,5 +805,5 @@ def test_drain_work_outlives_a_redis_that_goes_away_under_a_running_job(
             redis.start()
             second = system.staged_and_drained(jobs.record, "second")
             wait_until(lambda: system.whereabouts(second) == "finished_jobs", PATIENCE_SECONDS)
+            wait_until(lambda: command.events("up"))
             assert command.poll() is None
-            assert command.events("up")

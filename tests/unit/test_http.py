@@ -21,10 +21,9 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def serving(host: str = "127.0.0.1") -> Iterator[int]:
-    port = free_port()
-    server = http.serve(host, port, ANSWERS)
+    server = http.serve(host, 0, ANSWERS)
     try:
-        yield port
+        yield server.server_address[1]
     finally:
         server.shutdown()
         server.server_close()
