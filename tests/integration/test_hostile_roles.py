@@ -18,6 +18,7 @@ from drain.database import postgres, roles, schema
 from drain.database.grants import DEFAULT_NAMES
 from drain.embedded import EmbeddedPostgres
 from drain.enqueuer.daemon import Daemon
+from drain.enqueuer.leader import try_to_lead
 from drain.errors import SchemaError
 from drain.tables import bulk, claims, counts, dead, finished, leases, outcomes, queries, staged, waiting
 from drain.tables.dead import Selection
@@ -305,6 +306,10 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         ids = stage_many(application, "m.f", [(1,), (2,), (3,)])
     with place.connected("enqueuer") as leader:
         staged.move(leader, ids[:2], 0)
+        # Which leader leads is asked for while one does.
+        assert try_to_lead(leader) is not None
+        with place.connected("inspection") as reader:
+            assert counts.status(reader).leader is not None
     with place.connected("worker") as worker:
         held = [claims.claim(worker, id_, worker="w", limits={}) for id_ in ids[:2]]
         assert held[0] is not None
