@@ -32,7 +32,7 @@ _LEADER = f"""
 SELECT state.leader, state.leader_since FROM drain_state AS state
 WHERE EXISTS (
     SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted
-        AND classid = {locks.LEADER.first}::oid AND objid = {locks.LEADER.second}::oid AND objsubid = 2::smallint
+        AND classid = {locks.LEADER.first}::oid AND objid = {locks.LEADER.second}::oid AND objsubid = 2
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
 _QUEUES = """

@@ -36,7 +36,6 @@ class Waiter:
         self._sources = sources
         self._others = others
         self._pool = connect(redis_url)
-        self._pool.connection_pool.connection_kwargs["socket_timeout"] = WAIT_SECONDS + _ANSWER_SECONDS
         self._client: redis.Redis | None = None
         self._client_id: int | None = None
 
@@ -54,10 +53,7 @@ class Waiter:
             raise
 
     def _popped(self, seconds: float) -> tuple[str, bytes] | None:
-        if self._client is None:
-            self._client = self._pool.client()  # type: ignore[no-untyped-call]
-        if self._client_id is None:
-            self._client_id = self._client.client_id()
+        client = self._opened()
         sources = self._sources
         keys = sources.ready
         # `pop` looks again soon at keys that are no lists, or are skipped.
@@ -66,11 +62,21 @@ class Waiter:
         if len(sources.keys) == len(keys) == 1:
             (key,) = keys
             to = intermediate_key(queue_of(key))
-            moved: Any = self._client.execute_command("BLMOVE", key, to, "LEFT", "RIGHT", seconds)
+            moved: Any = client.execute_command("BLMOVE", key, to, "LEFT", "RIGHT", seconds)
             return (key, moved) if moved is not None else None
         awaited = keys or sources.not_skipped or [NOTHING]
-        popped: Any = self._client.execute_command("BLPOP", *awaited, seconds)
+        popped: Any = client.execute_command("BLPOP", *awaited, seconds)
         return (popped[0].decode(), popped[1]) if popped is not None else None
+
+    def _opened(self) -> Any:
+        if self._client is None:
+            self._client = self._pool.client()  # type: ignore[no-untyped-call]
+        if self._client_id is None:
+            self._client_id = self._client.client_id()
+            # From here on `end_wait` ends a wait. Until then the timeout is that of any command: a Redis that stands
+            # still while the connection is opened must not keep a worker from stopping.
+            _socket(self._client).settimeout(WAIT_SECONDS + _ANSWER_SECONDS)
+        return self._client
 
     def end_wait(self) -> None:
         """Let `wait` return at once; shut its connection down if Redis does not answer."""
@@ -81,13 +87,17 @@ class Waiter:
             with reachable(self._where):
                 self._others.client_unblock(client_id)
         except UnavailableError:
-            sock = getattr(client.connection, "_sock", None)
-            if sock is not None:
-                with suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError, AttributeError):
+                _socket(client).shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection."""
         if self._client is not None:
             self._client.close()
         self._pool.close()
+
+
+def _socket(client: redis.Redis) -> Any:
+    """Socket of a client with a connection of its own; redis-py has no public name for it."""
+    connection: Any = client.connection
+    return connection._sock

@@ -23,6 +23,7 @@ from tests.helpers import (
     drain_command,
     end,
     impatient,
+    listening_rq_worker,
     only_rq_worker,
     rq_workers,
     wait_until,
@@ -298,6 +299,28 @@ def test_a_job_with_which_rq_has_not_begun_as_its_process_dies_is_given_back(
         assert command.wait(PATIENCE_SECONDS) == 0
     assert job.get_status() is JobStatus.FINISHED
     assert marks(client) == ["once"]
+
+
+@MODES
+def test_a_shutdown_command_that_comes_before_rqs_signal_handlers_is_obeyed(
+    yard: Yard, client: Redis, mode: str
+) -> None:
+    """RQ's worker listens for commands a moment before; the signal that it sends to itself is ignored then."""
+    is_slow = (
+        "import threading; from workers.plain.channel_worker import ChannelWorker as W\n"
+        "obeyed, obey, install = threading.Event(), W.obey, W._install_signal_handlers\n"
+        "def obey_and_note(worker, payload):\n"
+        "    obey(worker, payload)\n"
+        "    obeyed.set()\n"
+        "def install_afterwards(worker):\n"
+        "    obeyed.wait()\n"
+        "    install(worker)\n"
+        "W.obey, W._install_signal_handlers = obey_and_note, install_afterwards\n"
+    )
+    with drain_command("work", "--plain", mode, env=yard.env(), program=is_slow + DRAIN) as command:
+        send_shutdown_command(client, listening_rq_worker(client, tracked=False).name)
+        assert command.wait(PATIENCE_SECONDS) == 0
+    assert no_worker_is_left(client)
 
 
 def test_a_job_is_not_forgotten_of_which_redis_could_not_be_asked_for_a_moment(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
@@ -114,8 +117,30 @@ def test_a_worker_gives_up_a_postgres_that_stopped_answering(monkeypatch: pytest
 
 def test_a_worker_that_waits_for_its_next_job_gives_redis_40_seconds_to_answer(redis_url: str) -> None:
     with closing(Consumer(redis_url, NAMESPACE, ["default"])) as consumer:
-        assert consumer._waiter._pool.connection_pool.connection_kwargs["socket_timeout"] == 40
+        for _ in range(2):
+            assert consumer.wait(0.01) is None
+            assert waiter_module._socket(consumer._waiter._client).gettimeout() == 40  # type: ignore[arg-type]
         assert waiter_module.WAIT_SECONDS == 30
+
+
+def test_a_worker_that_begins_to_wait_gives_up_a_redis_that_stands_still_as_soon_as_for_any_command() -> None:
+    """Until its connection is open nobody can end the wait, and a worker that is told to stop would be killed."""
+    with EmbeddedRedis() as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            began = Consumer(
+                f"{server.url}{'&' if '?' in server.url else '?'}socket_timeout=0.2", NAMESPACE, ["a"]
+            )
+            with closing(began) as consumer, ThreadPoolExecutor(1) as thread:
+                waiting = thread.submit(consumer.wait)
+                wait([waiting], PATIENCE_SECONDS)
+                given_up = waiting.done()
+                os.kill(server.pid, signal.SIGCONT)
+                assert given_up
+                with pytest.raises(UnavailableError):
+                    waiting.result()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +199,10 @@ def fetching(
             yield inbox
         finally:
             shutdown.stop()
-            consumer.end_wait()
-            thread.join(PATIENCE_SECONDS)
+            while thread.is_alive():
+                # Again and again, as in a worker: the thread may be about to wait.
+                consumer.end_wait()
+                thread.join(0.05)
             heartbeat.stop()
     assert not thread.is_alive()
 

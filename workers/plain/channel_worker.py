@@ -118,6 +118,15 @@ class ChannelWorker(CommandListener):
         self.heartbeat()
         if self.should_run_maintenance_tasks:
             self.run_maintenance_tasks()
+        self._end_if_shut_down()
+
+    def _end_if_shut_down(self) -> None:
+        """Raise StopRequested where RQ's signal handler has not, or in code that catches every exception."""
+        if self.is_shut_down:
+            raise StopRequested
+        # RQ listens for commands a moment before it has signal handlers: until then the signal is ignored.
+        if self.is_shutdown_commanded:
+            self.request_stop(signal.SIGINT, None)  # type: ignore[no-untyped-call]
 
     def _load(self, queue_name: str, rq_id: str) -> tuple[Job, Queue] | None:
         """Load a job; return None if RQ has none of this id, or cannot read it."""

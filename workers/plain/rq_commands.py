@@ -18,7 +18,13 @@ _LISTEN_AGAIN_SECONDS = 2.0
 
 
 class CommandListener(BaseWorker):
-    """The part of RQ's worker that listens for commands."""
+    """The part of RQ's worker that listens for commands.
+
+    Attributes:
+        is_shutdown_commanded: RQ's shutdown command has come; RQ sends the process a signal then.
+    """
+
+    is_shutdown_commanded = False
 
     def handle_payload(self, message: Mapping[str, Any]) -> None:
         """Obey shutdown, kill-horse, stop-job and stop-execution; log and ignore any other message."""
@@ -35,6 +41,7 @@ class CommandListener(BaseWorker):
 
     def obey(self, payload: dict[str, Any]) -> None:
         """Obey a command as RQ does."""
+        self.is_shutdown_commanded |= payload["command"] == "shutdown"
         try:
             handle_command(self, payload)
         # For example, a command lacks the id of its job.
