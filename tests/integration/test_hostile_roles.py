@@ -365,7 +365,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
             assert {"order_dead", "gives_way"} <= set(while_led)
             query(place.url, "UPDATE queues SET on_dead = 'skip'")
             assert "order_dead" not in [explain(reader, redis, id_).finding.cause for id_ in range(7)]
-            query(place.url, "UPDATE queues SET ordered = false")
+            query(place.url, "UPDATE queues SET ordered = false, on_dead = 'hold'")
             assert [explain(reader, redis, id_) for id_ in range(7)]
             assert audit(reader, redis, patience_seconds=0).counts["finished"] == 1
     query(place.url, "DELETE FROM queues; DELETE FROM queue_pauses")
