@@ -1,0 +1,228 @@
+"""Limits while everything is killed: 16 worker processes and 200 keys, each of which may run 1 to 5 jobs at a time.
+
+    python -m benchmarks.exactness [--seconds 120] [--processes 16] [--keys 200] [--seed 14]
+
+Leaders, supervisors and worker processes are killed by SIGKILL, and Redis is flushed, every few seconds. What runs is
+read from PostgreSQL: a trigger on `inflight_jobs` notes each row that begins or ends to run, and under which key. The
+exit code is 1 if a key has run more than its limit, a job is lost, or `drain audit` finds a breach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+import psycopg
+import redis
+
+from benchmarks import figures
+from benchmarks.processes import environment
+from drain.database import schema
+from drain.embedded import services
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from drain.embedded import Services
+
+_JOBS = "benchmarks.admitted_jobs"
+_LIMITS = (1, 2, 3, 4, 5)
+_QUEUES = [f"q{limit}" for limit in _LIMITS]
+_PROCESSES_OF_A_SUPERVISOR = 4
+_PAUSE_SECONDS = (2.0, 5.0)
+_LOOK_SECONDS = 0.25
+# While fewer jobs are staged, some keys have none left.
+_PLENTY = 2000
+_PATIENCE_SECONDS = 240
+_DRAIN = [sys.executable, "-c", "from drain.__main__ import main; main()"]
+_NOTE = """
+CREATE TABLE changes (number bigserial, queue text, key text, change integer);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE ran boolean := false; runs boolean := false;
+BEGIN
+    IF TG_OP <> 'INSERT' THEN ran := OLD.next_run_at IS NULL; END IF;
+    IF TG_OP <> 'DELETE' THEN runs := NEW.next_run_at IS NULL; END IF;
+    IF ran <> runs THEN
+        INSERT INTO changes (queue, key, change)
+        VALUES (coalesce(NEW.queue, OLD.queue), coalesce(NEW.key, OLD.key), runs::integer - ran::integer);
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON inflight_jobs FOR EACH ROW EXECUTE FUNCTION note();
+"""
+_STAGE = """
+INSERT INTO staged_jobs (job_name, job_args, queue, key)
+SELECT 'benchmarks.admitted_jobs.call', jsonb_build_array(500 + number %% 1000),
+    'q' || 1 + number %% 5, 'k' || number %% %s
+FROM generate_series(1, %s) AS number
+"""
+_MOST = """
+SELECT queue, max(running) FROM (
+    SELECT queue, sum(change) OVER (PARTITION BY queue, key ORDER BY number) AS running FROM changes) AS each
+GROUP BY queue ORDER BY queue
+"""
+_RUNNING = "SELECT count(*) FROM inflight_jobs WHERE next_run_at IS NULL"
+_LEFT = "SELECT (SELECT count(*) FROM (SELECT FROM staged_jobs LIMIT %s) AS few), (SELECT count(*) FROM inflight_jobs)"
+_ENDED = "SELECT (SELECT count(*) FROM finished_jobs), (SELECT count(*) FROM dead_jobs)"
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Two enqueuers, and as many supervisors as it takes; each process is started again when it is killed."""
+
+    started: Services
+    stack: ExitStack
+    chance: random.Random
+    runs: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    works: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, processes: int) -> None:
+        self.runs = [self._run() for _ in range(2)]
+        self.works = [self._work() for _ in range(processes // _PROCESSES_OF_A_SUPERVISOR)]
+
+    def kill_an_enqueuer(self) -> None:
+        self._replace(self.runs, self._run)
+
+    def kill_a_supervisor(self) -> None:
+        self._replace(self.works, self._work)
+
+    def kill_a_worker(self) -> None:
+        parent = self.chance.choice(self.works).pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii").split()
+        if children:
+            os.kill(int(self.chance.choice(children)), signal.SIGKILL)
+
+    def flush_redis(self) -> None:
+        with redis.Redis.from_url(self.started.redis_url) as client:
+            client.flushall()
+
+    def _replace(
+        self, processes: list[subprocess.Popen[bytes]], start: Callable[[], subprocess.Popen[bytes]]
+    ) -> None:
+        killed = processes.pop(self.chance.randrange(len(processes)))
+        killed.kill()
+        killed.wait()
+        processes.append(start())
+
+    def _run(self) -> subprocess.Popen[bytes]:
+        return self._start("run", "--metrics-port", "0")
+
+    def _work(self) -> subprocess.Popen[bytes]:
+        return self._start("work", *_QUEUES, "--processes", str(_PROCESSES_OF_A_SUPERVISOR))
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        env = environment(self.started, _JOBS)
+        process = subprocess.Popen([*_DRAIN, *words], env=env, stderr=subprocess.DEVNULL)
+        self.stack.callback(process.wait)
+        self.stack.callback(process.terminate)
+        return process
+
+
+def _disturb(fleet: Fleet, connection: psycopg.Connection, seconds: float) -> tuple[Counter[str], float]:
+    """Kill and flush for so long; returns what was done, and the mean number of running jobs."""
+    faults = (fleet.kill_an_enqueuer, fleet.kill_a_supervisor, fleet.kill_a_worker, fleet.flush_redis)
+    done: Counter[str] = Counter()
+    running: list[int] = []
+    next_fault = monotonic() + _PAUSE_SECONDS[1]
+    end = monotonic() + seconds
+    while monotonic() < end:
+        sleep(_LOOK_SECONDS)
+        # Until the workers have started nothing can run, and that is no matter of limits.
+        if running or _one(connection, _RUNNING):
+            running.append(_one(connection, _RUNNING))
+        if monotonic() >= next_fault:
+            fault = fleet.chance.choice(faults)
+            fault()
+            done[fault.__name__] += 1
+            next_fault = monotonic() + fleet.chance.uniform(*_PAUSE_SECONDS)
+    return done, fmean(running)
+
+
+def _wait_for_the_rest(connection: psycopg.Connection) -> None:
+    until = monotonic() + _PATIENCE_SECONDS
+    while any(connection.execute(_LEFT, (1,)).fetchone() or ()):
+        if monotonic() > until:
+            raise TimeoutError(f"jobs are left after {_PATIENCE_SECONDS} s")
+        sleep(_LOOK_SECONDS)
+
+
+def _one(connection: psycopg.Connection, statement: str) -> int:
+    ((number,),) = connection.execute(statement).fetchall()
+    return int(number)
+
+
+def _drain(started: Services, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*_DRAIN, *words], env=environment(started), check=False, capture_output=True, text=True
+    )
+
+
+def section(given: argparse.Namespace) -> tuple[str, Sequence[str]]:
+    """Run, and return the figures and what is wrong."""
+    wrong: list[str] = []
+    # Each key belongs to one queue, and each queue has a fifth of the keys.
+    total = sum(_LIMITS) * given.keys // len(_LIMITS)
+    jobs = int(total * given.seconds * 1.3)
+    with services() as started, ExitStack() as stack:
+        schema.install(started.database_url)
+        connection = stack.enter_context(psycopg.connect(started.database_url, autocommit=True))
+        connection.execute(_NOTE)
+        for limit, queue in zip(_LIMITS, _QUEUES, strict=True):
+            _drain(started, "queue", "set", queue, "--running-per-key", str(limit)).check_returncode()
+        connection.execute(_STAGE, (given.keys, jobs))
+        fleet = Fleet(started, stack, random.Random(given.seed))
+        fleet.start(given.processes)
+        done, mean = _disturb(fleet, connection, given.seconds)
+        left, _ = connection.execute(_LEFT, (_PLENTY,)).fetchone() or (0, 0)
+        if left < _PLENTY:
+            wrong.append("too few jobs were staged to fill the limits until the end")
+        most: dict[str, int] = dict(connection.execute(_MOST).fetchall())
+        connection.execute("DELETE FROM queues")
+        _wait_for_the_rest(connection)
+        finished, dead = connection.execute(_ENDED).fetchone() or (0, 0)
+        audit = _drain(started, "audit", "--json")
+    wrong += [
+        f"{queue} ran {most[queue]}"
+        for limit, queue in zip(_LIMITS, _QUEUES, strict=True)
+        if most[queue] > limit
+    ]
+    if finished + dead != jobs:
+        wrong.append(f"{jobs:,} staged, {finished:,} finished and {dead:,} dead")
+    if audit.returncode:
+        wrong.append(f"audit: {json.loads(audit.stdout or '{}')}{audit.stderr}")
+    text = (
+        f"{given.seconds:.0f} s, {given.processes} processes, {given.keys} keys: the limits used to {mean / total:.1%} "
+        f"({mean:.0f} of {total}); most at a time {', '.join(f'{queue[1:]}: {most[queue]}' for queue in _QUEUES)}; "
+        f"{finished:,} finished, {dead} dead, of {jobs:,}; {', '.join(f'{name} {n}' for name, n in done.items())}"
+    )
+    return text, wrong
+
+
+def main() -> None:
+    """Run, print the figures, and exit with 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--processes", type=int, default=16)
+    parser.add_argument("--keys", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=14)
+    text, wrong = section(parser.parse_args())
+    figures.say(text)
+    for each in wrong:
+        figures.say(f"WRONG: {each}")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
