@@ -216,7 +216,7 @@ def test_a_job_that_was_superseded_has_no_attempt_and_no_token(system: System) -
     system.execute("UPDATE finished_jobs SET attempts = 0, fencing_token = 0")
     assert checks(system) == ["claimed", "claimed"]
 
-    system.execute("UPDATE finished_jobs SET superseded_by = id + 1")
+    system.execute("UPDATE finished_jobs SET superseded_by = nextval('staged_jobs_id_seq')")
 
     assert checks(system) == []
 
