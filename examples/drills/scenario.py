@@ -74,13 +74,13 @@ class Scenario:
         """Close the connection."""
         self.connection.close()
 
-    def enqueuer(self, name: str) -> Child:
+    def enqueuer(self, name: str, *options: str) -> Child:
         """Start `drain run`, and return at once."""
-        return self._started(self._processes.drain(name, "run", "--metrics-port", "0"))
+        return self._started(self._processes.drain(name, "run", "--metrics-port", "0", *options))
 
-    def leader(self, name: str) -> Child:
+    def leader(self, name: str, *options: str) -> Child:
         """Start `drain run`, and return when it leads."""
-        child = self.enqueuer(name)
+        child = self.enqueuer(name, *options)
         self.wait(f"the {name} leads", lambda: child.events("leading"))
         self.record("leads", process=name)
         return child
