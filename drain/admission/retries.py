@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 
 from drain.admission.allowances import Allowances
@@ -46,9 +46,10 @@ class DueRetries:
         self._running = running_jobs
         self._allowances = allowances
         self._held = held
-        self._next_at = 0.0
-        # Keys of the retries that were found last.
+        self._next_at = self._look_for_left_at = 0.0
+        # Keys of the retries that were found last, and of those that were left.
         self._keys: dict[int, str] = {}
+        self._left: Collection[str] = ()
 
     def find(self, limit: int) -> list[int]:
         """Find up to `limit` due retries that may be admitted now, the earliest first."""
@@ -69,10 +70,17 @@ class DueRetries:
         self._next_at = monotonic() + _PAUSE * (monotonic() - began)
         return list(self._keys)
 
-    def keys_left(self) -> set[str]:
+    def keys_left(self) -> Collection[str]:
         """Find keys of due retries that were not found last and are not paused; '' for retries without a key."""
-        rows = self._search(_KEYS_LEFT + len(self._keys), self._paused.keys)
-        return {key for job_id, key in rows if job_id not in self._keys}
+        began = monotonic()
+        if began >= self._look_for_left_at:
+            rows = self._search(_KEYS_LEFT + len(self._keys), self._paused.keys)
+            first = self._first()
+            self._left = {
+                key for job_id, key in rows if job_id not in self._keys and first.get(key, job_id) >= job_id
+            }
+            self._look_for_left_at = monotonic() + _PAUSE * (monotonic() - began)
+        return self._left
 
     def key_of(self, job_id: int) -> str:
         """Return the key of a retry that was found last; '' for none."""
@@ -91,15 +99,18 @@ class DueRetries:
     def _choose(self, rows: list[tuple[int, str]], left: dict[str, int], limit: int) -> None:
         """Choose retries of these, as far as their keys have room."""
         held = self._held({key for _, key in rows}) if self._held else ()
-        first = self._running.first_retries() if self._held else {}
+        first = self._first()
         for job_id, key in rows:
             if job_id in self._keys:
                 continue
             if key not in left:
                 left[key] = 0 if key in held else self._allowances.of_retries(key)
-            # In an ordered queue a retry with a lower id goes first, although it is not due yet.
             if left[key] > 0 and first.get(key, job_id) >= job_id and len(self._keys) < limit:
                 left[key] -= 1
                 self._keys[job_id] = key
             elif first.get(key, job_id) < job_id:
                 left[key] = 0
+
+    def _first(self) -> Mapping[str, int]:
+        """Return the retry that goes first of each key of an ordered queue: that with the lowest id, due or not."""
+        return self._running.first_retries() if self._held else {}
