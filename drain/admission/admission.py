@@ -86,6 +86,14 @@ class Admission:
         return min(times)
 
     @property
+    def is_first_sweep(self) -> bool:
+        """True if rows of a queue with rules may be free to leave that no look has found yet."""
+        return any(
+            ruled.is_first_sweep and not self.paused.queue(queue) and self._depths.room(queue) > 0
+            for queue, ruled in self._ruled.items()
+        )
+
+    @property
     def ruled(self) -> Collection[str]:
         """Names of the queues with rules."""
         return self._ruled.keys()

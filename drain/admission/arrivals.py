@@ -52,7 +52,9 @@ class Arrivals:
     @property
     def next_look_at(self) -> float:
         """Time at which the next slice of a sweep is worth its while, by this process' clock."""
-        return self._sweep_at if self._source.cursors else max(self._sweep_at, self._swept_at + _IDLE_SECONDS)
+        if self._source.cursors or self.is_first_sweep:
+            return self._sweep_at
+        return max(self._sweep_at, self._swept_at + _IDLE_SECONDS)
 
     def look(self) -> None:
         """Run the hint and a slice of the sweep, if it is time; in autocommit mode."""

@@ -72,8 +72,13 @@ class RuledQueue:
             pairs: Keys, each with the name of those of its jobs that are paused.
         """
         paused = Paused(sorted(job_names), sorted(pairs), sorted(keys))
-        if (paused, keys) != (self._paused, self._paused_keys):
-            self._paused, self._paused_keys = paused, dict(keys)
+        if (paused, keys) == (self._paused, self._paused_keys):
+            return
+        self._paused, self._paused_keys = paused, dict(keys)
+        if self._streams.follow(paused, self._paused_keys):
+            self._retries.follow(paused)
+            self.next_look_at = 0.0
+        else:
             self._begin_again()
 
     def _begin_again(self) -> None:
@@ -165,6 +170,11 @@ class RuledQueue:
             self._running.rebuild()
         self._allowances.refill(self._connection)
         self._is_rebuilt = True
+
+    @property
+    def is_first_sweep(self) -> bool:
+        """True if rows may wait that no look has found yet."""
+        return self._streams.is_first_sweep
 
     @property
     def _waits_for_slots(self) -> bool:

@@ -51,6 +51,10 @@ class DueRetries:
         self._keys: dict[int, str] = {}
         self._left: Collection[str] = ()
 
+    def follow(self, paused: Paused) -> None:
+        """Pass over these jobs from now on, and no others."""
+        self._paused = paused
+
     def find(self, limit: int) -> list[int]:
         """Find up to `limit` due retries that may be admitted now, the earliest first."""
         began = monotonic()

@@ -105,7 +105,7 @@ class Enqueuer:
         """
         total = 0
         # At least one batch, whatever else is due: otherwise other work could keep this from ever starting.
-        while size := self.run_once():
+        while (size := self.run_once()) or self.admission.is_first_sweep:
             total += size
             if not keep_on():
                 break

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import psycopg
 import pytest
 
-from drain.admission import allowances, retries
+from drain import queues
+from drain.admission import allowances, arrivals, retries
 from drain.admission.rules import Rate, Rules
 from drain.tables import running
-from tests.admitting import QUEUE, admitting, ids_of, retry_later, stage
-from tests.helpers import query
+from tests.admitting import QUEUE, admitting, finish, ids_of, retry_later, stage
+from tests.helpers import new_enqueuer, query
 
 
 def test_a_key_goes_on_though_the_retry_for_which_its_token_was_kept_is_gone(
@@ -56,3 +61,48 @@ def test_a_slow_search_for_the_retries_to_keep_room_for_is_not_made_each_time(
             assert leader.redeliver() == []
 
     assert len(searches) == 2
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_keys_take_turns_while_pauses_of_other_keys_come_and_go(database_url: str, ordered: bool) -> None:
+    for key in "abc":
+        stage(database_url, 10, key=key)
+    begun = []
+    with admitting(database_url, Rules(QUEUE, fair=True, ordered=ordered)) as leader:
+        for number in range(6):
+            leader.queue.pause([], {f"other {number}": None})
+            begun += leader.admit_all(1, room=1)
+            finish(database_url, begun[-1:])
+
+    assert Counter(row.key for row in begun) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_pauses_of_keys_are_followed_among_others_that_stay(database_url: str) -> None:
+    for key in "abc":
+        stage(database_url, 1, key=key)
+    with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
+        later = datetime.now(UTC) + timedelta(hours=1)
+        leader.queue.pause([], {"a": None, "b": later, "c": later})
+        assert leader.settle(0.1) == []
+        leader.queue.pause([], {"a": later, "b": later, "c": datetime.now(UTC) + timedelta(seconds=0.1)})
+        third = leader.admit_all(1)
+        leader.queue.pause([], {"b": later})
+        first = leader.admit_all(1)
+        leader.queue.pause([], {})
+        second = leader.admit_all(1)
+
+    assert [rows[0].key for rows in (first, second, third)] == ["a", "b", "c"]
+
+
+def test_draining_once_finds_all_keys_of_an_ordered_queue_however_many_there_are(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_SLICE", 3)
+    with psycopg.connect(database_url) as connection:
+        queues.set(connection, "default", ordered=True)
+    query(
+        database_url,
+        "INSERT INTO staged_jobs (job_name, key) SELECT 'm.f', 'key ' || number FROM generate_series(1, 10) AS number",
+    )
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        assert enqueuer.drain() == 10
