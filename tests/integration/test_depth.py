@@ -117,3 +117,19 @@ def test_due_retries_wait_for_room_as_others_do(database_url: str, redis_url: st
         wait_until(lambda: len(pushed_jobs(redis_url)) == 20)
         take(redis_url, 20)
         wait_until(lambda: len(pushed_jobs(redis_url)) == 20)
+
+
+def test_a_list_holds_no_more_than_its_bound_and_patient_jobs_do_not_overtake_urgent_ones_in_it(
+    database_url: str, redis_url: str
+) -> None:
+    urgent, patient = stage_jobs(database_url, 35), stage_jobs(database_url, 20, priority=100)
+    lists = []
+    with new_enqueuer(database_url, redis_url, depth=10) as enqueuer:
+        for _ in range(4):
+            wait_until(enqueuer.drain)
+            lists.append(pushed_jobs(redis_url))
+            take(redis_url, 10)
+
+    assert [len(ids) for ids in lists[:3]] == [10] * 3
+    assert sum(lists, [])[:35] == urgent
+    assert set(sum(lists, [])[35:]) <= set(patient)
