@@ -146,9 +146,9 @@ class RuledQueue:
         self._set_next_look()
 
     def redeliverable(self, limit: int) -> list[int]:
-        """Find up to `limit` due retries that may be admitted now."""
+        """Find up to `limit` due retries that may be admitted now, at read committed."""
         if not self._is_rebuilt:
-            return []
+            self._rebuild()
         found = self._retries.find(min(limit, self._allowances.of_queue_with_retries()))
         if len(found) < limit:
             self._allowances.keep_for_retries(self._retries.keys_left())
