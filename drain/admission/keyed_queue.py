@@ -121,7 +121,7 @@ class RuledQueue:
             return []
         rows = self._streams.select(min(room, self._allowances.of_queue()))
         if skip_locked and rows:
-            free = keyed.lock(self._connection, [row.id for row in rows])
+            free = keyed.lock(self._connection, self.rules.queue, [row.id for row in rows])
             self.set_aside([row for row in rows if row.id not in free])
             rows = [row for row in rows if row.id in free]
         if not rows:

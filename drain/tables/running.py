@@ -16,7 +16,8 @@ from drain.tables.columns import DELIVERED, id_array
 STILL_RUNNING = """
 SELECT coalesce(array_agg(id) FILTER (WHERE next_run_at IS NULL), '{}'),
     coalesce(array_agg(id) FILTER (WHERE next_run_at IS NOT NULL), '{}')
-FROM inflight_jobs WHERE id = ANY (%s::bigint[])
+FROM (SELECT id, queue, next_run_at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) AS job
+WHERE queue = %(queue)s
 """
 # One scan of each index, in one snapshot: a job that moves from one state to the next is in one of them.
 IN_FLIGHT = f"""
@@ -73,9 +74,12 @@ class InFlight(NamedTuple):
     runs: bool
 
 
-def still_running(connection: Connection, ids: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Find the jobs among these that run, and those that wait to be tried again; the others are no longer in flight."""
-    row = connection.execute(STILL_RUNNING, (id_array(ids),), binary=True).fetchone()
+def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Find the jobs among these that run, and those that wait to be tried again.
+
+    The others are no longer in flight, or have been moved to another queue while they waited.
+    """
+    row = connection.execute(STILL_RUNNING, {"ids": id_array(ids), "queue": queue}, binary=True).fetchone()
     return ([], []) if row is None else (row[0], row[1])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from drain import queues
 from drain.admission import allowances, arrivals, retries
 from drain.admission.rules import Rate, Rules
-from drain.tables import running
-from tests.admitting import QUEUE, admitting, finish, ids_of, retry_later, stage
+from drain.tables import keyed, running
+from drain.tables.dead import Selection, revive
+from tests.admitting import QUEUE, admitting, bury, finish, ids_of, retry_later, stage
 from tests.helpers import new_enqueuer, query
 
 
@@ -106,3 +108,48 @@ def test_draining_once_finds_all_keys_of_an_ordered_queue_however_many_there_are
     )
     with new_enqueuer(database_url, redis_url) as enqueuer:
         assert enqueuer.drain() == 10
+
+
+def test_a_job_that_an_earlier_leader_saw_die_goes_first_once_it_is_revived(database_url: str) -> None:
+    stage(database_url, 3, key="a")
+    query(database_url, "UPDATE staged_jobs SET priority = 5 WHERE id = 1")
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        bury(database_url, leader.admit_all(1))
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        assert leader.settle(0.1) == []
+        # The next sweep of many keys comes to this one later.
+        leader.queue._streams._arrivals._sweep_at = float("inf")
+        with psycopg.connect(database_url) as connection:
+            revive(connection, Selection(ids=[1]))
+
+        assert ids_of(leader.admit_all(1)) == [1]
+
+
+def test_a_row_that_goes_to_another_queue_before_it_is_locked_stays_staged(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage(database_url, 1, key="a")
+    lock = keyed.lock
+
+    def lock_late(*arguments: Any) -> set[int]:
+        query(database_url, "UPDATE staged_jobs SET queue = 'elsewhere'")
+        return lock(*arguments)
+
+    monkeypatch.setattr(keyed, "lock", lock_late)
+    with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
+        leader.queue.look()
+        with leader.connection.transaction():
+            assert leader.queue.select(10, skip_locked=True) == []
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_job_that_has_gone_to_another_queue_takes_no_place_in_the_one_that_it_left(
+    database_url: str, ordered: bool
+) -> None:
+    stage(database_url, 2, key="a")
+    with admitting(database_url, Rules(QUEUE, running_per_key=1, ordered=ordered)) as leader:
+        assert ids_of(leader.admit_all(1)) == [1]
+        # Called back, moved and delivered again, between two looks of the leader.
+        query(database_url, "UPDATE inflight_jobs SET queue = 'elsewhere'")
+
+        assert ids_of(leader.admit_all(1)) == [2]
