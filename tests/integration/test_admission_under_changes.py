@@ -120,7 +120,7 @@ def test_a_job_that_an_earlier_leader_saw_die_goes_first_once_it_is_revived(data
         # The next sweep of many keys comes to this one later.
         leader.queue._streams._arrivals._sweep_at = float("inf")
         with psycopg.connect(database_url) as connection:
-            revive(connection, Selection(ids=[1]))
+            revive(connection, Selection(ids=(1,)))
 
         assert ids_of(leader.admit_all(1)) == [1]
 

@@ -12,11 +12,12 @@ import pytest
 
 from drain import queues
 from drain.admission.pauses import Paused
+from drain.database import postgres
 from drain.enqueuer.call_back import CallBack
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables import claims, outcomes, pauses
-from tests.helpers import new_enqueuer, pushed_jobs, query, stage_jobs
+from drain.tables import claims, leases, outcomes, pauses
+from tests.helpers import deliveries, new_enqueuer, pushed_jobs, query, stage_jobs
 
 
 def pause(database_url: str, queue: str | None = None, **options: Any) -> None:
@@ -193,3 +194,19 @@ def test_a_called_back_attempt_that_was_never_made_does_not_count(database_url: 
         assert claim is not None
         assert claim.attempts == 1
         assert outcomes.finish(connection, job_id, claim.fencing_token)
+
+
+def test_a_job_that_a_worker_gives_back_during_a_pause_waits_and_no_other_worker_starts_it(
+    database_url: str, redis_url: str
+) -> None:
+    paused, other = stage_jobs(database_url, 2)
+    give_keys(database_url, {paused: "acme"})
+    with leader_of(database_url, redis_url), postgres.connect(database_url, "test") as connection:
+        asked = deliveries(connection, [paused, other])
+        claimed = claims.claim_many(connection, asked, worker="test", limits={})
+        pause(database_url, key="acme")
+        leases.release(connection, [job.id for job in claimed], [job.fencing_token for job in claimed])
+
+        again = claims.claim_many(connection, asked, worker="another", limits={})
+        assert ([job.id for job in claimed], [job.id for job in again]) == ([paused, other], [other])
+        assert waiting(database_url) == [paused]
