@@ -22,6 +22,7 @@ _SLICE = 1000
 # Pause after a hint and after a slice, as a multiple of its duration.
 _HINT_PAUSE = 4
 _SWEEP_PAUSE = 9
+_SHORTEST_SWEEP_PAUSE_SECONDS = 0.05
 # Pause after which a queue of which nothing is known is looked at again, if no job that is staged wakes the leader.
 _IDLE_SECONDS = 1.0
 
@@ -70,8 +71,8 @@ class Arrivals:
             self._notice(heads)
             self._swept_at = monotonic()
             self.is_first_sweep = self.is_first_sweep and not is_whole
-            pause = 0.0 if self.is_first_sweep else _SWEEP_PAUSE * (self._swept_at - began)
-            self._sweep_at = self._swept_at + pause
+            pause = max(_SHORTEST_SWEEP_PAUSE_SECONDS, _SWEEP_PAUSE * (self._swept_at - began))
+            self._sweep_at = self._swept_at + (0.0 if self.is_first_sweep else pause)
 
     def _recent(self, after: int) -> list[Head]:
         source = self._source

@@ -153,3 +153,26 @@ def test_a_job_that_has_gone_to_another_queue_takes_no_place_in_the_one_that_it_
         query(database_url, "UPDATE inflight_jobs SET queue = 'elsewhere'")
 
         assert ids_of(leader.admit_all(1)) == [2]
+
+
+def test_an_ordered_key_goes_on_without_waiting_for_a_sweep(database_url: str) -> None:
+    stage(database_url, 5, key="a")
+    order = []
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        for _ in range(5):
+            order += leader.admit_all(1)
+            leader.queue._streams._arrivals._sweep_at = float("inf")
+            finish(database_url, order[-1:])
+
+    assert ids_of(order) == [1, 2, 3, 4, 5]
+
+
+def test_an_ordered_key_goes_on_when_the_paused_job_before_the_others_is_gone(database_url: str) -> None:
+    stage(database_url, 1, key="a", job_name="m.paused")
+    stage(database_url, 1, key="a")
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        leader.queue.pause(["m.paused"], {})
+        assert leader.settle(0.1) == []
+        query(database_url, "DELETE FROM staged_jobs WHERE id = 1")
+
+        assert ids_of(leader.admit_all(1)) == [2]
