@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic
 
 from drain.admission.allowances import Allowances
@@ -104,16 +104,29 @@ class DueRetries:
         """Choose retries of these, as far as their keys have room."""
         held = self._held({key for _, key in rows}) if self._held else ()
         first = self._first()
+        behind: dict[str, int] = {}
         for job_id, key in rows:
-            if job_id in self._keys:
-                continue
             if key not in left:
                 left[key] = 0 if key in held else self._allowances.of_retries(key)
-            if left[key] > 0 and first.get(key, job_id) >= job_id and len(self._keys) < limit:
-                left[key] -= 1
-                self._keys[job_id] = key
-            elif first.get(key, job_id) < job_id:
-                left[key] = 0
+            if first.get(key, job_id) < job_id:
+                behind[key] = first[key]
+            else:
+                self._take(job_id, key, left, limit)
+        # The first of a key may be due, and later than so many others that it is not among these rows.
+        wanted = [job_id for key, job_id in behind.items() if left[key] > 0]
+        for job_id, key in self._due_among(wanted) if wanted else ():
+            self._take(job_id, key, left, limit)
+        left.update(dict.fromkeys(behind, 0))
+
+    def _take(self, job_id: int, key: str, left: dict[str, int], limit: int) -> None:
+        if left[key] > 0 and job_id not in self._keys and len(self._keys) < limit:
+            left[key] -= 1
+            self._keys[job_id] = key
+
+    def _due_among(self, ids: Sequence[int]) -> list[tuple[int, str]]:
+        return running.due_among(
+            self._connection, ids, leave_names=self._paused.names, leave_pairs=self._paused.pairs
+        )
 
     def _first(self) -> Mapping[str, int]:
         """Return the retry that goes first of each key of an ordered queue: that with the lowest id, due or not."""

@@ -35,6 +35,11 @@ WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
     AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
 ORDER BY next_run_at LIMIT %(limit)s
 """
+DUE_AMONG = """
+SELECT id, key FROM inflight_jobs
+WHERE id = ANY (%(ids)s::bigint[]) AND coalesce(next_run_at, 'infinity') <= now()
+    AND job_name <> ALL (%(names)s::text[]) AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
+"""
 # Attempts that began within the last seconds. Of a job with several attempts only the last one's time is known, and all
 # of them count. A retry that has been delivered and not claimed counts as begun just now. A rate that is not used up is
 # better than one that is exceeded.
@@ -106,6 +111,20 @@ def due_retries(
         "pairs": [f"{key}\n{name}" for key, name in leave_pairs],
     }
     rows = connection.execute(DUE_RETRIES, parameters, binary=True).fetchall()
+    return [(job_id, key or "") for job_id, key in rows]
+
+
+def due_among(
+    connection: Connection,
+    ids: Iterable[int],
+    *,
+    leave_names: Collection[str],
+    leave_pairs: Collection[tuple[str, str]],
+) -> list[tuple[int, str]]:
+    """Find the jobs among these whose next attempt is due, each with its key or ''."""
+    pairs = [f"{key}\n{name}" for key, name in leave_pairs]
+    parameters = {"ids": id_array(ids), "names": list(leave_names), "pairs": pairs}
+    rows = connection.execute(DUE_AMONG, parameters, binary=True).fetchall()
     return [(job_id, key or "") for job_id, key in rows]
 
 

@@ -15,7 +15,7 @@ from drain.admission.rules import Rate, Rules
 from drain.tables import keyed, running
 from drain.tables.dead import Selection, revive
 from tests.admitting import QUEUE, admitting, bury, finish, ids_of, retry_later, stage
-from tests.helpers import new_enqueuer, query
+from tests.helpers import new_enqueuer, query, wait_until
 
 
 def test_a_key_goes_on_though_the_retry_for_which_its_token_was_kept_is_gone(
@@ -176,3 +176,24 @@ def test_an_ordered_key_goes_on_when_the_paused_job_before_the_others_is_gone(da
         query(database_url, "DELETE FROM staged_jobs WHERE id = 1")
 
         assert ids_of(leader.admit_all(1)) == [2]
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_of_the_due_retries_of_an_ordered_key_the_lowest_goes_first_though_it_came_due_last(
+    database_url: str, limit: int
+) -> None:
+    stage(database_url, 4, key="a")
+    with admitting(database_url, Rules(QUEUE)) as leader:
+        ids = ids_of(leader.admit_all(4))
+    retry_later(database_url, ids[1:], seconds=-1.0)
+    retry_later(database_url, ids[:1])
+    again = []
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        for _ in ids:
+            leader.queue._look_at_running()
+            again += leader.redeliver(limit)
+            finish(database_url, again[-1:])
+            leader.queue._retries._next_at = 0.0
+            wait_until(lambda: leader.queue.look() or not leader.queue._running.total)
+
+    assert again == ids
