@@ -197,3 +197,17 @@ def test_of_the_due_retries_of_an_ordered_key_the_lowest_goes_first_though_it_ca
             wait_until(lambda: leader.queue.look() or not leader.queue._running.total)
 
     assert again == ids
+
+
+def test_a_retry_that_is_delivered_again_takes_a_place_and_a_token(database_url: str) -> None:
+    stage(database_url, 3, key="a")
+    stage(database_url, 3, key="b")
+    rules = Rules(QUEUE, running_per_key=1, rate=Rate.parse("4/h"), burst=4)
+    with admitting(database_url, rules) as leader:
+        first = leader.admit_all(2)
+        retry_later(database_url, first)
+        again = wait_until(lambda: leader.queue.look() or leader.redeliver())
+        assert leader.settle(0.2) == []
+        finish(database_url, again)
+
+        assert (again, leader.settle(0.2)) == (ids_of(first), [])
