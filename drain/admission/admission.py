@@ -39,6 +39,8 @@ class Admission:
         paused: Pauses that held at the last look.
     """
 
+    # One thing: the steps of a batch for all queues, in their order; what one queue does has a class of its own.
+
     def __init__(
         self,
         connection: Connection,

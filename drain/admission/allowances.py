@@ -63,6 +63,8 @@ class Allowances:
         paused: Paused keys, each with the end of its pause; None for no end.
     """
 
+    # One thing: all that keeps a key or a queue back; each method is one question about it, or one change.
+
     def __init__(self, rules: Rules, running_jobs: RunningJobs, clock: DatabaseClock) -> None:
         self.bucket = Buckets(rules.rate, rules.burst) if rules.rate else None
         self.key_buckets = Buckets(rules.rate_per_key, rules.burst) if rules.rate_per_key else None

@@ -37,6 +37,8 @@ class Streams:
         allowances: How many jobs of each stream may begin.
     """
 
+    # One thing: what becomes of a stream, from its arrival to its end; reads and choices have classes of their own.
+
     def __init__(
         self,
         connection: Connection,

@@ -4,6 +4,8 @@ All statements are index scans, and each names the place behind which it begins:
 stepped over again while a session holds an old snapshot.
 """
 
+# One thing: statements about due rows that share their conditions and their pauses.
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence

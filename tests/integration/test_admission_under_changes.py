@@ -11,11 +11,27 @@ import pytest
 
 from drain import queues
 from drain.admission import allowances, arrivals, retries
+from drain.admission.keyed_queue import RuledQueue
 from drain.admission.rules import Rate, Rules
 from drain.tables import keyed, running
 from drain.tables.dead import Selection, revive
-from tests.admitting import QUEUE, admitting, bury, finish, ids_of, retry_later, stage
+from tests.admitting import QUEUE, Leader, admitting, bury, finish, ids_of, retry_later, stage
 from tests.helpers import new_enqueuer, query, wait_until
+
+
+def looked_at(leader: Leader) -> RuledQueue:
+    leader.queue.look()
+    return leader.queue
+
+
+def redelivered(leader: Leader) -> list[int]:
+    """Retries that are delivered again, once there are any."""
+
+    def look() -> list[int]:
+        leader.queue.look()
+        return leader.redeliver()
+
+    return wait_until(look)
 
 
 def test_a_key_goes_on_though_the_retry_for_which_its_token_was_kept_is_gone(
@@ -194,7 +210,7 @@ def test_of_the_due_retries_of_an_ordered_key_the_lowest_goes_first_though_it_ca
             again += leader.redeliver(limit)
             finish(database_url, again[-1:])
             leader.queue._retries._next_at = 0.0
-            wait_until(lambda: leader.queue.look() or not leader.queue._running.total)
+            wait_until(lambda: not looked_at(leader)._running.total)
 
     assert again == ids
 
@@ -206,7 +222,7 @@ def test_a_retry_that_is_delivered_again_takes_a_place_and_a_token(database_url:
     with admitting(database_url, rules) as leader:
         first = leader.admit_all(2)
         retry_later(database_url, first)
-        again = wait_until(lambda: leader.queue.look() or leader.redeliver())
+        again = redelivered(leader)
         assert leader.settle(0.2) == []
         finish(database_url, again)
 
