@@ -231,3 +231,16 @@ def test_a_pause_that_comes_after_the_last_look_keeps_its_jobs_from_being_delive
         )
 
     assert ([job.id for job in retries], [job.id for job in lost]) == ([other_retry], [other])
+
+
+@pytest.mark.parametrize("rules", [{}, {"running": 5}])
+def test_staged_jobs_of_a_paused_queue_stay_staged(
+    database_url: str, redis_url: str, rules: dict[str, Any]
+) -> None:
+    stage_jobs(database_url, 3, queue="calls")
+    pause(database_url, "calls")
+    with psycopg.connect(database_url) as connection:
+        if rules:
+            queues.set(connection, "calls", **rules)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        assert enqueuer.drain() == 0
