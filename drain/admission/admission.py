@@ -39,6 +39,8 @@ class Admission:
         paused: Pauses that held at the last look.
     """
 
+    # One thing: the steps of a batch for all queues, in their order; what one queue does has a class of its own.
+
     def __init__(
         self,
         connection: Connection,
@@ -84,6 +86,14 @@ class Admission:
             if not self.paused.queue(queue) and self._depths.room(queue)
         )
         return min(times)
+
+    @property
+    def is_first_sweep(self) -> bool:
+        """True if rows of a queue with rules may be free to leave that no look has found yet."""
+        return any(
+            ruled.is_first_sweep and not self.paused.queue(queue) and self._depths.room(queue) > 0
+            for queue, ruled in self._ruled.items()
+        )
 
     @property
     def ruled(self) -> Collection[str]:

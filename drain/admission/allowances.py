@@ -63,6 +63,8 @@ class Allowances:
         paused: Paused keys, each with the end of its pause; None for no end.
     """
 
+    # One thing: all that keeps a key or a queue back; each method is one question about it, or one change.
+
     def __init__(self, rules: Rules, running_jobs: RunningJobs, clock: DatabaseClock) -> None:
         self.bucket = Buckets(rules.rate, rules.burst) if rules.rate else None
         self.key_buckets = Buckets(rules.rate_per_key, rules.burst) if rules.rate_per_key else None
@@ -91,8 +93,10 @@ class Allowances:
     def of_queue(self) -> int:
         """Count the staged jobs of the queue that may begin."""
         kept = 0
-        if monotonic() < self._kept_until:
-            kept = min(len(self._kept), max(1, (self._rules.running or 0) // 2))
+        if self._kept and monotonic() < self._kept_until:
+            # A retry whose own key is full can use no place of the queue.
+            could_begin = sum(self.of_retries(key) > 0 for key in self._kept)
+            kept = min(could_begin, max(1, (self._rules.running or 0) // 2))
         return max(0, self.of_queue_with_retries() - kept)
 
     def of_queue_with_retries(self) -> int:
@@ -102,8 +106,7 @@ class Allowances:
 
     def of_key(self, key: str) -> int:
         """Count the staged jobs of a key that may begin, if the queue lets them; without a key there are no limits."""
-        kept = key in self._kept and monotonic() < self._kept_until
-        return max(0, self._of_key(key) - kept) if key else _NO_LIMIT
+        return max(0, self._of_key(key) - self._is_kept(key)) if key else _NO_LIMIT
 
     def _of_key(self, key: str) -> int:
         if key == UNKEYED:
@@ -140,7 +143,8 @@ class Allowances:
         now = self._clock.now()
         if self.key_buckets and not self.key_buckets.tokens(key, now):
             return self._clock.monotonic(self.key_buckets.next_token_at(key, now))
-        return None
+        # The retry for which room is kept may never begin: it may be cancelled, or go to another queue.
+        return self._kept_until if self._is_kept(key) else None
 
     def retries_keep(self) -> list[str]:
         """List the keys whose retries may not begin."""
@@ -183,6 +187,9 @@ class Allowances:
 
     def _occupied(self, key: str) -> int:
         return self._running.of_key(key) + self._running.retries_of_key(key)
+
+    def _is_kept(self, key: str) -> bool:
+        return key in self._kept and monotonic() < self._kept_until
 
     def _tokens(self, key: str) -> int:
         return self.key_buckets.tokens(key, self._clock.now()) if self.key_buckets else _NO_LIMIT

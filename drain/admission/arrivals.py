@@ -22,6 +22,7 @@ _SLICE = 1000
 # Pause after a hint and after a slice, as a multiple of its duration.
 _HINT_PAUSE = 4
 _SWEEP_PAUSE = 9
+_SHORTEST_SWEEP_PAUSE_SECONDS = 0.05
 # Pause after which a queue of which nothing is known is looked at again, if no job that is staged wakes the leader.
 _IDLE_SECONDS = 1.0
 
@@ -52,7 +53,9 @@ class Arrivals:
     @property
     def next_look_at(self) -> float:
         """Time at which the next slice of a sweep is worth its while, by this process' clock."""
-        return self._sweep_at if self._source.cursors else max(self._sweep_at, self._swept_at + _IDLE_SECONDS)
+        if self._source.cursors or self.is_first_sweep:
+            return self._sweep_at
+        return max(self._sweep_at, self._swept_at + _IDLE_SECONDS)
 
     def look(self) -> None:
         """Run the hint and a slice of the sweep, if it is time; in autocommit mode."""
@@ -68,8 +71,8 @@ class Arrivals:
             self._notice(heads)
             self._swept_at = monotonic()
             self.is_first_sweep = self.is_first_sweep and not is_whole
-            pause = 0.0 if self.is_first_sweep else _SWEEP_PAUSE * (self._swept_at - began)
-            self._sweep_at = self._swept_at + pause
+            pause = max(_SHORTEST_SWEEP_PAUSE_SECONDS, _SWEEP_PAUSE * (self._swept_at - began))
+            self._sweep_at = self._swept_at + (0.0 if self.is_first_sweep else pause)
 
     def _recent(self, after: int) -> list[Head]:
         source = self._source

@@ -29,6 +29,8 @@ class Ordering:
         self._hold = hold
         # Last job of a key that was admitted, the latest one last.
         self._last: dict[str, int] = {}
+        # Keys that had a dead job when they were last looked at.
+        self._were_held: set[str] = set()
 
     def admitted(self, key: str, job_id: int) -> None:
         """Note that a job is the last of its key that was admitted."""
@@ -41,13 +43,19 @@ class Ordering:
         """Find the keys among these that are held, in the transaction that reads their rows.
 
         The last job of each key is no longer in flight. In this one snapshot it has finished, is dead, or is staged
-        again: then the key is read from that job on.
+        again: then the key is read from that job on. A key that was held is read from its beginning: its dead job may
+        have been admitted by an earlier leader.
         """
+        source = self._source
         held = self.held(keys)
+        released = [key for key in keys if key in self._were_held and key not in held]
+        self._were_held.difference_update(released)
         last = [self._last[key] for key in keys if key in self._last]
-        for head in keyed.staged_again(self._source.connection, last) if last else ():
-            if self._source.stream(head) in self._source.cursors:
-                self._source.notice(head)
+        revived = keyed.staged_again(source.connection, last) if last else []
+        revived += keyed.heads_of(source.connection, source.queue, released) if released else []
+        for head in revived:
+            if source.stream(head) in source.cursors:
+                source.notice(head)
         return held
 
     def held(self, keys: Iterable[str]) -> Collection[str]:
@@ -58,4 +66,5 @@ class Ordering:
         dead = keyed.keys_with_dead_jobs(self._source.connection, self._source.queue, asked)
         for key in dead:
             self._allowances.hold(key, _HELD_SECONDS)
+        self._were_held.update(dead)
         return dead

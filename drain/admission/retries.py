@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic
 
 from drain.admission.allowances import Allowances
@@ -46,9 +46,14 @@ class DueRetries:
         self._running = running_jobs
         self._allowances = allowances
         self._held = held
-        self._next_at = 0.0
-        # Keys of the retries that were found last.
+        self._next_at = self._look_for_left_at = 0.0
+        # Keys of the retries that were found last, and of those that were left.
         self._keys: dict[int, str] = {}
+        self._left: Collection[str] = ()
+
+    def follow(self, paused: Paused) -> None:
+        """Pass over these jobs from now on, and no others."""
+        self._paused = paused
 
     def find(self, limit: int) -> list[int]:
         """Find up to `limit` due retries that may be admitted now, the earliest first."""
@@ -69,10 +74,17 @@ class DueRetries:
         self._next_at = monotonic() + _PAUSE * (monotonic() - began)
         return list(self._keys)
 
-    def keys_left(self) -> set[str]:
+    def keys_left(self) -> Collection[str]:
         """Find keys of due retries that were not found last and are not paused; '' for retries without a key."""
-        rows = self._search(_KEYS_LEFT + len(self._keys), self._paused.keys)
-        return {key for job_id, key in rows if job_id not in self._keys}
+        began = monotonic()
+        if began >= self._look_for_left_at:
+            rows = self._search(_KEYS_LEFT + len(self._keys), self._paused.keys)
+            first = self._first()
+            self._left = {
+                key for job_id, key in rows if job_id not in self._keys and first.get(key, job_id) >= job_id
+            }
+            self._look_for_left_at = monotonic() + _PAUSE * (monotonic() - began)
+        return self._left
 
     def key_of(self, job_id: int) -> str:
         """Return the key of a retry that was found last; '' for none."""
@@ -91,15 +103,31 @@ class DueRetries:
     def _choose(self, rows: list[tuple[int, str]], left: dict[str, int], limit: int) -> None:
         """Choose retries of these, as far as their keys have room."""
         held = self._held({key for _, key in rows}) if self._held else ()
-        first = self._running.first_retries() if self._held else {}
+        first = self._first()
+        behind: dict[str, int] = {}
         for job_id, key in rows:
-            if job_id in self._keys:
-                continue
             if key not in left:
                 left[key] = 0 if key in held else self._allowances.of_retries(key)
-            # In an ordered queue a retry with a lower id goes first, although it is not due yet.
-            if left[key] > 0 and first.get(key, job_id) >= job_id and len(self._keys) < limit:
-                left[key] -= 1
-                self._keys[job_id] = key
-            elif first.get(key, job_id) < job_id:
-                left[key] = 0
+            if first.get(key, job_id) < job_id:
+                behind[key] = first[key]
+            else:
+                self._take(job_id, key, left, limit)
+        # The first of a key may be due, and later than so many others that it is not among these rows.
+        wanted = [job_id for key, job_id in behind.items() if left[key] > 0]
+        for job_id, key in self._due_among(wanted) if wanted else ():
+            self._take(job_id, key, left, limit)
+        left.update(dict.fromkeys(behind, 0))
+
+    def _take(self, job_id: int, key: str, left: dict[str, int], limit: int) -> None:
+        if left[key] > 0 and job_id not in self._keys and len(self._keys) < limit:
+            left[key] -= 1
+            self._keys[job_id] = key
+
+    def _due_among(self, ids: Sequence[int]) -> list[tuple[int, str]]:
+        return running.due_among(
+            self._connection, ids, leave_names=self._paused.names, leave_pairs=self._paused.pairs
+        )
+
+    def _first(self) -> Mapping[str, int]:
+        """Return the retry that goes first of each key of an ordered queue: that with the lowest id, due or not."""
+        return self._running.first_retries() if self._held else {}

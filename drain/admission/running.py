@@ -104,7 +104,7 @@ class RunningJobs:
         ids = self._next_ids()
         if not ids:
             return {}
-        still, waiting = running.still_running(self._connection, ids)
+        still, waiting = running.still_running(self._connection, self._queue, ids)
         ended: dict[int, str] = {}
         for job_id in self._retries.key_of.keys() & set(still):
             self.add(job_id, self._retries.key_of[job_id])

@@ -82,6 +82,8 @@ class Selection:
                 if self._stops(row):
                     self._turns.leave(stream)
                     self.blocked.discard(stream)
+                    # Sweeps find it again, if the row has gone by then.
+                    self._emptied.add(stream)
                     continue
                 self.rows.setdefault(stream, []).append(row)
                 selected.append(row)
@@ -148,7 +150,7 @@ class Selection:
                 self._ahead[stream] = deque(rows)
 
     def _wish(self, stream: str, room: int) -> tuple[str, Place, int]:
-        width = self._widths.get(stream, _FIRST_ROWS)
+        width = 1 if stream and self._source.reads_one else self._widths.get(stream, _FIRST_ROWS)
         self._widths[stream] = min(width * _GROWTH, _MOST_ROWS)
         if self._are_many:
             width = min(width, self._left[stream], room)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from drain.database.postgres import Connection
 from drain.tables import keyed
@@ -43,7 +43,10 @@ class Source(ABC):
     Attributes:
         hinted: Jobs that are passed over by a look at what has been staged last.
         cursors: Place behind which each known stream is read.
+        reads_one: A read finds one row of each key at most.
     """
+
+    reads_one: ClassVar[bool] = False
 
     def __init__(self, connection: Connection, queue: str, paused: Paused) -> None:
         self.connection = connection
@@ -131,6 +134,8 @@ class Keys(Source):
 
 class OrderedKeys(Keys):
     """One stream for each key, by id alone: its rows of all priorities are merged."""
+
+    reads_one = True
 
     def __init__(self, connection: Connection, queue: str, paused: Paused) -> None:
         super().__init__(connection, queue, paused)

@@ -37,6 +37,8 @@ class Streams:
         allowances: How many jobs of each stream may begin.
     """
 
+    # One thing: what becomes of a stream, from its arrival to its end; reads and choices have classes of their own.
+
     def __init__(
         self,
         connection: Connection,
@@ -59,10 +61,31 @@ class Streams:
         # Streams that come back at a time.
         self._later: list[tuple[float, str]] = []
 
+    def follow(self, paused: Paused, paused_keys: Mapping[str, datetime | None]) -> bool:
+        """Follow other pauses of keys, with all turns as they are; False if only other streams can follow them.
+
+        Jobs that raise `RateLimited` may pause keys several times a second. If each pause began all turns again, the
+        keys that come first would have all of them.
+        """
+        kind = _kind_of(self._rules, paused)
+        names_differ = (paused.names, paused.pairs) != (self._paused.names, self._paused.pairs)
+        if names_differ or not issubclass(kind, Keys) or not isinstance(self._source, kind):
+            return False
+        before, self._allowances.paused = self._allowances.paused, paused_keys
+        for key, until in before.items():
+            if key not in paused_keys or paused_keys[key] != until:
+                self.enter(key)
+        return True
+
     @property
     def has_waiting(self) -> bool:
         """True if some stream is in the order: rows of it may wait."""
         return bool(self._turns.waiting)
+
+    @property
+    def is_first_sweep(self) -> bool:
+        """True if rows may wait that no sweep has come to yet."""
+        return self._arrivals.is_first_sweep
 
     @property
     def known(self) -> int:
@@ -175,9 +198,13 @@ class Streams:
 def _source_of(connection: Connection, rules: Rules, paused: Paused) -> Source:
     if rules.aging_seconds:
         return AgingLanes(connection, rules.queue, paused, rules.aging_seconds)
+    return _kind_of(rules, paused)(connection, rules.queue, paused)
+
+
+def _kind_of(rules: Rules, paused: Paused) -> type[Source]:
+    if rules.aging_seconds:
+        return AgingLanes
     if rules.ordered:
-        return OrderedKeys(connection, rules.queue, paused)
+        return OrderedKeys
     # Keys that are paused are passed over without a look at their rows.
-    if rules.for_keys or paused.keys:
-        return Keys(connection, rules.queue, paused)
-    return Lanes(connection, rules.queue, paused)
+    return Keys if rules.for_keys or paused.keys else Lanes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
@@ -75,6 +76,14 @@ def _cut(scan: Scan, kept: Collection[int]) -> Scan:
         return scan
     # What the sweep took is known of all its rows only.
     return Scan(rows, is_full=True, sweep_seconds=None if not rows else scan.sweep_seconds)
+
+
+def _less(room: Callable[[str], int], scans: Mapping[Lane, Scan]) -> Callable[[str], int]:
+    """Return the room that these scans leave of a list."""
+    taken: Counter[str] = Counter()
+    for lane, scan in scans.items():
+        taken[lane.queue] += len(scan.rows)
+    return lambda queue: max(0, room(queue) - taken[queue])
 
 
 class DueRows:
@@ -164,7 +173,10 @@ class DueRows:
         if found and self._size.is_reduced and not self._only_urgent:
             # Each group by itself: a row that spoils batches could otherwise hide behind urgent ones that keep coming.
             left = min(most, _BESIDE_URGENT)
-        patient = self._select_patient(left, room, searched=searched, skip_locked=skip_locked) if left else {}
+        room_left = _less(room, urgent)
+        patient = (
+            self._select_patient(left, room_left, searched=searched, skip_locked=skip_locked) if left else {}
+        )
         if self._size.is_reduced and any(scan.rows for scan in patient.values()):
             urgent = {}
         return {**urgent, **patient}

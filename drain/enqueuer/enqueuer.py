@@ -14,7 +14,7 @@ process works on the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Self
 
 from drain.admission.admission import Admission
@@ -105,7 +105,7 @@ class Enqueuer:
         """
         total = 0
         # At least one batch, whatever else is due: otherwise other work could keep this from ever starting.
-        while size := self.run_once():
+        while (size := self.run_once()) or self.admission.is_first_sweep:
             total += size
             if not keep_on():
                 break
@@ -140,9 +140,9 @@ class Enqueuer:
         self._wait_for_push()
         self.deliveries.record_watermark()
 
-    def noticed_lengths(self) -> None:
-        """Note the lengths of the lists after a push that was not this enqueuer's own."""
-        lengths = self.redis.pushed_lengths
+    def noticed_lengths(self, queues: Collection[str]) -> None:
+        """Note the lengths of the lists of these queues after a push to them that was not this enqueuer's own."""
+        lengths = {queue: size for queue, size in self.redis.pushed_lengths.items() if queue in queues}
         self.admission.pushed(dict.fromkeys(lengths, 0), lengths)
 
     def _wait_for_push(self) -> None:

@@ -54,6 +54,8 @@ class Redelivery:
         is_held_back: Some retries that are due may have to wait, by the rules of their queue or since its list is full.
     """
 
+    # One thing: the reasons for which jobs are delivered again; how each is found has a class of its own.
+
     def __init__(
         self,
         enqueuer: Enqueuer,

@@ -107,5 +107,5 @@ class Renumbering:
         redis.forget([ReplacedDelivery(gone, job.queue) for gone, job in zip(earlier, jobs, strict=True)])
         failpoint(FailurePoint.FORGOTTEN)
         self._deliveries.pushed(jobs[-1].delivery, (job.queue for job in jobs))
-        self._enqueuer.noticed_lengths()
+        self._enqueuer.noticed_lengths({job.queue for job in jobs})
         return len(jobs) - refused.total()

@@ -4,6 +4,8 @@ All statements are index scans, and each names the place behind which it begins:
 stepped over again while a session holds an old snapshot.
 """
 
+# One thing: statements about due rows that share their conditions and their pauses.
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
@@ -113,13 +115,30 @@ _LAST_ID = "SELECT coalesce((SELECT id FROM staged_jobs_ready ORDER BY id DESC L
 STAGED_AGAIN = (
     "SELECT key, priority, id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) AND key IS NOT NULL"
 )
+# The first row of each priority of each key that is asked for.
+HEADS_OF = f"""
+WITH RECURSIVE heads AS (
+    SELECT first.* FROM unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
+        SELECT key, priority, id FROM staged_jobs_ready
+        WHERE {_WITH_KEY} AND key = wanted.wanted_key
+        ORDER BY priority, id LIMIT 1) AS first
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT key, priority, id FROM staged_jobs_ready
+        WHERE {_WITH_KEY} AND key = heads.key AND priority > heads.priority
+        ORDER BY priority, id LIMIT 1) AS following
+)
+SELECT key, priority, id FROM heads
+"""
 DEAD_KEYS = """
 SELECT wanted.key FROM unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
     SELECT FROM dead_jobs
     WHERE queue = %(queue)s AND dead_jobs.key = wanted.key AND dead_jobs.key IS NOT NULL AND reason <> 'cancelled'
     LIMIT 1) AS dead
 """
-LOCK = "SELECT id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) FOR UPDATE SKIP LOCKED"
+LOCK = """
+SELECT id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) AND queue = %s FOR UPDATE SKIP LOCKED
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +302,21 @@ def staged_again(connection: Connection, ids: Iterable[int]) -> list[Head]:
     return [Head(0, *row) for row in connection.execute(STAGED_AGAIN, (id_array(ids),))]
 
 
+def heads_of(connection: Connection, queue: str, keys: Collection[str]) -> list[Head]:
+    """Find the first row of each priority of these keys, paused or not."""
+    parameters = {"queue": queue, "keys": list(keys)}
+    return [Head(0, *row) for row in connection.execute(HEADS_OF, parameters, binary=True)]
+
+
 def keys_with_dead_jobs(connection: Connection, queue: str, keys: Collection[str]) -> set[str]:
     """Find the keys of a queue among these that have a dead job; cancelled ones do not count."""
     rows = connection.execute(DEAD_KEYS, {"queue": queue, "keys": list(keys)})
     return {key for (key,) in rows}
 
 
-def lock(connection: Connection, ids: Iterable[int]) -> set[int]:
-    """Lock these staged rows, passing over those that another session has locked; returns the ids of the others."""
-    return {job_id for (job_id,) in connection.execute(LOCK, (id_array(ids),))}
+def lock(connection: Connection, queue: str, ids: Iterable[int]) -> set[int]:
+    """Lock these staged rows of a queue; returns their ids.
+
+    Rows that another session has locked are passed over, and those that have gone to another queue meanwhile.
+    """
+    return {job_id for (job_id,) in connection.execute(LOCK, (id_array(ids), queue))}

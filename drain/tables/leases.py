@@ -10,6 +10,7 @@ from typing import NamedTuple
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.claims import Claim
 from drain.tables.columns import NOT_CLAIMED, id_array, these_pairs
+from drain.tables.pauses import IS_PAUSED
 
 # Condition for the rows of these claims.
 THESE_CLAIMS = these_pairs("fencing_token", "tokens")
@@ -37,10 +38,12 @@ def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, da
 
 
 # A job that was claimed in a batch was new, or had failed; in both cases the row gets the state from before the claim.
-# The last condition: the lease has not been given back already.
+# A job that has been paused since is called back, or another worker would start it. The last condition: the lease has
+# not been given back already.
 RELEASE = f"""
-UPDATE inflight_jobs SET
+UPDATE inflight_jobs AS job SET
     lease_expires_at = NULL,
+    next_run_at = CASE WHEN {IS_PAUSED} THEN now() END,
     claimed_at = failed_at,
     batched = false,
     attempts = attempts - CASE WHEN batched THEN 0 ELSE 1 END

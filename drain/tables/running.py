@@ -16,7 +16,8 @@ from drain.tables.columns import DELIVERED, id_array
 STILL_RUNNING = """
 SELECT coalesce(array_agg(id) FILTER (WHERE next_run_at IS NULL), '{}'),
     coalesce(array_agg(id) FILTER (WHERE next_run_at IS NOT NULL), '{}')
-FROM inflight_jobs WHERE id = ANY (%s::bigint[])
+FROM (SELECT id, queue, next_run_at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) AS job
+WHERE queue = %(queue)s
 """
 # One scan of each index, in one snapshot: a job that moves from one state to the next is in one of them.
 IN_FLIGHT = f"""
@@ -33,6 +34,11 @@ WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
     AND coalesce(key, '') <> ALL (%(keys)s::text[]) AND job_name <> ALL (%(names)s::text[])
     AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
 ORDER BY next_run_at LIMIT %(limit)s
+"""
+DUE_AMONG = """
+SELECT id, key FROM inflight_jobs
+WHERE id = ANY (%(ids)s::bigint[]) AND coalesce(next_run_at, 'infinity') <= now()
+    AND job_name <> ALL (%(names)s::text[]) AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
 """
 # Attempts that began within the last seconds. Of a job with several attempts only the last one's time is known, and all
 # of them count. A retry that has been delivered and not claimed counts as begun just now. A rate that is not used up is
@@ -73,9 +79,12 @@ class InFlight(NamedTuple):
     runs: bool
 
 
-def still_running(connection: Connection, ids: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Find the jobs among these that run, and those that wait to be tried again; the others are no longer in flight."""
-    row = connection.execute(STILL_RUNNING, (id_array(ids),), binary=True).fetchone()
+def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Find the jobs among these that run, and those that wait to be tried again.
+
+    The others are no longer in flight, or have been moved to another queue while they waited.
+    """
+    row = connection.execute(STILL_RUNNING, {"ids": id_array(ids), "queue": queue}, binary=True).fetchone()
     return ([], []) if row is None else (row[0], row[1])
 
 
@@ -102,6 +111,20 @@ def due_retries(
         "pairs": [f"{key}\n{name}" for key, name in leave_pairs],
     }
     rows = connection.execute(DUE_RETRIES, parameters, binary=True).fetchall()
+    return [(job_id, key or "") for job_id, key in rows]
+
+
+def due_among(
+    connection: Connection,
+    ids: Iterable[int],
+    *,
+    leave_names: Collection[str],
+    leave_pairs: Collection[tuple[str, str]],
+) -> list[tuple[int, str]]:
+    """Find the jobs among these whose next attempt is due, each with its key or ''."""
+    pairs = [f"{key}\n{name}" for key, name in leave_pairs]
+    parameters = {"ids": id_array(ids), "names": list(leave_names), "pairs": pairs}
+    rows = connection.execute(DUE_AMONG, parameters, binary=True).fetchall()
     return [(job_id, key or "") for job_id, key in rows]
 
 

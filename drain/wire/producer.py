@@ -41,6 +41,8 @@ class Producer(QueueReader):
         pushed_lengths: Length of the list of each queue right after the latest push to it.
     """
 
+    # One thing: the calls of one connection to Redis.
+
     def __init__(self, redis_url: str, namespace: str) -> None:
         super().__init__(redis_url, namespace)
         self.pushed_lengths: dict[str, int] = {}

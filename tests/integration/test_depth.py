@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import redis
 
+from drain.enqueuer.redelivery import Redelivery
 from tests.helpers import (
     drain_command,
     environment,
@@ -117,3 +120,37 @@ def test_due_retries_wait_for_room_as_others_do(database_url: str, redis_url: st
         wait_until(lambda: len(pushed_jobs(redis_url)) == 20)
         take(redis_url, 20)
         wait_until(lambda: len(pushed_jobs(redis_url)) == 20)
+
+
+def test_a_list_holds_no_more_than_its_bound_and_patient_jobs_do_not_overtake_urgent_ones_in_it(
+    database_url: str, redis_url: str
+) -> None:
+    urgent, patient = stage_jobs(database_url, 35), stage_jobs(database_url, 20, priority=100)
+    lists = []
+    with new_enqueuer(database_url, redis_url, depth=10) as enqueuer:
+        for _ in range(4):
+            wait_until(enqueuer.drain)
+            lists.append(pushed_jobs(redis_url))
+            take(redis_url, 10)
+
+    assert [len(ids) for ids in lists[:3]] == [10] * 3
+    pushed = [*chain.from_iterable(lists)]
+    assert pushed[:35] == urgent
+    assert set(pushed[35:]) <= set(patient)
+
+
+def test_a_push_to_one_list_says_nothing_about_the_length_of_another(
+    database_url: str, redis_url: str
+) -> None:
+    stage_jobs(database_url, 30, queue="calls")
+    (job_id,) = stage_jobs(database_url)
+    with new_enqueuer(database_url, redis_url, depth=10) as enqueuer:
+        redelivery = Redelivery(enqueuer)
+        redelivery.recover()
+        enqueuer.drain()
+        take(redis_url, 10, "calls")
+        wait_until(lambda: enqueuer.admission.room("calls") or enqueuer.look())
+        query(database_url, "UPDATE inflight_jobs SET next_run_at = now() WHERE id = %s", job_id)
+
+        assert redelivery.run_once() == 1
+        assert enqueuer.admission.room("calls") == 10

@@ -12,11 +12,12 @@ import pytest
 
 from drain import queues
 from drain.admission.pauses import Paused
+from drain.database import postgres
 from drain.enqueuer.call_back import CallBack
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables import claims, outcomes, pauses
-from tests.helpers import new_enqueuer, pushed_jobs, query, stage_jobs
+from drain.tables import claims, leases, outcomes, pauses, redeliveries
+from tests.helpers import deliveries, new_enqueuer, pushed_jobs, query, stage_jobs
 
 
 def pause(database_url: str, queue: str | None = None, **options: Any) -> None:
@@ -193,3 +194,53 @@ def test_a_called_back_attempt_that_was_never_made_does_not_count(database_url: 
         assert claim is not None
         assert claim.attempts == 1
         assert outcomes.finish(connection, job_id, claim.fencing_token)
+
+
+def test_a_job_that_a_worker_gives_back_during_a_pause_waits_and_no_other_worker_starts_it(
+    database_url: str, redis_url: str
+) -> None:
+    paused, other = stage_jobs(database_url, 2)
+    give_keys(database_url, {paused: "acme"})
+    with leader_of(database_url, redis_url), postgres.connect(database_url, "test") as connection:
+        asked = deliveries(connection, [paused, other])
+        claimed = claims.claim_many(connection, asked, worker="test", limits={})
+        pause(database_url, key="acme")
+        leases.release(connection, [job.id for job in claimed], [job.fencing_token for job in claimed])
+
+        again = claims.claim_many(connection, asked, worker="another", limits={})
+        assert ([job.id for job in claimed], [job.id for job in again]) == ([paused, other], [other])
+        assert waiting(database_url) == [paused]
+
+
+def test_a_pause_that_comes_after_the_last_look_keeps_its_jobs_from_being_delivered_again(
+    database_url: str, redis_url: str
+) -> None:
+    retry, other_retry, unclaimed, other = ids = stage_jobs(database_url, 4)
+    give_keys(database_url, {retry: "acme", unclaimed: "acme"})
+    with leader_of(database_url, redis_url), postgres.connect(database_url, "test") as connection:
+        asked = deliveries(connection, ids)
+        query(
+            database_url,
+            "UPDATE inflight_jobs SET next_run_at = now() WHERE id = ANY (%s)",
+            [retry, other_retry],
+        )
+        pause(database_url, key="acme")
+        retries = redeliveries.redeliver_retries(connection, 100, 10, queue="default", but_paused=True)
+        lost = redeliveries.redeliver_unclaimed(
+            connection, 200, 10, queue="default", above=0, up_to=max(asked.values()), but_paused=True
+        )
+
+    assert ([job.id for job in retries], [job.id for job in lost]) == ([other_retry], [other])
+
+
+@pytest.mark.parametrize("rules", [{}, {"running": 5}])
+def test_staged_jobs_of_a_paused_queue_stay_staged(
+    database_url: str, redis_url: str, rules: dict[str, Any]
+) -> None:
+    stage_jobs(database_url, 3, queue="calls")
+    pause(database_url, "calls")
+    with psycopg.connect(database_url) as connection:
+        if rules:
+            queues.set(connection, "calls", **rules)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        assert enqueuer.drain() == 0

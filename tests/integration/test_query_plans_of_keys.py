@@ -83,6 +83,7 @@ ASKED: dict[str, tuple[str, Mapping[str, Any], str, int]] = {
         "staged_jobs_by_key",
         50 * 4,
     ),
+    "heads of some keys": (keyed.HEADS_OF, wanted(1, 50), "staged_jobs_by_key", 3 * 2 * 50),
     "rows of lanes": (
         keyed.READ_LANES,
         wanted(20, 2) | {"kinds": "{0,2}", "up_to": "{0,9}", "keys": []},
@@ -105,15 +106,17 @@ def test_keys_lanes_and_retries_are_read_without_a_look_at_others(many_keys: str
 def test_what_is_asked_by_id_is_found_by_id(many_keys: str) -> None:
     staged_keys = {f"staged_jobs_ready_{turn}_pkey" for turn in range(3)}
     ids = [id_ for (id_,) in query(many_keys, "SELECT id FROM staged_jobs ORDER BY id DESC LIMIT 50")]
-    for statement in (keyed.READ_ROWS, keyed.STAGED_AGAIN, keyed.LOCK):
-        found = scans(many_keys, statement, (id_array(ids),))
+    for statement, more in ((keyed.READ_ROWS, ()), (keyed.STAGED_AGAIN, ()), (keyed.LOCK, ("a",))):
+        found = scans(many_keys, statement, (id_array(ids), *more))
         assert (set(found), sum(found.values())) == (staged_keys, 50)
 
     recent = HEADS | {"after": ids[20], "limit": 2000}
     found = scans(many_keys, keyed.RECENT, recent)
     assert (set(found), sum(found.values())) == (staged_keys, 20)
     assert sum(scans(many_keys, keyed._LAST_ID).values()) <= 3
-    assert scans(many_keys, running.STILL_RUNNING, (id_array(range(100)),)) == {"inflight_jobs_pkey": 99}
+    asked = {"ids": id_array(range(100)), "queue": "a"}
+    assert scans(many_keys, running.STILL_RUNNING, asked) == {"inflight_jobs_pkey": 99}
+    assert scans(many_keys, running.DUE_AMONG, asked | NOTHING_PAUSED) == {"inflight_jobs_pkey": 99}
 
 
 def test_what_has_begun_lately_is_read_by_the_time_at_which_it_finished(many_keys: str) -> None:
