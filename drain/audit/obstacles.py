@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from drain.database.postgres import Connection
-from drain.tables import causes, obstacles, queries
-from drain.tables.obstacles import IS_PAUSED
+from drain.tables import causes, obstacles, queries, rules
+from drain.tables.pauses import IS_PAUSED
 
 # Condition on a row of `job`: its queue or its key may start nothing now; the parameters are those of `Held`.
 IS_HELD = """(queue = ANY (%(held_queues)s::text[]) OR (key IS NOT NULL AND (job.queue, job.key) IN (
@@ -39,9 +39,9 @@ def read_held(connection: Connection) -> Held:
         return Held([], [], [])
     queues = causes.full_lists(connection)
     keys: list[tuple[str, str]] = []
-    for rules in obstacles.read_rules(connection).values():
-        standing = obstacles.read_standing(connection, rules)
-        if standing.is_full or standing.rate_is_used_up or rules.rate_per_key:
-            queues.add(rules.queue)
-        keys += ((rules.queue, key) for key in standing.full_keys)
+    for each in rules.read(connection).values():
+        standing = obstacles.read_standing(connection, each)
+        if standing.is_full or standing.rate_is_used_up or each.rate_per_key:
+            queues.add(each.queue)
+        keys += ((each.queue, key) for key in standing.full_keys)
     return Held(sorted(queues), [queue for queue, _ in keys], [key for _, key in keys])

@@ -13,7 +13,8 @@ from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
 from drain.tables.columns import DUE
-from drain.tables.obstacles import ALWAYS_ROOM, MOST, Pause, Running
+from drain.tables.obstacles import ALWAYS_ROOM, MOST, Running
+from drain.tables.pauses import Pause
 from drain.visible import visible
 from drain.wording import clock, count
 

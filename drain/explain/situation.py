@@ -11,8 +11,10 @@ from drain.database.postgres import Connection
 from drain.errors import OwnedByAnotherError, UnavailableError
 from drain.explain.explanation import Explanation, Finding
 from drain.explain.places import Place, place_of
-from drain.tables import leader_progress, obstacles, queries
-from drain.tables.obstacles import Pause, QueueRules, Running
+from drain.tables import leader_progress, obstacles, pauses, queries, rules
+from drain.tables.obstacles import Running
+from drain.tables.pauses import Pause
+from drain.tables.rules import RulesRow
 from drain.wire import Producer
 
 _NO_REDIS = "no Redis is named, so lists and workers are unknown: set DRAIN_REDIS_URL"
@@ -62,15 +64,16 @@ class Situation:
         return queries.leader(self.connection)
 
     @cached_property
-    def rules(self) -> QueueRules:
+    def rules(self) -> RulesRow:
         """Rules of the queue; those of a queue without a row limit nothing."""
-        return obstacles.read_rules(self.connection).get(self.queue, QueueRules(self.queue))
+        return rules.read(self.connection).get(self.queue, RulesRow(self.queue))
 
     @cached_property
     def pauses(self) -> list[Pause]:
         """Pauses that hold the job, the longest first."""
         job = (self.queue, str(self.job["job_name"]), self.key)
-        return [pause for pause in obstacles.read_pauses(self.connection) if pause.applies(*job)]
+        held = (pause for pause in pauses.read(self.connection) if pause.applies(*job))
+        return pauses.longest_first(held)
 
     @cached_property
     def running(self) -> list[Running]:

@@ -11,19 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from drain.database.postgres import Connection
+from drain.tables import pauses as paused
+from drain.tables import rules as ruled
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND
-from drain.tables.obstacles import (
-    ALWAYS_ROOM,
-    CAUSES,
-    IS_PAUSED,
-    Pauses,
-    QueueRules,
-    Standing,
-    cause_of,
-    read_pauses,
-    read_rules,
-    read_standing,
-)
+from drain.tables.obstacles import ALWAYS_ROOM, CAUSES, Standing, cause_of, read_standing
+from drain.tables.pauses import IS_PAUSED, Pauses
+from drain.tables.rules import RulesRow
 
 # Number of waiting jobs, by cause.
 Waiting: TypeAlias = dict[str, int]
@@ -98,18 +91,18 @@ def count_waiting(connection: Connection, up_to: int) -> dict[str, Waiting]:
     Returns:
         Queue -> cause, one of `CAUSES` -> number above 0.
     """
-    rules, pauses = read_rules(connection), Pauses(found_pauses := read_pauses(connection))
+    rules, pauses = ruled.read(connection), Pauses(paused.read(connection))
     found: defaultdict[str, Waiting] = defaultdict(dict)
     for queue, number in _count(connection, _SCHEDULED, up_to):
         _add(found[queue], "scheduled", number, up_to)
     delivered = dict(_count(connection, _DELIVERED, up_to))
     for queue, number in delivered.items():
         _add(found[queue], "queued", number, up_to)
-    for queue, number, held in _count_retries(connection, up_to, is_paused=bool(found_pauses)):
+    for queue, number, held in _count_retries(connection, up_to, is_paused=bool(pauses)):
         _add(found[queue], "retrying", number - held, up_to)
         _add(found[queue], "called_back", held, up_to)
     for queue, number in _count_staged(connection, up_to).items():
-        if queue in rules or pauses.concern(queue):
+        if queue in rules or pauses.queue(queue) or pauses.names_any(queue):
             judged = _judge(connection, queue, up_to, rules.get(queue), pauses, delivered.get(queue, 0))
             for cause, judged_number in judged.items():
                 _add(found[queue], cause, judged_number, up_to)
@@ -132,7 +125,7 @@ def _judge(
     connection: Connection,
     queue: str,
     up_to: int,
-    rules: QueueRules | None,
+    rules: RulesRow | None,
     pauses: Pauses,
     delivered: int,
 ) -> Mapping[str, int]:
