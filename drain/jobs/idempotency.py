@@ -41,7 +41,7 @@ def stage_once(
         found = f"{len(text)} characters" if text else "an empty one"
         raise StageError(f"idempotency_key must be a text of 1 to {_LONGEST_KEY} characters, not {found}")
     parameters = {"idempotency_key": text, "seconds": _seconds(period), "job": _object(columns)}
-    (job_id,) = callers.insert(connection, idempotency.stage_once_statement, parameters)
+    (job_id,) = callers.insert(connection, idempotency.STAGE_ONCE, parameters)
     if job_id < 0:
         raise IdempotencyConflictError(
             f"the idempotency key {text!r:.100} is that of job {-job_id}, which has another name or other arguments"
