@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from drain.admission.depths import SHORTEST
 from drain.database.postgres import Connection
 from drain.errors import OwnedByAnotherError, UnavailableError
 from drain.explain.explanation import Explanation, Finding
@@ -148,9 +149,20 @@ class Situation:
         job_id, delivery = int(self.job["id"]), int(self.job["delivery"])
         return self._redis.ids_before(self.queue, job_id, delivery, within=within)
 
+    @cached_property
     def listed(self) -> int:
-        """Return the length of the queue's list; 0 if Redis is not known."""
-        return self._redis.depth(self.queue) if self._redis and self.knows_redis else 0
+        """Length of the queue's list; the number of its delivered jobs if Redis is not known."""
+        if self._redis and self.knows_redis:
+            return self._redis.depth(self.queue)
+        return sum(job.is_delivered for job in self.running)
+
+    @cached_property
+    def depth(self) -> int | None:
+        """Upper bound of the queue's list; None if no row has lately waited for room in it.
+
+        If Redis is not known, the lowest bound that the leader gives a list by itself.
+        """
+        return self._redis.bound(self.queue) if self._redis and self.knows_redis else SHORTEST
 
     def explanation(self, state: str, finding: Finding) -> Explanation:
         """Build the explanation from a finding."""

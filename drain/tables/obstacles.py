@@ -19,8 +19,6 @@ from drain.tables.rules import Bucket, RulesRow
 
 # Upper bound of the rows that one question reads.
 MOST = 10_000
-# Length up to which the leader fills every list at once, unless it has a fixed `--depth`.
-ALWAYS_ROOM = 8
 # A rate is used up if this part of what it allows has ended lately: jobs end some time after they have begun.
 _USED_UP = 0.7
 
