@@ -63,9 +63,10 @@ def pause(
     """  # noqa: D301
     with database(settings) as connection:
         queues.pause(connection, name, job=job, key=key, until=lasts, reason=reason)
+        known = queries.queues(connection)
         if name is not None:
-            hint_at_unknown([name], queries.queues(connection))
-        if key is not None and not queries.is_known_key(connection, key):
+            hint_at_unknown([name], known)
+        if key is not None and not queries.is_known_key(connection, key, known):
             click.echo(f"key {key!r} is not known here: no job of it is staged, in flight or dead", err=True)
     click.echo(f"paused: {_words(name, job, key)}")
 

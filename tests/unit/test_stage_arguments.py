@@ -256,7 +256,7 @@ def test_a_function_of_a_module_is_staged_under_its_dotted_name(transaction: psy
     "connection", [None, object(), "postgresql://localhost/shop"], ids=["nothing", "an object", "a URL"]
 )
 def test_what_is_no_connection_is_refused(connection: Any) -> None:
-    with pytest.raises(StageError, match="cannot stage on a"):
+    with pytest.raises(StageError, match="cannot work on a"):
         stage(connection, "m.f")
 
 
