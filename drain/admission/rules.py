@@ -15,13 +15,12 @@ from typing import Any, Literal, get_args
 
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError
+from drain.jobs.values import LONGEST_KEY
 from drain.tables.rules import UNITS, RulesRow
 from drain.visible import visible
 
 OnDead = Literal["hold", "skip"]
 
-# Largest number of characters of a key; the tables have the same bound.
-LONGEST_KEY = 255
 # Bounds of a weight: turns are counted in fractions, which stay exact enough between them.
 _SMALLEST_WEIGHT = 0.001
 _LARGEST_WEIGHT = 1000

@@ -10,8 +10,9 @@ import pytest
 from drain import wording
 from drain.admission import declared
 from drain.admission.options import as_options, with_options
-from drain.admission.rules import LONGEST_KEY, Rate, Rules, check_key
+from drain.admission.rules import Rate, Rules, check_key
 from drain.errors import ConfigError
+from drain.jobs.values import LONGEST_KEY
 from drain.tables.rules import RulesRow
 from tests import pages
 
