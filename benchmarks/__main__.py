@@ -310,7 +310,7 @@ def _backlog(started: Services, jobs: int, backlog: int, rounds: int) -> str:
 def _memory(started: Services, backlog: int) -> str:
     figures.say("memory of the enqueuer")
     rates.refill(started, backlog)
-    with command(started, "run", "--depth", "0", "--metrics-port", "0") as process:
+    with command(started, "run", "--metrics-port", "0", "--depth", "0") as process:
         began = monotonic()
         with psycopg.connect(started.database_url, autocommit=True) as connection:
             while connection.execute("SELECT FROM staged_jobs LIMIT 1").rowcount:

@@ -50,7 +50,7 @@ def drained(services: Services, backlog: int, *, held: bool) -> Drained:
     """Drain a backlog with or without a session that has held a snapshot since before the first row was staged."""
     rates.refill(services, 0)
     snapshot = held_snapshot(services) if held else nullcontext()
-    with snapshot, command(services, "run", "--depth", "0", "--metrics-port", "0"):
+    with snapshot, command(services, "run", "--metrics-port", "0", "--depth", "0"):
         for jobs in BEFORE:
             _stage_and_wait(services, jobs)
         seconds, megabytes = _stage_and_wait(services, backlog)

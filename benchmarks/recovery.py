@@ -118,7 +118,7 @@ def after_a_flush(services: Services, jobs: int) -> tuple[float, float]:
     refill(services, jobs)
     with (
         redis.Redis.from_url(services.redis_url) as client,
-        command(services, "run", "--depth", "0", "--metrics-port", "0"),
+        command(services, "run", "--metrics-port", "0", "--depth", "0"),
     ):
         _wait_for(lambda: client.llen("rq:queue:default") == jobs)
         with _load(services):
