@@ -39,6 +39,7 @@ class Admission:
         paused: Pauses that held at the last look.
     """
 
+    # One thing: what a leader asks before each step; depths, queues with rules and pauses are classes of their own.
     def __init__(
         self,
         connection: Connection,

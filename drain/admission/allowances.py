@@ -63,6 +63,7 @@ class Allowances:
         paused: Paused keys, each with the end of its pause; None for no end.
     """
 
+    # One thing: what a job must have before it begins: each count and each bucket is asked, and taken from, together.
     def __init__(self, rules: Rules, running_jobs: RunningJobs, clock: DatabaseClock) -> None:
         self.bucket = Buckets(rules.rate, rules.burst) if rules.rate else None
         self.key_buckets = Buckets(rules.rate_per_key, rules.burst) if rules.rate_per_key else None

@@ -54,6 +54,7 @@ class Redelivery:
         is_held_back: Some retries that are due may have to wait, by the rules of their queue or since its list is full.
     """
 
+    # One thing: the round of once a second, in its order; what finds lost deliveries and pauses has classes of its own.
     def __init__(
         self,
         enqueuer: Enqueuer,
