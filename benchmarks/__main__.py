@@ -18,6 +18,8 @@ import psycopg
 import redis
 
 from benchmarks import (
+    admission,
+    alone,
     bulk_report,
     figures,
     held_snapshot,
@@ -29,6 +31,8 @@ from benchmarks import (
     soak,
     staging,
     stock_workers,
+    ticks,
+    unique,
 )
 from benchmarks.peers import plots, quick, report, results, run
 from benchmarks.processes import command, peak_megabytes
@@ -109,6 +113,16 @@ def _plain(_started: Services, arguments: argparse.Namespace) -> list[str]:
     return [plain_rq.section(arguments.peer_rounds, 2 * arguments.stock_jobs)]
 
 
+def _admission(started: Services, arguments: argparse.Namespace) -> list[str]:
+    return [
+        "# Admission at the drain",
+        *(
+            module.section(started, **alone.sizes_of(module.SIZES, quick=arguments.scale < 1))
+            for module in (admission, unique, ticks)
+        ),
+    ]
+
+
 def _quick(started: Services, arguments: argparse.Namespace) -> int:
     """Run the short form; returns the exit code of the check."""
     recorded = results.load()
@@ -146,6 +160,7 @@ PARTS: dict[str, Callable[[Services, argparse.Namespace], list[str]]] = {
     "stock": _stock,
     "both": _both,
     "plain": _plain,
+    "admission": _admission,
 }
 
 
@@ -158,7 +173,12 @@ def _arguments() -> argparse.Namespace:
         default=list(PARTS),
         help="parts to measure; all others keep their figures",
     )
-    parser.add_argument("--scale", type=float, default=1.0, help="scale of bulk work, such as 0.01 to try it")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="scale of bulk work, such as 0.01 to try it; below 1 also the short form of admission",
+    )
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs of one round")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each figure")
     parser.add_argument("--backlog", type=int, default=3_000_000, help="rows of the large backlog")

@@ -6,7 +6,6 @@ killed by SIGKILL a moment after it has begun to stage them, wherever it is then
 
 from __future__ import annotations
 
-import argparse
 import random
 import subprocess
 import sys
@@ -16,14 +15,16 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from benchmarks import figures
+from benchmarks import alone, figures, rates
 from benchmarks.processes import environment
-from drain.database import schema
-from drain.embedded import Services, services
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from drain.embedded import Services
+
+# Sizes of the whole measurement, and of the short form.
+SIZES = {"ticks": (10_000, 1000), "takeovers": (50, 5)}
 _SCHEDULES = 10
 _TICKS_PER_TRANSACTION = 10
 _STANDBYS = 2
@@ -43,30 +44,33 @@ _JOBS = "SELECT tag, scheduled_at FROM staged_jobs UNION ALL SELECT tag, schedul
 _LEADER = "SELECT leader FROM drain_state"
 
 
-def main() -> None:
-    """Run, print the figure, and exit with 1 if a tick has no job, or two."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ticks", type=int, default=10_000)
-    parser.add_argument("--takeovers", type=int, default=50)
-    arguments = parser.parse_args()
-    with services() as started, ExitStack() as stack:
-        schema.install(started.database_url)
-        connection = stack.enter_context(psycopg.connect(started.database_url, autocommit=True))
-        connection.execute(_STAGE, (arguments.ticks // _SCHEDULES, _SCHEDULES))
-        takeovers, seconds = _stage_while_leaders_die(started, connection, arguments)
+def section(started: Services, *, ticks: int, takeovers: int) -> str:
+    """Measure and return the figures as Markdown.
+
+    Raises:
+        RuntimeError: A tick has no job, or two.
+    """
+    figures.say(f"{ticks:,} ticks, {takeovers} takeovers")
+    rates.refill(started, 0)
+    with psycopg.connect(started.database_url, autocommit=True) as connection:
+        connection.execute("TRUNCATE crons")
+        connection.execute(_STAGE, (ticks // _SCHEDULES, _SCHEDULES))
+        killed, seconds = _stage_while_leaders_die(started, connection, ticks, takeovers)
         jobs, twice, missing = _verdict(connection)
-    figures.say(
-        f"{jobs:,} ticks, {takeovers} takeovers, {seconds:.0f} s: {twice} ticks with two jobs, {missing} with none"
-    )
-    sys.exit(bool(twice or missing or jobs < arguments.ticks or takeovers < arguments.takeovers))
+        connection.execute("TRUNCATE crons")
+    found = f"{jobs:,} ticks, {killed} takeovers, {seconds:.0f} s: {twice} ticks with two jobs, {missing} with none"
+    figures.say(f"  {found}")
+    if twice or missing or jobs < ticks or killed < takeovers:
+        raise RuntimeError(found)
+    return f"## Ticks across takeovers\n\nLeaders were killed while they staged missed ticks. {found}."
 
 
 def _stage_while_leaders_die(
-    started: Services, connection: psycopg.Connection, arguments: argparse.Namespace
+    started: Services, connection: psycopg.Connection, ticks: int, takeovers: int
 ) -> tuple[int, float]:
     """Start leaders, and kill each; returns how many were killed while ticks were left, and how long all took."""
     chance = random.Random(14)
-    each = arguments.ticks // arguments.takeovers
+    each = ticks // takeovers
     began = monotonic()
     killed = 0
     with ExitStack() as stack:
@@ -78,7 +82,7 @@ def _stage_while_leaders_die(
             for _ in _until(_PATIENCE_SECONDS):
                 if _count(connection) >= enough or not _left(connection):
                     break
-            if killed < arguments.takeovers:
+            if killed < takeovers:
                 leader.kill()
                 leader.wait()
                 killed += 1
@@ -140,4 +144,4 @@ SELECT count(DISTINCT scheduled_at), count(*),
 
 
 if __name__ == "__main__":
-    main()
+    alone.run("ticks", section, SIZES)

@@ -1,6 +1,6 @@
 """Unique keys: what they cost those who stage, and whether two jobs of one key ever wait.
 
-    python -m benchmarks.unique [--jobs 100000] [--keys 1000] [--connections 16] [--rounds 5]
+    python -m benchmarks.unique [--quick] [--jobs 100000] [--keys 1000] [--connections 16] [--rounds 5]
 
 Half of the rounds stage jobs with unique keys, the others the same jobs without, in turn. A leader drains meanwhile, a
 worker claims and finishes, and a third session looks for keys under which two jobs in flight wait.
@@ -8,7 +8,6 @@ worker claims and finishes, and a third session looks for keys under which two j
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -20,11 +19,10 @@ from typing import TYPE_CHECKING, Literal
 
 import psycopg
 
-from benchmarks import figures
+from benchmarks import alone, figures
 from drain import stage
 from drain.config import Settings
-from drain.database import postgres, schema
-from drain.embedded import services
+from drain.database import postgres
 from drain.enqueuer.daemon import Daemon
 from drain.tables import claims, outcomes
 
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
 
     from drain.embedded import Services
 
+# Sizes of the whole measurement, and of the short form.
+SIZES = {"jobs": (100_000, 8000), "keys": (1000, 100), "connections": (16, 16), "rounds": (5, 1)}
 _PROCESSES = 4
 _KEEP: tuple[Literal["first"], Literal["last"]] = ("first", "last")
 _TWO_WAIT = """
@@ -93,7 +93,9 @@ class _Watch:
 @contextmanager
 def _draining(services: Services) -> Iterator[_Watch]:
     """Lead, work and watch while the block runs, and until nothing is staged."""
-    daemon = Daemon(Settings(database_url=services.database_url, redis_url=services.redis_url))
+    # Nobody pops: the worker reads ids from the table.
+    settings = Settings(database_url=services.database_url, redis_url=services.redis_url, depth=0)
+    daemon = Daemon(settings)
     done, watch = threading.Event(), _Watch()
     threads = [
         threading.Thread(target=daemon.run),
@@ -167,18 +169,5 @@ def _count(connection: psycopg.Connection, statement: str) -> int:
     return int(row[0])
 
 
-def main() -> None:
-    """Measure on servers of its own, and print the section."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.unique")
-    parser.add_argument("--jobs", type=int, default=100_000)
-    parser.add_argument("--keys", type=int, default=1000)
-    parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    with services() as started:
-        schema.install(started.database_url)
-        print(section(started, **vars(arguments)))
-
-
 if __name__ == "__main__":
-    main()
+    alone.run("unique", section, SIZES)

@@ -32,6 +32,10 @@ class SelectionError(DrainError, ValueError):
     """Jobs cannot be selected as they were named; the caller's transaction is untouched."""
 
 
+class ConnectableError(StageError, SelectionError):
+    """The connection that was passed is none on which statements of job-drain can be sent."""
+
+
 class UnavailableError(DrainError):
     """PostgreSQL or Redis cannot be reached, or did not answer in time."""
 

@@ -317,6 +317,8 @@ BEGIN
             ('stale_finishes', 'INSERT', 'INSERT (queue, job_name, key, until, reason, paused_by), '
                 'UPDATE (until, reason, paused_by), SELECT (queue, job_name, key, until, reason, paused_by) ON queue_pauses'),
             ('stale_finishes', 'INSERT', 'SELECT (reason) ON dead_jobs'),
+            ('stale_finishes', 'INSERT', 'SELECT (queue, key, priority, id, scheduled_at, staged_at, matured_at) '
+                'ON staged_jobs_ready, staged_jobs_scheduled'),
             ('stale_finishes', 'INSERT', 'SELECT (name, job_name, cron, timezone, missed, options, declared, next_tick_at), '
                 'INSERT (name, job_name, cron, timezone, missed, options, declared), UPDATE (name, job_name, cron, timezone, '
                 'missed, options, declared, next_tick_at, error, changed_at) ON crons'),

@@ -3,7 +3,6 @@
     rules            the rules of a queue: their texts, and what contradicts what
     options          rules as people write them, in Python, in a file and on the command line
     declared         rules that a file declares, and how they differ from those of the database
-    pauses           which queues, job names and keys are paused
 
 In the order in which a row passes:
 

@@ -9,11 +9,11 @@ from time import monotonic
 
 from drain.admission.depths import Depths
 from drain.admission.keyed_queue import RuledQueue
-from drain.admission.pauses import Paused
 from drain.admission.rules import Rules
 from drain.database.postgres import Connection
 from drain.errors import ConfigError
 from drain.tables import pauses, rules
+from drain.tables.pauses import Pauses
 from drain.tables.staged import DueJob
 from drain.wire import QueueReader
 
@@ -49,7 +49,7 @@ class Admission:
         depth: int | None,
         forward_queues: Collection[str],
     ) -> None:
-        self.paused = Paused()
+        self.paused = Pauses()
         self._connection = connection
         self._depths = Depths(redis, fixed=depth, unbounded=forward_queues)
         self._forward_queues = forward_queues
@@ -172,7 +172,7 @@ class Admission:
         self._ruled[queue] = self._new(Rules(queue))
         return True
 
-    def pause(self, paused: Paused) -> None:
+    def pause(self, paused: Pauses) -> None:
         """Follow these pauses, which have just been read."""
         self.paused = paused
         for queue, ruled in self._ruled.items():
@@ -180,7 +180,7 @@ class Admission:
 
     def _follow(self) -> None:
         """Read rules and pauses, and let the queues follow them."""
-        self.paused = Paused(pauses.read(self._connection))
+        self.paused = Pauses(pauses.read(self._connection))
         found = {queue: each for queue, row in rules.read(self._connection).items() if (each := _read(row))}
         for queue, ruled in list(self._ruled.items()):
             if queue not in found and not self.paused.names_any(queue):

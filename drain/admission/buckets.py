@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 
 from drain.admission.rules import Rate
+from drain.tables.rules import burst_of
 
 # Number of buckets from which on those that are full are looked for.
 _MANY = 1000
@@ -28,7 +29,7 @@ class Buckets:
     """
 
     def __init__(self, rate: Rate, burst: int | None) -> None:
-        self.burst = burst or max(1, math.ceil(rate.per_second))
+        self.burst = burst_of(burst, rate.per_second)
         self._interval = 1 / rate.per_second
         # Time at which a bucket is full; and for buckets that are not here.
         self._full_at: dict[str, float] = {}

@@ -7,6 +7,8 @@ full.
 The bound follows the workers. Without a bound that is fixed it is what they have taken in a tenth of a second lately,
 at least two jobs for each worker. A list that has run empty although rows waited for it was too short, and its bound is
 doubled.
+
+The bounds of the lists for which rows wait are shown in Redis, so that others can tell which lists are full.
 """
 
 from __future__ import annotations
@@ -25,14 +27,22 @@ _AVERAGE_SECONDS = 0.2
 # Time in which a bound that was doubled is forgotten: longer than a round of a leader on a busy machine.
 _FORGET_SECONDS = 2.0
 # Bounds of a bound: for a queue without workers, for each worker, and for a list that is found empty again and again.
-_SHORTEST = 16
+SHORTEST = 16
 _FOR_EACH_WORKER = 2
 _LONGEST_DOUBLED = 20_000
 # Bounds of the time until a full list is looked at again.
 _SOONEST_LOOK_SECONDS = 0.001
 _LATEST_LOOK_SECONDS = 0.05
+# Time between two writes of the bounds of full lists to Redis.
+_SHOW_SECONDS = 0.5
 # Room of a list without a bound.
 UNBOUNDED = 2**31 - 1
+
+
+def room_of(bound: int, length: int) -> int:
+    """Return how many ids a list of this length may take: none until half of its bound is free."""
+    room = bound - length
+    return room if room >= max(1, bound // 2) else 0
 
 
 @dataclass(slots=True)
@@ -62,7 +72,7 @@ class Depth:
     @property
     def bound(self) -> int:
         """Upper bound of the list's length."""
-        least = max(_SHORTEST, _FOR_EACH_WORKER * self.workers)
+        least = max(SHORTEST, _FOR_EACH_WORKER * self.workers)
         return int(max(least, _AHEAD_SECONDS * self.rate, self.doubled))
 
     @property
@@ -106,18 +116,16 @@ class Depths:
         self._fixed = fixed
         self._unbounded = unbounded
         self._depths: dict[str, Depth] = {}
+        self._show_at = 0.0
 
     def room(self, queue: str) -> int:
-        """Return how many jobs the list may take now: none until half of its bound is free."""
+        """Return how many jobs the list may take now."""
         if self._fixed == 0 or queue in self._unbounded:
             return UNBOUNDED
         depth = self._of(queue)
-        bound = self._fixed or depth.bound
-        room = bound - depth.at_most
-        if room >= max(1, bound // 2):
-            return room
-        depth.withheld = True
-        return 0
+        room = room_of(self._fixed or depth.bound, depth.at_most)
+        depth.withheld = depth.withheld or not room
+        return room
 
     def moved(self, jobs: Mapping[str, int]) -> None:
         """Count jobs, by queue, that were moved and will be pushed."""
@@ -147,10 +155,18 @@ class Depths:
         due = [queue for queue, depth in self._depths.items() if self._room_expected_at(depth) <= now]
         if not due:
             return False
+        self._show(now)
         for queue, (length, workers) in self._redis.lengths(due).items():
             self._depths[queue].workers = workers
             self._depths[queue].observe(length, 0, now)
         return max(map(self.room, due)) > 0
+
+    def _show(self, now: float) -> None:
+        """Show the bounds of the lists for which rows wait, unless that was done lately."""
+        if now >= self._show_at:
+            waited_for = {queue: depth for queue, depth in self._depths.items() if depth.withheld}
+            self._redis.show_bounds({queue: self._fixed or each.bound for queue, each in waited_for.items()})
+            self._show_at = now + _SHOW_SECONDS
 
     @property
     def next_look_at(self) -> float:

@@ -15,13 +15,12 @@ from typing import Any, Literal, get_args
 
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError
-from drain.tables.rules import RulesRow
+from drain.jobs.values import LONGEST_KEY
+from drain.tables.rules import UNITS, RulesRow
 from drain.visible import visible
 
 OnDead = Literal["hold", "skip"]
 
-# Largest number of characters of a key; the tables have the same bound.
-LONGEST_KEY = 255
 # Bounds of a weight: turns are counted in fractions, which stay exact enough between them.
 _SMALLEST_WEIGHT = 0.001
 _LARGEST_WEIGHT = 1000
@@ -30,7 +29,6 @@ _LARGEST_LIMIT = 2**31 - 1
 # Upper bound of the wait that counts as one step of priority: a year.
 _LONGEST_AGING_SECONDS = 365 * 24 * 3600
 
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"([0-9]{1,9})/([a-z]+)")
 _RATE_FORM = "is written as 100/s, 10/min, 5/h or 1/d"
 
@@ -51,7 +49,7 @@ class Rate:
     seconds: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.count < 10**9 or self.seconds not in _UNITS.values():
+        if not 0 < self.count < 10**9 or self.seconds not in UNITS.values():
             raise ConfigError(f"a rate {_RATE_FORM}, with a number from 1 to 999999999")
 
     @classmethod
@@ -62,11 +60,11 @@ class Rate:
             ConfigError: The text is no rate, or a rate of zero.
         """
         match = _RATE.fullmatch(text)
-        if not match or match[2] not in _UNITS:
+        if not match or match[2] not in UNITS:
             raise ConfigError(f"a rate {_RATE_FORM}, not as '{visible(text)[:50]}'")
         if not int(match[1]):
             raise ConfigError("a rate of zero lets nothing begin: pause the queue instead")
-        return cls(int(match[1]), _UNITS[match[2]])
+        return cls(int(match[1]), UNITS[match[2]])
 
     @property
     def per_second(self) -> float:
@@ -74,7 +72,7 @@ class Rate:
         return self.count / self.seconds
 
     def __str__(self) -> str:
-        unit = next(unit for unit, seconds in _UNITS.items() if seconds == self.seconds)
+        unit = next(unit for unit, seconds in UNITS.items() if seconds == self.seconds)
         return f"{self.count}/{unit}"
 
 

@@ -15,7 +15,7 @@ from drain.audit.rules import FOLLOWED_SECONDS
 from drain.database.postgres import Connection
 from drain.tables import queries
 from drain.tables.columns import DELIVERED
-from drain.tables.obstacles import IS_PAUSED
+from drain.tables.pauses import IS_PAUSED
 from drain.visible import visible
 
 # Upper bound of the findings of each kind.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from drain.admission.depths import SHORTEST, room_of
 from drain.database.postgres import Connection
-from drain.tables import causes, obstacles, queries
-from drain.tables.obstacles import IS_PAUSED
+from drain.tables import causes, obstacles, queries, rules
+from drain.tables.pauses import IS_PAUSED
 
 # Condition on a row of `job`: its queue or its key may start nothing now; the parameters are those of `Held`.
 IS_HELD = """(queue = ANY (%(held_queues)s::text[]) OR (key IS NOT NULL AND (job.queue, job.key) IN (
@@ -23,6 +24,9 @@ IS_QUIET = """(quiet_seconds IS NOT NULL AND EXISTS (
 # Condition on a staged row of `job`, and on one that waits for its next attempt: nothing explains why it waits.
 NOTHING_HOLDS_STAGED = f"NOT {IS_PAUSED} AND NOT {IS_HELD} AND NOT {IS_QUIET}"
 NOTHING_HOLDS_RETRY = f"NOT {IS_PAUSED} AND NOT {IS_HELD}"
+_BUSY = """
+SELECT DISTINCT queue FROM inflight_jobs WHERE lease_expires_at IS NOT NULL AND lease_expires_at > now()
+"""
 
 
 class Held(NamedTuple):
@@ -37,11 +41,21 @@ def read_held(connection: Connection) -> Held:
     """Find the queues and keys that limits, rates, dead jobs or full lists hold back."""
     if queries.leader(connection) is None:
         return Held([], [], [])
-    queues = causes.full_lists(connection)
+    queues = _full_lists(connection)
     keys: list[tuple[str, str]] = []
-    for rules in obstacles.read_rules(connection).values():
-        standing = obstacles.read_standing(connection, rules)
-        if standing.is_full or standing.rate_is_used_up or rules.rate_per_key:
-            queues.add(rules.queue)
-        keys += ((rules.queue, key) for key in standing.full_keys)
+    for each in rules.read(connection).values():
+        standing = obstacles.read_standing(connection, each)
+        if standing.is_full or standing.rate_is_used_up or each.rate_per_key:
+            queues.add(each.queue)
+        keys += ((each.queue, key) for key in standing.full_keys)
     return Held(sorted(queues), [queue for queue, _ in keys], [key for _, key in keys])
+
+
+def _full_lists(connection: Connection) -> set[str]:
+    """Name the queues whose lists may be full: more than any list takes wait there, or some do while workers are busy.
+
+    The audit may have no Redis to ask for the bounds of the lists.
+    """
+    busy = {queue for (queue,) in connection.execute(_BUSY)}
+    delivered = causes.count_delivered(connection, SHORTEST)
+    return {queue for queue, number in delivered.items() if queue in busy or not room_of(SHORTEST, number)}

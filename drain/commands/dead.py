@@ -10,13 +10,14 @@ import click
 from drain import wording
 from drain.commands.database import database, hint_at_unknown
 from drain.commands.jobs import print_job, print_jobs
+from drain.commands.selecting import JOB_OPTIONS
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.tables import dead as dead_jobs
 from drain.tables import queries
 from drain.tables.dead import Selection
-from drain.terminal.commandline import JOB_ID, F, as_json_option, limit_option, settings_options
+from drain.terminal.commandline import JOB_ID, F, as_json_option, limit_option, settings_options, wrapped
 
 
 @click.group()
@@ -101,18 +102,12 @@ def selection_options(command: F) -> F:
             raise click.UsageError("name the jobs: IDs, --queue, --job or --tag; or --all for all of them")
         return command(selection=Selection(ids or None, queue, job, tag), **given)
 
-    with_selection.__name__, with_selection.__doc__ = command.__name__, command.__doc__
-    with_selection.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    for option in (
+    options = (
         click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
         click.option("--all", "everything", is_flag=True, help="All dead jobs."),
-        click.option("--tag", help="Jobs with this tag."),
-        click.option("--job", help="Jobs of this job name."),
-        click.option("--queue", help="Jobs of this queue."),
-        click.argument("ids", nargs=-1, metavar="[ID]...", type=JOB_ID),
-    ):
-        with_selection = option(with_selection)
-    return with_selection  # type: ignore[return-value]
+        *JOB_OPTIONS,
+    )
+    return wrapped(command, with_selection, options)
 
 
 @dead.command(short_help="Stage dead jobs again, with all of their attempts.")

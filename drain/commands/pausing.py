@@ -11,7 +11,7 @@ from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
 from drain.errors import DrainError
 from drain.tables import queries
-from drain.terminal.commandline import DURATION, F, settings_options
+from drain.terminal.commandline import DURATION, F, settings_options, wrapped
 from drain.visible import visible
 from drain.wording import count
 
@@ -24,15 +24,12 @@ def named_options(command: F) -> F:
             raise click.UsageError("name a queue, --job or --key")
         return command(name=name, **given)
 
-    with_names.__name__, with_names.__doc__ = command.__name__, command.__doc__
-    with_names.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    for option in (
+    options = (
         click.option("--key", metavar="KEY", help="Only jobs of this key."),
         click.option("--job", metavar="NAME", help="Only jobs of this job name."),
         click.argument("name", metavar="[QUEUE]", required=False),
-    ):
-        with_names = option(with_names)
-    return with_names  # type: ignore[return-value]
+    )
+    return wrapped(command, with_names, options)
 
 
 @click.command("pause", short_help="Pause a queue, a job name or a key.")
@@ -63,9 +60,10 @@ def pause(
     """  # noqa: D301
     with database(settings) as connection:
         queues.pause(connection, name, job=job, key=key, until=lasts, reason=reason)
+        known = queries.queues(connection)
         if name is not None:
-            hint_at_unknown([name], queries.queues(connection))
-        if key is not None and not queries.is_known_key(connection, key):
+            hint_at_unknown([name], known)
+        if key is not None and not queries.is_known_key(connection, key, known):
             click.echo(f"key {key!r} is not known here: no job of it is staged, in flight or dead", err=True)
     click.echo(f"paused: {_words(name, job, key)}")
 

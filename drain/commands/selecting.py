@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -11,13 +11,20 @@ import psycopg
 from drain.database.postgres import Connection
 from drain.tables.changes import Counted
 from drain.tables.selections import Selection, slices
-from drain.terminal.commandline import JOB_ID, F
+from drain.terminal.commandline import JOB_ID, F, wrapped
 from drain.wording import count
 
 T = TypeVar("T")
 
 # Timeout of one statement, in seconds: a count reads millions of rows.
 STATEMENT_SECONDS = 600
+# Options that choose jobs, dead ones or others, in the reverse order of the help.
+JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
+    click.option("--tag", help="Jobs with this tag."),
+    click.option("--job", help="Jobs of this job name."),
+    click.option("--queue", help="Jobs of this queue."),
+    click.argument("ids", nargs=-1, metavar="[ID]...", type=JOB_ID),
+)
 # Number of tries of a slice that another transaction was in the way of.
 _TRIES = 10
 
@@ -39,19 +46,13 @@ def selection_options(command: F) -> F:
             raise click.UsageError("name the jobs: IDs, --queue, --job, --tag or --key")
         return command(selection=selection, **given)
 
-    with_selection.__name__, with_selection.__doc__ = command.__name__, command.__doc__
-    with_selection.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-    for option in (
+    options = (
         click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
         click.option("--dry-run", is_flag=True, help="Count the jobs, and change nothing."),
         click.option("--key", help="Jobs with this key."),
-        click.option("--tag", help="Jobs with this tag."),
-        click.option("--job", help="Jobs of this job name."),
-        click.option("--queue", help="Jobs of this queue."),
-        click.argument("ids", nargs=-1, metavar="[ID]...", type=JOB_ID),
-    ):
-        with_selection = option(with_selection)
-    return with_selection  # type: ignore[return-value]
+        *JOB_OPTIONS,
+    )
+    return wrapped(command, with_selection, options)
 
 
 def by_state(counted: Counted) -> str:

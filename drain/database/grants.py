@@ -37,6 +37,8 @@ STAGED_BY_APPLICATIONS = (
 # Columns of `crons` that are given when a job is scheduled; and those of a schedule that `@job` declares.
 SCHEDULED = "name, job_name, cron, timezone, missed, job_args, job_kwargs, options, declared"
 DECLARED = "name, job_name, cron, timezone, missed, options, declared"
+# Columns of the index `staged_jobs_in_lanes`.
+_LANES = "queue, key, priority, id, scheduled_at, staged_at, matured_at"
 _CLAIM = (
     "fencing_token, attempts, interruptions, batched, claimed_at, claimed_by, lease_expires_at, next_run_at"
 )
@@ -152,7 +154,11 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "dead_jobs",
         ),
         Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
-        Grant("Which queues there are, so that a misspelt one is noticed.", "SELECT (queue)", "staged_jobs"),
+        Grant(
+            "Which queues there are, so that a misspelt one is noticed.",
+            f"SELECT ({_LANES})",
+            "staged_jobs_ready, staged_jobs_scheduled",
+        ),
         Grant(
             "Pauses a key, or a queue, for a job that raises RateLimited.",
             "INSERT (queue, job_name, key, until, reason, paused_by), UPDATE (until, reason, paused_by), "
@@ -176,6 +182,11 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "Cancels and moves jobs that wait; takes rows whole, arguments included.",
             "SELECT, DELETE, UPDATE (queue, priority, scheduled_at, matured_at)",
             "staged_jobs",
+        ),
+        Grant(
+            "Which queues there are, so that a misspelt one is noticed.",
+            "SELECT",
+            "staged_jobs_ready, staged_jobs_scheduled",
         ),
         Grant(
             "... and jobs in flight.",

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
-from drain.admission.pauses import Paused
 from drain.database.postgres import Connection
 from drain.enqueuer.pacer import Pacer
 from drain.tables import pauses, redeliveries
+from drain.tables.pauses import Pauses
 from drain.wording import count
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class CallBack:
         self._alive = alive
         self._scans = Pacer()
         self._prunes = Pacer(_PRUNE_SECONDS)
-        self.paused = Paused()
+        self.paused = Pauses()
 
     def run_once(self) -> int:
         """Read the pauses, and call back what is delivered and paused; returns the number of jobs.
@@ -47,7 +47,7 @@ class CallBack:
         Raises:
             psycopg.OperationalError: The database.
         """
-        before, self.paused = self.paused, Paused(pauses.read(self._connection))
+        before, self.paused = self.paused, Pauses(pauses.read(self._connection))
         if self._prunes.is_due():
             pauses.prune(self._connection)
             self._prunes.ran_for(0.0)

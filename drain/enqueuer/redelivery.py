@@ -19,7 +19,6 @@ import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
 
-from drain.admission.pauses import Paused
 from drain.enqueuer.call_back import CallBack
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.failing_queues import DueRetries, FailingQueues
@@ -29,6 +28,7 @@ from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.renumbering import Renumbering
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import redeliveries, waiting
+from drain.tables.pauses import Pauses
 from drain.tables.redeliveries import Redelivered
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class Redelivery:
         self._renumbering = Renumbering(enqueuer, alive)
 
     @property
-    def paused(self) -> Paused:
+    def paused(self) -> Pauses:
         """Pauses that held at the last scan."""
         return self._call_back.paused
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from drain.admission.depths import room_of
 from drain.database.postgres import fetch_one
 from drain.errors import UnavailableError
 from drain.explain import estimates
@@ -13,12 +14,11 @@ from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
 from drain.tables.columns import DUE
-from drain.tables.obstacles import ALWAYS_ROOM, MOST, Pause, Running
+from drain.tables.obstacles import MOST, Running
+from drain.tables.pauses import Pause
 from drain.visible import visible
 from drain.wording import clock, count
 
-# Time within which a leader takes a job that nothing holds, in seconds.
-_PROMPTLY_SECONDS = 1.0
 # Upper bound of the jobs that are named.
 _MOST_NAMED = 5
 _UNTIL_LEADER = none("nothing starts until a leader runs")
@@ -191,15 +191,13 @@ def suspended(situation: Situation) -> Finding | None:
 
 def list_full(situation: Situation) -> Finding | None:
     """Find out whether the list has ids that workers have not taken yet, and so no room for this one."""
-    # The leader asks for the length of the list, in which ids stay of jobs that were called back.
-    delivered = max(sum(job.is_delivered for job in situation.running), situation.listed())
-    waited = (situation.now - situation.due_at).total_seconds()
-    if not delivered or (delivered <= ALWAYS_ROOM and waited < _PROMPTLY_SECONDS):
+    depth, listed = situation.depth, situation.listed
+    if depth is None or room_of(depth, listed):
         return None
     if unattended := no_worker(situation):
         return unattended
-    why = f"the list of queue {situation.queue} in Redis has {number(delivered)}, as many as workers take in a moment"
-    details: dict[str, Any] = {"delivered": delivered}
+    why = f"the list of queue {situation.queue} in Redis has {number(listed)}, as many as workers take in a moment"
+    details: dict[str, Any] = {"listed": listed, "depth": depth}
     if situation.job["state"] == "staged":
         place = situation.place
         of_key = f", {number(place.in_key)} of its key" if situation.key is not None else ""
@@ -207,5 +205,5 @@ def list_full(situation: Situation) -> Finding | None:
         details |= place.as_json()
     before = situation.before(of_key=False)
     return Finding(
-        "list_full", why, situation.due_at, estimates.by_speed(situation, before + delivered), details
+        "list_full", why, situation.due_at, estimates.by_speed(situation, before + listed), details
     )

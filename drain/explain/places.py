@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import DUE, LANE_KIND
+from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.lanes import KINDS
 from drain.tables.obstacles import MOST
 
 _OF_LANE = f"""
-(SELECT FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}} AND queue = %(queue)s
+(SELECT FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}} AND {LANE_QUEUE} = %(queue)s
     AND (priority, id) < (%(priority)s::integer, %(id)s::bigint) LIMIT {MOST + 1})
 """
 _IN_QUEUE = f"""
-SELECT count(*) FROM ({" UNION ALL ".join(_OF_LANE.format(kind=kind) for kind in range(4))}) AS before
+SELECT count(*) FROM ({" UNION ALL ".join(_OF_LANE.format(kind=kind) for kind in KINDS)}) AS before
 """
 _IN_KEY = f"""
 SELECT count(*) FROM (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from drain.explain import estimates
 from drain.explain.explanation import Finding
@@ -12,6 +11,7 @@ from drain.explain.places import number
 from drain.explain.situation import Situation
 from drain.tables.columns import ATTEMPTS
 from drain.tables.obstacles import MOST
+from drain.tables.rules import Bucket
 from drain.visible import visible
 from drain.wording import clock, duration
 
@@ -42,11 +42,10 @@ ORDER BY begun_at
 """
 
 
-class _Bucket(NamedTuple):
-    """Bucket of tokens: how many come in a second, and how many it holds."""
+class _Bucket(Bucket):
+    """Bucket of tokens, and when jobs took some."""
 
-    per_second: float
-    burst: int
+    __slots__ = ()
 
     @property
     def window(self) -> float:
@@ -100,12 +99,12 @@ def rate_of_a_new_leader(situation: Situation) -> Finding | None:
 
 def _rates(situation: Situation) -> Iterator[tuple[str, str, _Bucket, str | None]]:
     rules, key = situation.rules, situation.key
-    if rules.key_per_second is not None and key is not None:
-        bucket = _Bucket(rules.key_per_second, rules.burst_of(rules.key_per_second))
-        yield "rate_of_key", f"the rate of key {visible(key)}, {rules.rate_per_key}, is used up", bucket, key
-    if rules.per_second is not None:
-        bucket = _Bucket(rules.per_second, rules.burst_of(rules.per_second))
-        yield "rate", f"the rate of queue {situation.queue}, {rules.rate}, is used up", bucket, None
+    if (of_key := rules.bucket_of_key) is not None and key is not None:
+        text = f"the rate of key {visible(key)}, {rules.rate_per_key}, is used up"
+        yield "rate_of_key", text, _Bucket(*of_key), key
+    if (of_queue := rules.bucket) is not None:
+        text = f"the rate of queue {situation.queue}, {rules.rate}, is used up"
+        yield "rate", text, _Bucket(*of_queue), None
 
 
 def _used_up(

@@ -7,12 +7,15 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from drain.admission.depths import SHORTEST
 from drain.database.postgres import Connection
 from drain.errors import OwnedByAnotherError, UnavailableError
 from drain.explain.explanation import Explanation, Finding
 from drain.explain.places import Place, place_of
-from drain.tables import leader_progress, obstacles, queries
-from drain.tables.obstacles import Pause, QueueRules, Running
+from drain.tables import leader_progress, obstacles, pauses, queries, rules
+from drain.tables.obstacles import Running
+from drain.tables.pauses import Pause
+from drain.tables.rules import RulesRow
 from drain.wire import Producer
 
 _NO_REDIS = "no Redis is named, so lists and workers are unknown: set DRAIN_REDIS_URL"
@@ -62,15 +65,16 @@ class Situation:
         return queries.leader(self.connection)
 
     @cached_property
-    def rules(self) -> QueueRules:
+    def rules(self) -> RulesRow:
         """Rules of the queue; those of a queue without a row limit nothing."""
-        return obstacles.read_rules(self.connection).get(self.queue, QueueRules(self.queue))
+        return rules.read(self.connection).get(self.queue, RulesRow(self.queue))
 
     @cached_property
     def pauses(self) -> list[Pause]:
         """Pauses that hold the job, the longest first."""
         job = (self.queue, str(self.job["job_name"]), self.key)
-        return [pause for pause in obstacles.read_pauses(self.connection) if pause.applies(*job)]
+        held = (pause for pause in pauses.read(self.connection) if pause.applies(*job))
+        return pauses.longest_first(held)
 
     @cached_property
     def running(self) -> list[Running]:
@@ -145,9 +149,20 @@ class Situation:
         job_id, delivery = int(self.job["id"]), int(self.job["delivery"])
         return self._redis.ids_before(self.queue, job_id, delivery, within=within)
 
+    @cached_property
     def listed(self) -> int:
-        """Return the length of the queue's list; 0 if Redis is not known."""
-        return self._redis.depth(self.queue) if self._redis and self.knows_redis else 0
+        """Length of the queue's list; the number of its delivered jobs if Redis is not known."""
+        if self._redis and self.knows_redis:
+            return self._redis.depth(self.queue)
+        return sum(job.is_delivered for job in self.running)
+
+    @cached_property
+    def depth(self) -> int | None:
+        """Upper bound of the queue's list; None if no row has lately waited for room in it.
+
+        If Redis is not known, the lowest bound that the leader gives a list by itself.
+        """
+        return self._redis.bound(self.queue) if self._redis and self.knows_redis else SHORTEST
 
     def explanation(self, state: str, finding: Finding) -> Explanation:
         """Build the explanation from a finding."""

@@ -1,70 +1,59 @@
-"""Statements in the transaction of an application, on whatever connection it has open.
+"""Statements in the transaction that the application has open, on a connection of SQLAlchemy or psycopg.
 
-Nothing here commits, rolls back, or begins a transaction.
+Nothing here commits or rolls that transaction back. Statements have placeholders as `%(name)s`, and no other percent
+sign.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from drain.database import postgres
-from drain.errors import StageError
+from drain.errors import ConnectableError
 
 if TYPE_CHECKING:
     import sqlalchemy
     from sqlalchemy.orm import Session, scoped_session
 
+T = TypeVar("T")
+
 Connectable: TypeAlias = (
     "Session | scoped_session[Any] | sqlalchemy.Connection | psycopg.Connection[Any] | psycopg.Cursor[Any]"
 )
-# Function that makes a statement of the names of columns, and of a function that spells a placeholder.
-Build: TypeAlias = Callable[[Sequence[str], Callable[[str], str]], str]
-# Parameter of a statement that is no column: the arguments of many jobs.
-ARGUMENTS = "arguments"
-# Placeholder of psycopg, in a statement that has no other percent sign.
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+# Number of tries of a block that another transaction was in the way of.
+_TRIES = 5
+# SQLSTATE of a row that another transaction has moved to another partition, and of a deadlock.
+_IN_THE_WAY = {"40001", "40P01"}
 
 
-def insert(
-    connection: Connectable,
-    build: Build,
-    parameters: Mapping[str, Any],
-) -> list[int]:
-    """Run a statement that ends with the one number that it returns, in the parameter style of the driver.
+def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any]) -> list[int]:
+    """Run a statement that ends with the one number that it returns.
 
     Psycopg may prepare it: for statements that an application sends often.
 
     Args:
         connection: A SQLAlchemy Session or Connection, or a psycopg connection or cursor.
-        build: Function of a module, since its statements are kept.
-        parameters: Values by the names of columns; and `ARGUMENTS`.
+        statement: One of few.
+        parameters: Values of the placeholders.
 
     Returns:
         The numbers, most often ids.
 
     Raises:
-        StageError: `connection` is none of these.
+        ConnectableError: `connection` is none of these.
     """
-    names = tuple(parameters)
     driver = _of_psycopg(connection)
     if driver is not None:
-        return _insert_with_psycopg(driver, _statement(build, names, "%({})s"), parameters)
-    return [
-        job_id
-        for (job_id,) in _execute_with_sqlalchemy(connection, _statement(build, names, ":{}"), parameters)
-    ]
-
-
-# An application stages with the same few options again and again.
-@lru_cache(maxsize=500)
-def _statement(build: Build, names: Sequence[str], placeholder: str) -> str:
-    return build([name for name in names if name != ARGUMENTS], placeholder.format)
+        return _insert_with_psycopg(driver, statement, parameters)
+    return [job_id for (job_id,) in _execute_with_sqlalchemy(connection, statement, parameters)]
 
 
 def execute(connection: Connectable, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -72,18 +61,57 @@ def execute(connection: Connectable, statement: str, parameters: Mapping[str, An
 
     Args:
         connection: As for `insert`.
-        statement: Statement with the placeholders `%(name)s`, and no other percent sign.
+        statement: Any.
         parameters: Values of the placeholders.
 
     Raises:
-        StageError: As for `insert`.
+        ConnectableError: As for `insert`.
     """
     driver = _of_psycopg(connection)
     if driver is not None:
         # In binary: psycopg reads times as text in no DateStyle but ISO.
         with psycopg.Cursor(driver, row_factory=tuple_row) as cursor:
             return cursor.execute(statement.encode(), parameters, prepare=False, binary=True).fetchall()
-    return _execute_with_sqlalchemy(connection, _PLACEHOLDER.sub(r":\1", statement), parameters)
+    return _execute_with_sqlalchemy(connection, statement, parameters)
+
+
+def together(connection: Connectable, block: Callable[[], T]) -> T:
+    """Call a function whose statements have their effect together or not at all, behind a savepoint.
+
+    Again, up to five times, if another transaction was in the way; under repeatable read that does not help.
+
+    Args:
+        connection: As for `insert`. In autocommit mode the block is a transaction of its own.
+        block: Function to call.
+
+    Raises:
+        ConnectableError: As for `insert`.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return _behind_savepoint(connection, block)
+        except Exception as error:
+            if _sqlstate(error) not in _IN_THE_WAY:
+                raise
+    return _behind_savepoint(connection, block)
+
+
+def _behind_savepoint(connection: Connectable, block: Callable[[], T]) -> T:
+    driver = _of_psycopg(connection)
+    if driver is None:
+        with _of_sqlalchemy(connection).begin_nested():
+            return block()
+    if not driver.autocommit and driver.info.transaction_status == TransactionStatus.IDLE:
+        # With nothing begun, psycopg would begin a transaction here, and commit it at the end of the block.
+        driver.execute("SELECT")
+    with driver.transaction():
+        return block()
+
+
+def _sqlstate(error: Exception) -> str | None:
+    # SQLAlchemy keeps the driver's error in `orig`; psycopg2 has the code under another name.
+    cause = getattr(error, "orig", None) or error
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
 
 
 def _of_psycopg(connection: Connectable) -> psycopg.Connection[Any] | None:
@@ -93,9 +121,7 @@ def _of_psycopg(connection: Connectable) -> psycopg.Connection[Any] | None:
     return connection if isinstance(connection, psycopg.Connection) else None
 
 
-def _execute_with_sqlalchemy(
-    connection: Any, statement: str, parameters: Mapping[str, Any]
-) -> list[tuple[Any, ...]]:
+def _of_sqlalchemy(connection: Any) -> sqlalchemy.Connection:
     # Imported here: most of our processes never stage, and SQLAlchemy takes longer to import than all else.
     import sqlalchemy
     from sqlalchemy.orm import Session, scoped_session
@@ -103,11 +129,25 @@ def _execute_with_sqlalchemy(
     if isinstance(connection, Session | scoped_session):
         connection = connection.connection()
     if not isinstance(connection, sqlalchemy.Connection):
-        raise StageError(
-            f"cannot stage on a {type(connection).__name__}; pass a SQLAlchemy Session or Connection, "
+        raise ConnectableError(
+            f"cannot work on a {type(connection).__name__}; pass a SQLAlchemy Session or Connection, "
             "or a psycopg connection or cursor"
         )
-    return [tuple(row) for row in connection.execute(sqlalchemy.text(statement), parameters)]
+    return connection
+
+
+def _execute_with_sqlalchemy(
+    connection: Any, statement: str, parameters: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in _of_sqlalchemy(connection).execute(_text(statement), parameters)]
+
+
+# An application sends the same few statements again and again.
+@lru_cache(maxsize=500)
+def _text(statement: str) -> sqlalchemy.TextClause:
+    import sqlalchemy
+
+    return sqlalchemy.text(_PLACEHOLDER.sub(r":\1", statement))
 
 
 def _insert_with_psycopg(

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from drain.errors import SelectionError
 from drain.failpoints import FailurePoint, failpoint
+from drain.jobs import callers
 from drain.jobs.callers import Connectable
 from drain.jobs.options import name_and_options
 from drain.jobs.staging import Job
-from drain.jobs.transactions import OpenTransaction
 from drain.tables import cancellations
 from drain.tables.columns import id_array
 from drain.tables.selections import Selection
@@ -87,19 +87,18 @@ def cancel(
     )
     if not selection.parameters():
         raise SelectionError("name the jobs to cancel: ids, queue, job, tag or key")
-    transaction = OpenTransaction(connection)
-    return transaction.together(lambda: _cancel(transaction, selection))
+    return callers.together(connection, lambda: _cancel(connection, selection))
 
 
-def _cancel(transaction: OpenTransaction, selection: Selection) -> Cancelled:
-    mark, parameters = transaction.mark, selection.parameters()
-    rows = transaction.fetch(cancellations.staged_statement(selection, mark), parameters)
+def _cancel(connection: Connectable, selection: Selection) -> Cancelled:
+    parameters = selection.parameters()
+    rows = callers.execute(connection, cancellations.staged_statement(selection), parameters)
     failpoint(FailurePoint.CANCELLED)
-    rows += transaction.fetch(cancellations.inflight_statement(selection, mark), parameters)
+    rows += callers.execute(connection, cancellations.inflight_statement(selection), parameters)
     cancelled = {job_id for job_id, _ in rows}
     left = sorted(set(selection.ids or ()) - cancelled)
     asked = {"ids": id_array(left)}
-    ended = dict(transaction.fetch(cancellations.whereabouts_statement(mark), asked)) if left else {}
+    ended = dict(callers.execute(connection, cancellations.WHEREABOUTS, asked)) if left else {}
     return Cancelled(
         waiting=tuple(sorted(job_id for job_id, was_claimed in rows if not was_claimed)),
         running=tuple(sorted(job_id for job_id, was_claimed in rows if was_claimed)),

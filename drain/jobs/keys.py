@@ -8,13 +8,11 @@ from datetime import timedelta
 from typing import Any, TypeAlias
 
 from drain.errors import StageError
-from drain.jobs.values import as_text, name_of_type
+from drain.jobs.values import as_key, as_seconds, name_of_type
 
 # A key, or a function of the arguments of the job that makes one; None for a job without a key.
 KeyOption: TypeAlias = "str | int | Callable[..., str | int | None]"
 
-# Upper bound of the characters of a key.
-_LONGEST_KEY = 255
 # Upper bound of a quiet time.
 _LONGEST_QUIET = timedelta(days=365)
 
@@ -63,10 +61,10 @@ class Keys:
         """
         for name, given in (("key", self.key), ("unique_key", self.unique_key)):
             if not callable(given):
-                _as_key(name, given)
+                _key(name, given)
         if self.keep not in (None, "first", "last"):
             raise StageError(f"keep must be 'first' or 'last', not {self.keep!r:.100}")
-        _quiet_seconds(self.quiet)
+        as_seconds("quiet", self.quiet, _LONGEST_QUIET)
         if self.unique_key is None:
             self._require_no_more("")
 
@@ -81,7 +79,7 @@ class Keys:
         if unique_key is None:
             self._require_no_more(" for these arguments" if self.unique_key is not None else "")
         else:
-            quiet = _quiet_seconds(self.quiet)
+            quiet = as_seconds("quiet", self.quiet, _LONGEST_QUIET)
             columns |= {"unique_key": unique_key, "keep": self.keep, "quiet_seconds": quiet}
         return {name: value for name, value in columns.items() if value is not None}
 
@@ -102,29 +100,13 @@ def _made(name: str, given: KeyOption | None, args: Sequence[Any], kwargs: Mappi
         except Exception as error:
             reason = f"{name_of_type(error)}: {error}".partition("\n")[0]
             raise StageError(f"the {name} cannot be made from the arguments ({reason:.200})") from error
-    return _as_key(name, given)
+    return _key(name, given)
 
 
-def _as_key(name: str, given: object) -> str | None:
+def _key(name: str, given: object) -> str | None:
     """Convert a key to a text. A whole number, such as a customer's, is its decimal digits."""
     if isinstance(given, int) and not isinstance(given, bool):
         given = str(int(given))
     if given is not None and not isinstance(given, str):
         raise StageError(f"{name} must be a text or a whole number, not a {name_of_type(given)}")
-    text = as_text(name, given)
-    if text is not None and not 1 <= len(text) <= _LONGEST_KEY:
-        found = f"{len(text)} characters" if text else "an empty one"
-        raise StageError(f"{name} must be a text of 1 to {_LONGEST_KEY} characters, not {found}")
-    return text
-
-
-def _quiet_seconds(quiet: timedelta | None) -> float | None:
-    if quiet is None:
-        return None
-    if not isinstance(quiet, timedelta):
-        raise StageError(
-            f"quiet must be a timedelta, such as timedelta(seconds=30), not a {name_of_type(quiet)}"
-        )
-    if not timedelta() < quiet <= _LONGEST_QUIET:
-        raise StageError(f"quiet must be above 0 and at most a year, not {quiet}")
-    return quiet.total_seconds()
+    return as_key(name, given)

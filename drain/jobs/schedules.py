@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import timedelta
+from typing import Any, Literal
 
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import StageError
 from drain.jobs import callers, registry
 from drain.jobs.callers import Connectable
+from drain.jobs.keys import KeyOption
 from drain.jobs.staging import Job, row
 from drain.jobs.timetable import LONGEST_NAME, TimetableError, check_schedule
 from drain.tables import crons
 
-# Upper bound of the characters of `key` and `unique_key`, as in the schema.
-_LONGEST_KEY = 255
+# Columns of a row that are columns of a schedule too; the others are options in its JSON.
+_OF_JOB = ("job_name", "job_args", "job_kwargs")
 
 
 def schedule(
@@ -36,8 +38,10 @@ def schedule(
     max_attempts: int | None = None,
     timeout_seconds: int | None = None,
     context: Mapping[str, Any] | None = None,
-    key: str | None = None,
-    unique_key: str | None = None,
+    key: KeyOption | None = None,
+    unique_key: KeyOption | None = None,
+    keep: Literal["first", "last"] | None = None,
+    quiet: timedelta | None = None,
 ) -> None:
     """Schedule a job in the transaction that is open on `connection`: one is staged at each tick of the cron line.
 
@@ -59,7 +63,9 @@ def schedule(
         timeout_seconds: Timeout of one attempt.
         context: Trace and log context; each job has `cron` and `tick` in it, the name and the time of its tick.
         key: Customer, tenant or resource of each job.
-        unique_key: A job gives way to one of an earlier tick that still waits under this key.
+        unique_key: Text of which one job of this name alone waits: that of an earlier tick, or one that was staged.
+        keep: Which one stands.
+        quiet: Time for which no other job with the unique key must have come; it begins with the tick.
 
     Raises:
         StageError: The schedule cannot be used as given, and nothing was sent.
@@ -76,11 +82,14 @@ def schedule(
         max_attempts=max_attempts,
         timeout_seconds=timeout_seconds,
         context=context,
+        key=key,
+        unique_key=unique_key,
+        keep=keep,
+        quiet=quiet,
     )
-    options |= _keys(key=key, unique_key=unique_key)
     parameters: dict[str, Any] = {"name": str.__str__(name), "cron": cron, "timezone": timezone}
     parameters |= {"missed": missed, "declared": False}
-    parameters |= {column: options.pop(column) for column in ("job_name", "job_args", "job_kwargs")}
+    parameters |= {column: options.pop(column) for column in _OF_JOB}
     callers.execute(connection, crons.PUT, parameters | {"options": _options(options)})
 
 
@@ -109,9 +118,7 @@ def declared() -> list[dict[str, Any]]:
 
 def _declared(job: registry.Job[..., Any]) -> dict[str, Any]:
     own = job.job_options
-    options = row(job, (), None)
-    for column in ("job_name", "job_args", "job_kwargs"):
-        del options[column]
+    options = {column: value for column, value in row(job, (), None).items() if column not in _OF_JOB}
     when = {"cron": own.cron, "timezone": own.timezone, "missed": own.missed}
     return {"name": job.job_name, "job_name": job.job_name, **when, "options": options, "declared": True}
 
@@ -122,17 +129,6 @@ def _check_name(name: str) -> None:
         raise StageError(
             f"the name of a schedule is a text of 1 to {LONGEST_NAME} printable characters, not {name!r:.100}"
         )
-
-
-def _keys(**keys: str | None) -> dict[str, str]:
-    for name, text in keys.items():
-        if text is not None and not (
-            isinstance(text, str) and 1 <= len(text) <= _LONGEST_KEY and text.isprintable()
-        ):
-            raise StageError(
-                f"{name} must be a text of 1 to {_LONGEST_KEY} printable characters, not {text!r:.100}"
-            )
-    return {name: text for name, text in keys.items() if text is not None}
 
 
 def _options(options: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from drain.errors import StageError
 from drain.jobs import callers, values
-from drain.jobs.callers import ARGUMENTS, Connectable
+from drain.jobs.callers import Connectable
 from drain.jobs.idempotency import stage_once
 from drain.jobs.keys import NO_KEYS, KeyOption, Keys
 from drain.jobs.options import JobOptions, RegisteredJob, name_and_options
@@ -92,19 +92,26 @@ def stage(
             The transaction is unchanged.
         The driver's own IntegrityError: A CHECK of the schema refused the row, by its name.
     """
-    name, options = name_and_options(job)
-    columns = _columns(
-        name, options, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context
+    columns = row(
+        *(job, args, kwargs),
+        queue=queue,
+        priority=priority,
+        run_at=run_at,
+        expires_at=expires_at,
+        tag=tag,
+        max_attempts=max_attempts,
+        timeout_seconds=timeout_seconds,
+        context=context,
+        key=key,
+        unique_key=unique_key,
+        keep=keep,
+        quiet=quiet,
     )
-    columns["job_args"], columns["job_kwargs"] = values.as_arguments(args, kwargs or {})
-    keys = _keys(key, unique_key, keep, quiet, options)
-    if keys is not None:
-        columns |= keys.columns(args, kwargs or {})
     if idempotency_key is not None:
         return stage_once(connection, idempotency_key, idempotency_period, columns)
     if idempotency_period is not None:
         raise StageError("idempotency_period needs an idempotency_key")
-    (job_id,) = callers.insert(connection, inserts.insert_statement, columns)
+    (job_id,) = callers.insert(connection, inserts.insert_one(tuple(columns)), columns)
     return int(job_id)
 
 
@@ -161,13 +168,13 @@ def stage_many(
     own_keys = keys is not None and keys.differ
     if keys is not None and not own_keys:
         columns |= keys.columns((), {})
-    build = inserts.insert_many_with_keys_statement if own_keys else inserts.insert_many_statement
+    statement = inserts.insert_many(tuple(columns), own_keys=own_keys)
     ids: list[int] = []
     waiting: list[str] = []
 
     def send() -> None:
-        parameters = {**columns, ARGUMENTS: f"[{','.join(waiting)}]"}
-        ids.extend(callers.insert(connection, build, parameters))
+        parameters = {**columns, inserts.ARGUMENTS: f"[{','.join(waiting)}]"}
+        ids.extend(callers.insert(connection, statement, parameters))
         waiting.clear()
 
     size = 0
@@ -185,19 +192,26 @@ def stage_many(
     return ids
 
 
-def row(job: Job, args: Sequence[Any], kwargs: Mapping[str, Any] | None, **options: Any) -> dict[str, Any]:
-    """Check a job with options of `stage`, as `stage` does; returns the columns of its row that have a value.
+def row(
+    job: Job,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    *,
+    key: KeyOption | None = None,
+    unique_key: KeyOption | None = None,
+    keep: str | None = None,
+    quiet: timedelta | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Check a job and the options of `stage`; returns the columns of its row that have a value.
 
     Raises:
         StageError: As for `stage`.
     """
-    given = dict.fromkeys(("queue", "priority", "run_at", "expires_at", "tag"))
-    given |= dict.fromkeys(("max_attempts", "timeout_seconds", "context"))
-    of_keys = {name: options.pop(name, None) for name in ("key", "unique_key", "keep", "quiet")}
     name, registered = name_and_options(job)
-    columns = _columns(name, registered, **given | options)
+    columns = _columns(name, registered, **options)
     columns["job_args"], columns["job_kwargs"] = values.as_arguments(args, kwargs or {})
-    keys = _keys(**of_keys, options=registered)
+    keys = _keys(key, unique_key, keep, quiet, registered)
     return columns if keys is None else columns | keys.columns(args, kwargs or {})
 
 
@@ -229,14 +243,14 @@ def _keys(
 def _columns(
     name: str,
     options: JobOptions | None,
-    queue: str | None,
-    priority: int | None,
-    run_at: datetime | None,
-    expires_at: datetime | None,
-    tag: str | None,
-    max_attempts: int | None,
-    timeout_seconds: int | None,
-    context: Mapping[str, Any] | None,
+    queue: str | None = None,
+    priority: int | None = None,
+    run_at: datetime | None = None,
+    expires_at: datetime | None = None,
+    tag: str | None = None,
+    max_attempts: int | None = None,
+    timeout_seconds: int | None = None,
+    context: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Collect the columns of the row that have a value; the others get the schema's defaults."""
     if options is not None:

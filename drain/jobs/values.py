@@ -10,13 +10,15 @@ import json
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from drain.errors import StageError
 
 # Largest value that the integer columns of the schema can hold.
 LARGEST_INTEGER = 2**31 - 1
+# Upper bound of the characters of a key, as in the schema.
+LONGEST_KEY = 255
 # JSON escape of NUL, and not an escaped backslash followed by u0000.
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 # Surrogates: halves of a character.
@@ -69,6 +71,28 @@ def as_text(name: str, text: str | None) -> str | None:
             f"{name} holds a NUL or half a character, which PostgreSQL cannot store: {text!a:.100}"
         )
     return str.__str__(text)
+
+
+def as_key(name: str, text: str | None) -> str | None:
+    """Check that a text can be a key."""
+    text = as_text(name, text)
+    if text is not None and not 1 <= len(text) <= LONGEST_KEY:
+        found = f"{len(text)} characters" if text else "an empty one"
+        raise StageError(f"{name} must be a text of 1 to {LONGEST_KEY} characters, not {found}")
+    return text
+
+
+def as_seconds(name: str, time: timedelta | None, longest: timedelta) -> float | None:
+    """Convert a length of time to seconds, up to a longest one."""
+    if time is None:
+        return None
+    if not isinstance(time, timedelta):
+        raise StageError(
+            f"{name} must be a timedelta, such as timedelta(seconds=30), not a {name_of_type(time)}"
+        )
+    if not timedelta() < time <= longest:
+        raise StageError(f"{name} must be above 0 and at most {longest.days} days, not {time}")
+    return time.total_seconds()
 
 
 def as_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:

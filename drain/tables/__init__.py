@@ -28,7 +28,7 @@ passes:
     rules            rules of queues, which people change and the leader follows
     pauses           queues, jobs and keys of which nothing starts
     waiting          questions about jobs that wait: the oldest of each kind, the next one to come due
-    obstacles        rules and pauses of queues, and how much of them is in use
+    obstacles        how much of the rules of a queue is in use, and so why a row waits
     causes           numbers of waiting jobs, by the cause for which they wait
     counts           numbers of jobs in each state, for `drain status` and the metrics
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader

@@ -9,13 +9,11 @@ Rows are locked in the order of their ids, as by all that lock several.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import ATTEMPTS, DEAD, JOB, id_array
 from drain.tables.selections import Selection
-
-_Placeholder = Callable[[str], str]
 
 # The token of a job in flight grows, up to the largest number there is.
 _VALUES = ", ".join(
@@ -47,37 +45,25 @@ WITH chosen AS (
 )
 SELECT id, lease_expires_at IS NOT NULL FROM gone
 """
-_WHEREABOUTS = """
-SELECT id, 'dead' FROM dead_jobs WHERE id = ANY (CAST({ids} AS bigint[]))
+# Those of the jobs `ids` that have ended: their ids, and 'dead' or 'finished'.
+WHEREABOUTS = """
+SELECT id, 'dead' FROM dead_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[]))
 UNION ALL
-SELECT id, 'finished' FROM finished_jobs WHERE id = ANY (CAST({ids} AS bigint[]))
+SELECT id, 'finished' FROM finished_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[]))
 """
 IS_CANCELLED = """
 SELECT EXISTS (SELECT FROM dead_jobs WHERE id = %s AND fencing_token > %s AND reason = 'cancelled')
 """
 
 
-def staged_statement(selection: Selection, placeholder: _Placeholder) -> str:
-    """Build the statement that cancels staged jobs; its rows are the id, and false.
-
-    Args:
-        selection: Selection of the jobs.
-        placeholder: Makes the mark of a parameter in the style of the driver.
-    """
-    return _CANCEL_STAGED.format(rows=selection.condition(placeholder))
+def staged_statement(selection: Selection) -> str:
+    """Build the statement that cancels staged jobs; its rows are the id, and false."""
+    return _CANCEL_STAGED.format(rows=selection.condition)
 
 
-def inflight_statement(selection: Selection, placeholder: _Placeholder) -> str:
-    """Build the statement that cancels jobs in flight; its rows are the id, and whether a worker had the job.
-
-    Arguments as for `staged_statement`.
-    """
-    return _CANCEL_INFLIGHT.format(rows=selection.condition(placeholder))
-
-
-def whereabouts_statement(placeholder: _Placeholder) -> str:
-    """Build the statement that finds those of the jobs `ids` that have ended: rows of id, and 'dead' or 'finished'."""
-    return _WHEREABOUTS.format(ids=placeholder("ids"))
+def inflight_statement(selection: Selection) -> str:
+    """Build the statement that cancels jobs in flight; its rows are the id, and whether a worker had the job."""
+    return _CANCEL_INFLIGHT.format(rows=selection.condition)
 
 
 def is_cancelled(connection: Connection, job_id: int, token: int) -> bool:
@@ -95,18 +81,15 @@ def cancel_staged(connection: Connection, selection: Selection) -> list[tuple[in
     Raises:
         psycopg.errors.SerializationFailure: A scheduled row has just come due; the call may be repeated.
     """
-    return connection.execute(staged_statement(selection, _mark), selection.parameters()).fetchall()
+    return connection.execute(staged_statement(selection), selection.parameters()).fetchall()
 
 
 def cancel_inflight(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:
     """Cancel jobs in flight; to be called after `cancel_staged`. Returns as that."""
-    return connection.execute(inflight_statement(selection, _mark), selection.parameters()).fetchall()
+    return connection.execute(inflight_statement(selection), selection.parameters()).fetchall()
 
 
 def whereabouts(connection: Connection, ids: Sequence[int]) -> dict[int, str]:
     """Find those of the jobs that have ended: 'dead' or 'finished' by id."""
-    rows = connection.execute(whereabouts_statement(_mark), {"ids": id_array(ids)})
+    rows = connection.execute(WHEREABOUTS, {"ids": id_array(ids)})
     return dict(rows.fetchall())
-
-
-_mark: _Placeholder = "%({})s".format

@@ -11,47 +11,26 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from drain.database.postgres import Connection
-from drain.tables.columns import DELIVERED, DUE, LANE_KIND
-from drain.tables.obstacles import (
-    ALWAYS_ROOM,
-    CAUSES,
-    IS_PAUSED,
-    Pauses,
-    QueueRules,
-    Standing,
-    cause_of,
-    read_pauses,
-    read_rules,
-    read_standing,
-)
+from drain.tables import lanes
+from drain.tables import pauses as paused
+from drain.tables import rules as ruled
+from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.obstacles import CAUSES, Standing, cause_of, read_standing
+from drain.tables.pauses import IS_PAUSED, Pauses
+from drain.tables.rules import RulesRow
 
 # Number of waiting jobs, by cause.
 Waiting: TypeAlias = dict[str, int]
 
-# One look-up for each queue that has due rows in this lane, and a count of its rows up to the bound.
-_STAGED = f"""
-WITH RECURSIVE heads AS (
-    (SELECT queue FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}}
-     ORDER BY {LANE_KIND}, queue LIMIT 1)
-    UNION ALL
-    SELECT following.queue FROM heads, LATERAL (
-        SELECT queue FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}} AND queue > heads.queue
-        ORDER BY {LANE_KIND}, queue LIMIT 1) AS following
-)
-SELECT heads.queue, rows.number FROM heads, LATERAL (
-    SELECT count(*) AS number FROM (
-        SELECT FROM staged_jobs_ready AS job WHERE {DUE} AND {LANE_KIND} = {{kind}} AND job.queue = heads.queue
-        LIMIT %(up_to)s::bigint) AS counted) AS rows
-"""
 # First rows of a queue with rules or pauses, in each lane, by job name and key.
-_GROUPS = """
-SELECT job_name, key, count(*) FROM ({lanes}) AS first_rows GROUP BY job_name, key
-"""
 _LANE = f"""
-(SELECT job_name, key FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}} AND queue = %(queue)s
- ORDER BY {LANE_KIND}, queue, priority, id LIMIT %(up_to)s::bigint)
+(SELECT job_name, key FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}} AND {LANE_QUEUE} = %(queue)s
+ ORDER BY priority, id LIMIT %(up_to)s::bigint)
 """
-_LANES = (0, 1, 2, 3)
+_GROUPS = f"""
+SELECT job_name, key, count(*)
+FROM ({" UNION ALL ".join(_LANE.format(kind=kind) for kind in lanes.KINDS)}) AS first_rows GROUP BY job_name, key
+"""
 _SCHEDULED = """
 SELECT queue, count(*) FROM (SELECT queue FROM staged_jobs_scheduled LIMIT %(up_to)s::bigint) AS job GROUP BY queue
 """
@@ -67,9 +46,6 @@ SELECT heads.queue, rows.number FROM heads, LATERAL (
     SELECT count(*) AS number FROM (
         SELECT FROM inflight_jobs AS job WHERE {DELIVERED} AND job.queue = heads.queue
         LIMIT %(up_to)s::bigint) AS counted) AS rows
-"""
-_BUSY = """
-SELECT DISTINCT queue FROM inflight_jobs WHERE lease_expires_at IS NOT NULL AND lease_expires_at > now()
 """
 _WAITING = """
 WITH RECURSIVE heads AS (
@@ -98,18 +74,18 @@ def count_waiting(connection: Connection, up_to: int) -> dict[str, Waiting]:
     Returns:
         Queue -> cause, one of `CAUSES` -> number above 0.
     """
-    rules, pauses = read_rules(connection), Pauses(found_pauses := read_pauses(connection))
+    rules, pauses = ruled.read(connection), Pauses(paused.read(connection))
     found: defaultdict[str, Waiting] = defaultdict(dict)
     for queue, number in _count(connection, _SCHEDULED, up_to):
         _add(found[queue], "scheduled", number, up_to)
-    delivered = dict(_count(connection, _DELIVERED, up_to))
+    delivered = count_delivered(connection, up_to)
     for queue, number in delivered.items():
         _add(found[queue], "queued", number, up_to)
-    for queue, number, held in _count_retries(connection, up_to, is_paused=bool(found_pauses)):
+    for queue, number, held in _count_retries(connection, up_to, is_paused=bool(pauses)):
         _add(found[queue], "retrying", number - held, up_to)
         _add(found[queue], "called_back", held, up_to)
-    for queue, number in _count_staged(connection, up_to).items():
-        if queue in rules or pauses.concern(queue):
+    for queue, number in lanes.count_due(connection, up_to).items():
+        if queue in rules or pauses.queue(queue) or pauses.names_any(queue):
             judged = _judge(connection, queue, up_to, rules.get(queue), pauses, delivered.get(queue, 0))
             for cause, judged_number in judged.items():
                 _add(found[queue], cause, judged_number, up_to)
@@ -118,21 +94,16 @@ def count_waiting(connection: Connection, up_to: int) -> dict[str, Waiting]:
     return {queue: {cause: by[cause] for cause in CAUSES if cause in by} for queue, by in found.items() if by}
 
 
-def full_lists(connection: Connection) -> set[str]:
-    """Name the queues whose lists in Redis may be full: many jobs wait there, or some do while workers are busy.
-
-    How deep a list may be is known to the leader alone, by its options and what workers have taken lately.
-    """
-    delivered = _count(connection, _DELIVERED, ALWAYS_ROOM + 1)
-    busy = {queue for (queue,) in connection.execute(_BUSY)}
-    return {queue for queue, number in delivered if number > ALWAYS_ROOM or queue in busy}
+def count_delivered(connection: Connection, up_to: int) -> dict[str, int]:
+    """Count the jobs of each queue that are delivered and not claimed, each up to a bound."""
+    return dict(_count(connection, _DELIVERED, up_to))
 
 
 def _judge(
     connection: Connection,
     queue: str,
     up_to: int,
-    rules: QueueRules | None,
+    rules: RulesRow | None,
     pauses: Pauses,
     delivered: int,
 ) -> Mapping[str, int]:
@@ -161,15 +132,5 @@ def _count_retries(connection: Connection, up_to: int, *, is_paused: bool) -> It
     return connection.execute(statement.encode(), {"up_to": up_to}).fetchall()
 
 
-def _count_staged(connection: Connection, up_to: int) -> dict[str, int]:
-    found: defaultdict[str, int] = defaultdict(int)
-    for kind in _LANES:
-        for queue, number in _count(connection, _STAGED.format(kind=kind), up_to):
-            found[queue] += number
-    return found
-
-
 def _groups(connection: Connection, queue: str, up_to: int) -> list[tuple[str, str | None, int]]:
-    lanes = " UNION ALL ".join(_LANE.format(kind=kind) for kind in _LANES)
-    parameters = {"queue": queue, "up_to": up_to}
-    return connection.execute(_GROUPS.format(lanes=lanes).encode(), parameters).fetchall()
+    return connection.execute(_GROUPS, {"queue": queue, "up_to": up_to}).fetchall()

@@ -6,7 +6,7 @@ and the leader delivers it again, in its new queue. Rows that a worker has claim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -53,11 +53,12 @@ FROM inflight_jobs WHERE {{rows}}
 
 def count(connection: Connection, selection: Selection) -> Counted:
     """Count the jobs of a selection, as of one instant."""
-    condition = selection.condition(_mark)
     with connection.transaction():
         # In this order: partitions may be truncated, and a snapshot from before would find their rows nowhere.
         connection.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
-        return Counted._make(fetch_one(connection, _COUNT.format(rows=condition), selection.parameters()))
+        return Counted._make(
+            fetch_one(connection, _COUNT.format(rows=selection.condition), selection.parameters())
+        )
 
 
 # Assignments for the parameters of a change, in `staged_jobs` and in `inflight_jobs`. A row that matured keeps its mark
@@ -122,9 +123,6 @@ def _change(
     parameters: dict[str, Any] = {**given, **selection.parameters()}
     text = statement.format(
         assignments=", ".join(assignments[name] for name, value in given.items() if value is not None),
-        rows=selection.condition(_mark),
+        rows=selection.condition,
     )
     return [job_id for (job_id,) in connection.execute(text, parameters)]
-
-
-_mark: Callable[[str], str] = "%({})s".format

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables import lanes
+from drain.tables import lanes, pauses
+from drain.tables import rules as ruled
 from drain.tables.causes import count_waiting
-from drain.tables.obstacles import Pause, QueueRules, read_pauses, read_rules
+from drain.tables.pauses import Pause
 from drain.tables.queries import leader
+from drain.tables.rules import RulesRow
 from drain.tables.waiting import WAITS_SINCE, retrying_queues
 
 # Upper bound of the finished jobs that are counted exactly. Beyond it the planner's estimate serves, since an exact
@@ -176,14 +178,14 @@ def _read_admission(connection: Connection, queues: dict[str, QueueCounts]) -> N
     for queue, waiting in count_waiting(connection, WAITING_UP_TO).items():
         queues[queue].waiting = waiting
     # Rules and pauses of queues without any job are shown too: these queues may be misspelt.
-    for rules in read_rules(connection).values():
+    for rules in ruled.read(connection).values():
         queues[rules.queue].rules = _rules(rules)
-    for pause in reversed(read_pauses(connection)):
+    for pause in reversed(pauses.longest_first(pauses.read(connection))):
         if pause.queue is not None and pause.job_name is None and pause.key is None:
             queues[pause.queue].paused = _pause(pause)
 
 
-def _rules(rules: QueueRules) -> dict[str, Any]:
+def _rules(rules: RulesRow) -> dict[str, Any]:
     names = ("running", "running_per_key", "rate", "rate_per_key", "fair", "ordered")
     given = {name: value for name in names if (value := getattr(rules, name))}
     return given | ({"on_dead": rules.on_dead} if rules.ordered else {})

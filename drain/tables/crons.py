@@ -132,7 +132,7 @@ _VALUES = {
     "job_kwargs": "job_kwargs",
     "queue": "coalesce(options ->> 'queue', 'default')",
     "priority": "coalesce((options ->> 'priority')::integer, 0)",
-    "scheduled_at": "tick.at",
+    "scheduled_at": "tick.at + make_interval(secs => coalesce((options ->> 'quiet_seconds')::float8, 0))",
     "tag": _TAG,
     "max_attempts": "(options ->> 'max_attempts')::integer",
     "timeout_seconds": "(options ->> 'timeout_seconds')::integer",

@@ -6,6 +6,7 @@ jobs is passed over, however many of its rows wait.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -160,6 +161,29 @@ def oldest_due_seconds(connection: Connection, after: Mapping[Lane, Place] | Non
         "ids": id_array(place[1] for place in after.values()),
     }
     return dict(connection.execute(OLDEST_DUE, parameters).fetchall()) if after else {}
+
+
+COUNT_DUE = f"""
+SELECT lane.queue, due.number FROM unnest(%(kinds)s::integer[], %(queues)s::text[]) AS lane (kind, queue), LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM staged_jobs_ready AS job
+        WHERE {DUE} AND {LANE_KIND} = lane.kind AND job.{LANE_QUEUE} = lane.queue
+        LIMIT %(up_to)s::bigint) AS counted) AS due
+"""
+
+
+def count_due(connection: Connection, up_to: int) -> dict[str, int]:
+    """Count the due rows of each queue, each lane up to a bound; queues without such rows are left out."""
+    lanes = find_lanes(connection, KINDS)
+    parameters = {
+        "kinds": id_array(lane.kind for lane in lanes),
+        "queues": _name_array(lane.queue for lane in lanes),
+        "up_to": up_to,
+    }
+    numbers = Counter[str]()
+    for queue, number in connection.execute(COUNT_DUE, parameters):
+        numbers[queue] += number
+    return numbers
 
 
 def _name_array(queues: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Obstacles: the rules and pauses of queues, how much of the limits is in use, and so the cause for which a row waits.
+"""Obstacles: how much of the rules of a queue is in use, and so the cause for which a row waits.
 
 Only the leader decides who is next, from counters in its memory. Here the same is worked out from the tables, for
 people, metrics and the audit. Each count is bounded: beyond `MOST` rows it means that number or more.
@@ -7,20 +7,18 @@ people, metrics and the audit. Each count is bounded: beyond `MOST` rows it mean
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import product
-from math import ceil
 from typing import NamedTuple, TypeAlias
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED
+from drain.tables.pauses import Pauses
+from drain.tables.rules import Bucket, RulesRow
 
 # Upper bound of the rows that one question reads.
 MOST = 10_000
-# Length up to which the leader fills every list at once, unless it has a fixed `--depth`.
-ALWAYS_ROOM = 8
 # A rate is used up if this part of what it allows has ended lately: jobs end some time after they have begun.
 _USED_UP = 0.7
 
@@ -38,24 +36,6 @@ CAUSES = (
     "retrying",
     "called_back",
 )
-
-_SECONDS = "CASE split_part({0}, '/', 2) WHEN 's' THEN 1 WHEN 'min' THEN 60 WHEN 'h' THEN 3600 ELSE 86400 END"
-_PER_SECOND = f"split_part({{0}}, '/', 1)::float8 / ({_SECONDS})::float8"
-_RULES = f"""
-SELECT queue, running, running_per_key, rate, {_PER_SECOND.format("rate")}, rate_per_key,
-    {_PER_SECOND.format("rate_per_key")}, burst, fair, ordered, on_dead, changed_at
-FROM queues
-"""
-_PAUSES = """
-SELECT queue, job_name, key, until, reason, paused_by, paused_at FROM queue_pauses
-WHERE until IS NULL OR until > clock_timestamp() ORDER BY until DESC NULLS FIRST, paused_at
-"""
-# Condition on a row of `job`: a pause applies to it. Looked up in the index `queue_pauses_once`, in which a pause has
-# an empty text for each column that it leaves open.
-IS_PAUSED = """EXISTS (SELECT FROM queue_pauses AS pause WHERE (pause.until IS NULL OR pause.until > now())
-    AND coalesce(pause.queue, '') = ANY (ARRAY['', job.queue])
-    AND coalesce(pause.job_name, '') = ANY (ARRAY['', job.job_name])
-    AND coalesce(pause.key, '') = ANY (ARRAY['', coalesce(job.key, '')]))"""
 # Jobs of a queue that count as running, the ones with the oldest deliveries and leases first.
 _RUNNING = f"""
 SELECT id, key, claimed_by, lease_expires_at IS NULL AS is_delivered,
@@ -83,44 +63,6 @@ SELECT count(*) FROM (
     WHERE queue = %(queue)s AND finished_at > now() - make_interval(secs => %(window)s::float8)
     LIMIT {MOST}) AS finished
 """
-
-
-class QueueRules(NamedTuple):
-    """Row of `queues`; rates as texts, and as jobs per second."""
-
-    queue: str
-    running: int | None = None
-    running_per_key: int | None = None
-    rate: str | None = None
-    per_second: float | None = None
-    rate_per_key: str | None = None
-    key_per_second: float | None = None
-    burst: int | None = None
-    fair: bool = False
-    ordered: bool = False
-    on_dead: str = "hold"
-    changed_at: datetime | None = None
-
-    def burst_of(self, per_second: float) -> int:
-        """Return how many jobs may begin at once after a quiet time; by default those of a second, at least one."""
-        return self.burst or max(1, ceil(per_second))
-
-
-class Pause(NamedTuple):
-    """Row of `queue_pauses` whose time has not passed: it applies to jobs to which all that is given applies."""
-
-    queue: str | None
-    job_name: str | None
-    key: str | None
-    until: datetime | None
-    reason: str | None
-    paused_by: str | None
-    paused_at: datetime
-
-    def applies(self, queue: str, job_name: str, key: str | None) -> bool:
-        """Return True if the pause holds a job of this queue, name and key."""
-        mine = ((self.queue, queue), (self.job_name, job_name), (self.key, key))
-        return all(wanted is None or wanted == given for wanted, given in mine)
 
 
 class Running(NamedTuple):
@@ -153,24 +95,13 @@ class Standing:
     rate_is_used_up: bool = False
 
 
-def read_rules(connection: Connection) -> dict[str, QueueRules]:
-    """Read the rules of all queues that have some."""
-    rows = connection.execute(_RULES, binary=True)
-    return {rules.queue: rules for rules in map(QueueRules._make, rows)}
-
-
-def read_pauses(connection: Connection) -> list[Pause]:
-    """Read the pauses whose time has not passed, those that last longest first."""
-    return [Pause._make(row) for row in connection.execute(_PAUSES, binary=True)]
-
-
 def read_running(connection: Connection, queue: str) -> list[Running]:
     """Read the jobs of a queue that count as running, the oldest first; of the delivered ones the first `MOST`."""
     rows = connection.execute(f"{_RUNNING} ORDER BY since", {"queue": queue}, binary=True)
     return [Running._make(row) for row in rows]
 
 
-def read_standing(connection: Connection, rules: QueueRules) -> Standing:
+def read_standing(connection: Connection, rules: RulesRow) -> Standing:
     """Find out how much of these rules is in use."""
     standing, of_keys = Standing(), Counter[str]()
     for key, is_delivered, number in connection.execute(_COUNT_RUNNING, {"queue": rules.queue}):
@@ -185,33 +116,12 @@ def read_standing(connection: Connection, rules: QueueRules) -> Standing:
         standing.full_keys |= {*of_keys, *_keys(connection, _WAITING_KEYS, rules.queue)}
         if rules.on_dead == "hold":
             standing.full_keys |= set(_keys(connection, _DEAD_KEYS, rules.queue))
-    if rules.per_second is not None:
-        standing.rate_is_used_up = _rate_is_used_up(connection, rules, rules.per_second)
+    if (bucket := rules.bucket) is not None:
+        standing.rate_is_used_up = _is_used_up(connection, rules.queue, bucket)
     return standing
 
 
-class Pauses:
-    """Pauses that can be looked up by what they apply to, however many there are.
-
-    Args:
-        pauses: All that hold.
-    """
-
-    def __init__(self, pauses: Iterable[Pause]) -> None:
-        self._paused = {(pause.queue, pause.job_name, pause.key) for pause in pauses}
-        self._queues = {queue for queue, _, _ in self._paused}
-
-    def concern(self, queue: str) -> bool:
-        """Return True if some of them may hold jobs of this queue."""
-        return None in self._queues or queue in self._queues
-
-    def hold(self, job: Job) -> bool:
-        """Return True if one of them holds jobs of this queue, name and key."""
-        queue, job_name, key = job
-        return not self._paused.isdisjoint(product((queue, None), (job_name, None), (key, None)))
-
-
-def cause_of(rules: QueueRules | None, standing: Standing, pauses: Pauses, job: Job) -> str:
+def cause_of(rules: RulesRow | None, standing: Standing, pauses: Pauses, job: Job) -> str:
     """Name the cause for which a due row waits, one of `CAUSES`.
 
     Args:
@@ -221,7 +131,7 @@ def cause_of(rules: QueueRules | None, standing: Standing, pauses: Pauses, job: 
         job: Queue, job name and key of the row.
     """
     *_, key = job
-    if pauses.hold(job):
+    if pauses.applies(*job):
         return "paused"
     if rules is not None:
         if standing.is_full or key in standing.full_keys:
@@ -238,8 +148,7 @@ def _keys(connection: Connection, statement: str, queue: str) -> Sequence[str]:
     return [key for (key,) in connection.execute(statement.encode(), {"queue": queue})]
 
 
-def _rate_is_used_up(connection: Connection, rules: QueueRules, per_second: float) -> bool:
-    burst = rules.burst_of(per_second)
-    parameters = {"queue": rules.queue, "window": burst / per_second + 1}
+def _is_used_up(connection: Connection, queue: str, bucket: Bucket) -> bool:
+    parameters = {"queue": queue, "window": bucket.burst / bucket.per_second + 1}
     (finished,) = fetch_one(connection, _FINISHED_SINCE, parameters)
-    return int(finished) >= min(MOST, max(1.0, _USED_UP * burst))
+    return int(finished) >= min(MOST, max(1.0, _USED_UP * bucket.burst))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,8 @@ from psycopg.types.numeric import Int8BinaryLoader
 from drain.database import locks
 from drain.database.postgres import Connection, fetch_one
 from drain.errors import UnknownJobError
+from drain.tables import lanes
+from drain.tables.columns import DUE
 
 TABLES = {
     "staged": "staged_jobs",
@@ -35,12 +37,15 @@ WHERE EXISTS (
         AND classid = {locks.LEADER.first}::oid AND objid = {locks.LEADER.second}::oid AND objsubid = 2
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 """
-_QUEUES = """
-SELECT queue FROM staged_jobs UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs
+# Queues of all jobs but those that are staged and due, of which millions may wait: `lanes` finds their queues.
+_OTHER_QUEUES = """
+SELECT queue FROM staged_jobs_scheduled UNION SELECT queue FROM inflight_jobs UNION SELECT queue FROM dead_jobs
 """
-_KNOWN_KEY = """
-SELECT EXISTS (SELECT FROM staged_jobs WHERE key = %(key)s) OR EXISTS (SELECT FROM inflight_jobs WHERE key = %(key)s)
-    OR EXISTS (SELECT FROM dead_jobs WHERE key = %(key)s)
+_KNOWN_KEY = f"""
+SELECT EXISTS (SELECT FROM staged_jobs_ready WHERE {DUE} AND queue = ANY (%(queues)s::text[]) AND key = %(key)s::text)
+    OR EXISTS (SELECT FROM staged_jobs_scheduled WHERE key = %(key)s::text)
+    OR EXISTS (SELECT FROM inflight_jobs WHERE key = %(key)s::text)
+    OR EXISTS (SELECT FROM dead_jobs WHERE queue = ANY (%(queues)s::text[]) AND key = %(key)s::text)
 """
 _LATEST = {
     "staged": "SELECT * FROM staged_jobs WHERE true {} ORDER BY id DESC LIMIT %(limit)s",
@@ -136,12 +141,19 @@ def with_lenient_json(connection: Connection) -> Connection:
 
 def queues(connection: Connection) -> set[str]:
     """Names of all queues with a job in any table but `finished_jobs`."""
-    return {queue for (queue,) in connection.execute(_QUEUES)}
+    staged = {lane.queue for lane in lanes.find_lanes(connection, lanes.KINDS)}
+    return staged | {queue for (queue,) in connection.execute(_OTHER_QUEUES)}
 
 
-def is_known_key(connection: Connection, key: str) -> bool:
-    """Return True if a job with this key is in any table but `finished_jobs`."""
-    (known,) = fetch_one(connection, _KNOWN_KEY, {"key": key})
+def is_known_key(connection: Connection, key: str, queues: Collection[str]) -> bool:
+    """Return True if a job with this key is in any table but `finished_jobs`.
+
+    Args:
+        connection: Any.
+        key: Key to look for.
+        queues: Names of all queues with a job in these tables.
+    """
+    (known,) = fetch_one(connection, _KNOWN_KEY, {"key": key, "queues": list(queues)})
     return bool(known)
 
 

@@ -8,25 +8,59 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from math import ceil
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection
+
+# Units of a rate, such as the `min` of `10/min`, in seconds.
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class RulesRow(NamedTuple):
     """Row of `queues`: the rules of one queue, as texts and numbers. `schema.sql` says what each column means."""
 
     queue: str
-    running: int | None
-    running_per_key: int | None
-    rate: str | None
-    rate_per_key: str | None
-    burst: int | None
-    fair: bool
-    weights: Mapping[str, int | float]
-    ordered: bool
-    on_dead: str
-    aging_seconds: float | None
+    running: int | None = None
+    running_per_key: int | None = None
+    rate: str | None = None
+    rate_per_key: str | None = None
+    burst: int | None = None
+    fair: bool = False
+    weights: Mapping[str, int | float] = MappingProxyType({})
+    ordered: bool = False
+    on_dead: str = "hold"
+    aging_seconds: float | None = None
+
+    @property
+    def bucket(self) -> Bucket | None:
+        """Bucket of tokens of the queue; None without a rate."""
+        return self._bucket(self.rate)
+
+    @property
+    def bucket_of_key(self) -> Bucket | None:
+        """Bucket of tokens of each key; None without such a rate."""
+        return self._bucket(self.rate_per_key)
+
+    def _bucket(self, rate: str | None) -> Bucket | None:
+        if rate is None:
+            return None
+        number, _, unit = rate.partition("/")
+        per_second = int(number) / UNITS[unit]
+        return Bucket(per_second, burst_of(self.burst, per_second))
+
+
+class Bucket(NamedTuple):
+    """Bucket of tokens, one for each job that begins: how many come in a second, and how many it holds."""
+
+    per_second: float
+    burst: int
+
+
+def burst_of(burst: int | None, per_second: float) -> int:
+    """Return how many jobs may begin at once after a quiet time; by default those of a second, at least one."""
+    return burst or max(1, ceil(per_second))
 
 
 # Columns that are rules, and the type of each.

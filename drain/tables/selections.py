@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,12 +32,11 @@ class Selection:
     tag: str | None = None
     key: str | None = None
 
-    def condition(self, placeholder: Callable[[str], str]) -> str:
-        """Build the condition on a row; `placeholder` makes the mark of a parameter in the style of the driver."""
+    @property
+    def condition(self) -> str:
+        """Condition on a row; its placeholders are those of `parameters`."""
         conditions = [
-            f"id = ANY (CAST({placeholder('ids')} AS bigint[]))"
-            if name == "ids"
-            else f"{name} = CAST({placeholder(name)} AS text)"
+            "id = ANY (CAST(%(ids)s AS bigint[]))" if name == "ids" else f"{name} = CAST(%({name})s AS text)"
             for name in self.parameters()
         ]
         return " AND ".join(conditions)
@@ -55,9 +54,7 @@ def slices(connection: Connection, table: str, selection: Selection) -> Iterator
     The criteria are part of each: a job that has been changed meanwhile no longer fulfils them.
     """
     ids = array("q")
-    statement = (
-        f"COPY (SELECT id FROM {table} WHERE {selection.condition('%({})s'.format)} ORDER BY id) TO STDOUT"
-    )
+    statement = f"COPY (SELECT id FROM {table} WHERE {selection.condition} ORDER BY id) TO STDOUT"
     with connection.cursor() as cursor, cursor.copy(statement, selection.parameters()) as rows:
         rows.set_types(["int8"])
         ids.extend(job_id for (job_id,) in rows.rows())

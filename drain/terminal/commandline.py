@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -207,13 +207,18 @@ def settings_options(*names: str) -> Callable[[F], F]:
             texts = {name: given.pop(name) for name in names}
             return command(settings=Settings.from_texts(texts), **given)
 
-        with_settings.__name__, with_settings.__doc__ = command.__name__, command.__doc__
-        with_settings.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
-        for name in reversed(names):
-            with_settings = setting_option(name)(with_settings)
-        return with_settings  # type: ignore[return-value]
+        return wrapped(command, with_settings, [setting_option(name) for name in reversed(names)])
 
     return decorate
+
+
+def wrapped(command: F, wrapper: Callable[..., Any], options: Iterable[Callable[[Any], Any]]) -> F:
+    """Give a function that calls a command the name, the help and the options of the command, and these options."""
+    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+    wrapper.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in options:
+        wrapper = option(wrapper)
+    return wrapper  # type: ignore[return-value]
 
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

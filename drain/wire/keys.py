@@ -35,6 +35,9 @@ job-drain's own:
                             what was pushed to it
     drain:owners:queues     hash, name of a queue -> installation that feeds it. No namespace holds a colon, so no
                             namespace has this key
+    drain:bounds:<namespace>
+                            hash, name of a queue -> upper bound of the length of its list: the queues for which rows
+                            have lately waited until their lists have room. Expires while none wait
     drain:owners:nothing    never exists: a worker blocks on it while there is no list to wait for
     drain:dependents:<rq id>
                             set of RQ job ids: dependents of a delivery that RQ regards as finished, though its
@@ -107,6 +110,11 @@ def worker_key(name: str) -> str:
 def queue_workers_key(queue: str) -> str:
     """Set of the workers that have registered for a queue."""
     return f"{WORKERS}:{queue}"
+
+
+def bounds_key(namespace: str) -> str:
+    """Upper bounds of the lists of a namespace."""
+    return f"drain:bounds:{namespace}"
 
 
 def namespace_key(namespace: str) -> str:

@@ -114,10 +114,8 @@ class Producer(QueueReader):
         refused = [queue.decode() for queue in no_lists]
         for queue in refused:
             log.error("rq:queue:%s is no list; its jobs wait until you rename that key", queue)
-        each = iter(lengths)
-        self.pushed_lengths.update((queue.decode(), length) for queue, length in zip(each, each, strict=True))
-        pairs = iter(foreign)
-        others = {queue.decode(): read_owner(text) for queue, text in zip(pairs, pairs, strict=True)}
+        self.pushed_lengths |= _by_queue(lengths)
+        others = {queue: read_owner(text) for queue, text in _by_queue(foreign).items()}
         owners.report(others)
         return [*refused, *others]
 
@@ -183,6 +181,12 @@ class Producer(QueueReader):
                     removed = _remove(self._redis, queue, rq_ids, installation)
                 kept += len(rq_ids) - removed
                 yield removed
+
+
+def _by_queue(answer: Sequence[Any]) -> dict[str, Any]:
+    """Read names of queues, each followed by what belongs to the queue."""
+    each = iter(answer)
+    return {queue.decode(): value for queue, value in zip(each, each, strict=True)}
 
 
 def _remove(client: redis.Redis, queue: str, rq_ids: Sequence[bytes], installation: str) -> int:

@@ -1,8 +1,8 @@
-"""Queues as the drain and the audit see them: the lists of ids, and the workers that have registered for them."""
+"""Queues as the drain and the audit see them: lists of ids, their bounds, and the workers registered for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -10,17 +10,19 @@ import redis
 
 from drain.wire.connection import RedisConnection, reachable
 from drain.wire.ids import delivery_number, tracked_id, tracked_id_pattern
-from drain.wire.keys import QUEUES, SUSPENDED, queue_key, queue_of, queue_workers_key
+from drain.wire.keys import QUEUES, SUSPENDED, bounds_key, queue_key, queue_of, queue_workers_key
 from drain.wire.workers import count_workers
 
 # Number of ids at the head of a list among which a job of ours is searched, behind jobs of others.
 _LOOK_AHEAD = 50
+# Time after which a bound that no leader shows any more is gone.
+_BOUNDS_SECONDS = 5
 # Number of ids of a list that are read at a time: a millisecond of Redis' time.
 _IDS_PER_PAGE = 5000
 
 
 class QueueReader(RedisConnection):
-    """Reads RQ's queues. Errors are those of `RedisConnection`.
+    """Reads RQ's queues; the leader shows the bounds of their lists here. Errors are those of `RedisConnection`.
 
     Args:
         redis_url: URL of the Redis.
@@ -65,6 +67,23 @@ class QueueReader(RedisConnection):
             queue: (_number(length), _number(workers))
             for queue, length, workers in zip(queues, answers, answers, strict=True)
         }
+
+    def show_bounds(self, bounds: Mapping[str, int]) -> None:
+        """Show for some seconds the upper bounds of the lists of these queues, for which rows wait.
+
+        A Redis that refuses to write, since its memory is full, shows nothing.
+        """
+        key = bounds_key(self.namespace)
+        with reachable(self.where), self._redis.pipeline() as pipeline:
+            pipeline.hset(key, items=[item for pair in bounds.items() for item in pair])
+            pipeline.expire(key, _BOUNDS_SECONDS)
+            pipeline.execute(raise_on_error=False)
+
+    def bound(self, queue: str) -> int | None:
+        """Return the upper bound of a list as the leader shows it; None if no row has lately waited for room in it."""
+        with reachable(self.where):
+            bound: Any = self._redis.hget(bounds_key(self.namespace), queue)
+        return None if bound is None else int(bound)
 
     def ids_before(self, queue: str, job_id: int, delivery: int, *, within: int) -> int | None:
         """Count the ids before a delivery in its queue's list; None if it is not among the first `within` of them."""

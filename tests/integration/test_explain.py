@@ -13,14 +13,18 @@ from redis import Redis
 from rq import SimpleWorker
 
 from drain.__main__ import main
+from drain.admission.depths import SHORTEST
 from drain.database import postgres
 from drain.explain import CAUSES
 from drain.tables import claims, outcomes, staged
+from drain.wire import Producer
 from tests.helpers import (
     NAMESPACE,
     environment,
+    ids_in,
     new_enqueuer,
     query,
+    wait_until,
 )
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -83,6 +87,13 @@ class System:
             row = connection.execute(INFLIGHT, parameters).fetchone()
         assert row is not None
         return int(row[0])
+
+    def full_list(self, depth: int = 1, *, ids: int = 1) -> None:
+        """Push ids of delivered jobs, and show what the leader shows if no list may be longer than `depth`."""
+        with Redis.from_url(self.redis_url) as client:
+            client.rpush("rq:queue:mail", *(f"{NAMESPACE}-{self.in_flight()}-0" for _ in range(ids)))
+        with closing(Producer(self.redis_url, NAMESPACE)) as producer:
+            producer.show_bounds({"mail": depth})
 
     def finished(
         self, count: int = 1, *, every: str = "1 second", key: str | None = None, by: Any = None
@@ -394,7 +405,7 @@ def test_a_rate_that_is_used_up_says_when_the_next_job_may_begin(led: System) ->
 
 
 def test_a_full_list_comes_with_the_place_of_the_job(led: System) -> None:
-    led.in_flight()
+    led.full_list()
     first, _, urgent, last = (
         led.stage(key="acme"),
         led.stage(key="other"),
@@ -406,7 +417,7 @@ def test_a_full_list_comes_with_the_place_of_the_job(led: System) -> None:
 
     found = led.explain(last)
     assert found["cause"] == "list_full"
-    assert found["details"] == {"delivered": 1, "in_queue": 3, "in_key": 1, "more": False}
+    assert found["details"] == {"listed": 1, "depth": 1, "in_queue": 3, "in_key": 1, "more": False}
     assert found["estimate"]["seconds"] == pytest.approx(2.5, abs=1)
     assert led.explain(urgent)["details"]["in_queue"] == 0
     assert led.explain(first)["details"]["in_queue"] == 1
@@ -416,8 +427,29 @@ def test_a_full_list_comes_with_the_place_of_the_job(led: System) -> None:
     assert "no job of queue mail has finished" in found["estimate"]["reason"]
 
 
+def test_a_list_is_full_exactly_as_long_as_the_leader_pushes_nothing_more(system: System) -> None:
+    with (
+        new_enqueuer(system.database_url, system.redis_url, depth=None) as enqueuer,
+        Redis.from_url(system.redis_url) as client,
+        system.worker(),
+    ):
+        enqueuer.redis.mark()
+        waiting = [system.stage() for _ in range(SHORTEST + 1)][-1]
+        assert system.cause(waiting) == "next"
+        assert enqueuer.drain() == SHORTEST
+        wait_until(lambda: enqueuer.drain() or system.cause(waiting) == "list_full")
+        assert len(ids_in(system.database_url, "inflight_jobs")) == SHORTEST
+
+        client.lpop("rq:queue:mail", SHORTEST // 2 - 1)
+        assert system.cause(waiting) == "list_full"
+        assert enqueuer.drain() == 0
+        client.lpop("rq:queue:mail")
+        assert system.cause(waiting) == "next"
+        assert wait_until(enqueuer.drain) == 1
+
+
 def test_in_a_fair_queue_a_new_key_waits_for_one_job_of_each_other_key(led: System) -> None:
-    led.in_flight()
+    led.full_list()
     led.execute(
         "INSERT INTO staged_jobs (job_name, queue, key) SELECT 'm.f', 'mail', 'acme' FROM generate_series(1, 50)"
     )
@@ -435,7 +467,8 @@ def test_a_full_list_without_a_worker_waits_for_a_worker(system: System) -> None
     with new_enqueuer(system.database_url, system.redis_url) as enqueuer:
         enqueuer.redis.mark()
         delivered, job_id = system.in_flight(), system.stage()
-        system.rules(running=1)
+        system.full_list()
+        system.rules(running=2)
         assert system.cause(job_id) == "no_worker"
         system.execute("DELETE FROM queues")
 
@@ -446,7 +479,7 @@ def test_a_full_list_without_a_worker_waits_for_a_worker(system: System) -> None
 
 
 def test_places_are_counted_up_to_a_bound(led: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    led.in_flight()
+    led.full_list()
     led.execute(
         "INSERT INTO staged_jobs (job_name, queue) SELECT 'm.f', 'mail' FROM generate_series(1, 10100)"
     )
@@ -545,7 +578,7 @@ def test_a_failed_job_waits_for_the_time_of_its_next_attempt(
         system.execute(
             "UPDATE inflight_jobs SET next_run_at = now() - interval '1 minute' WHERE id = %s", job_id
         )
-        system.in_flight()
+        system.full_list()
         with system.worker():
             assert system.cause(job_id) == "list_full"
         system.pause(job_name="m.f")
@@ -580,8 +613,7 @@ def test_a_job_that_a_pause_has_called_back_waits_for_the_pause(led: System) -> 
     assert led.explain(job_id)["state"] == "called_back"
     assert led.cause(job_id) == "next"
     led.execute("UPDATE inflight_jobs SET next_run_at = now() - interval '1 minute'")
-    with Redis.from_url(led.redis_url) as client:
-        client.rpush("rq:queue:mail", f"{NAMESPACE}-{job_id}-0")
+    led.full_list()
     assert led.cause(job_id) == "list_full"
 
 

@@ -11,12 +11,12 @@ import psycopg
 import pytest
 
 from drain import queues
-from drain.admission.pauses import Paused
 from drain.database import postgres
 from drain.enqueuer.call_back import CallBack
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
 from drain.tables import claims, leases, outcomes, pauses, redeliveries
+from drain.tables.pauses import Pauses
 from tests.helpers import deliveries, new_enqueuer, pushed_jobs, query, stage_jobs
 
 
@@ -176,8 +176,8 @@ def test_a_pause_until_a_time_lasts_until_the_later_of_two(database_url: str) ->
     with psycopg.connect(database_url) as connection:
         held = queues.pauses(connection)
         assert [each.until for each in held] == [noon, None]
-        assert Paused(held).keys("calls") == {"acme": None}
-        assert Paused(held[:1]).keys("calls") == {"acme": noon}
+        assert Pauses(held).keys("calls") == {"acme": None}
+        assert Pauses(held[:1]).keys("calls") == {"acme": noon}
         assert queues.resume(connection, "calls", key="acme")
         assert not queues.resume(connection, "calls", key="acme")
 

@@ -10,7 +10,8 @@ from psycopg.types.json import Jsonb
 
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
-from drain.tables import claims, lanes, leases, outcomes, redeliveries, staged, unique, waiting
+from drain.explain import places
+from drain.tables import causes, claims, lanes, leases, outcomes, redeliveries, staged, unique, waiting
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
 from tests.helpers import PATIENCE_SECONDS, deliveries, query, stage_jobs, wait_until
@@ -337,6 +338,17 @@ def test_lanes_are_found_without_a_look_at_the_rows_of_those_that_are_known(many
 
     around = {"kinds": "{0,0}", "lows": '{"","default"}', "highs": '{"default","~"}'}
     assert sum(scans(many_staged_rows, lanes.FIND_LANES, around).values()) == 0
+
+
+def test_counts_of_a_queue_look_at_no_row_of_another_one(many_staged_rows: str) -> None:
+    nobody: dict[str, Any] = {"queue": "nobody", "priority": 0, "id": 10**12, "up_to": 1000}
+    lane = {"kinds": "{0}", "queues": "{nobody}"}
+    for statement in (lanes.COUNT_DUE, causes._GROUPS, places._IN_QUEUE):
+        assert sum(scans(many_staged_rows, statement, nobody | lane).values()) == 0
+
+    found = scans(many_staged_rows, lanes.COUNT_DUE, {**nobody, **lane, "queues": "{default}", "up_to": 100})
+    assert set(found) == {"staged_jobs_in_lanes"}
+    assert sum(found.values()) <= 110
 
 
 def test_what_comes_due_is_found_without_looking_at_what_does_not(many_staged_rows: str) -> None:

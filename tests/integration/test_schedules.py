@@ -115,6 +115,32 @@ def test_the_options_of_the_registration_are_those_of_the_jobs(database_url: str
     ]
 
 
+OF_KEYS = """
+SELECT key, unique_key, keep, quiet_seconds, scheduled_at - (context ->> 'tick')::timestamptz FROM staged_jobs
+"""
+
+
+@pytest.mark.parametrize("is_declared", [True, False], ids=["declared", "in a transaction"])
+def test_jobs_of_a_schedule_have_keys_as_staged_ones_do(database_url: str, is_declared: bool) -> None:
+    options: dict[str, Any] = {
+        "key": lambda shop=42: shop,
+        "unique_key": "report",
+        "keep": "last",
+        "quiet": timedelta(seconds=90),
+    }
+    if is_declared:
+        drain.job(name="shop.report", cron=DAILY, **options)(report)
+        declare(database_url)
+    else:
+        with psycopg.connect(database_url) as connection:
+            drain.schedule(connection, "report", "shop.report", cron=DAILY, **options)
+    tick(database_url)
+    query(database_url, "UPDATE crons SET next_tick_at = date_trunc('minute', now())")
+    tick(database_url)
+
+    assert query(database_url, OF_KEYS) == [("42", "report", "last", 90.0, timedelta(seconds=90))]
+
+
 def test_a_schedule_that_is_written_again_keeps_its_next_tick_and_its_pause(database_url: str) -> None:
     def write(cron: str = DAILY, **more: Any) -> dict[str, Any]:
         with psycopg.connect(database_url) as connection:
@@ -149,6 +175,10 @@ def test_a_schedule_that_is_written_again_keeps_its_next_tick_and_its_pause(data
         ({"queue": "a b"}, "'a b' is not a queue name"),
         ({"max_attempts": -1}, "max_attempts must not be negative"),
         ({"key": "k" * 256}, "key must be a text of 1 to 255"),
+        ({"unique_key": ""}, "unique_key must be a text of 1 to 255"),
+        ({"key": lambda shop: shop}, "the key cannot be made from the arguments"),
+        ({"keep": "last"}, "keep needs a unique_key"),
+        ({"quiet": timedelta(seconds=1)}, "quiet needs a unique_key"),
         ({"job": 42}, "a job is given by its name or as a function"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from drain.admission import depths
 from drain.admission.depths import UNBOUNDED, Depths
 
-LEAST = depths._SHORTEST
+LEAST = depths.SHORTEST
 
 
 class Lists:
@@ -21,10 +21,14 @@ class Lists:
         self.length = 0
         self.workers = 0
         self.asked: list[list[str]] = []
+        self.shown: list[dict[str, int]] = []
 
     def lengths(self, queues: Collection[str]) -> dict[str, tuple[int, int]]:
         self.asked.append(list(queues))
         return dict.fromkeys(queues, (self.length, self.workers))
+
+    def show_bounds(self, bounds: Mapping[str, int]) -> None:
+        self.shown.append(dict(bounds))
 
 
 @pytest.fixture
@@ -175,3 +179,18 @@ def test_a_job_that_redis_has_refused_is_in_no_list(lists: Lists, clock: list[fl
     kept.moved({"q": 4})
     kept.pushed({"q": 4}, {})
     assert kept.room("q") == 4
+
+
+def test_the_bounds_of_lists_for_which_rows_wait_are_shown_now_and_then(
+    lists: Lists, clock: list[float]
+) -> None:
+    kept = of(lists, fixed=20)
+    push(kept, lists, 20)
+    kept.look_when_due()
+    assert lists.shown == []
+    for _ in range(100):
+        kept.room("q")
+        clock[0] += 0.1
+        kept.look_when_due()
+    assert lists.shown == [{"q": 20}] * len(lists.shown)
+    assert 10 <= len(lists.shown) <= 20

@@ -10,8 +10,10 @@ import pytest
 from drain import wording
 from drain.admission import declared
 from drain.admission.options import as_options, with_options
-from drain.admission.rules import LONGEST_KEY, Rate, Rules, check_key
+from drain.admission.rules import Rate, Rules, check_key
 from drain.errors import ConfigError
+from drain.jobs.values import LONGEST_KEY
+from drain.tables.rules import RulesRow
 from tests import pages
 
 
@@ -31,6 +33,9 @@ def test_a_rate_is_read_and_written_as_people_write_it(text: str, per_second: fl
     rate = Rate.parse(text)
     assert rate.per_second == pytest.approx(per_second)
     assert str(rate) == text
+    bucket = RulesRow("calls", rate=text).bucket
+    assert bucket is not None
+    assert bucket.per_second == rate.per_second
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def test_a_function_of_a_module_is_staged_under_its_dotted_name(transaction: psy
     "connection", [None, object(), "postgresql://localhost/shop"], ids=["nothing", "an object", "a URL"]
 )
 def test_what_is_no_connection_is_refused(connection: Any) -> None:
-    with pytest.raises(StageError, match="cannot stage on a"):
+    with pytest.raises(StageError, match="cannot work on a"):
         stage(connection, "m.f")
 
 
@@ -286,8 +286,8 @@ BAD_KEYS: list[tuple[str, dict[str, Any]]] = [
         "quiet needs a unique_key, and there is none for these arguments",
         {"quiet": timedelta(1), "unique_key": lambda *_: None},
     ),
-    ("quiet must be above 0 and at most a year, not 0:00:00", {"unique_key": "a", "quiet": timedelta()}),
-    ("quiet must be above 0 and at most a year", {"unique_key": "a", "quiet": timedelta(366)}),
+    ("quiet must be above 0 and at most 365 days, not 0:00:00", {"unique_key": "a", "quiet": timedelta()}),
+    ("quiet must be above 0 and at most 365 days", {"unique_key": "a", "quiet": timedelta(366)}),
     ("quiet must be a timedelta", {"unique_key": "a", "quiet": 30}),
 ]
 
