@@ -13,12 +13,10 @@ from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import StageError
 from drain.jobs import callers, registry
 from drain.jobs.callers import Connectable
+from drain.jobs.keys import as_key
 from drain.jobs.staging import Job, row
 from drain.jobs.timetable import LONGEST_NAME, TimetableError, check_schedule
 from drain.tables import crons
-
-# Upper bound of the characters of `key` and `unique_key`, as in the schema.
-_LONGEST_KEY = 255
 
 
 def schedule(
@@ -36,8 +34,8 @@ def schedule(
     max_attempts: int | None = None,
     timeout_seconds: int | None = None,
     context: Mapping[str, Any] | None = None,
-    key: str | None = None,
-    unique_key: str | None = None,
+    key: str | int | None = None,
+    unique_key: str | int | None = None,
 ) -> None:
     """Schedule a job in the transaction that is open on `connection`: one is staged at each tick of the cron line.
 
@@ -118,21 +116,18 @@ def _declared(job: registry.Job[..., Any]) -> dict[str, Any]:
 
 def _check_name(name: str) -> None:
     # PostgreSQL would refuse a NUL or half a character too, and would abort the application's transaction.
-    if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+    if (
+        not isinstance(name, str)
+        or not 1 <= len(name) <= LONGEST_NAME
+        or not (name.isprintable() and name.strip())
+    ):
         raise StageError(
             f"the name of a schedule is a text of 1 to {LONGEST_NAME} printable characters, not {name!r:.100}"
         )
 
 
-def _keys(**keys: str | None) -> dict[str, str]:
-    for name, text in keys.items():
-        if text is not None and not (
-            isinstance(text, str) and 1 <= len(text) <= _LONGEST_KEY and text.isprintable()
-        ):
-            raise StageError(
-                f"{name} must be a text of 1 to {_LONGEST_KEY} printable characters, not {text!r:.100}"
-            )
-    return {name: text for name, text in keys.items() if text is not None}
+def _keys(**keys: str | int | None) -> dict[str, str]:
+    return {name: text for name, given in keys.items() if (text := as_key(name, given)) is not None}
 
 
 def _options(options: Mapping[str, Any]) -> str:

@@ -214,7 +214,7 @@ def test_options_of_the_command_change_their_rules_alone(command: Command) -> No
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        (["set", "calls"], 1, "queue calls: no rule is given"),
+        (["set", "calls"], 1, "queue calls: no rule is given; there are running, "),
         (["set", "calls", "--rate", "0/s"], 1, "queue calls: a rate of zero lets nothing begin"),
         (
             ["set", "calls", "--weight", "acme"],
@@ -228,8 +228,14 @@ def test_options_of_the_command_change_their_rules_alone(command: Command) -> No
         (["set", "a b", "--running", "1"], 1, "'a b' is not a queue name"),
         (["unset", "calls"], 1, "no rules to take off: calls; nothing was done"),
         (["pause"], 2, "name a queue, --job or --key"),
-        (["pause", "calls", "--for", "0s"], 1, "until must be a time"),
-        (["pause", "--key", "k" * 256], 1, "a key has 1 to 255 characters"),
+        (["pause", "calls", "--for", "0s"], 1, "a pause lasts until a time, or for a time above 0"),
+        (["pause", "--key", "k" * 256], 1, "key must be a text of 1 to 255 characters"),
+        (
+            ["pause", "calls", "--reason", "r" * 1001],
+            1,
+            "reason must have at most 1,000 characters, not 1,001",
+        ),
+        (["pause", "--job", "j" * 256], 1, "job must have at most 255 characters"),
         (["resume", "calls"], 1, "not paused: queue calls; `drain queue list` shows what is"),
         (["apply", "missing.toml"], 1, "missing.toml: No such file or directory"),
     ],
@@ -262,6 +268,8 @@ def test_what_is_paused_is_listed_and_resumed_by_the_same_names(command: Command
     ]
     assert found[0]["until"] is not None
     assert len(json.loads(command("show", "calls", "--json").stdout)["pauses"]) == 3
+    # The pause of a job name applies to each queue, and makes none of them a known one.
+    assert command("show", "cals").stderr.startswith("queue 'cals' is not known here")
 
     result = command("resume", "calls")
     assert result.stdout == (
