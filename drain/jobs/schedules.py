@@ -18,6 +18,9 @@ from drain.jobs.staging import Job, row
 from drain.jobs.timetable import LONGEST_NAME, TimetableError, check_schedule
 from drain.tables import crons
 
+# Upper bound of the characters of the name of a job, as in the schema.
+_LONGEST_JOB_NAME = 255
+
 
 def schedule(
     connection: Connectable,
@@ -79,6 +82,8 @@ def schedule(
     parameters: dict[str, Any] = {"name": str.__str__(name), "cron": cron, "timezone": timezone}
     parameters |= {"missed": missed, "declared": False}
     parameters |= {column: options.pop(column) for column in ("job_name", "job_args", "job_kwargs")}
+    if not 1 <= len(parameters["job_name"]) <= _LONGEST_JOB_NAME:
+        raise StageError(f"the name of a job has 1 to {_LONGEST_JOB_NAME} characters")
     callers.execute(connection, crons.PUT, parameters | {"options": _options(options)})
 
 
