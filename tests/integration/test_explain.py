@@ -660,7 +660,10 @@ def test_a_dead_job_says_why(system: System, reason: str, cause: str) -> None:
     found = system.explain(job_id)
 
     assert (found["state"], found["cause"]) == ("dead", cause)
-    assert "it was too late" in found["why"]
+    assert found["why"] == f"{reason}: it was too late; `drain dead retry {job_id}` stages it again"
+    told = f"{reason} 1 time"
+    system.execute("UPDATE dead_jobs SET explanation = %s", told)
+    assert system.explain(job_id)["why"].startswith(f"{told};")
 
 
 def test_an_unknown_word_is_no_id(system: System) -> None:
