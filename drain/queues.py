@@ -15,7 +15,7 @@ import builtins
 import json
 import re
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
 
@@ -46,6 +46,8 @@ __all__ = [
     "unset",
 ]
 
+# Bound of the end of a pause, as in the schema.
+_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 # Longest pause that has an end: a hundred years.
 _LONGEST_PAUSE_SECONDS = 100 * 365 * 24 * 3600
 # Upper bounds of the characters of the name of a job, as in the schema, and of a reason, which a table has to show.
@@ -255,6 +257,8 @@ def _end(until: datetime | timedelta | float | None) -> tuple[datetime | None, f
     if isinstance(until, datetime):
         if until.utcoffset() is None:
             raise ConfigError("until has no time zone; use datetime.now(UTC) + ... or add tzinfo")
+        if until >= _LATEST:
+            raise ConfigError(f"until must lie before {_LATEST:%Y-%m-%d}; None is a pause that resume ends")
         return until, None
     seconds = until.total_seconds() if isinstance(until, timedelta) else until
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)

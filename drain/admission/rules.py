@@ -136,7 +136,13 @@ class Rules:
         """
         values = row._asdict()
         rates = {name: _rate(values[name]) for name in ("rate", "rate_per_key")}
-        return cls(**{**values, **rates})
+        try:
+            return cls(**{**values, **rates})
+        except ConfigError as error:
+            # A row that was written by hand.
+            what = str(error).removeprefix(f"queue {row.queue}: ")
+            advice = f"`drain queue unset {row.queue}` takes its rules off"
+            raise ConfigError(f"queue {row.queue}: {what}; {advice}") from None
 
     @property
     def for_keys(self) -> bool:

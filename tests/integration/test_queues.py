@@ -127,7 +127,8 @@ def test_a_rule_that_cannot_be_used_leaves_the_transaction_as_it_is(database_url
         for named in ({}, {"key": ""}, {"key": "k" * 256}, {"job": ""}, {"queue": "a b"}):
             with pytest.raises(ConfigError):
                 queues.pause(connection, **named)
-        for until in (datetime.now(), datetime.now(UTC) - timedelta(seconds=9), 0, -1, "10m"):  # noqa: DTZ005
+        never = datetime.max.replace(tzinfo=UTC)
+        for until in (datetime.now(), datetime.now(UTC) - timedelta(seconds=9), never, 0, -1, "10m"):  # noqa: DTZ005
             with pytest.raises(ConfigError, match="until"):
                 queues.pause(connection, "calls", until=until)  # type: ignore[arg-type]
         assert queues.pauses(connection) == []
@@ -148,7 +149,8 @@ CONTRADICTIONS: dict[str, dict[str, Any]] = {
     "burst_must_be_positive": {"burst": 0, "rate": "1/s"},
     "weights_must_be_an_object": {"fair": True, "weights": "[]"},
     "on_dead_must_be_hold_or_skip": {"ordered": True, "on_dead": "x"},
-    "aging_seconds_must_be_positive": {"aging_seconds": 0},
+    "weights_must_be_numbers_from_one_thousandth_to_1000": {"fair": True, "weights": '{"a": 1, "b": -1}'},
+    "aging_seconds_must_be_positive_and_at_most_a_year": {"aging_seconds": float("nan")},
     "queue_must_be_a_name_that_rq_can_carry": {"queue": "a b", "fair": True},
 }
 
@@ -162,6 +164,31 @@ def test_two_transactions_cannot_set_rules_that_contradict_each_other(database_u
         with pytest.raises(psycopg.errors.CheckViolation) as caught:
             query(database_url, statement, *values.values())
         assert caught.value.diag.constraint_name == name
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"queue": "calls", "until": "infinity"},
+        {"queue": "calls", "paused_at": "-infinity"},
+        {"queue": "calls", "key": ""},
+        {"key": "k" * 256},
+    ],
+)
+def test_a_pause_that_no_leader_could_read_is_refused(database_url: str, columns: dict[str, str]) -> None:
+    statement = f"INSERT INTO queue_pauses ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})"
+    with pytest.raises(psycopg.errors.CheckViolation):
+        query(database_url, statement, *columns.values())
+
+
+@pytest.mark.parametrize(
+    "weights", ['{"a": 0}', '{"a": "2"}', '{"a": 1001}', '{"a": {"b": 1}}', '{"a": null}']
+)
+def test_a_weight_that_no_leader_could_follow_is_refused(database_url: str, weights: str) -> None:
+    statement = "INSERT INTO queues (queue, fair, weights) VALUES ('calls', true, %s)"
+    with pytest.raises(psycopg.errors.CheckViolation):
+        query(database_url, statement, weights)
+    query(database_url, statement, '{"a": 0.001, "b": 1000}')
 
 
 @pytest.fixture
