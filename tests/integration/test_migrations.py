@@ -248,8 +248,14 @@ def test_an_upgrade_that_was_interrupted_after_its_commit_is_made_whole_by_the_n
     ("right", "given"),
     [
         # As `drain roles` gave them: to the enqueuer, the worker, inspection.
-        ("DELETE ON staged_jobs_ready", {("queues", "SELECT"), ("queue_pauses", "DELETE")}),
-        ("INSERT ON stale_finishes", {("queue_pauses", "INSERT"), ("queue_pauses", "UPDATE")}),
+        (
+            "DELETE ON staged_jobs_ready",
+            {("queues", "SELECT"), ("crons", "SELECT"), ("queue_pauses", "DELETE")},
+        ),
+        (
+            "INSERT ON stale_finishes",
+            {("crons", "SELECT"), ("queue_pauses", "INSERT"), ("queue_pauses", "UPDATE")},
+        ),
         ("SELECT ON stale_finishes", {("queues", "SELECT"), ("crons", "SELECT")}),
         ("SELECT ON dead_jobs", set()),
     ],
