@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
-from drain.errors import ConfigError, StageError
-from drain.jobs.keys import as_key
+from drain.errors import ConfigError
 from drain.tables.rules import RulesRow
 from drain.visible import visible
-from drain.wording import duration
 
 OnDead = Literal["hold", "skip"]
 
+# Largest number of characters of a key; the tables have the same bound.
+LONGEST_KEY = 255
 # Bounds of a weight: turns are counted in fractions, which stay exact enough between them.
 _SMALLEST_WEIGHT = 0.001
 _LARGEST_WEIGHT = 1000
@@ -32,7 +32,7 @@ _LONGEST_AGING_SECONDS = 365 * 24 * 3600
 
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"([0-9]{1,9})/([a-z]+)")
-_RATE_FORM = "is written as 100/s, 10/min, 5/h or 1/d, with a number from 1 to 999999999"
+_RATE_FORM = "is written as 100/s, 10/min, 5/h or 1/d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Rate:
 
     def __post_init__(self) -> None:
         if not 0 < self.count < 10**9 or self.seconds not in _UNITS.values():
-            raise ConfigError(f"a rate {_RATE_FORM}")
+            raise ConfigError(f"a rate {_RATE_FORM}, with a number from 1 to 999999999")
 
     @classmethod
     def parse(cls, text: str) -> Rate:
@@ -199,13 +199,15 @@ def check_key(key: object) -> str:
     Raises:
         ConfigError: It is no text that a key can be.
     """
-    try:
-        checked = as_key("key", key)
-    except StageError as error:
-        raise ConfigError(str(error)) from None
-    if checked is None:
-        raise ConfigError("key must be a text or a whole number, not None")
-    return checked
+    if isinstance(key, int) and not isinstance(key, bool):
+        key = str(int(key))
+    if not isinstance(key, str):
+        raise ConfigError(f"key must be a text or a whole number, not {key!r:.50}")
+    if not 1 <= len(key) <= LONGEST_KEY:
+        raise ConfigError(f"key must be a text of 1 to {LONGEST_KEY} characters, not one of {len(key)}")
+    if re.search("[\0\ud800-\udfff]", key):
+        raise ConfigError(f"key holds a NUL or half a character, which PostgreSQL cannot store: {key!a:.100}")
+    return key
 
 
 def _rate(text: str | None) -> Rate | None:
@@ -234,8 +236,7 @@ def _check_weight(key: object, weight: Any) -> None:
 
 def _check_aging(seconds: Any) -> None:
     if seconds is not None and not (_is_a_number(seconds) and 0 < seconds <= _LONGEST_AGING_SECONDS):
-        shown = duration(seconds) if _is_a_number(seconds) else f"{seconds!r:.50}"
-        raise ConfigError(f"aging must be a time above 0 and at most a year, not {shown}")
+        raise ConfigError(f"aging must be a time above 0 and at most a year, not {seconds!r:.50} seconds")
 
 
 def _contradictions(rules: Rules) -> Iterator[str]:

@@ -14,6 +14,7 @@ from drain.commands.selecting import (
     confirm,
     hint_at_unknown_queue,
     in_slices,
+    missing_ids,
     report_ended,
     selection_options,
 )
@@ -46,7 +47,7 @@ def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool
     with database(settings, STATEMENT_SECONDS) as connection:
         counted = changes.count(connection, selection)
         if dry_run:
-            report_ended(connection, selection, changes.missing(connection, selection))
+            report_ended(connection, selection, missing_ids(connection, selection))
         if not sum(counted):
             hint_at_unknown_queue(connection, selection)
     if dry_run:

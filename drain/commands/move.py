@@ -15,6 +15,7 @@ from drain.commands.selecting import (
     confirm,
     hint_at_unknown_queue,
     in_slices,
+    missing_ids,
     report_ended,
     selection_options,
 )
@@ -85,7 +86,7 @@ def move(
     with database(settings, STATEMENT_SECONDS) as connection:
         change = Change(to_queue, priority, _time(connection, run_at))
         counted = changes.count(connection, selection)
-        report_ended(connection, selection, changes.missing(connection, selection), "moved")
+        report_ended(connection, selection, missing_ids(connection, selection), "moved")
         if not sum(counted):
             hint_at_unknown_queue(connection, selection)
     changing, left = _parts(counted, change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import click
@@ -56,8 +56,16 @@ def selection_options(command: F) -> F:
     return with_selection  # type: ignore[return-value]
 
 
+def missing_ids(connection: Connection, selection: Selection) -> set[int]:
+    """Find the ids of a selection that no job has which waits or runs and which the selection matches."""
+    # In this order: rows that the leader moves meanwhile are found in flight.
+    tables = ("staged_jobs", "inflight_jobs") if selection.ids else ()
+    parts = (part for table in tables for part in slices(connection, table, selection))
+    return set(selection.ids or ()).difference(*(part.ids or () for part in parts))
+
+
 def report_ended(
-    connection: Connection, selection: Selection, missing: Collection[int], done: str = "cancelled"
+    connection: Connection, selection: Selection, missing: set[int], done: str = "cancelled"
 ) -> None:
     """Name ids of a selection on standard error that no job has which waits or runs, and say why."""
     ended = cancellations.whereabouts(connection, sorted(missing))

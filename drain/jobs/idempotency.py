@@ -10,13 +10,13 @@ from typing import Any
 from drain.errors import IdempotencyConflictError, StageError
 from drain.jobs import callers
 from drain.jobs.callers import Connectable
-from drain.jobs.keys import LONGEST_KEY
 from drain.jobs.values import as_text, name_of_type
 from drain.tables import idempotency
 
 # Time for which a key is kept, unless the application says otherwise.
 DEFAULT_PERIOD = timedelta(days=7)
 _LONGEST_PERIOD = timedelta(days=3650)
+_LONGEST_KEY = 255
 # Columns whose values are JSON already.
 _JSON = frozenset({"job_args", "job_kwargs", "context"})
 
@@ -37,9 +37,9 @@ def stage_once(
         IdempotencyConflictError: The job under this key has another name or other arguments. Nothing was staged.
     """
     text = as_text("idempotency_key", key)
-    if not text or len(text) > LONGEST_KEY:
+    if not text or len(text) > _LONGEST_KEY:
         found = f"{len(text)} characters" if text else "an empty one"
-        raise StageError(f"idempotency_key must be a text of 1 to {LONGEST_KEY} characters, not {found}")
+        raise StageError(f"idempotency_key must be a text of 1 to {_LONGEST_KEY} characters, not {found}")
     parameters = {"idempotency_key": text, "seconds": _seconds(period), "job": _object(columns)}
     (job_id,) = callers.insert(connection, idempotency.stage_once_statement, parameters)
     if job_id < 0:

@@ -13,8 +13,8 @@ from drain.jobs.values import as_text, name_of_type
 # A key, or a function of the arguments of the job that makes one; None for a job without a key.
 KeyOption: TypeAlias = "str | int | Callable[..., str | int | None]"
 
-# Upper bound of the characters of a key, as in the schema.
-LONGEST_KEY = 255
+# Upper bound of the characters of a key.
+_LONGEST_KEY = 255
 # Upper bound of a quiet time.
 _LONGEST_QUIET = timedelta(days=365)
 
@@ -63,7 +63,7 @@ class Keys:
         """
         for name, given in (("key", self.key), ("unique_key", self.unique_key)):
             if not callable(given):
-                as_key(name, given)
+                _as_key(name, given)
         if self.keep not in (None, "first", "last"):
             raise StageError(f"keep must be 'first' or 'last', not {self.keep!r:.100}")
         _quiet_seconds(self.quiet)
@@ -102,27 +102,19 @@ def _made(name: str, given: KeyOption | None, args: Sequence[Any], kwargs: Mappi
         except Exception as error:
             reason = f"{name_of_type(error)}: {error}".partition("\n")[0]
             raise StageError(f"the {name} cannot be made from the arguments ({reason:.200})") from error
-    return as_key(name, given)
+    return _as_key(name, given)
 
 
-def as_key(name: str, given: object) -> str | None:
-    """Convert a key to a text; None stays None. A whole number, such as a customer's, is its decimal digits.
-
-    Args:
-        name: Name of the key, for the error.
-        given: Text, whole number or None.
-
-    Raises:
-        StageError: It is something else, or a text that no key can be.
-    """
+def _as_key(name: str, given: object) -> str | None:
+    """Convert a key to a text. A whole number, such as a customer's, is its decimal digits."""
     if isinstance(given, int) and not isinstance(given, bool):
         given = str(int(given))
     if given is not None and not isinstance(given, str):
         raise StageError(f"{name} must be a text or a whole number, not a {name_of_type(given)}")
     text = as_text(name, given)
-    if text is not None and not 1 <= len(text) <= LONGEST_KEY:
+    if text is not None and not 1 <= len(text) <= _LONGEST_KEY:
         found = f"{len(text)} characters" if text else "an empty one"
-        raise StageError(f"{name} must be a text of 1 to {LONGEST_KEY} characters, not {found}")
+        raise StageError(f"{name} must be a text of 1 to {_LONGEST_KEY} characters, not {found}")
     return text
 
 

@@ -13,11 +13,13 @@ from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import StageError
 from drain.jobs import callers, registry
 from drain.jobs.callers import Connectable
-from drain.jobs.keys import as_key
+from drain.jobs.options import name_and_options
 from drain.jobs.staging import Job, row
 from drain.jobs.timetable import LONGEST_NAME, TimetableError, check_schedule
 from drain.tables import crons
 
+# Upper bound of the characters of `key` and `unique_key`, as in the schema.
+_LONGEST_KEY = 255
 # Upper bound of the characters of the name of a job, as in the schema.
 _LONGEST_JOB_NAME = 255
 
@@ -37,8 +39,8 @@ def schedule(
     max_attempts: int | None = None,
     timeout_seconds: int | None = None,
     context: Mapping[str, Any] | None = None,
-    key: str | int | None = None,
-    unique_key: str | int | None = None,
+    key: str | None = None,
+    unique_key: str | None = None,
 ) -> None:
     """Schedule a job in the transaction that is open on `connection`: one is staged at each tick of the cron line.
 
@@ -66,6 +68,7 @@ def schedule(
         StageError: The schedule cannot be used as given, and nothing was sent.
     """
     _check_name(name)
+    _check_job(job)
     try:
         check_schedule(cron, timezone, missed)
     except TimetableError as error:
@@ -82,8 +85,6 @@ def schedule(
     parameters: dict[str, Any] = {"name": str.__str__(name), "cron": cron, "timezone": timezone}
     parameters |= {"missed": missed, "declared": False}
     parameters |= {column: options.pop(column) for column in ("job_name", "job_args", "job_kwargs")}
-    if not 1 <= len(parameters["job_name"]) <= _LONGEST_JOB_NAME:
-        raise StageError(f"the name of a job has 1 to {_LONGEST_JOB_NAME} characters")
     callers.execute(connection, crons.PUT, parameters | {"options": _options(options)})
 
 
@@ -131,8 +132,20 @@ def _check_name(name: str) -> None:
         )
 
 
-def _keys(**keys: str | int | None) -> dict[str, str]:
-    return {name: text for name, given in keys.items() if (text := as_key(name, given)) is not None}
+def _keys(**keys: str | None) -> dict[str, str]:
+    for name, text in keys.items():
+        if text is not None and not (
+            isinstance(text, str) and 1 <= len(text) <= _LONGEST_KEY and text.isprintable()
+        ):
+            raise StageError(
+                f"{name} must be a text of 1 to {_LONGEST_KEY} printable characters, not {text!r:.100}"
+            )
+    return {name: text for name, text in keys.items() if text is not None}
+
+
+def _check_job(job: Job) -> None:
+    if not 1 <= len(name_and_options(job)[0]) <= _LONGEST_JOB_NAME:
+        raise StageError(f"the name of a job has 1 to {_LONGEST_JOB_NAME} characters")
 
 
 def _options(options: Mapping[str, Any]) -> str:

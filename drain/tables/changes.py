@@ -6,8 +6,7 @@ and the leader delivers it again, in its new queue. Rows that a worker has claim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -51,33 +50,14 @@ SELECT (SELECT count(*) FROM staged_jobs WHERE {{rows}}),
 FROM inflight_jobs WHERE {{rows}}
 """
 
-_MATCHING = "SELECT id FROM staged_jobs WHERE {rows} UNION ALL SELECT id FROM inflight_jobs WHERE {rows}"
-
 
 def count(connection: Connection, selection: Selection) -> Counted:
     """Count the jobs of a selection, as of one instant."""
     condition = selection.condition(_mark)
-    with _whole(connection):
-        return Counted._make(fetch_one(connection, _COUNT.format(rows=condition), selection.parameters()))
-
-
-@contextmanager
-def _whole(connection: Connection) -> Iterator[None]:
-    """Open a transaction in which each statement sees all staged jobs."""
     with connection.transaction():
         # In this order: partitions may be truncated, and a snapshot from before would find their rows nowhere.
         connection.execute("LOCK TABLE staged_jobs IN ACCESS SHARE MODE")
-        yield
-
-
-def missing(connection: Connection, selection: Selection) -> set[int]:
-    """Find the ids of a selection that no job has which waits or runs and which the selection matches."""
-    if selection.ids is None:
-        return set()
-    statement = _MATCHING.format(rows=selection.condition(_mark))
-    with _whole(connection):
-        found = connection.execute(statement, selection.parameters())
-        return set(selection.ids) - {job_id for (job_id,) in found}
+        return Counted._make(fetch_one(connection, _COUNT.format(rows=condition), selection.parameters()))
 
 
 # Assignments for the parameters of a change, in `staged_jobs` and in `inflight_jobs`. A row that matured keeps its mark
