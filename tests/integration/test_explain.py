@@ -371,6 +371,44 @@ def test_a_retry_that_waits_fills_no_limit(led: System) -> None:
     assert led.cause(led.stage()) == "next"
 
 
+def test_the_time_in_which_a_queue_was_idle_does_not_count(led: System) -> None:
+    led.rules(running=1)
+    job_id, _ = led.stage(), led.in_flight(claimed=True)
+    led.finished(4, every="100 seconds")
+    led.lasted("2 seconds")
+
+    found = led.explain(job_id)
+
+    assert found["estimate"]["reason"].startswith("0 before it, at a job of queue mail every ")
+    # Those four took eight seconds, and the job that runs a moment.
+    assert found["estimate"]["seconds"] == pytest.approx(3, abs=2)
+
+
+def test_the_jobs_that_end_while_a_job_waits_say_best_how_fast_its_queue_is(led: System) -> None:
+    led.rules(running=1)
+    job_id, _ = led.stage(), led.in_flight(claimed=True)
+    led.finished(40, every="10 seconds")
+    led.lasted("10 seconds")
+    assert led.explain(job_id)["estimate"]["seconds"] == pytest.approx(10, abs=2)
+
+    led.finished(60, every="0.9 seconds")
+    led.lasted("1 second")
+
+    assert led.explain(job_id)["estimate"]["seconds"] == pytest.approx(1, abs=0.3)
+
+
+def test_no_speed_is_above_the_rate_of_the_queue(led: System) -> None:
+    led.rules(rate="6/min", running=1)
+    job_id, _ = led.stage(), led.in_flight(claimed=True)
+    led.finished(3, every="0.1 seconds")
+
+    found = led.explain(job_id)
+
+    assert found["cause"] == "limit"
+    assert found["why"].startswith("1 job of queue mail runs, and at most 1 may: job ")
+    assert found["estimate"]["seconds"] == pytest.approx(10, abs=1)
+
+
 def test_a_burst_is_used_up_before_the_rate_holds_a_job(led: System) -> None:
     job_id = led.stage()
     led.rules(rate="6/min", burst=5)
@@ -424,44 +462,6 @@ def test_a_full_list_comes_with_the_place_of_the_job(led: System) -> None:
     found = led.explain(last)
     assert found["estimate"]["seconds"] is None
     assert "no job of queue mail has finished" in found["estimate"]["reason"]
-
-
-def test_the_time_in_which_a_queue_was_idle_does_not_count(led: System) -> None:
-    led.rules(running=1)
-    job_id, _ = led.stage(), led.in_flight(claimed=True)
-    led.finished(4, every="100 seconds")
-    led.lasted("2 seconds")
-
-    found = led.explain(job_id)
-
-    assert found["estimate"]["reason"].startswith("0 before it, at a job of queue mail every ")
-    # Those four took eight seconds, and the job that runs a moment.
-    assert found["estimate"]["seconds"] == pytest.approx(3, abs=2)
-
-
-def test_the_jobs_that_end_while_a_job_waits_say_best_how_fast_its_queue_is(led: System) -> None:
-    led.rules(running=1)
-    job_id, _ = led.stage(), led.in_flight(claimed=True)
-    led.finished(40, every="10 seconds")
-    led.lasted("10 seconds")
-    assert led.explain(job_id)["estimate"]["seconds"] == pytest.approx(10, abs=2)
-
-    led.finished(60, every="0.9 seconds")
-    led.lasted("1 second")
-
-    assert led.explain(job_id)["estimate"]["seconds"] == pytest.approx(1, abs=0.3)
-
-
-def test_no_speed_is_above_the_rate_of_the_queue(led: System) -> None:
-    led.rules(rate="6/min", running=1)
-    job_id, _ = led.stage(), led.in_flight(claimed=True)
-    led.finished(3, every="0.1 seconds")
-
-    found = led.explain(job_id)
-
-    assert found["cause"] == "limit"
-    assert found["why"].startswith("1 job of queue mail runs, and at most 1 may: job ")
-    assert found["estimate"]["seconds"] == pytest.approx(10, abs=1)
 
 
 def test_in_a_fair_queue_a_new_key_waits_for_one_job_of_each_other_key(led: System) -> None:
