@@ -15,7 +15,7 @@ import builtins
 import json
 import re
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
 
@@ -46,8 +46,12 @@ __all__ = [
     "unset",
 ]
 
+# Bound of the end of a pause, as in the schema.
+_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 # Longest pause that has an end: a hundred years.
 _LONGEST_PAUSE_SECONDS = 100 * 365 * 24 * 3600
+# Upper bounds of the characters of the name of a job, as in the schema, and of a reason, which a table has to show.
+_LONGEST_TEXTS = {"job": 255, "reason": 1000}
 
 
 class _Keep(Enum):
@@ -118,7 +122,7 @@ def change(connection: Connectable, queue: str, options: Mapping[str, Any]) -> R
         ConfigError: As for `set`; or no option is given.
     """
     if not options:
-        raise ConfigError(f"queue {check_queue(queue)}: no rule is given")
+        raise ConfigError(f"queue {check_queue(queue)}: no rule is given; there are {', '.join(OPTIONS)}")
     before = show(connection, queue) or Rules(queue)
     rules = with_options(before, options)
     if rules == Rules(queue):
@@ -179,7 +183,7 @@ def pause(
     queue: str | None = None,
     *,
     job: Job | None = None,
-    key: str | None = None,
+    key: str | int | None = None,
     until: datetime | timedelta | float | None = None,
     reason: str | None = None,
 ) -> None:
@@ -212,7 +216,7 @@ def pause(
 
 
 def resume(
-    connection: Connectable, queue: str | None = None, *, job: Job | None = None, key: str | None = None
+    connection: Connectable, queue: str | None = None, *, job: Job | None = None, key: str | int | None = None
 ) -> bool:
     """End the pause of exactly these; returns False if there was none. Other pauses may apply to the same jobs.
 
@@ -228,7 +232,7 @@ def pauses(connection: Connectable) -> builtins.list[Pause]:
     return paused.rows_of(callers.execute(connection, paused.READ, {}))
 
 
-def _names(queue: str | None, job: Job | None, key: str | None) -> dict[str, str | None]:
+def _names(queue: str | None, job: Job | None, key: str | int | None) -> dict[str, str | None]:
     if queue is None and job is None and key is None:
         raise ConfigError("name a queue, a job or a key: nothing says what is meant")
     return {
@@ -241,6 +245,8 @@ def _names(queue: str | None, job: Job | None, key: str | None) -> dict[str, str
 def _text(name: str, text: object) -> str:
     if not isinstance(text, str) or not text.strip() or re.search("[\0\ud800-\udfff]", text):
         raise ConfigError(f"{name} must be a text that PostgreSQL can store, and not empty")
+    if len(text) > (longest := _LONGEST_TEXTS[name]):
+        raise ConfigError(f"{name} must have at most {longest:,} characters, not {len(text):,}")
     return str.__str__(text)
 
 
@@ -250,10 +256,12 @@ def _end(until: datetime | timedelta | float | None) -> tuple[datetime | None, f
         return None, None
     if isinstance(until, datetime):
         if until.utcoffset() is None:
-            raise ConfigError("until: the time has no time zone; use datetime.now(UTC) + ... or add tzinfo")
+            raise ConfigError("until has no time zone; use datetime.now(UTC) + ... or add tzinfo")
+        if until >= _LATEST:
+            raise ConfigError(f"until must lie before {_LATEST:%Y-%m-%d}; None is a pause that resume ends")
         return until, None
     seconds = until.total_seconds() if isinstance(until, timedelta) else until
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 < seconds <= _LONGEST_PAUSE_SECONDS:
-        raise ConfigError("until must be a time, or a length of time above 0 and at most a hundred years")
+        raise ConfigError("a pause lasts until a time, or for a time above 0 and at most a hundred years")
     return None, float(seconds)

@@ -127,8 +127,11 @@ CREATE TABLE queues (
         CHECK (rate ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$' AND rate_per_key ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$'),
     CONSTRAINT burst_must_be_positive CHECK (burst > 0),
     CONSTRAINT weights_must_be_an_object CHECK (jsonb_typeof(weights) = 'object'),
+    CONSTRAINT weights_must_be_numbers_from_one_thousandth_to_1000
+        CHECK (NOT jsonb_path_exists(weights, '$.* ? (@.type() != "number" || @ < 0.001 || @ > 1000)')),
     CONSTRAINT on_dead_must_be_hold_or_skip CHECK (on_dead IN ('hold', 'skip')),
-    CONSTRAINT aging_seconds_must_be_positive CHECK (aging_seconds > '0'),
+    CONSTRAINT aging_seconds_must_be_positive_and_at_most_a_year
+        CHECK (aging_seconds > '0' AND aging_seconds <= '31536000'),
     -- Rules that contradict each other.
     CONSTRAINT running_per_key_must_not_exceed_running CHECK (running_per_key <= running),
     CONSTRAINT ordered_needs_running_per_key_of_one CHECK (NOT ordered OR coalesce(running_per_key, 1) = 1),
@@ -151,7 +154,14 @@ CREATE TABLE queue_pauses (
     paused_by text,
     paused_at timestamptz NOT NULL DEFAULT clock_timestamp(),
 
-    CONSTRAINT something_must_be_paused CHECK (coalesce(queue, job_name, key) IS NOT NULL)
+    CONSTRAINT something_must_be_paused CHECK (coalesce(queue, job_name, key) IS NOT NULL),
+    CONSTRAINT names_of_a_pause_must_have_1_to_255_characters
+        CHECK (char_length(queue) BETWEEN 1 AND 255 AND char_length(job_name) BETWEEN 1 AND 255
+            AND char_length(key) BETWEEN 1 AND 255),
+    -- A time that programs cannot read would end the leader.
+    CONSTRAINT times_must_lie_between_the_years_1_and_9999
+        CHECK (least(until, paused_at) > '0001-01-02 00:00:00+00'
+            AND greatest(until, paused_at) < '9999-12-30 00:00:00+00')
 );
 CREATE UNIQUE INDEX queue_pauses_once
     ON queue_pauses (coalesce(queue, ''), coalesce(job_name, ''), coalesce(key, ''), (until IS NULL));

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from drain import wording
-from drain.admission.rules import Rate, Rules
+from drain.admission.rules import Rate, Rules, check_key
 from drain.errors import ConfigError
 from drain.visible import visible
 
@@ -39,6 +39,9 @@ def with_options(rules: Rules, options: Mapping[str, Any]) -> Rules:
         ConfigError: An option is unknown or cannot be used, or the rules contradict each other; one line says which.
     """
     given = {_known(rules.queue, name): value for name, value in options.items()}
+    if len(given) < len(options):
+        twice = next(name for name in options if "-" in name and name.replace("-", "_") in options)
+        raise ConfigError(f"queue {rules.queue}: {twice} is given twice, with - and with _")
     try:
         changed = replace(rules, **{OPTIONS[name]: _read(name, value) for name, value in given.items()})
     except ConfigError as error:
@@ -83,8 +86,8 @@ def _read(name: str, value: Any) -> Any:
     if name == "aging":
         return _seconds(name, value)
     if name == "weights" and not isinstance(value, Mapping):
-        raise ConfigError(f"weights are given by key, such as {{'acme': 3}}, not as a {type(value).__name__}")
-    return value
+        raise ConfigError(f"weights are given by key, such as {{'acme': 3}}, not as {value!r:.50}")
+    return {check_key(key): weight for key, weight in value.items()} if name == "weights" else value
 
 
 def _rate(name: str, value: Any) -> Rate:

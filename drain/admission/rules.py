@@ -115,8 +115,8 @@ class Rules:
         for name in ("running", "running_per_key", "burst"):
             _check_limit(name, getattr(self, name))
         for name in ("fair", "ordered"):
-            if getattr(self, name) not in (True, False):
-                raise ConfigError(f"{name} is True or False, not {getattr(self, name)!r}")
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is true or false, not {getattr(self, name)!r:.50}")
         if self.on_dead not in get_args(OnDead):
             raise ConfigError(f"on_dead is 'hold' or 'skip', not {self.on_dead!r}")
         for key, weight in self.weights.items():
@@ -134,7 +134,13 @@ class Rules:
         """
         values = row._asdict()
         rates = {name: _rate(values[name]) for name in ("rate", "rate_per_key")}
-        return cls(**{**values, **rates})
+        try:
+            return cls(**{**values, **rates})
+        except ConfigError as error:
+            # A row that was written by hand.
+            what = str(error).removeprefix(f"queue {row.queue}: ")
+            advice = f"`drain queue unset {row.queue}` takes its rules off"
+            raise ConfigError(f"queue {row.queue}: {what}; {advice}") from None
 
     @property
     def for_keys(self) -> bool:
@@ -186,14 +192,19 @@ def check_queue(queue: object) -> str:
 
 
 def check_key(key: object) -> str:
-    """Return the key of a job.
+    """Return the key of a job; a whole number is its decimal digits, as for a job that is staged.
 
     Raises:
         ConfigError: It is no text that a key can be.
     """
-    if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or "\0" in key:
-        shown = f"{visible(str(key))[:50]!a}"
-        raise ConfigError(f"a key has 1 to {LONGEST_KEY} characters, and none of them is NUL; not so {shown}")
+    if isinstance(key, int) and not isinstance(key, bool):
+        key = str(int(key))
+    if not isinstance(key, str):
+        raise ConfigError(f"key must be a text or a whole number, not {key!r:.50}")
+    if not 1 <= len(key) <= LONGEST_KEY:
+        raise ConfigError(f"key must be a text of 1 to {LONGEST_KEY} characters, not one of {len(key)}")
+    if re.search("[\0\ud800-\udfff]", key):
+        raise ConfigError(f"key holds a NUL or half a character, which PostgreSQL cannot store: {key!a:.100}")
     return key
 
 
@@ -223,7 +234,7 @@ def _check_weight(key: object, weight: Any) -> None:
 
 def _check_aging(seconds: Any) -> None:
     if seconds is not None and not (_is_a_number(seconds) and 0 < seconds <= _LONGEST_AGING_SECONDS):
-        raise ConfigError(f"aging must be a time above 0 and at most a year, not {seconds!r:.50}")
+        raise ConfigError(f"aging must be a time above 0 and at most a year, not {seconds!r:.50} seconds")
 
 
 def _contradictions(rules: Rules) -> Iterator[str]:

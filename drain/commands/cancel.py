@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 import click
 
 from drain.commands.database import database
-from drain.commands.selecting import STATEMENT_SECONDS, by_state, confirm, in_slices, selection_options
+from drain.commands.selecting import (
+    STATEMENT_SECONDS,
+    by_state,
+    confirm,
+    hint_at_unknown_queue,
+    in_slices,
+    missing_ids,
+    report_ended,
+    selection_options,
+)
 from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import DrainError
@@ -37,6 +46,10 @@ def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool
     """  # noqa: D301
     with database(settings, STATEMENT_SECONDS) as connection:
         counted = changes.count(connection, selection)
+        if dry_run:
+            report_ended(connection, selection, missing_ids(connection, selection))
+        if not sum(counted):
+            hint_at_unknown_queue(connection, selection)
     if dry_run:
         click.echo(f"would cancel: {by_state(counted)}")
         return
@@ -48,8 +61,7 @@ def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool
         for job_id, was_claimed in _cancel(connection, selection):
             cancelled, running = cancelled + 1, running + was_claimed
             named.discard(job_id)
-        ended = cancellations.whereabouts(connection, sorted(named))
-    _report(named, ended)
+        report_ended(connection, selection, named)
     if not cancelled:
         raise DrainError("no job that waits or runs matches; nothing was done")
     click.echo(
@@ -66,16 +78,3 @@ def _cancel(connection: Connection, selection: Selection) -> Iterator[tuple[int,
         ):
             yield from in_slices(connection, table, selection, partial(act, connection), show, "cancelled")
             failpoint(FailurePoint.CANCELLED)
-
-
-def _report(left: Collection[int], ended: Mapping[int, str]) -> None:
-    """Name the jobs that could not be cancelled, since they have ended or are unknown."""
-    for state in ("finished", "dead", None):
-        ids = sorted(job_id for job_id in left if ended.get(job_id) == state)
-        if ids:
-            why = (
-                f"{state} already"
-                if state
-                else "unknown (never staged, not committed, forwarded, or archived)"
-            )
-            click.echo(f"not cancelled, {why}: {', '.join(map(str, ids))}", err=True)

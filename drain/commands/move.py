@@ -9,8 +9,17 @@ from functools import partial
 import click
 
 from drain.commands.database import database
-from drain.commands.selecting import STATEMENT_SECONDS, by_state, confirm, in_slices, selection_options
-from drain.config import QUEUE_NAME, Settings
+from drain.commands.selecting import (
+    STATEMENT_SECONDS,
+    by_state,
+    confirm,
+    hint_at_unknown_queue,
+    in_slices,
+    missing_ids,
+    report_ended,
+    selection_options,
+)
+from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
 from drain.tables import changes, queries
@@ -21,6 +30,13 @@ from drain.terminal.commandline import settings_options
 from drain.wording import count
 
 _NOW = "now"
+# Bounds of a time, as in the schema.
+_EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
+_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+
+
+class _Priority(click.IntRange):
+    name = "whole number"
 
 
 @click.group("jobs")
@@ -35,7 +51,9 @@ def jobs() -> None:
 @jobs.command(short_help="Give jobs that wait another queue, priority or time.")
 @settings_options("database_url")
 @click.option("--to", "to_queue", metavar="QUEUE", help="New queue.")
-@click.option("--priority", type=click.IntRange(-(2**31), 2**31 - 1), help="New priority; lower runs first.")
+@click.option(
+    "--priority", type=_Priority(-(2**31), 2**31 - 1), metavar="N", help="New priority; lower runs first."
+)
 @click.option(
     "--run-at", metavar="TIME", help="Not before this time: 2026-12-01T08:00, UTC unless it says so; or now."
 )
@@ -64,12 +82,13 @@ def move(
     if to_queue is None and priority is None and run_at is None:
         raise click.UsageError("say what changes: --to, --priority or --run-at")
     if to_queue is not None and not QUEUE_NAME.fullmatch(to_queue):
-        raise ConfigError(
-            f"{to_queue!r} cannot be the name of a queue: letters, digits and _ . : -, up to 100"
-        )
+        raise ConfigError(f"{to_queue!r:.50} is not a queue name: {QUEUE_CHARACTERS}, at most 100 of them")
     with database(settings, STATEMENT_SECONDS) as connection:
         change = Change(to_queue, priority, _time(connection, run_at))
         counted = changes.count(connection, selection)
+        report_ended(connection, selection, missing_ids(connection, selection), "moved")
+        if not sum(counted):
+            hint_at_unknown_queue(connection, selection)
     changing, left = _parts(counted, change)
     if left:
         click.echo(f"left as they are: {by_state(left)}", err=True)
@@ -100,7 +119,10 @@ def _time(connection: Connection, text: str | None) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(f"--run-at {text}: no time; write it as 2026-12-01T08:00, in UTC, or now") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if not _EARLIEST < moment < _LATEST:
+        raise ConfigError(f"--run-at {text}: PostgreSQL and Python know the years 1 to 9999 only")
+    return moment
 
 
 def _move(connection: Connection, selection: Selection, change: Change) -> int:

@@ -184,7 +184,7 @@ def show_rules(settings: Settings, *, name: str, as_json: bool) -> None:
     with database(settings) as connection:
         rules = queues.show(connection, name)
         pauses = _pauses_of(connection, name)
-        if rules is None and not pauses:
+        if rules is None and all(each.queue is None for each in pauses):
             hint_at_unknown([name], queries.queues(connection))
         if as_json:
             click.echo(json.dumps(queue_report.queue_as_json(rules or Rules(name), pauses)))

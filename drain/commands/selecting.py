@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 import click
 import psycopg
 
+from drain.commands.database import hint_at_unknown
 from drain.database.postgres import Connection
+from drain.tables import cancellations, queries
 from drain.tables.changes import Counted
 from drain.tables.selections import Selection, slices
 from drain.terminal.commandline import JOB_ID, F, wrapped
@@ -53,6 +55,34 @@ def selection_options(command: F) -> F:
         *JOB_OPTIONS,
     )
     return wrapped(command, with_selection, options)
+
+
+def missing_ids(connection: Connection, selection: Selection) -> set[int]:
+    """Find the ids of a selection that no job has which waits or runs and which the selection matches."""
+    # In this order: rows that the leader moves meanwhile are found in flight.
+    tables = ("staged_jobs", "inflight_jobs") if selection.ids else ()
+    parts = (part for table in tables for part in slices(connection, table, selection))
+    return set(selection.ids or ()).difference(*(part.ids or () for part in parts))
+
+
+def report_ended(
+    connection: Connection, selection: Selection, missing: set[int], done: str = "cancelled"
+) -> None:
+    """Name ids of a selection on standard error that no job has which waits or runs, and say why."""
+    ended = cancellations.whereabouts(connection, sorted(missing))
+    unknown = "unknown (never staged, not committed, forwarded, or archived)"
+    if len(selection.parameters()) > 1:
+        unknown += ", or not one that the other options choose"
+    for state, why in (("finished", "finished already"), ("dead", "dead already"), (None, unknown)):
+        ids = sorted(job_id for job_id in missing if ended.get(job_id) == state)
+        if ids:
+            click.echo(f"not {done}, {why}: {', '.join(map(str, ids))}", err=True)
+
+
+def hint_at_unknown_queue(connection: Connection, selection: Selection) -> None:
+    """Name the known queues if a selection that matches nothing has another one."""
+    if selection.queue is not None:
+        hint_at_unknown([selection.queue], queries.queues(connection))
 
 
 def by_state(counted: Counted) -> str:

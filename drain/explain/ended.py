@@ -31,7 +31,9 @@ def explain_dead(situation: Situation) -> Explanation:
     """Explain a row of `dead_jobs`."""
     job = situation.job
     cause = "cancelled" if job["reason"] == "cancelled" else "dead"
-    advice = none(f"`drain dead retry {job['id']}` stages it again")
-    details = {"reason": job["reason"], "attempts": job["attempts"]}
-    finding = Finding(cause, f"{job['reason']}: {job['explanation']}", job["died_at"], advice, details)
+    reason, explanation = job["reason"], job["explanation"]
+    what = explanation if reason in explanation else f"{reason}: {explanation}"
+    why = f"{what}; `drain dead retry {job['id']}` stages it again"
+    details = {"reason": reason, "attempts": job["attempts"]}
+    finding = Finding(cause, why, job["died_at"], _OVER, details)
     return situation.explanation("dead", finding)

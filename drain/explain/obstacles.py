@@ -135,18 +135,16 @@ def limit(situation: Situation) -> Finding | None:
     rules, key = situation.rules, situation.key
     of_key = [job for job in situation.running if key is not None and job.key == key]
     if rules.running_per_key is not None and key is not None and len(of_key) >= rules.running_per_key:
-        text = (
-            f"{_of(len(of_key), rules.running_per_key)} of key {visible(key)} run in queue {situation.queue}"
-        )
+        text = _run(len(of_key), f"key {visible(key)}", rules.running_per_key, f" in queue {situation.queue}")
         return _limited(situation, "limit_of_key", text, rules.running_per_key, of_key)
     if rules.running is not None and len(situation.running) >= rules.running:
-        text = f"{_of(len(situation.running), rules.running)} of queue {situation.queue} run"
+        text = _run(len(situation.running), f"queue {situation.queue}", rules.running)
         return _limited(situation, "limit", text, rules.running, situation.running)
     return None
 
 
-def _of(running: int, most: int) -> str:
-    return f"{running:,} of at most {count(most, 'job')}"
+def _run(running: int, whose: str, most: int, where: str = "") -> str:
+    return f"{count(running, 'job')} of {whose} {'runs' if running == 1 else 'run'}{where}, and at most {most:,} may"
 
 
 def _limited(situation: Situation, cause: str, text: str, most: int, fill: Sequence[Running]) -> Finding:

@@ -42,7 +42,8 @@ def quiet(situation: Situation) -> Finding | None:
     """Find out whether a staged job waits until no other of its unique key comes."""
     if situation.job["unique_key"] is None or situation.job["quiet_seconds"] is None:
         return None
-    rows = [row for row in _staged(situation) if row.quiet_seconds]
+    staged = _staged(situation)
+    rows = [row for row in staged if row.quiet_seconds]
     last = max((row.staged_at for row in rows), default=situation.now)
     until = max((row.staged_at + timedelta(seconds=row.quiet_seconds or 0) for row in rows), default=last)
     rest = (until - situation.now).total_seconds()
@@ -53,6 +54,9 @@ def quiet(situation: Situation) -> Finding | None:
     why = f"no job of its unique key may come for {duration(situation.job['quiet_seconds'])}; the last came {ago} ago"
     details = {"unique_key": situation.job["unique_key"], "jobs": sorted(row.id for row in rows)[:10]}
     estimate = in_(rest, "if no other job of its unique key is staged until then")
+    if (stands := _standing(staged, [])) != situation.job["id"]:
+        why += f"; then job {stands} stands for it, and it does not run"
+        estimate = none(f"job {stands}, of the same unique key, starts in its place")
     return Finding("quiet", why, situation.job["staged_at"], estimate, details)
 
 

@@ -7,6 +7,7 @@ in flight, which each statement sees as they are at its own time.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -54,14 +55,14 @@ def cancel(
     queue: str | None = None,
     job: Job | None = None,
     tag: str | None = None,
-    key: str | None = None,
+    key: str | int | None = None,
 ) -> Cancelled:
-    """Cancel jobs in the transaction that is open on `connection`: all to whom all that is given applies.
+    """Cancel jobs in the transaction that is open on `connection`: those to which everything that is given applies.
 
     What waits is gone: it is kept in `dead_jobs` as cancelled, and `drain dead retry` revives it. What runs is fenced
     off: it can finish nothing any more, its `transaction()` is rolled back, and from its next heartbeat on
     `current_job().cancelled` is true and it gets a `JobCancelledError`. Until the caller commits, none of this is seen,
-    and whoever wants to write one of these rows waits: commit soon.
+    and a worker that claims or finishes one of these jobs waits: commit soon.
 
     Args:
         connection: As for `stage`. Under repeatable read or serializable a job that was moved since the transaction's
@@ -81,9 +82,9 @@ def cancel(
     selection = Selection(
         None if ids is None else checked_ids(ids),
         _text("queue", queue),
-        None if job is None else name_and_options(job)[0],
+        None if job is None else _text("job", name_and_options(job)[0]),
         _text("tag", tag),
-        _text("key", key),
+        _text("key", str(key) if type(key) is int else key),
     )
     if not selection.parameters():
         raise SelectionError("name the jobs to cancel: ids, queue, job, tag or key")
@@ -128,7 +129,9 @@ def _id(given: object) -> int:
     return number
 
 
-def _text(name: str, text: str | None) -> str | None:
-    if text is None or (isinstance(text, str) and text and "\0" not in text):
+def _text(name: str, text: object) -> str | None:
+    if text is None:
+        return None
+    if isinstance(text, str) and text and not re.search("[\0\ud800-\udfff]", text):
         return text
     raise SelectionError(f"{name} must be a text that is not empty, not {text!r:.100}")

@@ -15,12 +15,15 @@ from drain.errors import StageError
 from drain.jobs import callers, registry
 from drain.jobs.callers import Connectable
 from drain.jobs.keys import KeyOption
+from drain.jobs.options import name_and_options
 from drain.jobs.staging import Job, row
 from drain.jobs.timetable import LONGEST_NAME, TimetableError, check_schedule
 from drain.tables import crons
 
 # Columns of a row that are columns of a schedule too; the others are options in its JSON.
 _OF_JOB = ("job_name", "job_args", "job_kwargs")
+# Upper bound of the characters of the name of a job, as in the schema.
+_LONGEST_JOB_NAME = 255
 
 
 def schedule(
@@ -71,6 +74,7 @@ def schedule(
         StageError: The schedule cannot be used as given, and nothing was sent.
     """
     _check_name(name)
+    _check_job(job)
     try:
         check_schedule(cron, timezone, missed)
     except TimetableError as error:
@@ -125,10 +129,19 @@ def _declared(job: registry.Job[..., Any]) -> dict[str, Any]:
 
 def _check_name(name: str) -> None:
     # PostgreSQL would refuse a NUL or half a character too, and would abort the application's transaction.
-    if not isinstance(name, str) or not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
+    if (
+        not isinstance(name, str)
+        or not 1 <= len(name) <= LONGEST_NAME
+        or not (name.isprintable() and name.strip())
+    ):
         raise StageError(
             f"the name of a schedule is a text of 1 to {LONGEST_NAME} printable characters, not {name!r:.100}"
         )
+
+
+def _check_job(job: Job) -> None:
+    if not 1 <= len(name_and_options(job)[0]) <= _LONGEST_JOB_NAME:
+        raise StageError(f"the name of a job has 1 to {_LONGEST_JOB_NAME} characters")
 
 
 def _options(options: Mapping[str, Any]) -> str:

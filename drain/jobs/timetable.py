@@ -99,10 +99,7 @@ class Timetable:
                 if at > moment:
                     yield at
         except (CronSimError, ValueError, AssertionError) as error:
-            raise TimetableError(
-                f"the cron line {_shown(self.cron)} cannot be read: {str(error).lower()}, "
-                "or a day that none of its months has"
-            ) from None
+            raise TimetableError(f"the cron line {_shown(self.cron)} {_why(error)}") from None
         raise TimetableError(f"the cron line {_shown(self.cron)} never ticks: there is no such day")
 
 
@@ -142,6 +139,14 @@ def _zone(name: str) -> tzinfo:
             f"there is no time zone {_shown(name)}: use a name such as 'Europe/Berlin' (zones come from the system's "
             "tzdata, or the Python package of that name)"
         ) from None
+
+
+def _why(error: Exception) -> str:
+    reason = str(error).lower()
+    if "day-of-month" in reason:
+        # The parser refuses the 31st of February as it refuses the 32nd of any month.
+        return f"cannot be read or never ticks: {reason}, or none of its months has that day"
+    return f"cannot be read: {reason}"
 
 
 def _shown(text: str) -> str:

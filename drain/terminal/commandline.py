@@ -163,7 +163,9 @@ class Group(click.Group):
             ) from error
         except psycopg.Error as error:
             reason = error.diag.message_primary or str(error).partition("\n")[0]
-            raise click.ClickException(f"PostgreSQL refused: {visible(reason)}") from error
+            is_right = isinstance(error, psycopg.errors.InsufficientPrivilege)
+            advice = "; `drain roles` prints the rights of each role" if is_right else ""
+            raise click.ClickException(f"PostgreSQL refused: {visible(reason)}{advice}") from error
 
 
 def _forget_output() -> None:

@@ -131,7 +131,10 @@ def test_all_that_is_given_has_to_apply(connection: Connection) -> None:
         ({"ids": [2**63]}, "no job has the id"),
         ({"queue": ""}, "queue must be a text that is not empty"),
         ({"tag": "a\0"}, "tag must be"),
-        ({"key": 7}, "key must be"),
+        ({"key": 7.5}, "key must be"),
+        ({"key": True}, "key must be"),
+        ({"key": "\ud800"}, "key must be"),
+        ({"job": ""}, "job must be a text that is not empty"),
     ],
 )
 def test_what_names_no_job_is_refused_in_one_line(
@@ -492,6 +495,12 @@ def test_the_command_names_the_ids_that_it_could_not_cancel(
         f"not cancelled, finished already: {ids['running']}",
         "not cancelled, unknown (never staged, not committed, forwarded, or archived): 4000000",
     ]
+    looked = command(f"cancel {ids['staged']} --dry-run", env)
+    assert (looked.stdout, looked.stderr) == (
+        "would cancel: none\n",
+        f"not cancelled, dead already: {ids['staged']}\n",
+    )
+    assert "queue 'mial' is not known here" in command("cancel --queue mial --yes", env).stderr
     again = command(f"cancel {ids['staged']} --yes", env)
     assert again.exit_code == 1
     assert again.stderr.splitlines() == [

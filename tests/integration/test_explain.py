@@ -100,6 +100,10 @@ class System:
     ) -> int:
         return int(self.execute(FINISHED, key, by, count, every)[0][0])
 
+    def lasted(self, time: str) -> None:
+        """Let each finished job have lasted for so long."""
+        self.execute("UPDATE finished_jobs SET moved_at = claimed_at - %s::interval", time)
+
     def rules(self, **columns: Any) -> None:
         given = {"queue": "mail", **columns}
         marks = ", ".join(["%s"] * len(given))
@@ -276,14 +280,18 @@ def test_a_job_waits_until_no_other_of_its_unique_key_comes(led: System) -> None
     first = led.stage(unique_key="doc:42", keep="last", quiet_seconds=600)
     led.execute("UPDATE staged_jobs SET staged_at = now() - interval '300 seconds'")
     assert led.explain(first)["estimate"]["seconds"] == pytest.approx(300, abs=30)
-    led.stage(unique_key="doc:42", keep="last", quiet_seconds=600)
+    last = led.stage(unique_key="doc:42", keep="last", quiet_seconds=600)
     led.stage(unique_key="doc:43", keep="last", quiet_seconds=600)
 
-    found = led.explain(first)
+    found = led.explain(last)
 
     assert found["cause"] == "quiet"
     assert found["estimate"]["seconds"] == pytest.approx(540, abs=30)
     assert len(found["details"]["jobs"]) == 2
+    found = led.explain(first)
+    assert found["cause"] == "quiet"
+    assert found["why"].endswith(f"; then job {last} stands for it, and it does not run")
+    assert found["estimate"]["seconds"] is None
 
 
 def test_a_job_that_the_leader_has_scheduled_again_waits_for_others_of_its_unique_key(led: System) -> None:
@@ -353,6 +361,7 @@ def test_a_limit_that_is_full_names_the_jobs_that_fill_it(led: System) -> None:
     running = [led.in_flight(key="acme", claimed=True) for _ in range(2)]
     led.in_flight(queue="letters", key="other", claimed=True)
     led.finished(10, every="2 seconds", key="acme")
+    led.lasted("2 seconds")
 
     found = led.explain(job_id)
     assert found["cause"] == "limit_of_key"
@@ -371,6 +380,44 @@ def test_a_retry_that_waits_fills_no_limit(led: System) -> None:
     led.in_flight(next_run_at=datetime.now().astimezone() + timedelta(hours=1))
 
     assert led.cause(led.stage()) == "next"
+
+
+def test_the_time_in_which_a_queue_was_idle_does_not_count(led: System) -> None:
+    led.rules(running=1)
+    job_id, _ = led.stage(), led.in_flight(claimed=True)
+    led.finished(4, every="100 seconds")
+    led.lasted("2 seconds")
+
+    found = led.explain(job_id)
+
+    assert found["estimate"]["reason"].startswith("0 before it, at a job of queue mail every ")
+    # Those four took eight seconds, and the job that runs a moment.
+    assert found["estimate"]["seconds"] == pytest.approx(3, abs=2)
+
+
+def test_the_jobs_that_end_while_a_job_waits_say_best_how_fast_its_queue_is(led: System) -> None:
+    led.rules(running=1)
+    job_id, _ = led.stage(), led.in_flight(claimed=True)
+    led.finished(40, every="10 seconds")
+    led.lasted("10 seconds")
+    assert led.explain(job_id)["estimate"]["seconds"] == pytest.approx(10, abs=2)
+
+    led.finished(60, every="0.9 seconds")
+    led.lasted("1 second")
+
+    assert led.explain(job_id)["estimate"]["seconds"] == pytest.approx(1, abs=0.3)
+
+
+def test_no_speed_is_above_the_rate_of_the_queue(led: System) -> None:
+    led.rules(rate="6/min", running=1)
+    job_id, _ = led.stage(), led.in_flight(claimed=True)
+    led.finished(3, every="0.1 seconds")
+
+    found = led.explain(job_id)
+
+    assert found["cause"] == "limit"
+    assert found["why"].startswith("1 job of queue mail runs, and at most 1 may: job ")
+    assert found["estimate"]["seconds"] == pytest.approx(10, abs=1)
 
 
 def test_a_burst_is_used_up_before_the_rate_holds_a_job(led: System) -> None:
@@ -414,6 +461,7 @@ def test_a_full_list_comes_with_the_place_of_the_job(led: System) -> None:
     )
     led.stage(queue="letters", priority=-5)
     led.finished(20, every="0.5 seconds")
+    led.lasted("0.5 seconds")
 
     found = led.explain(last)
     assert found["cause"] == "list_full"
@@ -498,6 +546,7 @@ def test_places_are_counted_up_to_a_bound(led: System, monkeypatch: pytest.Monke
 def test_a_delivered_job_has_a_place_in_its_list(system: System) -> None:
     first, second = system.drained(), system.drained()
     system.finished(10, every="1 second")
+    system.lasted("1 second")
     with new_enqueuer(system.database_url, system.redis_url) as enqueuer, system.worker():
         enqueuer.redis.mark()
         found = system.explain(second)
@@ -638,7 +687,10 @@ def test_a_dead_job_says_why(system: System, reason: str, cause: str) -> None:
     found = system.explain(job_id)
 
     assert (found["state"], found["cause"]) == ("dead", cause)
-    assert "it was too late" in found["why"]
+    assert found["why"] == f"{reason}: it was too late; `drain dead retry {job_id}` stages it again"
+    told = f"{reason} 1 time"
+    system.execute("UPDATE dead_jobs SET explanation = %s", told)
+    assert system.explain(job_id)["why"].startswith(f"{told};")
 
 
 def test_an_unknown_word_is_no_id(system: System) -> None:

@@ -124,9 +124,10 @@ def test_many_jobs_are_moved_in_slices(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("--to a,b", "cannot be the name of a queue"),
+        ("--to a,b", "'a,b' is not a queue name"),
         ("--run-at soon", "--run-at soon: no time"),
-        ("--run-at 9999-12-31", "times_must_lie_between_the_years_1_and_9999"),
+        ("--run-at 9999-12-31 --dry-run", "the years 1 to 9999 only"),
+        ("--run-at 0001-01-01T00:00+14:00", "the years 1 to 9999 only"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_changes_nothing(
@@ -141,4 +142,27 @@ def test_what_cannot_be_is_one_line_and_changes_nothing(
 def test_wrong_usage_is_exit_code_2_and_no_match_is_1(database_url: str, env: dict[str, str]) -> None:
     assert drain("jobs move --queue mail", env).exit_code == 2
     assert drain("jobs move --to slow", env).exit_code == 2
-    assert "no job that can be moved" in one_line_of(drain("jobs move --queue mail --to slow --yes", env))
+    refused = drain("jobs move --queue mail --to slow --yes", env)
+    assert refused.exit_code == 1
+    assert refused.stderr.splitlines() == [
+        "queue 'mail' is not known here (idle, or misspelt?): no job of it is staged, in flight or dead; known: none",
+        "Error: no job that can be moved matches; nothing was done",
+    ]
+
+
+def test_ids_that_cannot_be_moved_are_named(connection: Connection, env: dict[str, str]) -> None:
+    ids = one_of_each(connection)
+    assert drain(f"cancel {ids['delivered']} --yes", env).exit_code == 0
+    named = " ".join(map(str, [ids["staged"], ids["delivered"], 4_000_000]))
+    unknown = "not moved, unknown (never staged, not committed, forwarded, or archived)"
+    moved = drain(f"jobs move {named} --to slow --yes", env)
+    assert (moved.exit_code, moved.stdout) == (0, "moved: 1 job\n")
+    assert moved.stderr.splitlines() == [
+        f"not moved, dead already: {ids['delivered']}",
+        f"{unknown}: 4000000",
+    ]
+    other = drain(f"jobs move {ids['scheduled']} --queue sms --to slow --dry-run", env)
+    assert other.stdout == "would move: none\n"
+    assert other.stderr.splitlines()[0] == (
+        f"{unknown}, or not one that the other options choose: {ids['scheduled']}"
+    )

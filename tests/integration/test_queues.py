@@ -127,7 +127,8 @@ def test_a_rule_that_cannot_be_used_leaves_the_transaction_as_it_is(database_url
         for named in ({}, {"key": ""}, {"key": "k" * 256}, {"job": ""}, {"queue": "a b"}):
             with pytest.raises(ConfigError):
                 queues.pause(connection, **named)
-        for until in (datetime.now(), datetime.now(UTC) - timedelta(seconds=9), 0, -1, "10m"):  # noqa: DTZ005
+        never = datetime.max.replace(tzinfo=UTC)
+        for until in (datetime.now(), datetime.now(UTC) - timedelta(seconds=9), never, 0, -1, "10m"):  # noqa: DTZ005
             with pytest.raises(ConfigError, match="until"):
                 queues.pause(connection, "calls", until=until)  # type: ignore[arg-type]
         assert queues.pauses(connection) == []
@@ -148,7 +149,8 @@ CONTRADICTIONS: dict[str, dict[str, Any]] = {
     "burst_must_be_positive": {"burst": 0, "rate": "1/s"},
     "weights_must_be_an_object": {"fair": True, "weights": "[]"},
     "on_dead_must_be_hold_or_skip": {"ordered": True, "on_dead": "x"},
-    "aging_seconds_must_be_positive": {"aging_seconds": 0},
+    "weights_must_be_numbers_from_one_thousandth_to_1000": {"fair": True, "weights": '{"a": 1, "b": -1}'},
+    "aging_seconds_must_be_positive_and_at_most_a_year": {"aging_seconds": float("nan")},
     "queue_must_be_a_name_that_rq_can_carry": {"queue": "a b", "fair": True},
 }
 
@@ -162,6 +164,31 @@ def test_two_transactions_cannot_set_rules_that_contradict_each_other(database_u
         with pytest.raises(psycopg.errors.CheckViolation) as caught:
             query(database_url, statement, *values.values())
         assert caught.value.diag.constraint_name == name
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"queue": "calls", "until": "infinity"},
+        {"queue": "calls", "paused_at": "-infinity"},
+        {"queue": "calls", "key": ""},
+        {"key": "k" * 256},
+    ],
+)
+def test_a_pause_that_no_leader_could_read_is_refused(database_url: str, columns: dict[str, str]) -> None:
+    statement = f"INSERT INTO queue_pauses ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})"
+    with pytest.raises(psycopg.errors.CheckViolation):
+        query(database_url, statement, *columns.values())
+
+
+@pytest.mark.parametrize(
+    "weights", ['{"a": 0}', '{"a": "2"}', '{"a": 1001}', '{"a": {"b": 1}}', '{"a": null}']
+)
+def test_a_weight_that_no_leader_could_follow_is_refused(database_url: str, weights: str) -> None:
+    statement = "INSERT INTO queues (queue, fair, weights) VALUES ('calls', true, %s)"
+    with pytest.raises(psycopg.errors.CheckViolation):
+        query(database_url, statement, weights)
+    query(database_url, statement, '{"a": 0.001, "b": 1000}')
 
 
 @pytest.fixture
@@ -214,7 +241,7 @@ def test_options_of_the_command_change_their_rules_alone(command: Command) -> No
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [
-        (["set", "calls"], 1, "queue calls: no rule is given"),
+        (["set", "calls"], 1, "queue calls: no rule is given; there are running, "),
         (["set", "calls", "--rate", "0/s"], 1, "queue calls: a rate of zero lets nothing begin"),
         (
             ["set", "calls", "--weight", "acme"],
@@ -228,8 +255,14 @@ def test_options_of_the_command_change_their_rules_alone(command: Command) -> No
         (["set", "a b", "--running", "1"], 1, "'a b' is not a queue name"),
         (["unset", "calls"], 1, "no rules to take off: calls; nothing was done"),
         (["pause"], 2, "name a queue, --job or --key"),
-        (["pause", "calls", "--for", "0s"], 1, "until must be a time"),
-        (["pause", "--key", "k" * 256], 1, "a key has 1 to 255 characters"),
+        (["pause", "calls", "--for", "0s"], 1, "a pause lasts until a time, or for a time above 0"),
+        (["pause", "--key", "k" * 256], 1, "key must be a text of 1 to 255 characters"),
+        (
+            ["pause", "calls", "--reason", "r" * 1001],
+            1,
+            "reason must have at most 1,000 characters, not 1,001",
+        ),
+        (["pause", "--job", "j" * 256], 1, "job must have at most 255 characters"),
         (["resume", "calls"], 1, "not paused: queue calls; `drain queue list` shows what is"),
         (["apply", "missing.toml"], 1, "missing.toml: No such file or directory"),
     ],
@@ -262,6 +295,8 @@ def test_what_is_paused_is_listed_and_resumed_by_the_same_names(command: Command
     ]
     assert found[0]["until"] is not None
     assert len(json.loads(command("show", "calls", "--json").stdout)["pauses"]) == 3
+    # The pause of a job name applies to each queue, and makes none of them a known one.
+    assert command("show", "cals").stderr.startswith("queue 'cals' is not known here")
 
     result = command("resume", "calls")
     assert result.stdout == (

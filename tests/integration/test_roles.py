@@ -609,6 +609,8 @@ def test_one_who_may_not_give_rights_is_told_so_on_one_line_and_nothing_changes(
     )
     assert found.exit_code == 1
     assert found.output.startswith("Error: PostgreSQL refused: permission denied")
+    assert found.output.endswith("; `drain roles` prints the rights of each role\n")
+    assert found.output.count("\n") == 1
     assert query(place.url, "SELECT FROM pg_roles WHERE rolname = 'test_never_made'") == []
 
 

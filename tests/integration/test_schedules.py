@@ -163,13 +163,19 @@ def test_a_schedule_that_is_written_again_keeps_its_next_tick_and_its_pause(data
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"cron": "0 0 31 2 *"}, "a day that none of its months has"),
+        (
+            {"cron": "0 0 31 2 *"},
+            "cannot be read or never ticks: bad day-of-month, or none of its months has that day",
+        ),
+        ({"cron": "60 0 * * *"}, "cannot be read: bad minute"),
         ({"cron": "0 0 * * * *"}, "has 6 fields"),
         ({"timezone": "Europe/Berln"}, "no time zone 'Europe/Berln'"),
         ({"missed": "first"}, "missed must be 'last', 'all' or 'none'"),
         ({"name": "n" * 251}, "1 to 250 printable characters"),
         ({"name": ""}, "1 to 250 printable characters"),
         ({"name": "a\0b"}, "1 to 250 printable characters"),
+        ({"name": " "}, "1 to 250 printable characters"),
+        ({"job": ""}, "the name of a job has 1 to 255 characters"),
         ({"args": [object()]}, "cannot be written as JSON"),
         ({"args": "42"}, "a list or tuple"),
         ({"queue": "a b"}, "'a b' is not a queue name"),
@@ -197,7 +203,7 @@ def test_what_cannot_be_scheduled_is_one_clear_line_and_leaves_the_transaction_a
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"cron": "0 0 31 2 *"}, "a day that none of its months has"),
+        ({"cron": "0 0 31 2 *"}, "none of its months has that day"),
         ({"cron": DAILY, "timezone": "Mars/Base"}, "no time zone"),
         ({"timezone": "Europe/Berlin"}, "cron is missing"),
         ({"missed": "all"}, "cron is missing"),

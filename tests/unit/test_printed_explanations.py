@@ -27,11 +27,11 @@ EXPLANATIONS = {
         "staged",
         Finding(
             "limit_of_key",
-            "4 of at most 4 jobs of key acme run in queue calls: job 1204400 on web-1:4711:a1b2c3 since "
+            "4 jobs of key acme run in queue calls, and at most 4 may: job 1204400 on web-1:4711:a1b2c3 since "
             "2026-11-22 01:27:00Z; job 1204403 on web-1:4712:d4e5f6 since 2026-11-22 01:28:00Z; job 1204404 in the "
             "list since 2026-11-22 01:31:06Z; job 1204405 in the list since 2026-11-22 01:31:06Z",
             NOW - timedelta(seconds=200),
-            Estimate(40.0, "3 before it, and 0.1 of key acme have ended in a second lately"),
+            Estimate(40.0, "3 before it, at a job of key acme every 10s lately"),
         ),
     ),
     "unknown": explanation(

@@ -83,14 +83,20 @@ def test_a_rule_that_contradicts_another_is_refused(options: dict[str, Any], com
             "the weight of a key must be a number from 0.001 to 1000, not 0",
         ),
         ({"fair": True, "weights": {"acme": float("nan")}}, "not nan"),
-        ({"fair": True, "weights": {"k" * 256: 1}}, "a key has 1 to 255 characters"),
-        ({"fair": True, "weights": ["acme"]}, "weights are given by key"),
-        ({"fair": "yes"}, "fair is True or False"),
+        ({"fair": True, "weights": {"k" * 256: 1}}, "key must be a text of 1 to 255 characters"),
+        ({"fair": True, "weights": {"\ud800": 1}}, "half a character"),
+        (
+            {"fair": True, "weights": ["acme"]},
+            "weights are given by key, such as {'acme': 3}, not as ['acme']",
+        ),
+        ({"fair": "yes"}, "fair is true or false"),
+        ({"fair": 1}, "fair is true or false, not 1"),
         ({"ordered": True, "on_dead": "wait"}, "on_dead is 'hold' or 'skip', not 'wait'"),
-        ({"aging": 0}, "aging must be a time above 0"),
+        ({"aging": 0}, "aging must be a time above 0 and at most a year, not 0 seconds"),
         ({"aging": "soon"}, "aging: a length of time is written as 90s, 10m"),
         ({"runing": 5}, "no rule is called 'runing'; do you mean running?"),
         ({"colour": 5}, "no rule is called 'colour'; there are running, "),
+        ({"on_dead": "hold", "on-dead": "skip"}, "on-dead is given twice"),
     ],
 )
 def test_a_rule_that_cannot_be_used_is_refused(options: dict[str, Any], complaint: str) -> None:
@@ -103,11 +109,16 @@ def test_a_name_that_no_queue_can_have_is_refused(queue: Any) -> None:
         Rules(queue)
 
 
-@pytest.mark.parametrize("key", ["", "k" * (LONGEST_KEY + 1), "a\0b", 7])
+@pytest.mark.parametrize("key", ["", "k" * (LONGEST_KEY + 1), "a\0b", "\ud800", 7.5, True, None])
 def test_a_key_that_no_job_can_have_is_refused(key: Any) -> None:
     assert check_key("k" * LONGEST_KEY)
-    with pytest.raises(ConfigError, match="a key has 1 to 255 characters"):
+    with pytest.raises(ConfigError, match=r"^key "):
         check_key(key)
+
+
+def test_a_number_as_a_key_is_its_digits_as_for_a_job_that_is_staged() -> None:
+    assert check_key(42) == "42"
+    assert with_options(Rules("calls"), {"fair": True, "weights": {42: 3}}).weights == {"42": 3}
 
 
 def test_options_change_their_rules_alone_and_none_takes_one_off() -> None:
