@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from drain.errors import IdempotencyConflictError, StageError
+from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import callers
 from drain.jobs.callers import Connectable
 from drain.jobs.values import as_text, name_of_type
@@ -42,6 +43,7 @@ def stage_once(
         raise StageError(f"idempotency_key must be a text of 1 to {_LONGEST_KEY} characters, not {found}")
     parameters = {"idempotency_key": text, "seconds": _seconds(period), "job": _object(columns)}
     (job_id,) = callers.insert(connection, idempotency.stage_once_statement, parameters)
+    failpoint(FailurePoint.STAGED_ONCE)
     if job_id < 0:
         raise IdempotencyConflictError(
             f"the idempotency key {text!r:.100} is that of job {-job_id}, which has another name or other arguments"

@@ -19,7 +19,7 @@ from tests.soak import survived, tables, verdict
 from tests.soak.chaos import Chaos
 from tests.soak.faults import Faults
 from tests.soak.fleet import Fleet, journals, programs
-from tests.soak.plan import POSTGRES, PRODUCERS, RQ_WORKERS, plan
+from tests.soak.plan import OPERATOR, POSTGRES, PRODUCERS, RQ_WORKERS, plan
 from tests.soak.report import Result
 
 Say = Callable[[str], None]
@@ -87,8 +87,10 @@ class _Run:
                 self._tick()
         finally:
             self._chaos.end()
-        for name in PRODUCERS:
+        for name in (*PRODUCERS, OPERATOR):
             self._fleet.kill(name)
+        with closing(_connect(self._servers)) as connection:
+            tables.calm(connection)
         lasted = self._seconds()
         self._drain()
         drained = self._seconds() - lasted
