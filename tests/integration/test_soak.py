@@ -163,7 +163,7 @@ def test_the_summary_names_what_was_done_and_found(books: Books) -> None:
         jobs=tables.counts(books.connection),
         faults=Counter({("worker", Kind.KILL): 3}),
         survived={},
-        verdict=judge(books.connection, [], lines(audited), {}),
+        verdict=judge(books.connection, [], lines(audited.breaches), {}),
     )
     summary = result.as_json()
     assert summary["ok"] is False

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drain.audit import Report
+from drain.audit import Breach
 from drain.database.postgres import Connection
 from tests.soak.jobs import DOOMED
 from tests.soak.tables import HELD, RUNNING, RUNNING_PER_KEY, ids
@@ -136,9 +136,9 @@ def judge(
     return Verdict(faults, breaches, ended)
 
 
-def lines(audited: Report) -> list[str]:
-    """The breaches that an audit has found."""
-    return [f"{breach.count} {breach.explanation}" for breach in audited.breaches]
+def lines(breaches: Iterable[Breach]) -> list[str]:
+    """What an audit has found."""
+    return [f"{breach.count} {breach.explanation}" for breach in breaches]
 
 
 def read(journals: Iterable[Path]) -> list[int]:
