@@ -120,7 +120,6 @@ class AnyOrder(RuleBasedStateMachine):
         self.database_url, self.redis_url = database_url, redis_url
         self.client: Redis = Redis.from_url(redis_url)
         self.client.flushall()
-        query(database_url, f"TRUNCATE {TABLES}")
         self.committed: set[int] = set()
         self.rolled_back: set[int] = set()
         self.open: list[tuple[psycopg.Connection, list[int]]] = []
@@ -135,6 +134,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.leadership = ExitStack()
         self.leader: tuple[Enqueuer, Redelivery] | None = None
         self.database = postgres.connect(database_url, "tests")
+        self.query(f"TRUNCATE {TABLES}")
+
+    def query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        cursor = self.database.execute(statement.encode(), parameters or None)
+        return cursor.fetchall() if cursor.description is not None else []
 
     @initialize()
     def the_first_leader(self) -> None:
@@ -204,7 +208,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def time_passes(self) -> None:
-        self.database.execute(LATER)
+        self.query(LATER)
 
     @rule(
         by=st.sampled_from(["ids", "queue", "key"]),
@@ -232,7 +236,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 9))
     def revive(self, which: int) -> None:
-        ids = [id_ for (id_,) in query(self.database_url, "SELECT id FROM dead_jobs ORDER BY id")]
+        ids = [id_ for (id_,) in self.query("SELECT id FROM dead_jobs ORDER BY id")]
         if ids:
             job_id = ids[which % len(ids)]
             assert dead.revive(self.database, dead.Selection((job_id,))) == 1
@@ -278,8 +282,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(queue=st.sampled_from(QUEUES))
     def schedule_a_tick_that_has_come(self, queue: str) -> None:
         self.schedules.append(f"schedule {len(self.schedules)}")
-        query(
-            self.database_url,
+        self.query(
             "INSERT INTO crons (name, job_name, cron, options, next_tick_at) "
             "VALUES (%s, 'm.f', '0 0 1 1 *', jsonb_build_object('queue', %s::text), now())",
             *(self.schedules[-1], queue),
@@ -292,7 +295,7 @@ class AnyOrder(RuleBasedStateMachine):
         try:
             Ticker(self.leader[0].connection).run_once()
         finally:
-            rows = query(self.database_url, "SELECT last_job_id FROM crons WHERE last_job_id IS NOT NULL")
+            rows = self.query("SELECT last_job_id FROM crons WHERE last_job_id IS NOT NULL")
             self.committed.update(id_ for (id_,) in rows)
 
     @precondition(lambda self: self.leader)
@@ -324,7 +327,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.leader is not None
         ReturnedJobs(self.leader[0].connection).run_once()
         condition = "lease_expires_at IS NULL"
-        assert not self.database.execute(NOT_UNIQUE.format(condition=condition).encode()).fetchall()
+        assert not self.query(NOT_UNIQUE.format(condition=condition))
 
     @rule(names=st.sampled_from(PAUSES))
     def pause(self, names: tuple[str | None, str | None, str | None]) -> None:
@@ -362,7 +365,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def lead(self) -> None:
         # A session that is gone keeps its lock for a moment.
-        wait_until(lambda: not query(self.database_url, LEADERS))
+        wait_until(lambda: not self.query(LEADERS))
         self.leadership = ExitStack()
         enqueuer = self.leadership.enter_context(
             new_enqueuer(self.database_url, self.redis_url, batch_size=3)
@@ -388,9 +391,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def claim_job(self, job_id: int, worker: str, delivery: int) -> None:
         assert job_id in self.committed
-        before = query(
-            self.database_url, "SELECT delivery, next_run_at FROM inflight_jobs WHERE id = %s", job_id
-        )
+        before = self.query("SELECT delivery, next_run_at FROM inflight_jobs WHERE id = %s", job_id)
         claim = claims.claim(self.database, job_id, worker=worker, limits={}, delivery=delivery)
         if claim is not None:
             assert before == [(delivery, None)]
@@ -417,8 +418,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(which=st.integers(0, 9))
     def pause_past_the_lease(self, which: int) -> None:
         claim = self.a_claim(which)
-        query(
-            self.database_url,
+        self.query(
             f"{OVERDUE} WHERE id = %s AND fencing_token = %s AND lease_expires_at IS NOT NULL",
             claim.id,
             claim.fencing_token,
@@ -440,9 +440,7 @@ class AnyOrder(RuleBasedStateMachine):
     def beat(self, which: int) -> None:
         claim = self.a_claim(which)
         # A claim whose lease is over is called back if a pause applies to its job.
-        waits = query(
-            self.database_url, "SELECT FROM inflight_jobs WHERE id = %s AND next_run_at IS NOT NULL", claim.id
-        )
+        waits = self.query("SELECT FROM inflight_jobs WHERE id = %s AND next_run_at IS NOT NULL", claim.id)
         current = self.is_current(claim) and not waits
         assert set(leases.extend_many(self.database, [claim])) == ({claim.id} if current else set())
 
@@ -471,8 +469,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert outcomes.bury_claimed(*given, reason="failed", explanation="no") == current
 
     def is_current(self, claim: Claim) -> bool:
-        rows = query(
-            self.database_url,
+        rows = self.query(
             "SELECT FROM inflight_jobs WHERE id = %s AND fencing_token = %s",
             claim.id,
             claim.fencing_token,
@@ -490,13 +487,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def each_committed_job_is_in_one_table(self) -> None:
-        assert sorted(id_ for (id_,) in self.database.execute(EVERYWHERE)) == sorted(self.committed)
+        assert sorted(id_ for (id_,) in self.query(EVERYWHERE)) == sorted(self.committed)
 
     @invariant()
     def no_job_begins_beyond_a_limit(self) -> None:
         """More than the limit may run only if they ran before: the limit was lowered."""
         running: Counter[tuple[str, str | None]] = Counter()
-        for queue, key, count in self.database.execute(RUNNING):
+        for queue, key, count in self.query(RUNNING):
             running[queue, key] = count
             running[queue, None] += count
         for (queue, key), count in running.items():
@@ -508,12 +505,12 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def nothing_that_is_paused_is_delivered_once_the_leader_has_looked(self) -> None:
         if self.pauses_are_followed:
-            assert not self.database.execute(STARTS_IN_A_PAUSE.encode()).fetchall()
+            assert not self.query(STARTS_IN_A_PAUSE)
 
     @invariant()
     def of_each_unique_key_one_job_waits_for_its_first_attempt(self) -> None:
         condition = "claimed_at IS NULL"
-        assert not self.database.execute(NOT_UNIQUE.format(condition=condition).encode()).fetchall()
+        assert not self.query(NOT_UNIQUE.format(condition=condition))
 
     def hold_invariants(self) -> None:
         self.each_committed_job_is_in_one_table()
@@ -546,7 +543,7 @@ class AnyOrder(RuleBasedStateMachine):
                 # One at a time would take long, and the dead hold keys for ever.
                 for queue in QUEUES:
                     self.set_rules(queue, 0)
-            query(self.database_url, OVERDUE)
+            self.query(OVERDUE)
             self.time_passes()
             self.tick()
             enqueuer.drain()
@@ -558,7 +555,7 @@ class AnyOrder(RuleBasedStateMachine):
                 rq_ids: Any = self.client.lpop(f"rq:queue:{queue}", 1000)
                 for rq_id in rq_ids or []:
                     self.work(int(rq_id.decode().split("-")[1]))
-            if not query(self.database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM inflight_jobs"):
+            if not self.query("SELECT FROM staged_jobs UNION ALL SELECT FROM inflight_jobs"):
                 return
         raise AssertionError("jobs are left over that nobody delivers")
 
@@ -573,17 +570,17 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.finished_with_its_effect(claim)
 
     def check(self) -> None:
-        rows = query(self.database_url, "SELECT id, superseded_by FROM finished_jobs")
+        rows = self.query("SELECT id, superseded_by FROM finished_jobs")
         finished = [id_ for id_, _ in rows]
         ran = [id_ for id_, stands in rows if stands is None]
-        dead = [id_ for (id_,) in query(self.database_url, "SELECT id FROM dead_jobs")]
-        effects = [id_ for (id_,) in query(self.database_url, "SELECT id FROM effects")]
+        dead = [id_ for (id_,) in self.query("SELECT id FROM dead_jobs")]
+        effects = [id_ for (id_,) in self.query("SELECT id FROM effects")]
         assert sorted(finished + dead) == sorted(self.committed)
         assert sorted(effects) == sorted(ran)
         assert self.committed.issuperset(stands for _, stands in rows if stands is not None)
-        buried = query(self.database_url, "SELECT id FROM dead_jobs WHERE reason = 'cancelled'")
+        buried = self.query("SELECT id FROM dead_jobs WHERE reason = 'cancelled'")
         assert {id_ for (id_,) in buried} == self.cancelled
-        ticked = query(self.database_url, "SELECT tag FROM finished_jobs UNION ALL SELECT tag FROM dead_jobs")
+        ticked = self.query("SELECT tag FROM finished_jobs UNION ALL SELECT tag FROM dead_jobs")
         assert sorted(tag for (tag,) in ticked if tag) == sorted(f"cron:{name}" for name in self.schedules)
         with closing(Producer(self.redis_url, NAMESPACE)) as redis:
             report = audit(self.database, redis, patience_seconds=0)
@@ -613,7 +610,7 @@ def test_whatever_happens_in_whatever_order_each_committed_job_is_finished_once(
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=EXAMPLES or 40,
+            max_examples=EXAMPLES or 20,
             derandomize=not EXAMPLES,
             database=None,
             stateful_step_count=50,
@@ -623,5 +620,5 @@ def test_whatever_happens_in_whatever_order_each_committed_job_is_finished_once(
         ),
     )
     # What each run has committed is compared at its end; runs without a job would compare nothing.
-    assert len(checked) >= (EXAMPLES or 40)
+    assert len(checked) >= (EXAMPLES or 20)
     assert any(checked)
