@@ -279,6 +279,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.rules_of[queue] = RULES[rules](queue)
         queues.replace(self.database, self.rules_of[queue])
 
+    @precondition(lambda self: self.leader)
+    @rule(queue=st.sampled_from(QUEUES), rules=st.integers(1, len(RULES) - 1))
+    def begin_all_that_may(self, queue: str, rules: int) -> None:
+        """More jobs than the rules let run, which would seldom come about step by step."""
+        self.set_rules(queue, rules)
+        for _ in range(3):
+            self.stage_in_a_new_transaction(queue, 0, late=False)
+            self.end_a_transaction(-1, commit=True)
+        self.drain()
+
     @rule(queue=st.sampled_from(QUEUES))
     def schedule_a_tick_that_has_come(self, queue: str) -> None:
         self.schedules.append(f"schedule {len(self.schedules)}")
