@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from time import monotonic
 
 from drain.admission.allowances import Allowances
@@ -60,7 +60,7 @@ class DueRetries:
         keep = set(self._paused.keys).union(self._allowances.retries_keep())
         for _ in range(_SEARCHES):
             rows = self._search(limit, keep)
-            self._choose(self._first_of_keys(rows, left, keep), left, limit)
+            self._choose(rows, left, limit)
             # Those with room left have been chosen as often as they were found.
             filled = {key for key, number in left.items() if number <= 0}
             if len(rows) < limit or len(self._keys) >= limit or filled <= keep:
@@ -78,24 +78,7 @@ class DueRetries:
         """Return the key of a retry that was found last; '' for none."""
         return self._keys.get(job_id, "")
 
-    def _first_of_keys(
-        self, rows: Sequence[tuple[int, str]], left: dict[str, int], keep: Collection[str]
-    ) -> list[tuple[int, str]]:
-        """Put the retry that goes first of each key of an ordered queue in the place of those with higher ids.
-
-        It may have come due after them. If it is not due at all, nothing of its key begins.
-        """
-        first = self._running.first_retries() if self._held else {}
-        behind = {key for job_id, key in rows if first.get(key, job_id) < job_id}
-        if not behind:
-            return list(rows)
-        found = self._search(len(behind), keep, [first[key] for key in behind])
-        left.update(dict.fromkeys(behind.difference(key for _, key in found), 0))
-        return [row for row in rows if row[1] not in behind] + found
-
-    def _search(
-        self, limit: int, keep: Collection[str], among: Collection[int] | None = None
-    ) -> list[tuple[int, str]]:
+    def _search(self, limit: int, keep: Collection[str]) -> list[tuple[int, str]]:
         return running.due_retries(
             self._connection,
             self._queue,
@@ -103,7 +86,6 @@ class DueRetries:
             leave_keys=keep,
             leave_names=self._paused.names,
             leave_pairs=self._paused.pairs,
-            among=among,
         )
 
     def _choose(self, rows: list[tuple[int, str]], left: dict[str, int], limit: int) -> None:

@@ -27,16 +27,12 @@ WHERE lease_expires_at IS NOT NULL AND next_run_at IS NULL AND queue = %(queue)s
 UNION ALL
 SELECT id, key, false FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
 """
-_IS_DUE = """queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
+DUE_RETRIES = """
+SELECT id, key FROM inflight_jobs
+WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
     AND coalesce(key, '') <> ALL (%(keys)s::text[]) AND job_name <> ALL (%(names)s::text[])
-    AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])"""
-DUE_RETRIES = f"""
-SELECT id, key FROM inflight_jobs WHERE {_IS_DUE}
+    AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
 ORDER BY next_run_at LIMIT %(limit)s
-"""
-# The same of these ids: OFFSET keeps the other conditions, which fit an index, away from the look-up by primary key.
-DUE_AMONG = f"""
-SELECT id, key FROM (SELECT * FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) AS job WHERE {_IS_DUE}
 """
 # Attempts that began within the last seconds. Of a job with several attempts only the last one's time is known, and all
 # of them count. A retry that has been delivered and not claimed counts as begun just now. A rate that is not used up is
@@ -96,12 +92,8 @@ def due_retries(
     leave_keys: Collection[str],
     leave_names: Collection[str],
     leave_pairs: Collection[tuple[str, str]],
-    among: Collection[int] | None = None,
 ) -> list[tuple[int, str]]:
-    """Find up to `limit` jobs of a queue whose next attempt is due, the earliest first, each with its key or ''.
-
-    Or those of the ids `among`, in any order.
-    """
+    """Find up to `limit` jobs of a queue whose next attempt is due, the earliest first, each with its key or ''."""
     parameters = {
         "queue": queue,
         "limit": limit,
@@ -109,10 +101,7 @@ def due_retries(
         "names": list(leave_names),
         "pairs": [f"{key}\n{name}" for key, name in leave_pairs],
     }
-    if among is not None:
-        parameters["ids"] = id_array(among)
-    statement = DUE_RETRIES if among is None else DUE_AMONG
-    rows = connection.execute(statement, parameters, binary=True).fetchall()
+    rows = connection.execute(DUE_RETRIES, parameters, binary=True).fetchall()
     return [(job_id, key or "") for job_id, key in rows]
 
 

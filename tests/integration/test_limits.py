@@ -355,23 +355,6 @@ def test_a_retry_that_waits_keeps_its_key(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 100])
-def test_retries_of_a_key_that_came_due_in_another_order_go_in_that_of_their_ids(
-    database_url: str, limit: int
-) -> None:
-    """Several jobs of a key wait for a next attempt if the rule is new, or if they were called back."""
-    ids = stage(database_url, 3, key="a")
-    with admitting(database_url, Rules(QUEUE)) as leader:
-        leader.settle(0.1)
-    for job_id in reversed(ids):
-        retry_later(database_url, [job_id])
-    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
-        leader.settle(0.1)
-        for job_id in ids:
-            assert redelivered(leader, limit) == [job_id]
-            finish(database_url, [job_id])
-
-
-@pytest.mark.parametrize("limit", [1, 100])
 def test_a_retry_that_is_not_due_keeps_those_behind_it_and_no_other_key(
     database_url: str, limit: int
 ) -> None:
