@@ -280,14 +280,21 @@ class AnyOrder(RuleBasedStateMachine):
         queues.replace(self.database, self.rules_of[queue])
 
     @precondition(lambda self: self.leader)
-    @rule(queue=st.sampled_from(QUEUES), rules=st.integers(1, len(RULES) - 1))
-    def begin_all_that_may(self, queue: str, rules: int) -> None:
-        """More jobs than the rules let run, which would seldom come about step by step."""
-        self.set_rules(queue, rules)
+    @rule(queue=st.sampled_from(QUEUES), rules=st.integers(1, len(RULES) - 1), as_retries=st.booleans())
+    def begin_all_that_may(self, queue: str, rules: int, as_retries: bool) -> None:
+        """More jobs than the rules let run, staged or as due retries, which would seldom come about step by step."""
+        self.set_rules(queue, 0 if as_retries else rules)
         for _ in range(3):
             self.stage_in_a_new_transaction(queue, 0, late=False)
             self.end_a_transaction(-1, commit=True)
         self.drain()
+        if as_retries:
+            for _ in range(self.client.llen(f"rq:queue:{queue}")):
+                self.claim(queue, WORKERS[0])
+            for claim in [claim for claim in self.claims if claim.queue == queue]:
+                self.end(claim, "defer")
+            self.set_rules(queue, rules)
+            self.redeliver()
 
     @rule(queue=st.sampled_from(QUEUES))
     def schedule_a_tick_that_has_come(self, queue: str) -> None:
