@@ -1,9 +1,12 @@
 """`python -m tests.crashing POINT ONCE WORDS...`: `drain`, killed by SIGKILL at a crash point.
 
+Or an application: the only word is the name of a function, such as `package.module:function`.
+
 With all its processes, as if the machine had died; or, if ONCE names a file that is not there, the process alone that
 comes to the point first.
 """
 
+import importlib
 import os
 import signal
 import sys
@@ -32,4 +35,8 @@ if __name__ == "__main__":
     # A few jobs are pushed in several slices, as thousands are elsewhere.
     producer.JOBS_PER_CALL = 2
     die_at(FailurePoint[sys.argv[1]], sys.argv[2])
-    main(sys.argv[3:])
+    module, is_application, function = sys.argv[3].partition(":")
+    if is_application:
+        getattr(importlib.import_module(module), function)()
+    else:
+        main(sys.argv[3:])

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from drain.database.postgres import Connection
+from drain.failpoints import FailurePoint, failpoint
 from drain.tables import unique
 from drain.tables.staged import DueJob
 from drain.tables.unique import Candidate, Scope
@@ -158,4 +159,6 @@ def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, 
     superseded = unique.supersede_staged(connection, staged) + unique.supersede_in_flight(
         connection, in_flight
     )
+    if superseded:
+        failpoint(FailurePoint.SUPERSEDED)
     return superseded, unique.postpone(connection, waits)

@@ -83,7 +83,7 @@ def audit(
     counts, breaches = tables.check(connection, progress)
     live_checks: list[LiveCheck] = [
         OverdueCheck(connection, overdue_seconds),
-        AdmissionCheck(connection, overdue_seconds),
+        AdmissionCheck(connection),
         TicksCheck(connection, overdue_seconds),
     ]
     if redis is not None:

@@ -1,4 +1,4 @@
-"""Breaches of a leader that admits jobs: a limit exceeded, two jobs of one unique key that wait, a tick missed.
+"""Breaches of a leader that admits jobs: a limit exceeded, two jobs of one unique key that wait.
 
 Each statement is one snapshot. On a live system a finding of one look may be settled a moment later, so only what is
 found at each look is a breach.
@@ -14,7 +14,6 @@ from drain.audit.report import SAMPLES, Breach
 from drain.audit.rules import FOLLOWED_SECONDS
 from drain.database.postgres import Connection
 from drain.tables import queries
-from drain.tables.columns import DELIVERED
 from drain.tables.pauses import IS_PAUSED
 from drain.visible import visible
 
@@ -52,7 +51,7 @@ WITH waiting AS (
         AND greatest(scheduled_at, staged_at, matured_at) < now() - interval '{_SETTLED_SECONDS} seconds'
     UNION ALL
     SELECT id, job_name, unique_key FROM inflight_jobs
-    WHERE unique_key IS NOT NULL AND {DELIVERED} AND claimed_at IS NULL
+    WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL
         AND moved_at < now() - interval '{_SETTLED_SECONDS} seconds'
 )
 SELECT job_name, unique_key, count(*), (pg_catalog.array_agg(id ORDER BY id))[1:{SAMPLES}] FROM waiting
@@ -72,12 +71,10 @@ class AdmissionCheck:
 
     Args:
         connection: In autocommit mode.
-        seconds: Time for which a tick may be late, by the database's clock.
     """
 
-    def __init__(self, connection: Connection, seconds: float) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._seconds = seconds
         # None before the first look.
         self._found: dict[Subject, Breach] | None = None
 

@@ -22,6 +22,7 @@ from drain.commands.selecting import (
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME, Settings
 from drain.database.postgres import Connection
 from drain.errors import ConfigError, DrainError
+from drain.failpoints import FailurePoint, failpoint
 from drain.tables import changes, queries
 from drain.tables.changes import Change, Counted
 from drain.tables.selections import Selection
@@ -136,6 +137,7 @@ def _move(connection: Connection, selection: Selection, change: Change) -> int:
         for table, act in acts.items():
             step = partial(_act, act, connection, change)
             done += sum(1 for _ in in_slices(connection, table, selection, step, show, "moved"))
+            failpoint(FailurePoint.CHANGED)
     changes.wake_leader(connection)
     return done
 

@@ -124,6 +124,8 @@ class Batches:
                 standing = list(takewhile(lambda row: row.id != forward.first_left_out, standing))
             batch = self._mover.move(standing, forward) if standing else Batch()
             batch = replace(batch, superseded=settled.superseded, postponed=settled.postponed)
+        if selection.ruled:
+            failpoint(FailurePoint.ADMITTED)
         self._due_rows.advance(selection, {row.id for row in batch.moved} | forward.deliveries.keys())
         if batch.moved:
             self._deliveries.committed(batch.last_delivery)

@@ -8,6 +8,7 @@ from time import monotonic
 
 from drain.database.postgres import Connection
 from drain.enqueuer.pacer import Pacer
+from drain.failpoints import FailurePoint, failpoint
 from drain.tables import pauses, redeliveries
 from drain.tables.pauses import Pauses
 from drain.wording import count
@@ -77,6 +78,8 @@ class CallBack:
         while True:
             number = redeliveries.call_back(self._connection, _SLICE, self.paused.queues)
             total += number
+            if number:
+                failpoint(FailurePoint.CALLED_BACK)
             self._alive()
             if number < _SLICE:
                 break

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from drain.errors import IdempotencyConflictError
+from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import callers
 from drain.jobs.callers import Connectable
 from drain.jobs.values import as_key, as_seconds
@@ -39,6 +40,7 @@ def stage_once(
     seconds = as_seconds("idempotency_period", DEFAULT_PERIOD if period is None else period, _LONGEST_PERIOD)
     parameters = {"idempotency_key": text, "seconds": seconds, "job": _object(columns)}
     (job_id,) = callers.insert(connection, idempotency.STAGE_ONCE, parameters)
+    failpoint(FailurePoint.STAGED_ONCE)
     if job_id < 0:
         raise IdempotencyConflictError(
             f"the idempotency key {text!r:.100} is that of job {-job_id}, which has another name or other arguments"

@@ -12,11 +12,11 @@ from drain.tables.claims import Claim
 from drain.tables.columns import NOT_CLAIMED, id_array, these_pairs
 from drain.tables.pauses import IS_PAUSED
 
-# Condition for the rows of these claims.
+# Condition for the rows of these claims. A claim that was undone keeps its token; its row shows it by `claimed_at`.
 THESE_CLAIMS = these_pairs("fencing_token", "tokens")
 EXTEND_MANY = f"""
 UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
-WHERE {THESE_CLAIMS} AND next_run_at IS NULL
+WHERE {THESE_CLAIMS} AND next_run_at IS NULL AND claimed_at IS DISTINCT FROM failed_at
 RETURNING id, lease_expires_at
 """
 
@@ -27,7 +27,8 @@ def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, da
     One statement for all leases of one length, and most often all have one.
 
     Returns:
-        End of each lease, by id. Claims are missing whose token is stale, or whose job waits for its next attempt.
+        End of each lease, by id. Claims are missing whose token is stale, that were undone, or whose job waits for its
+        next attempt.
     """
     extended: dict[int, datetime] = {}
     for lease_seconds in {claim.lease_seconds for claim in claims}:

@@ -166,10 +166,23 @@ def test_retries_that_wait_fill_no_limit(system: System) -> None:
 # --- pauses
 
 
-def test_claims_of_what_is_paused_are_a_breach(system: System) -> None:
-    (claimed,) = running(system)
+@pytest.mark.parametrize(
+    ("columns", "values", "another"),
+    [
+        ("queue", "'default'", "queue = 'mail'"),
+        ("job_name", "'m.f'", "job_name = 'm.g'"),
+        ("key", "'acme'", "key = 'other'"),
+        ("queue, key", "'default', 'acme'", "queue = 'mail'"),
+        ("job_name, key", "'m.f', 'acme'", "key = 'other'"),
+    ],
+)
+def test_claims_of_what_is_paused_are_a_breach(
+    system: System, columns: str, values: str, another: str
+) -> None:
+    (claimed,) = running(system, key="acme")
     finished = system.finished()
-    pause(system)
+    system.execute("UPDATE finished_jobs SET key = 'acme'")
+    pause(system, columns, values)
     assert checks(system) == []
 
     with led(system):
@@ -177,7 +190,7 @@ def test_claims_of_what_is_paused_are_a_breach(system: System) -> None:
         assert found == {(claimed,), (finished,)}
         system.execute("UPDATE queue_pauses SET until = now() + interval '1 hour'")
         assert checks(system) == []
-        system.execute("UPDATE queue_pauses SET until = NULL, queue = 'mail'")
+        system.execute(f"UPDATE queue_pauses SET until = NULL, {another}")
         assert checks(system) == []
 
 
@@ -211,14 +224,31 @@ def test_two_jobs_of_one_unique_key_that_wait_though_a_leader_leads_are_a_breach
         assert checks(system) == []
 
 
+def test_two_jobs_of_one_unique_key_that_wait_in_flight_are_a_breach(system: System) -> None:
+    one, other = running(system, 2, unique_key="doc:42", moved_at="2020-01-01")
+    with led(system):
+        assert checks(system) == []
+        system.execute(f"UPDATE inflight_jobs SET lease_expires_at = NULL WHERE id = {one}")
+        assert "unique" not in checks(system)
+
+        later = "lease_expires_at = NULL, next_run_at = now() + interval '1 hour'"
+        system.execute(f"UPDATE inflight_jobs SET {later} WHERE id = {other}")
+
+        assert "unique" in checks(system)
+        system.execute("UPDATE inflight_jobs SET moved_at = now()")
+        assert "unique" not in checks(system)
+
+
 def test_a_job_that_was_superseded_has_no_attempt_and_no_token(system: System) -> None:
     system.finished()
     system.execute("UPDATE finished_jobs SET attempts = 0, fencing_token = 0")
     assert checks(system) == ["claimed", "claimed"]
 
-    system.execute("UPDATE finished_jobs SET superseded_by = nextval('staged_jobs_id_seq')")
-
+    (stands,) = running(system)
+    system.execute(f"UPDATE finished_jobs SET superseded_by = {stands}")
     assert checks(system) == []
+    system.execute(f"UPDATE finished_jobs SET superseded_by = {stands} + 1")
+    assert checks(system) == ["once"]
 
 
 def test_a_schedule_whose_tick_is_late_is_a_breach(system: System) -> None:
@@ -228,9 +258,23 @@ def test_a_schedule_whose_tick_is_late_is_a_breach(system: System) -> None:
     assert checks(system) == []
 
     system.execute(f"UPDATE crons SET next_tick_at = {LONG_AGO}")
+    # Without a leader none is late, and a new one has as long as a tick may be late.
+    assert checks(system) == []
+    with system.enqueue():
+        assert checks(system) == []
 
+    with led(system):
+        (breach,) = system.audit().breaches
+        assert (breach.check, breach.count) == ("ticks", 1)
+        assert "nightly" in breach.explanation
+        system.execute("UPDATE crons SET paused = true")
+        assert checks(system) == []
+
+
+def test_a_schedule_whose_job_cannot_be_staged_is_a_breach(system: System) -> None:
+    system.execute(
+        "INSERT INTO crons (name, job_name, cron, error) VALUES ('nightly', 'm.f', '0 3 * * *', 'why')"
+    )
     (breach,) = system.audit().breaches
     assert (breach.check, breach.count) == ("ticks", 1)
-    assert "nightly" in breach.explanation
-    system.execute("UPDATE crons SET paused = true")
-    assert checks(system) == []
+    assert "without ticks" in breach.explanation

@@ -19,7 +19,7 @@ from drain.database import postgres
 from drain.enqueuer.redelivery import Redelivery
 from drain.failpoints import FailurePoint
 from drain.wire import Producer
-from tests import jobs_for_tests, jobs_that_crash
+from tests import applications_that_crash, jobs_for_tests, jobs_that_crash
 from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,
@@ -39,6 +39,14 @@ RUN = ("run", "--metrics-port", "0", "--forward-queues", "forward")
 WORK = ("work", "--burst", "default", "forward")
 
 
+# Queues, and keys of queues, of which more run than they may.
+EXCEEDED = """
+SELECT queue, NULL, count(*) FROM inflight_jobs JOIN queues USING (queue) WHERE next_run_at IS NULL
+GROUP BY queue, running HAVING count(*) > running
+UNION ALL
+SELECT queue, key, count(*) FROM inflight_jobs JOIN queues USING (queue) WHERE next_run_at IS NULL AND key IS NOT NULL
+GROUP BY queue, key, running_per_key HAVING count(*) > running_per_key
+"""
 LEADERS = "SELECT FROM pg_stat_activity WHERE application_name = 'drain run' AND datname = current_database()"
 
 
@@ -100,7 +108,9 @@ class System:
 
             def all_is_finished() -> bool:
                 enqueuer.drain()
+                self.assert_no_limit_is_exceeded()
                 redelivery.run_once()
+                self.assert_no_limit_is_exceeded()
                 while rq_id := cast("bytes | None", client.lpop("rq:queue:default")):
                     _, job_id, delivery = map(bytes.decode, rq_id.split(b"-"))
                     worker.execute(int(job_id), delivery=int(delivery))
@@ -132,6 +142,9 @@ class System:
 
     def effects(self) -> Counter[int]:
         return Counter(int(label) for label in jobs_for_tests.effects(self.database_url))
+
+    def assert_no_limit_is_exceeded(self) -> None:
+        assert not query(self.database_url, EXCEEDED)
 
     def assert_sound(self) -> None:
         with (
@@ -185,6 +198,23 @@ def some_that_redis_has_lost(system: System) -> set[int]:
     return ids
 
 
+def some_beyond_the_limits_of_their_queue(system: System) -> set[int]:
+    query(
+        system.database_url, "INSERT INTO queues (queue, running, running_per_key) VALUES ('default', 2, 1)"
+    )
+    ids = system.stage(5)
+    query(system.database_url, "UPDATE staged_jobs SET key = 'acme' WHERE id % 2 = 0")
+    return ids
+
+
+def retries_beyond_the_limit_of_their_queue(system: System) -> set[int]:
+    ids = system.stage()
+    system.drain_once()
+    query(system.database_url, "UPDATE inflight_jobs SET next_run_at = now()")
+    query(system.database_url, "INSERT INTO queues (queue, running) VALUES ('default', 1)")
+    return ids
+
+
 # How each comes about, and the ids that have to be finished in the end.
 ENQUEUERS: dict[FailurePoint, Callable[[System], set[int]]] = {
     FailurePoint.LEADING: some_jobs,
@@ -204,6 +234,12 @@ ENQUEUERS: dict[FailurePoint, Callable[[System], set[int]]] = {
     FailurePoint.FORGOTTEN: some_that_redis_has_lost,
     FailurePoint.ASLEEP: some_jobs,
 }
+RULED = {
+    FailurePoint.MOVED: some_beyond_the_limits_of_their_queue,
+    FailurePoint.ADMITTED: some_beyond_the_limits_of_their_queue,
+    FailurePoint.COMMITTED: some_beyond_the_limits_of_their_queue,
+    FailurePoint.RENUMBERED: retries_beyond_the_limit_of_their_queue,
+}
 TICKERS = (FailurePoint.TICKED, FailurePoint.TICKS_COMMITTED)
 WORKERS = {
     FailurePoint.POPPED: TRANSACTIONAL,
@@ -218,7 +254,14 @@ WORKERS = {
 
 
 def test_every_crash_point_has_its_test() -> None:
-    assert {*ENQUEUERS, *TICKERS, *WORKERS, FailurePoint.CANCELLED} == set(FailurePoint)
+    others = {
+        FailurePoint.SUPERSEDED,
+        FailurePoint.CALLED_BACK,
+        FailurePoint.STAGED_ONCE,
+        FailurePoint.CANCELLED,
+        FailurePoint.CHANGED,
+    }
+    assert {*ENQUEUERS, *RULED, *TICKERS, *WORKERS, *others} == set(FailurePoint)
 
 
 @pytest.mark.parametrize("point", ENQUEUERS, ids=lambda point: point.name)
@@ -238,6 +281,53 @@ def test_an_enqueuer_that_is_killed_loses_nothing_and_delivers_nothing_that_runs
         assert set(effects) == staged
     else:
         assert effects == Counter(ids)
+    system.assert_sound()
+
+
+@pytest.mark.parametrize("point", RULED, ids=lambda point: point.name)
+def test_the_next_leader_exceeds_no_limit_when_one_is_killed_that_has_admitted_jobs(
+    system: System, point: FailurePoint
+) -> None:
+    ids = RULED[point](system)
+
+    system.crash(point, RUN)
+    system.go_on()
+
+    assert system.finished() == ids
+    assert system.effects() == Counter(ids)
+    system.assert_sound()
+
+
+def test_an_enqueuer_that_is_killed_as_jobs_give_way_decides_once_more(system: System) -> None:
+    delivered = system.stage(1, unique_key="doc:42")
+    system.drain_once()
+    staged = system.stage(2, unique_key="doc:42", keep="last")
+
+    system.crash(FailurePoint.SUPERSEDED, RUN)
+
+    assert not system.finished()
+    system.go_on()
+    assert system.finished() == delivered | staged
+    assert system.effects() == Counter([max(staged)])
+    system.assert_sound()
+
+
+def test_an_enqueuer_that_is_killed_as_it_calls_back_leaves_nothing_that_starts_in_the_pause(
+    system: System,
+) -> None:
+    ids = system.stage()
+    system.drain_once()
+    query(system.database_url, "INSERT INTO queue_pauses (queue) VALUES ('default')")
+
+    system.crash(FailurePoint.CALLED_BACK, RUN)
+
+    with drain_command(*WORK, env=system.env) as worker:
+        assert worker.wait(PATIENCE_SECONDS) == 0
+    assert not system.effects()
+    query(system.database_url, "DELETE FROM queue_pauses")
+    system.go_on()
+    assert system.finished() == ids
+    assert system.effects() == Counter(ids)
     system.assert_sound()
 
 
@@ -289,6 +379,46 @@ def test_a_cancel_that_is_killed_between_two_slices_is_given_again(system: Syste
     assert set(ids_in(system.database_url, "dead_jobs")) == staged | delivered
     assert system.finished() == others
     assert system.effects() == Counter(others)
+    system.assert_sound()
+
+
+def test_a_cancel_of_an_application_that_is_killed_has_cancelled_nothing(system: System) -> None:
+    ids = system.stage(2, queue="mail")
+
+    system.crash(FailurePoint.CANCELLED, (f"{applications_that_crash.MODULE}:cancel_mail",))
+
+    assert set(ids_in(system.database_url, "staged_jobs")) == ids
+    assert not ids_in(system.database_url, "dead_jobs")
+
+
+def test_a_move_that_is_killed_between_two_tables_is_given_again(system: System) -> None:
+    move = ("jobs", "move", "--queue", "mail", "--to", "default", "--yes")
+    delivered = system.stage(2, queue="mail")
+    system.drain_once()
+    staged = system.stage(2, queue="mail")
+
+    system.crash(FailurePoint.CHANGED, move)
+
+    left = query(system.database_url, "SELECT id FROM inflight_jobs WHERE queue = 'mail'")
+    assert {id_ for (id_,) in left} == delivered
+    with drain_command(*move, env=system.env) as again:
+        assert again.wait(PATIENCE_SECONDS) == 0
+    system.go_on()
+    assert system.finished() == staged | delivered
+    assert system.effects() == Counter(staged | delivered)
+    system.assert_sound()
+
+
+def test_an_application_that_is_killed_keeps_no_idempotency_key_without_its_job(system: System) -> None:
+    system.crash(FailurePoint.STAGED_ONCE, (f"{applications_that_crash.MODULE}:stage_once",))
+
+    assert not query(system.database_url, "SELECT FROM staged_jobs UNION ALL SELECT FROM idempotency_keys")
+    for _ in range(2):
+        # The second time it is as if the answer to the commit had been lost.
+        applications_that_crash.stage_once()
+    system.go_on()
+    assert len(system.finished()) == 1
+    assert system.effects() == Counter([42])
     system.assert_sound()
 
 

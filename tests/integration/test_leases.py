@@ -572,7 +572,7 @@ def test_a_job_that_goes_on_after_its_transaction_is_neither_extended_nor_told_t
     assert not [*events(caplog, "lease_lost"), *events(caplog, "failed_after_finish")]
 
 
-@pytest.mark.parametrize("give_back", ["retry", "defer"])
+@pytest.mark.parametrize("give_back", ["retry", "defer", "release"])
 def test_a_heartbeat_that_comes_when_the_job_has_been_given_back_changes_nothing(
     shop: Workshop, give_back: str
 ) -> None:
@@ -582,8 +582,11 @@ def test_a_heartbeat_that_comes_when_the_job_has_been_given_back_changes_nothing
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
         if give_back == "retry":
             assert outcomes.retry_later(connection, job_id, claim.fencing_token, 0, {})
-        else:
+        elif give_back == "defer":
             assert outcomes.defer(connection, job_id, claim.fencing_token, 0)
+        else:
+            # As for a process that has died, whose last heartbeat the server executes a moment later.
+            assert leases.release(connection, [job_id], [claim.fencing_token])
         before = shop.row(job_id)
         assert leases.extend_many(connection, [claim]) == {}
     assert shop.row(job_id) == before

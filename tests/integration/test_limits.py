@@ -27,12 +27,12 @@ def keys_of(rows: object) -> list[str | None]:
     return [row.key for row in rows]  # type: ignore[attr-defined]
 
 
-def redelivered(leader: Leader) -> list[int]:
+def redelivered(leader: Leader, limit: int = 100) -> list[int]:
     """Retries that are delivered again, once there are any."""
 
     def look() -> list[int]:
         leader.queue.look()
-        return leader.redeliver()
+        return leader.redeliver(limit)
 
     return wait_until(look)
 
@@ -352,6 +352,20 @@ def test_a_retry_that_waits_keeps_its_key(database_url: str) -> None:
         second = leader.settle(0.1)
 
     assert (ids_of(first), again, ids_of(second)) == ([1, 3], [1], [2])
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+def test_a_retry_that_is_not_due_keeps_those_behind_it_and_no_other_key(
+    database_url: str, limit: int
+) -> None:
+    ids = stage(database_url, 2, key="a") + stage(database_url, 1, key="b")
+    with admitting(database_url, Rules(QUEUE)) as leader:
+        leader.settle(0.1)
+    retry_later(database_url, ids[:1], seconds=60)
+    retry_later(database_url, ids[1:])
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        leader.settle(0.1)
+        assert redelivered(leader, limit) == ids[2:]
 
 
 @pytest.mark.parametrize("by_a_leader", ["the same", "the next"])

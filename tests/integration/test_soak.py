@@ -127,6 +127,60 @@ def test_a_tick_has_one_job(books: Books) -> None:
     assert books.found() == {}
 
 
+def test_a_cancelled_job_ends_as_cancelled(books: Books) -> None:
+    books.execute("INSERT INTO cancelled VALUES (1), (3)")
+    assert books.found() == {"cancelled, and ended otherwise": [1, 3], "cancelled, and took effect": [1]}
+    books.execute("UPDATE dead_jobs SET reason = 'cancelled'")
+    books.execute("DELETE FROM cancelled WHERE job_id = 1")
+    assert books.found() == {}
+
+
+def test_an_idempotency_key_has_one_job(books: Books) -> None:
+    books.execute("INSERT INTO once VALUES ('a', 1), ('a', 1), ('b', 2)")
+    assert books.found() == {}
+    books.execute("INSERT INTO once VALUES ('b', 1)")
+    assert books.found() == {"staged twice under one idempotency key": [1, 2]}
+
+
+BEGIN = """
+INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, delivery, key)
+SELECT %s, 'soak', '[]', '{}', %s, 0, now(), now(), 1, %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("queue", "key", "most", "found"),
+    [
+        ("calls", None, 5, "ran beyond the limit of the queue"),
+        ("calls", "acme", 2, "ran beyond the limit of the key"),
+        ("ordered", "acme", 1, "ran beyond the limit of the key"),
+    ],
+)
+def test_no_more_jobs_run_at_a_time_than_a_limit(
+    books: Books, queue: str, key: str | None, most: int, found: str
+) -> None:
+    for job_id in range(10, 10 + most):
+        books.execute(BEGIN, job_id, queue, key)
+    # One ends, another one waits for its next attempt, and two others begin.
+    books.execute("DELETE FROM inflight_jobs WHERE id = 10")
+    books.execute(BEGIN, 20, queue, key)
+    books.execute("UPDATE inflight_jobs SET next_run_at = now() WHERE id = 20")
+    books.execute(BEGIN, 21, queue, key)
+    assert books.found() == {}
+
+    books.execute("UPDATE inflight_jobs SET next_run_at = NULL WHERE id = 20")
+
+    assert books.found() == {found: [20]}
+
+
+def test_nothing_begins_of_a_key_that_is_paused_until_the_pause_is_over(books: Books) -> None:
+    tables.calm(books.connection)
+    books.execute(BEGIN, 10, "mail", tables.HELD)
+    assert books.found() == {}
+    books.execute("UPDATE calmed SET at = now() + interval '1 hour'")
+    assert books.found() == {"begun though its key was paused": [10]}
+
+
 def test_a_job_that_gave_way_took_no_effect_and_another_one_stands_for_it(books: Books) -> None:
     for job_id, stands in ((4, 1), (5, 3), (6, 99), (7, 1)):
         books.want(job_id, "settle")
@@ -163,7 +217,7 @@ def test_the_summary_names_what_was_done_and_found(books: Books) -> None:
         jobs=tables.counts(books.connection),
         faults=Counter({("worker", Kind.KILL): 3}),
         survived={},
-        verdict=judge(books.connection, [], lines(audited), {}),
+        verdict=judge(books.connection, [], lines(audited.breaches), {}),
     )
     summary = result.as_json()
     assert summary["ok"] is False

@@ -1,13 +1,15 @@
 """`make soak`: everything at once, for as long as you like, while everything is killed, stopped and flushed.
 
 Applications stage jobs of many kinds, and roll some back; two enqueuers and several workers, ours and RQ's
-own, work on them. Meanwhile a plan made from a seed kills, stops, restarts and empties all of them,
-PostgreSQL and Redis included. In the end the tables must agree with what the applications asked for.
+own, work on them; an operator changes rules, pauses, cancels, moves and revives. Meanwhile a plan made from a
+seed kills, stops, restarts and empties all of them, PostgreSQL and Redis included. In the end the tables must
+agree with what was asked for.
 
     plan       which fault comes when: the same for the same seed
     tables     what the applications ask for, and what the jobs leave behind
     jobs       the kinds of jobs
     producer   an application: stages jobs, and says which of its commits it was told of
+    operator   a person and programs of an operator: rules, pauses, cancels, moves
     fleet      all the processes, and whoever starts them again
     faults     what each fault does, and how it ends
     chaos      the plan at work

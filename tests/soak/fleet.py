@@ -12,7 +12,7 @@ from time import monotonic
 from programs.child import Child
 from programs.processes import Processes
 
-from tests.soak.plan import ENQUEUERS, PRODUCERS, RQ_WORKERS, WORKERS
+from tests.soak.plan import ENQUEUERS, OPERATOR, PRODUCERS, RQ_WORKERS, WORKERS
 from tests.soak.producer import QUEUES
 
 Start = Callable[[], Child]
@@ -129,4 +129,5 @@ def programs(processes: Processes, redis_url: str, directory: Path, seed: int) -
     for number, (name, journal) in enumerate(zip(PRODUCERS, journals(directory), strict=True)):
         words = ("tests.soak.producer", str(seed + number), str(journal))
         starts[name] = partial(processes.module, name, *words)
+    starts[OPERATOR] = partial(processes.module, OPERATOR, "tests.soak.operator", str(seed))
     return starts

@@ -10,8 +10,9 @@ ENQUEUERS = ("enqueuer 1", "enqueuer 2")
 WORKERS = ("worker 1", "worker 2", "worker 3")
 RQ_WORKERS = ("rq worker 1", "rq worker 2")
 PRODUCERS = ("producer 1", "producer 2")
+OPERATOR = "operator"
 REDIS, POSTGRES = "Redis", "PostgreSQL"
-SESSIONS = ("drain run", "drain work", "drain job", "drain lease", "producer", "everybody")
+SESSIONS = ("drain run", "drain work", "drain job", "drain lease", "producer", "operator", "everybody")
 
 _PAUSE_SECONDS = (0.3, 1.7)
 
@@ -57,7 +58,7 @@ class _Choice:
     seconds: tuple[float, float] = (0, 0)
 
 
-_PROGRAMS = (*ENQUEUERS, *WORKERS, *RQ_WORKERS, *PRODUCERS)
+_PROGRAMS = (*ENQUEUERS, *WORKERS, *RQ_WORKERS, *PRODUCERS, OPERATOR)
 _CHOICES = (
     _Choice(5, Kind.KILL, _PROGRAMS, (0, 2)),
     _Choice(3, Kind.MACHINE, (*WORKERS, *RQ_WORKERS), (0, 2)),

@@ -14,7 +14,7 @@ import sys
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from time import sleep
+from time import sleep, time
 from typing import Any, TextIO
 
 import psycopg
@@ -26,7 +26,10 @@ from drain.errors import UnavailableError
 from tests.soak import tables
 from tests.soak.jobs import KINDS, options
 
-QUEUES = ("mail", "index", "bulk")
+# Rules of the first three come and go; those of the others stay.
+QUEUES = ("mail", "index", "bulk", "calls", "ordered")
+_CHOSEN = (3, 3, 3, 1.5, 1)
+KEYS = ("acme", "globex", "initech", "umbrella")
 
 _AWAY_SECONDS = 0.1
 _LONG_SECONDS = 3.0
@@ -35,7 +38,15 @@ _LONG_SECONDS = 3.0
 _UNDER_WAY = 100
 # Share of the jobs with a unique key.
 _UNIQUE = 0.2
-_COUNT = "SELECT count(*) FROM (SELECT FROM inflight_jobs LIMIT %s) AS jobs"
+# Shares of the jobs with a key, with the key that is paused, and with an idempotency key.
+_KEYED, _HELD, _ONCE = 0.6, 0.005, 0.05
+# How long an idempotency key is used, and how many there are at a time.
+_ONCE_SECONDS, _ONCE_KEYS = 5, 4
+_COUNT = f"""
+SELECT count(*) FROM (
+    SELECT FROM inflight_jobs UNION ALL SELECT FROM staged_jobs WHERE key IS DISTINCT FROM '{tables.HELD}'
+    LIMIT %s) AS jobs
+"""
 _WEIGHTS = [weight for _, weight in KINDS.values()]
 
 
@@ -78,13 +89,16 @@ def _crowd_seconds(connection: Connection) -> float:
 
 
 def _stage_one(connection: Connection, chance: random.Random) -> int:
+    if chance.random() < _ONCE:
+        return _stage_once(connection, chance)
     (kind,) = chance.choices(list(KINDS), _WEIGHTS)
     registered, _ = KINDS[kind]
     now = datetime.now(UTC)
     job_id = stage(
         connection,
         registered,
-        queue=chance.choice(QUEUES),
+        queue=chance.choices(QUEUES, _CHOSEN)[0],
+        key=_key(chance),
         priority=chance.choice([0, 0, 0, -5, 5]),
         run_at=now + timedelta(seconds=chance.uniform(0, 5)) if chance.random() < 0.1 else None,
         **options(kind, chance),
@@ -92,6 +106,22 @@ def _stage_one(connection: Connection, chance: random.Random) -> int:
     )
     connection.execute(tables.WANT, (job_id, kind))
     return job_id
+
+
+def _stage_once(connection: Connection, chance: random.Random) -> int:
+    """Stage a job that another transaction, of either producer, may have staged under the same idempotency key."""
+    key = f"{int(time()) // _ONCE_SECONDS}-{chance.randrange(_ONCE_KEYS)}"
+    job_id = stage(connection, KINDS["settle"][0], queue=chance.choice(QUEUES), idempotency_key=key)
+    connection.execute(tables.WANT, (job_id, "settle"))
+    connection.execute(tables.STAGED_ONCE, (key, job_id))
+    return job_id
+
+
+def _key(chance: random.Random) -> str | None:
+    number = chance.random()
+    if number < _HELD:
+        return tables.HELD
+    return chance.choice(KEYS) if number < _KEYED else None
 
 
 def _unique(kind: str, chance: random.Random) -> dict[str, Any]:

@@ -5,16 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drain import queues
 from drain.database.postgres import Connection
 
+# Rules that hold from the first job to the last one, so that what they say is exact at any moment.
+RUNNING, RUNNING_PER_KEY = 5, 2
+# Key that is paused before the first job is staged, until the faults are over.
+HELD = "held"
 # `wanted` is written in the transaction that stages the job. Jobs write into `effects` in the transaction that
-# finishes them, and into `sent` in one of its own, as they would do something outside of PostgreSQL.
+# finishes them, and into `sent` in one of its own, as they would do something outside of PostgreSQL. `once` has the
+# answer to each staging with an idempotency key, `cancelled` the jobs that the operator has cancelled and not revived,
+# both written in the transaction that does so. `witness` notes each change of the set of running jobs, with the
+# transaction that makes it.
 _CREATE = """
 CREATE TABLE wanted (job_id bigint PRIMARY KEY, kind text NOT NULL);
 CREATE TABLE effects (job_id bigint NOT NULL, fencing_token bigint NOT NULL);
 CREATE TABLE sent (job_id bigint NOT NULL, fencing_token bigint NOT NULL);
+CREATE TABLE once (idempotency_key text NOT NULL, job_id bigint NOT NULL);
+CREATE TABLE cancelled (job_id bigint PRIMARY KEY);
+CREATE TABLE calmed (at timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE witness (
+    number bigint GENERATED ALWAYS AS IDENTITY, xid xid NOT NULL DEFAULT pg_current_xact_id()::xid,
+    job_id bigint NOT NULL, queue text NOT NULL, key text, change integer NOT NULL);
+CREATE FUNCTION note_running() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP <> 'INSERT' AND OLD.next_run_at IS NULL THEN
+        INSERT INTO witness (job_id, queue, key, change) VALUES (OLD.id, OLD.queue, OLD.key, -1);
+    END IF;
+    IF TG_OP <> 'DELETE' AND NEW.next_run_at IS NULL THEN
+        INSERT INTO witness (job_id, queue, key, change) VALUES (NEW.id, NEW.queue, NEW.key, 1);
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER note_begun_and_ended AFTER INSERT OR DELETE ON inflight_jobs
+    FOR EACH ROW EXECUTE FUNCTION note_running();
+CREATE TRIGGER note_changed AFTER UPDATE ON inflight_jobs FOR EACH ROW
+    WHEN ((OLD.next_run_at IS NULL, OLD.queue, OLD.key) IS DISTINCT FROM (NEW.next_run_at IS NULL, NEW.queue, NEW.key))
+    EXECUTE FUNCTION note_running();
 """
-WANT = "INSERT INTO wanted (job_id, kind) VALUES (%s, %s)"
+WANT = "INSERT INTO wanted (job_id, kind) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+STAGED_ONCE = "INSERT INTO once (idempotency_key, job_id) VALUES (%s, %s)"
 # One tick, and the next one on New Year's Day.
 SCHEDULE = """
 INSERT INTO crons (name, job_name, cron, options, missed, next_tick_at)
@@ -29,8 +60,22 @@ SELECT (SELECT count(*) FROM wanted), (SELECT count(*) FROM staged_jobs)
 
 
 def create(connection: Connection) -> None:
-    """Create the tables."""
+    """Create the tables, and the rules that never change."""
     connection.execute(_CREATE)
+    queues.set(connection, "calls", running=RUNNING, running_per_key=RUNNING_PER_KEY, fair=True)
+    queues.set(connection, "ordered", ordered=True, on_dead="skip")
+    queues.pause(connection, key=HELD)
+
+
+def calm(connection: Connection) -> None:
+    """End all pauses, and take off the rules of the operator, so that everything can come to its end."""
+    with connection.transaction():
+        for rules in queues.list(connection):
+            if rules.queue not in ("calls", "ordered"):
+                queues.unset(connection, rules.queue)
+        for pause in queues.pauses(connection):
+            queues.resume(connection, pause.queue, job=pause.job_name, key=pause.key)
+        connection.execute("INSERT INTO calmed DEFAULT VALUES")
 
 
 def counts(connection: Connection) -> dict[str, int]:

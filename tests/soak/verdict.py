@@ -6,12 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drain.audit import Report
+from drain.audit import Breach
 from drain.database.postgres import Connection
 from tests.soak.jobs import DOOMED
-from tests.soak.tables import ids
+from tests.soak.tables import HELD, RUNNING, RUNNING_PER_KEY, ids
 
 # What must not be, each as the ids of the jobs of which it is true.
+# A job that was revived, as its history says, is due at once.
 _QUESTIONS = {
     "lost": """
         SELECT job_id FROM wanted
@@ -36,7 +37,8 @@ _QUESTIONS = {
         WHERE claimed_at < pg_xact_commit_timestamp(wanted.xmin) AND superseded_by IS NULL
     """,
     "claimed before its time": """
-        SELECT id FROM finished_jobs WHERE claimed_at < scheduled_at AND superseded_by IS NULL
+        SELECT id FROM finished_jobs
+        WHERE claimed_at < scheduled_at AND superseded_by IS NULL AND history IS NULL
     """,
     "gave way to nothing": """
         SELECT id FROM finished_jobs WHERE superseded_by NOT IN (
@@ -56,11 +58,40 @@ _QUESTIONS = {
         AND job_id NOT IN (SELECT job_id FROM effects UNION ALL SELECT job_id FROM sent)
     """,
     "dead and should not be": """
-        SELECT id FROM dead_jobs JOIN wanted ON job_id = id WHERE kind <> ALL (%(doomed)s)
+        SELECT id FROM dead_jobs JOIN wanted ON job_id = id
+        WHERE kind <> ALL (%(doomed)s) AND id NOT IN (SELECT job_id FROM cancelled)
     """,
     "finished and should be dead": """
         SELECT id FROM finished_jobs JOIN wanted ON job_id = id
         WHERE kind = ANY (%(doomed)s) AND superseded_by IS NULL
+    """,
+    "cancelled, and ended otherwise": """
+        SELECT job_id FROM cancelled
+        WHERE job_id NOT IN (SELECT id FROM dead_jobs WHERE reason = 'cancelled')
+    """,
+    "cancelled, and took effect": "SELECT job_id FROM cancelled JOIN effects USING (job_id)",
+    "staged twice under one idempotency key": """
+        SELECT DISTINCT job_id FROM once WHERE idempotency_key IN (
+            SELECT idempotency_key FROM once GROUP BY idempotency_key HAVING count(DISTINCT job_id) > 1)
+    """,
+    # In the order of their commits: the leader lets a job run after it has seen the end of another one.
+    "ran beyond the limit of the queue": f"""
+        SELECT DISTINCT job_id FROM (
+            SELECT job_id, change, sum(change) OVER (
+                ORDER BY pg_xact_commit_timestamp(xid), change, number) AS running
+            FROM witness WHERE queue = 'calls') AS log
+        WHERE change > 0 AND running > {RUNNING}
+    """,
+    "ran beyond the limit of the key": f"""
+        SELECT DISTINCT job_id FROM (
+            SELECT job_id, change, queue, sum(change) OVER (
+                PARTITION BY queue, key ORDER BY pg_xact_commit_timestamp(xid), change, number) AS running
+            FROM witness WHERE queue IN ('calls', 'ordered') AND key IS NOT NULL) AS log
+        WHERE change > 0 AND running > CASE queue WHEN 'calls' THEN {RUNNING_PER_KEY} ELSE 1 END
+    """,
+    "begun though its key was paused": f"""
+        SELECT DISTINCT job_id FROM witness, calmed
+        WHERE key = '{HELD}' AND change > 0 AND pg_xact_commit_timestamp(xid) < calmed.at
     """,
 }
 _FORGOTTEN = (
@@ -105,9 +136,9 @@ def judge(
     return Verdict(faults, breaches, ended)
 
 
-def lines(audited: Report) -> list[str]:
-    """The breaches that an audit has found."""
-    return [f"{breach.count} {breach.explanation}" for breach in audited.breaches]
+def lines(breaches: Iterable[Breach]) -> list[str]:
+    """What an audit has found."""
+    return [f"{breach.count} {breach.explanation}" for breach in breaches]
 
 
 def read(journals: Iterable[Path]) -> list[int]:
