@@ -21,6 +21,8 @@ from benchmarks import (
     admission,
     alone,
     bulk_report,
+    depths,
+    exactness,
     figures,
     held_snapshot,
     latency,
@@ -118,7 +120,7 @@ def _admission(started: Services, arguments: argparse.Namespace) -> list[str]:
         "# Admission at the drain",
         *(
             module.section(started, **alone.sizes_of(module.SIZES, quick=arguments.scale < 1))
-            for module in (admission, unique, ticks)
+            for module in (admission, depths, unique, exactness, ticks)
         ),
     ]
 

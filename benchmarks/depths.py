@@ -1,13 +1,12 @@
 """Memory of Redis and length of its list while millions of rows are staged, and what a FLUSHALL costs then.
 
-    python -m benchmarks.depths [--rows 10000000] [--seconds 20] [--rounds 3]
+    python -m benchmarks.depths [--quick] [--rows 10000000] [--seconds 20] [--rounds 3]
 
-`drain run` and `drain work` with two processes, with the default depth. For comparison `--depth 0` gives no bound.
+`drain run` and `drain work` with two processes, with the default depth.
 """
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from statistics import median
 from time import monotonic, sleep
@@ -16,15 +15,15 @@ from typing import TYPE_CHECKING
 import psycopg
 import redis
 
-from benchmarks import figures
+from benchmarks import alone, figures, rates
 from benchmarks.processes import command
-from drain.database import schema
-from drain.embedded import services
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from drain.embedded import Services
+
+SIZES = {"rows": (10_000_000, 300_000), "seconds": (20.0, 5.0), "rounds": (3, 1)}
 
 _JOBS = "benchmarks.admitted_jobs"
 _LIST = "rq:queue:default"
@@ -54,14 +53,14 @@ class Figures:
         )
 
 
-def look(started: Services, seconds: float, *options: str) -> Figures:
+def look(started: Services, seconds: float) -> Figures:
     """Work for so long, and look at Redis meanwhile."""
     lengths: list[int] = []
     megabytes: list[float] = []
     with (
         psycopg.connect(started.database_url, autocommit=True) as connection,
         redis.Redis.from_url(started.redis_url) as client,
-        command(started, "run", "--metrics-port", "0", *options),
+        command(started, "run", "--metrics-port", "0"),
         command(started, "work", "default", "--processes", "2", jobs=_JOBS),
     ):
         before = _number(connection, _FINISHED)
@@ -78,29 +77,35 @@ def look(started: Services, seconds: float, *options: str) -> Figures:
     return Figures(lengths, megabytes, per_second, in_flight)
 
 
+def section(started: Services, *, rows: int, seconds: float, rounds: int) -> str:
+    """Measure and return the figures as Markdown."""
+    figures.say(f"Redis while {rows:,} rows are staged")
+    rates.refill(started, 0)
+    with psycopg.connect(started.database_url, autocommit=True) as connection:
+        for first in range(0, rows, _ROWS_AT_A_TIME):
+            connection.execute(_STAGE, (min(_ROWS_AT_A_TIME, rows - first),))
+        connection.execute("VACUUM ANALYZE staged_jobs")
+        found = []
+        for _ in range(rounds):
+            found.append(look(started, seconds))
+            figures.say(f"  {found[-1]}")
+        # Or the measurements after this one would go on with them.
+        connection.execute("TRUNCATE staged_jobs")
+    megabytes = [each for one in found for each in one.megabytes]
+    return (
+        f"## Redis while {rows:,} rows are staged\n\nA worker with two processes took "
+        f"{median(one.per_second for one in found):,.0f} jobs a second. The list held "
+        f"{median(length for one in found for length in one.lengths):,.0f} ids in the median and at most "
+        f"{max(max(one.lengths) for one in found):,}; Redis used {min(megabytes):.1f} to {max(megabytes):.1f} MB. A "
+        f"FLUSHALL at the end of each of {rounds} rounds cost "
+        f"{', '.join(f'{one.in_flight:,}' for one in found)} second pushes at most."
+    )
+
+
 def _number(connection: psycopg.Connection, statement: str) -> int:
     ((number,),) = connection.execute(statement).fetchall()
     return int(number)
 
 
-def main() -> None:
-    """Measure, and print each round."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--depth", type=int)
-    given = parser.parse_args()
-    options = [] if given.depth is None else ["--depth", str(given.depth)]
-    with services(durable=False) as started:
-        schema.install(started.database_url)
-        with psycopg.connect(started.database_url, autocommit=True) as connection:
-            for first in range(0, given.rows, _ROWS_AT_A_TIME):
-                connection.execute(_STAGE, (min(_ROWS_AT_A_TIME, given.rows - first),))
-            connection.execute("VACUUM ANALYZE staged_jobs")
-        for _ in range(given.rounds):
-            figures.say(f"{given.rows:,} rows staged: {look(started, given.seconds, *options)}")
-
-
 if __name__ == "__main__":
-    main()
+    alone.run("depths", section, SIZES)

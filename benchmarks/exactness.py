@@ -1,6 +1,6 @@
 """Limits while everything is killed: 16 worker processes and 200 keys, each of which may run 1 to 5 jobs at a time.
 
-    python -m benchmarks.exactness [--seconds 120] [--processes 16] [--keys 200] [--seed 14]
+    python -m benchmarks.exactness [--quick] [--seconds 120] [--processes 16] [--keys 200] [--seed 14]
 
 Leaders, supervisors and worker processes are killed by SIGKILL, and Redis is flushed, every few seconds. What runs is
 read from PostgreSQL: a trigger on `inflight_jobs` notes each row that begins or ends to run, and under which key. The
@@ -9,8 +9,6 @@ exit code is 1 if a key has run more than its limit, a job is lost, or `drain au
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import signal
@@ -27,15 +25,15 @@ from typing import TYPE_CHECKING
 import psycopg
 import redis
 
-from benchmarks import figures
+from benchmarks import alone, figures, rates
 from benchmarks.processes import environment
-from drain.database import schema
-from drain.embedded import services
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from drain.embedded import Services
+
+SIZES = {"seconds": (120.0, 20.0), "processes": (16, 4), "keys": (200, 50), "seed": (14, 14)}
 
 _JOBS = "benchmarks.admitted_jobs"
 _LIMITS = (1, 2, 3, 4, 5)
@@ -46,6 +44,8 @@ _LOOK_SECONDS = 0.25
 # While fewer jobs are staged, some keys have none left.
 _PLENTY = 2000
 _PATIENCE_SECONDS = 240
+# Jobs that are staged for each place and second; each takes a second.
+_JOBS_PER_PLACE = 1.3
 _DRAIN = [sys.executable, "-c", "from drain.__main__ import main; main()"]
 _NOTE = """
 CREATE TABLE changes (number bigserial, queue text, key text, change integer);
@@ -62,6 +62,7 @@ BEGIN
 END $$;
 CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON inflight_jobs FOR EACH ROW EXECUTE FUNCTION note();
 """
+_FORGET = "DROP TRIGGER note ON inflight_jobs; DROP FUNCTION note(); DROP TABLE changes; DELETE FROM queues"
 _STAGE = """
 INSERT INTO staged_jobs (job_name, job_args, queue, key)
 SELECT 'benchmarks.admitted_jobs.call', jsonb_build_array(500 + number %% 1000),
@@ -169,60 +170,55 @@ def _drain(started: Services, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def section(given: argparse.Namespace) -> tuple[str, Sequence[str]]:
-    """Run, and return the figures and what is wrong."""
-    wrong: list[str] = []
+def section(started: Services, *, seconds: float, processes: int, keys: int, seed: int) -> str:
+    """Measure and return the figures as Markdown.
+
+    Raises:
+        RuntimeError: A key has run more than its limit, a job is lost, or the audit has found a breach.
+    """
+    figures.say(f"limits of {keys} keys while everything is killed, {seconds:.0f} s")
+    rates.refill(started, 0)
     # Each key belongs to one queue, and each queue has a fifth of the keys.
-    total = sum(_LIMITS) * given.keys // len(_LIMITS)
-    jobs = int(total * given.seconds * 1.3)
-    with services() as started, ExitStack() as stack:
-        schema.install(started.database_url)
-        connection = stack.enter_context(psycopg.connect(started.database_url, autocommit=True))
+    total = sum(_LIMITS) * keys // len(_LIMITS)
+    jobs = int(total * seconds * _JOBS_PER_PLACE)
+    with psycopg.connect(started.database_url, autocommit=True) as connection, ExitStack() as stack:
+        stack.callback(connection.execute, _FORGET)
         connection.execute(_NOTE)
         for limit, queue in zip(_LIMITS, _QUEUES, strict=True):
             _drain(started, "queue", "set", queue, "--running-per-key", str(limit)).check_returncode()
-        connection.execute(_STAGE, (given.keys, jobs))
-        fleet = Fleet(started, stack, random.Random(given.seed))
-        fleet.start(given.processes)
-        done, mean = _disturb(fleet, connection, given.seconds)
+        connection.execute(_STAGE, (keys, jobs))
+        fleet = Fleet(started, stack, random.Random(seed))
+        fleet.start(processes)
+        done, mean = _disturb(fleet, connection, seconds)
         left, _ = connection.execute(_LEFT, (_PLENTY,)).fetchone() or (0, 0)
-        if left < _PLENTY:
-            wrong.append("too few jobs were staged to fill the limits until the end")
         most: dict[str, int] = dict(connection.execute(_MOST).fetchall())
         connection.execute("DELETE FROM queues")
         _wait_for_the_rest(connection)
         finished, dead = connection.execute(_ENDED).fetchone() or (0, 0)
-        audit = _drain(started, "audit", "--json")
-    wrong += [
+        audit = _drain(started, "audit")
+    wrong = [
         f"{queue} ran {most[queue]}"
         for limit, queue in zip(_LIMITS, _QUEUES, strict=True)
         if most[queue] > limit
     ]
+    if left < _PLENTY:
+        wrong.append("too few jobs were staged to fill the limits until the end")
     if finished + dead != jobs:
         wrong.append(f"{jobs:,} staged, {finished:,} finished and {dead:,} dead")
     if audit.returncode:
-        wrong.append(f"audit: {json.loads(audit.stdout or '{}')}{audit.stderr}")
-    text = (
-        f"{given.seconds:.0f} s, {given.processes} processes, {given.keys} keys: the limits used to {mean / total:.1%} "
-        f"({mean:.0f} of {total}); most at a time {', '.join(f'{queue[1:]}: {most[queue]}' for queue in _QUEUES)}; "
-        f"{finished:,} finished, {dead} dead, of {jobs:,}; {', '.join(f'{name} {n}' for name, n in done.items())}"
+        wrong.append(f"audit: {audit.stdout}{audit.stderr}")
+    at_a_time = ", ".join(f"{most[queue]} of {limit}" for limit, queue in zip(_LIMITS, _QUEUES, strict=True))
+    faults = ", ".join(f"{name.replace('_', ' ')} {number}" for name, number in done.items())
+    figures.say(f"  limits used to {mean / total:.1%}; at most {at_a_time}; {faults}")
+    if wrong:
+        raise RuntimeError("\n".join(wrong))
+    return (
+        f"## Limits while everything is killed\n\n{processes} worker processes and {keys} keys for {seconds:.0f} s. At "
+        f"most {at_a_time} jobs of a key ran at a time, as a trigger on `inflight_jobs` saw it; to reach: never more. "
+        f"The limits were used to **{mean / total:.1%}**; to reach: 90 %. Of {jobs:,} jobs {finished:,} finished and "
+        f"{dead:,} are dead, and the audit found no breach. Times that each fault was done: {faults}."
     )
-    return text, wrong
-
-
-def main() -> None:
-    """Run, print the figures, and exit with 1 if anything is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--processes", type=int, default=16)
-    parser.add_argument("--keys", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=14)
-    text, wrong = section(parser.parse_args())
-    figures.say(text)
-    for each in wrong:
-        figures.say(f"WRONG: {each}")
-    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":
-    main()
+    alone.run("exactness", section, SIZES)
