@@ -35,8 +35,8 @@ ROOT = Path(__file__).parents[1]
 NAMESPACE = "test"
 # Far beyond what any of them takes: it only ends what would hang for ever.
 PATIENCE_SECONDS = 30
-# As far, for an `rq worker` that empties its queues. Each child that it forks computes for a third of a second before
-# its job begins, and among ten busy processes was seen to wait 12 s for that.
+# As far, for an `rq worker` that is started to empty its queues: one that computed for a second and a half, with the
+# processes that it forked, was seen to take longer than 30 s among ten busy processes.
 RQ_PATIENCE_SECONDS = 5 * PATIENCE_SECONDS
 BOUNDS = "-c lock_timeout=10s -c statement_timeout=30s"
 DRAIN = "from drain.__main__ import main; main()"
