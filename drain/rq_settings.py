@@ -22,7 +22,7 @@ def _settings() -> dict[str, str]:
         packages.own("workers")
         # Imported by name, as RQ does: the drain's own modules know nothing of the workers.
         entry = importlib.import_module(ENTRY_POINT.rpartition(".")[0])
-        redis_url = entry.load().redis_url
+        redis_url = entry.preload().redis_url
     except DrainError as error:
         # RQ prints a traceback of every exception but SystemExit.
         sys.exit(f"drain.rq_settings: {error}")

@@ -34,7 +34,10 @@ from drain.wire import Producer
 ROOT = Path(__file__).parents[1]
 NAMESPACE = "test"
 # Far beyond what any of them takes: it only ends what would hang for ever.
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
+# As far, for an `rq worker` that is started to empty its queues: one that computed for a second and a half, with the
+# processes that it forked, was seen to take longer than 30 s among ten busy processes.
+RQ_PATIENCE_SECONDS = 3 * PATIENCE_SECONDS
 BOUNDS = "-c lock_timeout=10s -c statement_timeout=30s"
 DRAIN = "from drain.__main__ import main; main()"
 

@@ -9,7 +9,6 @@ import time
 from datetime import timedelta
 
 import psycopg
-from sqlalchemy import text
 
 from workers import current_job, job, transaction
 
@@ -40,6 +39,9 @@ def record_time(label: str) -> None:
 
 @job(max_attempts=3)
 def record_in_transaction(label: str) -> None:
+    # Here: each process that `rq worker` forks imports this module, and SQLAlchemy takes longer than all the rest.
+    from sqlalchemy import text
+
     with transaction() as session:
         session.execute(
             text("INSERT INTO effects (label, worker) VALUES (:label, :worker)"),

@@ -11,9 +11,10 @@ IMPORTED_IN = os.getpid()
 
 @job(queue="mail")
 def tell(label: str) -> None:
-    """Leave the three processes: that which imported the module, this one, and its parent."""
+    """Leave the three processes: that which imported the module, this one, and its parent; and what is imported."""
     sqlalchemy = "with" if "sqlalchemy" in sys.modules else "without"
-    told = f"{label} {IMPORTED_IN} {os.getpid()} {os.getppid()} {sqlalchemy} SQLAlchemy"
+    sessions = "with" if "workers.context.session" in sys.modules else "without"
+    told = f"{label} {IMPORTED_IN} {os.getpid()} {os.getppid()} {sessions} sessions, {sqlalchemy} SQLAlchemy"
     with psycopg_transaction() as connection:
         connection.execute("INSERT INTO effects (label) VALUES (%s)", [told])
 

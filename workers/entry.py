@@ -1,7 +1,7 @@
 """The one function that every pushed RQ job calls: claim in Postgres, run, record.
 
 `execute` needs nothing but DRAIN_DATABASE_URL and DRAIN_JOBS, so an unmodified `rq worker` is enough. A worker that
-forks for each job (RQ's default) is faster if it calls `load` before: `rq worker --config drain.rq_settings`.
+forks for each job (RQ's default) is faster if it calls `preload` before: `rq worker --config drain.rq_settings`.
 
 The order of writes: the claim is committed before the job runs, and the outcome is committed, under the token of the
 claim, before RQ gets the result. A worker that is killed in between leaves a lease that runs out; a worker whose
@@ -238,18 +238,28 @@ class Worker:
         self._known = connection
 
 
-@cache
-def load() -> Settings:
-    """Read the settings, and import the modules with jobs, once: processes that are forked afterwards need not.
+def preload() -> Settings:
+    """Do as `load`, and import all that `transaction` needs: processes that are forked afterwards need not.
 
     Opens no connection and starts no thread, which a fork would not survive.
+
+    Raises:
+        ConfigError: As `load`.
+    """
+    settings = load()
+    load_sessions()
+    return settings
+
+
+@cache
+def load() -> Settings:
+    """Read the settings, and import the modules with jobs, once.
 
     Raises:
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong, or a module does not import.
     """
     settings = Settings.from_environment()
     registry.load(settings.jobs)
-    load_sessions()
     prepare(settings.database_url)
     return settings
 
@@ -261,6 +271,7 @@ def _worker() -> Worker:
     """Return the worker of this process: a forked child must not share its parent's connection."""
     worker = _workers.get(os.getpid())
     if worker is None:
+        # No more than this: a process that `rq worker` forks runs one job, which may ask for no session.
         settings = load()
         _workers.clear()
         worker = _workers[os.getpid()] = Worker(settings)

@@ -38,7 +38,7 @@ from drain.errors import DrainError  # noqa: E402
 from tests.marked import marked, on_linux  # noqa: E402
 from tests.marked import processes as running  # noqa: E402
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 60
 DEMO = "import sys; from docsearch.demo import main; sys.exit(main(as_json=False))"
 
 

@@ -189,14 +189,14 @@ def test_nothing_outlives_its_owner(last_signal: signal.Signals) -> None:
         postgres, redis, *directories = process.stdout.readline().split()
         # To the whole group, as the terminal does it.
         os.killpg(process.pid, last_signal)
-        process.wait(20)
+        process.wait(60)
         eventually(lambda: is_gone(int(postgres)) and is_gone(int(redis)))
         eventually(lambda: not any(Path(directory).exists() for directory in directories))
 
 
 def test_a_fork_of_the_owner_stops_nothing_as_it_ends() -> None:
     with owner(FORKING_OWNER) as process:
-        assert process.communicate(timeout=20)[0] == "True True\n"
+        assert process.communicate(timeout=60)[0] == "True True\n"
 
 
 @pytest.mark.parametrize(("server", "missing"), [(EmbeddedPostgres, "PostgreSQL"), (EmbeddedRedis, "Redis")])

@@ -22,7 +22,16 @@ from drain.config import Settings
 from drain.enqueuer.redelivery import Redelivery
 from drain.failpoints import FailurePoint
 from tests import jobs_for_tests
-from tests.helpers import PATIENCE_SECONDS, ROOT, environment, ids_in, new_enqueuer, query, wait_until
+from tests.helpers import (
+    PATIENCE_SECONDS,
+    ROOT,
+    RQ_PATIENCE_SECONDS,
+    environment,
+    ids_in,
+    new_enqueuer,
+    query,
+    wait_until,
+)
 from tests.inprocess_worker import FOREVER_SECONDS, HEARTBEAT_SECONDS, Workshop, leave
 from tests.proxy import Proxy, proxied
 from workers import Dead, Defer, LeaseLostError, current_job, psycopg_transaction, transaction
@@ -897,7 +906,7 @@ def test_an_unmodified_rq_worker_that_forks_for_each_job_has_a_connection_for_ea
         env=environment(database_url, redis_url, **told),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=RQ_PATIENCE_SECONDS,
         check=False,
     )
     assert result.returncode == 0, result.stderr

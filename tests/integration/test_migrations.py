@@ -352,7 +352,7 @@ def psql() -> str:
 
 def run_psql(psql: str, url: str, text: str) -> subprocess.CompletedProcess[str]:
     words = [psql, "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={url}"]
-    return subprocess.run(words, input=text, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(words, input=text, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_what_is_printed_does_in_psql_what_init_does(

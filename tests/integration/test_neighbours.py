@@ -262,5 +262,5 @@ def test_the_embedded_servers_say_on_one_line_that_their_directory_cannot_be_mad
     with drain_command(
         "dev", "--directory", str(tmp_path / "file" / "below"), env={"PATH": "/usr/bin:/bin"}
     ) as dev:
-        assert dev.wait(20) != 0
+        assert dev.wait(60) != 0
         assert "Traceback" not in dev.output

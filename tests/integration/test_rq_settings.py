@@ -9,7 +9,7 @@ from redis import Redis
 from rq import Queue
 
 from tests import jobs_of_rq_settings as jobs
-from tests.helpers import PATIENCE_SECONDS, ROOT, environment, pushed
+from tests.helpers import ROOT, RQ_PATIENCE_SECONDS, environment, pushed
 from tests.jobs_for_tests import create_effects
 from tests.worker_processes import Yard
 
@@ -22,15 +22,18 @@ def yard(database_url: str, redis_url: str) -> Yard:
     return Yard(database_url, redis_url)
 
 
+SETTINGS = ("--config", "drain.rq_settings")
+
+
 def rq_worker(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    """Let an unmodified `rq worker` empty the queue `mail`."""
+    """Let an unmodified `rq worker` empty the queue `mail`; by default it has our settings."""
     return subprocess.run(
-        [RQ, "worker", "--config", "drain.rq_settings", "--burst", *words, "mail"],
+        [RQ, "worker", "--burst", *(words or SETTINGS), "mail"],
         env={"DRAIN_JOBS": jobs.MODULE, "PYTHONPATH": str(ROOT)} | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=RQ_PATIENCE_SECONDS,
         check=False,
     )
 
@@ -43,7 +46,7 @@ def test_the_module_of_the_jobs_is_imported_once_in_the_parent_of_all_that_run_t
     told = [effect.split() for effect in yard.effects()]
     assert [label for label, *_ in told] == ["first", "second"]
     imported_in = {parent for _, parent, *_ in told}
-    forked_by = {parent for *_, parent, _, _ in told}
+    forked_by = {parent for _, _, _, parent, *_ in told}
     ran_in = {process for _, _, process, *_ in told}
     assert imported_in == forked_by
     assert len(imported_in) == 1
@@ -55,6 +58,19 @@ def test_a_job_without_a_session_never_imports_sqlalchemy(yard: Yard) -> None:
     rq_worker(environment(yard.database_url, yard.redis_url))
     (told,) = yard.effects()
     assert told.endswith("without SQLAlchemy")
+
+
+@pytest.mark.parametrize("preloaded", [True, False])
+def test_what_a_session_needs_is_imported_before_the_fork_or_else_by_a_job_that_asks_for_one(
+    yard: Yard, *, preloaded: bool
+) -> None:
+    yard.pushed(jobs.tell, "only")
+    words = SETTINGS if preloaded else ("--url", yard.redis_url)
+    env = environment(yard.database_url, yard.redis_url, DRAIN_JOBS=f"sqlalchemy,{jobs.MODULE}")
+    result = rq_worker(env, *words)
+    assert result.returncode == 0, result.stdout
+    (told,) = yard.effects()
+    assert told.endswith(f"{'with' if preloaded else 'without'} sessions, with SQLAlchemy")
 
 
 @pytest.mark.parametrize("variable", ["DRAIN_REDIS_URL", "REDIS_URL"])

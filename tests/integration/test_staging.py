@@ -432,7 +432,7 @@ def test_a_transaction_notifies_a_sleeping_enqueuer_and_no_other(database_url: s
 
         # Notifications come in the order of the commits, so after this one no other is on its way.
         query(database_url, "NOTIFY staged_jobs, 'the last one'")
-        heard = [notice.payload for notice in listening.notifies(timeout=10, stop_after=2)]
+        heard = [notice.payload for notice in listening.notifies(timeout=60, stop_after=2)]
         assert heard == ["", "the last one"]
 
 

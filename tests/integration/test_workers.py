@@ -38,6 +38,7 @@ from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,
     ROOT,
+    RQ_PATIENCE_SECONDS,
     drain_command,
     environment,
     new_enqueuer,
@@ -135,7 +136,7 @@ def run(program: Sequence[str], env: dict[str, str]) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=RQ_PATIENCE_SECONDS,
         check=False,
     )
     assert result.returncode == 0, result.stdout
