@@ -86,6 +86,26 @@ def _less(room: Callable[[str], int], scans: Mapping[Lane, Scan]) -> Callable[[s
     return lambda queue: max(0, room(queue) - taken[queue])
 
 
+class RefusedQueues:
+    """Queues that Redis has refused lately, whose forwarded jobs are passed over for some seconds."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def add(self, queues: Iterable[str]) -> None:
+        """Pass over these queues from now on."""
+        self._until.update(dict.fromkeys(queues, monotonic() + _REFUSED_SECONDS))
+
+    def excluded_from(self, room: Callable[[str], int]) -> Callable[[str], int]:
+        """Return the same room of all other queues, and none of these."""
+        if not self._until:
+            return room
+        now = monotonic()
+        self._until = {queue: until for queue, until in self._until.items() if until > now}
+        refused = frozenset(self._until)
+        return lambda queue: 0 if queue in refused else room(queue)
+
+
 class DueRows:
     """Reads due rows on the leader's connection.
 
@@ -112,7 +132,7 @@ class DueRows:
         self._size = size
         self._alive = alive
         self._admission = admission
-        self._alternate = False
+        self._alternate = self._has_searched = False
         self._urgent, self._patient = (
             LaneGroup(connection, URGENT_KINDS),
             LaneGroup(connection, PATIENT_KINDS),
@@ -120,8 +140,7 @@ class DueRows:
         self._urgent_until = 0.0
         self._only_urgent = False
         self._passed_over: list[int] = []
-        # Refused queues, and until when their forwarded jobs are passed over.
-        self._refused_until: dict[str, float] = {}
+        self._refused = RefusedQueues()
 
     @property
     def places(self) -> Mapping[Lane, Place]:
@@ -139,7 +158,7 @@ class DueRows:
 
     def pass_over_queues(self, queues: Iterable[str]) -> None:
         """Leave the rows of these queues out of selections for some seconds."""
-        self._refused_until.update(dict.fromkeys(queues, monotonic() + _REFUSED_SECONDS))
+        self._refused.add(queues)
 
     def select(self, *, skip_locked: bool) -> Selection:
         """Select the rows of the next batch; none may leave now if the selection is empty.
@@ -152,31 +171,49 @@ class DueRows:
         # that a row that spoils batches is found.
         self._alternate = not self._alternate
         share = (most if self._alternate else 0) if self._size.is_reduced else max(1, most // 2)
-        ruled = self._admission.select(share, skip_locked=skip_locked, leave=self._passed_over)
-        left = most - sum(map(len, ruled.values()))
-        if self._size.is_reduced and ruled:
-            left = 0
-        return Selection.of(self._scan_lanes(left, skip_locked=skip_locked) if left else {}, ruled)
+        ruled = self._select_ruled(share, skip_locked=skip_locked)
+        left = 0 if self._size.is_reduced and ruled else most - sum(map(len, ruled.values()))
+        scans = self._scan_lanes(left, skip_locked=skip_locked) if left else {}
+        selection = Selection.of(scans, ruled)
+        if share or selection.rows:
+            return selection
+        return Selection.of(scans, self._select_ruled(most, skip_locked=skip_locked))
+
+    def _select_ruled(self, most: int, *, skip_locked: bool) -> Mapping[str, Sequence[DueJob]]:
+        return self._admission.select(most, skip_locked=skip_locked, leave=self._passed_over) if most else {}
 
     def _scan_lanes(self, most: int, *, skip_locked: bool) -> Mapping[Lane, Scan]:
-        room = self._room_of_queues()
+        """Scan the known lanes behind their cursors; search and sweep them all if nothing is found there."""
+        scans = self._scan_groups(most, thorough=False, skip_locked=skip_locked)
+        if self._was_thorough(scans) or any(scan.rows for scan in scans.values()):
+            return scans
+        return self._scan_groups(most, thorough=True, skip_locked=skip_locked)
+
+    def _was_thorough(self, scans: Mapping[Lane, Scan]) -> bool:
+        return self._has_searched and all(scan.sweep_seconds is not None for scan in scans.values())
+
+    def _scan_groups(self, most: int, *, thorough: bool, skip_locked: bool) -> Mapping[Lane, Scan]:
+        room = self._refused.excluded_from(self._admission.room)
         searched = False
-        if self._urgent.search_is_due(room):
+        self._has_searched = thorough or self._urgent.search_is_due(room)
+        if self._has_searched:
             staged.mature(self._connection, self._size.rows if self._size.is_reduced else _MATURE_LIMIT)
             self._alive()
             failpoint(FailurePoint.MATURED)
             # Together unless that would let urgent rows wait for patient ones.
-            searched = self._patient.search_is_due(room) and not self._patient.steps_over_many
+            searched = (thorough or self._patient.search_is_due(room)) and not self._patient.steps_over_many
             self._urgent.search(*([self._patient] if searched else []))
-        urgent = self._scan(self._urgent, most, room, skip_locked=skip_locked)
+        urgent = self._scan(self._urgent, most, room, sweep=thorough, skip_locked=skip_locked)
         left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()), most)
         if found and self._size.is_reduced and not self._only_urgent:
             # Each group by itself: a row that spoils batches could otherwise hide behind urgent ones that keep coming.
             left = min(most, _BESIDE_URGENT)
-        room_left = _less(room, urgent)
-        patient = (
-            self._select_patient(left, room_left, searched=searched, skip_locked=skip_locked) if left else {}
-        )
+        patient: Mapping[Lane, Scan] = {}
+        if left:
+            self._search_patient(not searched and (thorough or self._patient.search_is_due(room)))
+            sweep = thorough and not self.awaits_bulk
+            room_left = _less(room, urgent)
+            patient = self._scan(self._patient, left, room_left, sweep=sweep, skip_locked=skip_locked)
         if self._size.is_reduced and any(scan.rows for scan in patient.values()):
             urgent = {}
         return {**urgent, **patient}
@@ -208,29 +245,13 @@ class DueRows:
             left = 0 if urgent and self._only_urgent else min(left, _BESIDE_URGENT)
         return left
 
-    def _select_patient(
-        self, most: int, room: Callable[[str], int], *, searched: bool, skip_locked: bool
-    ) -> Mapping[Lane, Scan]:
+    def _search_patient(self, is_due: bool) -> None:  # noqa: FBT001
         group = self._patient
-        is_due = not searched and group.search_is_due(room)
         self.awaits_bulk = is_due and group.steps_over_many and staged.is_bulk_under_way(self._connection)
         if is_due and not self.awaits_bulk:
             group.search()
-        return self._scan(group, most, room, skip_locked=skip_locked)
 
     def _scan(
-        self, group: LaneGroup, most: int, room: Callable[[str], int], *, skip_locked: bool
+        self, group: LaneGroup, most: int, room: Callable[[str], int], *, sweep: bool, skip_locked: bool
     ) -> dict[Lane, Scan]:
-        return group.scan(most, room, leave=self._passed_over, skip_locked=skip_locked)
-
-    def _room_of_queues(self) -> Callable[[str], int]:
-        refused = self._refused_queues()
-        room = self._admission.room
-        return (lambda queue: 0 if queue in refused else room(queue)) if refused else room
-
-    def _refused_queues(self) -> Sequence[str]:
-        if not self._refused_until:
-            return ()
-        now = monotonic()
-        self._refused_until = {queue: until for queue, until in self._refused_until.items() if until > now}
-        return list(self._refused_until)
+        return group.scan(most, room, leave=self._passed_over, sweep=sweep, skip_locked=skip_locked)

@@ -71,13 +71,20 @@ class LaneGroup:
             group._cursors.update((lane, ScanCursor()) for lane in found if lane.kind in group._kinds)
 
     def scan(
-        self, most: int, room: Callable[[str], int], *, leave: Sequence[int], skip_locked: bool
+        self,
+        most: int,
+        room: Callable[[str], int],
+        *,
+        leave: Sequence[int],
+        sweep: bool = False,
+        skip_locked: bool,
     ) -> dict[Lane, Scan]:
         """Scan the lanes whose queues have room: up to `most` rows, and of each queue as many as it has room for.
 
-        Lanes share the batch equally. Of two lanes of a queue the rows with the lower places are read.
+        Lanes share the batch equally. Of two lanes of a queue the rows with the lower places are read. If `sweep`, all
+        of these lanes are swept, otherwise those for which it is time.
         """
-        heads, sweeps = self._choose(most, room)
+        heads, sweeps = self._choose(most, room, sweep=sweep)
         if not heads:
             return {}
         began = monotonic()
@@ -104,12 +111,12 @@ class LaneGroup:
                 # At the end of the lanes: each has its turn if there are more than a batch reads.
                 self._cursors[lane] = cursor
 
-    def _choose(self, most: int, room: Callable[[str], int]) -> tuple[list[Head], set[Lane]]:
+    def _choose(self, most: int, room: Callable[[str], int], *, sweep: bool) -> tuple[list[Head], set[Lane]]:
         """Choose the lanes that are read, and those among them that are swept."""
         rooms = ((lane, room(lane.queue)) for lane in self._cursors)
         chosen = list(islice(((lane, size) for lane, size in rooms if size > 0), min(most, _MOST_LANES)))
         share = max(1, most // max(1, len(chosen)))
-        sweeps = {lane for lane, _ in chosen if self._cursors[lane].sweep_is_due()}
+        sweeps = {lane for lane, _ in chosen if sweep or self._cursors[lane].sweep_is_due()}
         heads = [
             Head(lane, min(size, share), START if lane in sweeps else self._cursors[lane].place)
             for lane, size in chosen

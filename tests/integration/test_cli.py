@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from drain import stage
 from drain.__main__ import main
 from drain.database import schema
+from drain.enqueuer.redelivery import Redelivery
 from drain.tables import claims, outcomes
 from drain.wording import clock
 from tests.helpers import (
@@ -97,6 +98,7 @@ def finished(env: Mapping[str, str], **options: Any) -> int:
 def claimed_again(env: Mapping[str, str], job_id: int) -> claims.Claim:
     with new_enqueuer(env["DRAIN_DATABASE_URL"], env["DRAIN_REDIS_URL"]) as enqueuer:
         enqueuer.drain()
+        Redelivery(enqueuer).run_once()
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
         claim = claims.claim(connection, job_id, worker="test", limits={})
     assert claim is not None

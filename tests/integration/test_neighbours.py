@@ -17,6 +17,7 @@ from drain.config import Settings
 from drain.database import postgres, schema
 from drain.embedded import EmbeddedRedis, Services
 from drain.enqueuer import due_rows
+from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
 from drain.jobs import callers, registry, staging
@@ -57,10 +58,13 @@ def test_a_transaction_that_stays_open_after_it_staged_keeps_nobody_elses_job_wa
             wait_until(lambda other=other: other in pushed_jobs(redis_url))  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("is_slow", [False, True], ids=["searches are quick", "the last search was slow"])
 def test_rows_that_all_come_due_at_once_mature_a_batch_at_a_time(
-    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
 ) -> None:
     monkeypatch.setattr(due_rows, "_MATURE_LIMIT", 10)
+    if is_slow:
+        monkeypatch.setattr(Pacer, "is_due", lambda _: False)
     query(
         database_url,
         "INSERT INTO staged_jobs (job_name, staged_at, scheduled_at) "

@@ -40,7 +40,8 @@ def own(temporary_directory: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 
 @pytest.fixture
 def env(own: Services) -> dict[str, str]:
-    return environment(own.database_url, own.redis_url)
+    # No worker takes what is pushed, so a list with a bound would not hold all jobs.
+    return environment(own.database_url, own.redis_url) | {"DRAIN_DEPTH": "0"}
 
 
 def went_away_once(process: Command) -> bool:
