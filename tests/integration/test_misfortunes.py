@@ -12,7 +12,16 @@ from rq import Queue
 from rq.job import JobStatus
 
 from tests import jobs_in_batches as jobs
-from tests.helpers import PATIENCE_SECONDS, end, impatient, leading, pushed_jobs, query, wait_until
+from tests.helpers import (
+    PATIENCE_SECONDS,
+    end,
+    impatient,
+    leading,
+    only_rq_worker,
+    pushed_jobs,
+    query,
+    wait_until,
+)
 from tests.integration.test_batches import is_alive
 from tests.worker_processes import Yard, children, kill_worker
 
@@ -64,8 +73,8 @@ def test_a_process_that_is_told_to_end_by_itself_is_replaced(yard: Yard) -> None
     with yard.working() as command:
         (before,) = wait_until(lambda: children(command), PATIENCE_SECONDS)
         with Redis.from_url(yard.redis_url) as client:
-            # By then it has handlers for signals.
-            wait_until(lambda: client.exists("rq:workers"), PATIENCE_SECONDS)
+            # By then it has handlers for signals; the RQ process is listed before.
+            only_rq_worker(client, tracked=True)
         kill_worker(command, signal.SIGTERM)
         wait_until(lambda: children(command) not in ([], [before]), PATIENCE_SECONDS)
         assert not command.events("worker_died")
