@@ -35,6 +35,15 @@ def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from nodes(child)
 
 
+def nodes_but_of_pauses(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """All nodes but those that look for the pauses of one row, which are eight at most."""
+    yield plan
+    for child in plan.get("Plans", ()):
+        in_subplan = child["Parent Relationship"] == "SubPlan"
+        if not (in_subplan and any(node.get("Relation Name") == "queue_pauses" for node in nodes(child))):
+            yield from nodes_but_of_pauses(child)
+
+
 def scans(
     database_url: str, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = ()
 ) -> dict[str, int]:
@@ -257,7 +266,8 @@ def test_ids_and_tokens_are_not_compared_each_with_each(many_inflight_rows: str)
         for name, statement in OF_MANY.items():
             (plan,) = explained(connection, statement, parameters_of(name, range(1, 201)))
 
-            assert not [node for node in nodes(plan["Plan"]) if node["Node Type"] == "Nested Loop"], name
+            joined = nodes_but_of_pauses(plan["Plan"])
+            assert not [node for node in joined if node["Node Type"] == "Nested Loop"], name
 
 
 def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of_a_full_one(

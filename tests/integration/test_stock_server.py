@@ -224,7 +224,7 @@ def lacking(stock: Stock) -> str:
 @pytest.fixture(scope="module")
 def asked(stock: Stock) -> Asked:
     to_install = install(stock)
-    with leading(stock.env):
+    with leading(stock.env, *UNBOUNDED):
         work_on_all_kinds(stock)
         dead = ids_in(stock.postgres.url, "dead_jobs")[0]
         stock.commands(f"dead show {dead}", f"dead discard {dead} --yes", "dead retry --all --yes", *LOOKS)
@@ -234,7 +234,7 @@ def asked(stock: Stock) -> Asked:
     to_work = stock.asked()
     stock.administer("SELECT pg_stat_statements_reset()")
     stock.administer(f"ALTER ROLE {OURS} SET jit_above_cost = {ANYTHING_FROM_A_TABLE}")
-    with leading(stock.env):
+    with leading(stock.env, *UNBOUNDED):
         work_after_a_flush(stock)
         stock.commands("audit", *LOOKS)
     return Asked(to_install, to_work, stock.asked(), stock.postgres.log.read_text(errors="replace"))
@@ -301,6 +301,10 @@ def stage_all_kinds(stock: Stock) -> None:
     stock.stage(FEW, jobs.nothing, run_at=soon)
     ((now,),) = stock.administer("SELECT clock_timestamp() + interval '1 ms'")
     stock.stage(FEW, jobs.nothing, expires_at=now)
+
+
+# Nobody takes what is pushed before the flush.
+UNBOUNDED = ("--depth", "0")
 
 
 def work_after_a_flush(stock: Stock) -> None:
