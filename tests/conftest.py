@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg.sql import SQL, Identifier
 from redis import Redis
 from xdist.scheduler import LoadFileScheduling
@@ -35,6 +36,10 @@ ROOM_IN_MEMORY = 2 * 1024**3
 # The verdicts of drills and soak compare the time of a commit with that of the job's claim.
 POSTGRES = {"track_commit_timestamp": "on"}
 
+
+# On a busy machine one example may take as long as it likes, and so may making it.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # The day on which a template was made, by its name.
 _MADE_ON: dict[str, date] = {}
