@@ -185,24 +185,22 @@ class DueRows:
     def _scan_lanes(self, most: int, *, skip_locked: bool) -> Mapping[Lane, Scan]:
         """Scan the known lanes behind their cursors; search and sweep them all if nothing is found there."""
         scans = self._scan_groups(most, thorough=False, skip_locked=skip_locked)
-        if self._was_thorough(scans) or any(scan.rows for scan in scans.values()):
+        was_thorough = self._has_searched and all(scan.sweep_seconds is not None for scan in scans.values())
+        if was_thorough or any(scan.rows for scan in scans.values()):
             return scans
         return self._scan_groups(most, thorough=True, skip_locked=skip_locked)
-
-    def _was_thorough(self, scans: Mapping[Lane, Scan]) -> bool:
-        return self._has_searched and all(scan.sweep_seconds is not None for scan in scans.values())
 
     def _scan_groups(self, most: int, *, thorough: bool, skip_locked: bool) -> Mapping[Lane, Scan]:
         room = self._refused.excluded_from(self._admission.room)
         searched = False
         self._has_searched = thorough or self._urgent.search_is_due(room)
         if self._has_searched:
-            staged.mature(self._connection, self._size.rows if self._size.is_reduced else _MATURE_LIMIT)
-            self._alive()
-            failpoint(FailurePoint.MATURED)
             # Together unless that would let urgent rows wait for patient ones.
             searched = (thorough or self._patient.search_is_due(room)) and not self._patient.steps_over_many
-            self._urgent.search(*([self._patient] if searched else []))
+            others = [self._patient] if searched else []
+            if self._urgent.search(*others):
+                self._mature()
+                self._urgent.search(*others)
         urgent = self._scan(self._urgent, most, room, sweep=thorough, skip_locked=skip_locked)
         left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()), most)
         if found and self._size.is_reduced and not self._only_urgent:
@@ -244,6 +242,11 @@ class DueRows:
         if now < self._urgent_until:
             left = 0 if urgent and self._only_urgent else min(left, _BESIDE_URGENT)
         return left
+
+    def _mature(self) -> None:
+        staged.mature(self._connection, self._size.rows if self._size.is_reduced else _MATURE_LIMIT)
+        self._alive()
+        failpoint(FailurePoint.MATURED)
 
     def _search_patient(self, is_due: bool) -> None:  # noqa: FBT001
         group = self._patient

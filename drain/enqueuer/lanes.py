@@ -57,18 +57,23 @@ class LaneGroup:
         """True if the last search was slow: it stepped over many dead rows, or rows that nobody can see yet."""
         return self._was_slow
 
-    def search(self, *others: LaneGroup) -> None:
-        """Find the lanes that have rows and are not known, of this group and of others, in one exchange."""
+    def search(self, *others: LaneGroup) -> bool:
+        """Find the lanes that have rows and are not known, of this group and of others, in one exchange.
+
+        Returns:
+            True if scheduled rows have come due, which are in no lane before they have matured.
+        """
         groups = (self, *others)
         kinds = [kind for group in groups for kind in group._kinds]
         known = [lane for group in groups for lane in group._cursors]
         began = monotonic()
-        found = lanes.find_lanes(self._connection, kinds, known)
+        found, has_scheduled = lanes.search(self._connection, kinds, known)
         late = excess(monotonic() - began - _LANE_SECONDS * len(found), 0)
         for group in groups:
             group._was_slow = late > 0
             group._searches.ran_for(late)
             group._cursors.update((lane, ScanCursor()) for lane in found if lane.kind in group._kinds)
+        return has_scheduled
 
     def scan(
         self,

@@ -56,18 +56,36 @@ SELECT kind, queue FROM heads
 """
 
 
+# Kind that stands for scheduled rows whose time has come.
+_SCHEDULED = -1
+# Together: most batches find no such row, and an exchange for that costs as much as that for the lanes.
+SEARCH = f"""{FIND_LANES}
+UNION ALL SELECT {_SCHEDULED}, '' WHERE EXISTS (SELECT FROM staged_jobs_scheduled WHERE scheduled_at <= now())
+"""
+
+
 def find_lanes(connection: Connection, kinds: Iterable[int], known: Collection[Lane] = ()) -> list[Lane]:
     """Find the lanes of these kinds that have rows which are due, other than the known ones."""
+    return [Lane._make(row) for row in connection.execute(FIND_LANES, _gaps(kinds, known))]
+
+
+def search(connection: Connection, kinds: Iterable[int], known: Collection[Lane]) -> tuple[list[Lane], bool]:
+    """Find lanes as `find_lanes` does; also return whether scheduled rows have come due that `mature` would mark."""
+    found = [Lane._make(row) for row in connection.execute(SEARCH, _gaps(kinds, known))]
+    due = [lane for lane in found if lane.kind != _SCHEDULED]
+    return due, len(due) < len(found)
+
+
+def _gaps(kinds: Iterable[int], known: Collection[Lane]) -> dict[str, str]:
     gaps: list[tuple[int, str, str]] = []
     for kind in kinds:
         queues = [_BEFORE_ALL, *sorted(lane.queue for lane in known if lane.kind == kind), _BEHIND_ALL]
         gaps += ((kind, low, high) for low, high in pairwise(queues))
-    parameters = {
+    return {
         "kinds": id_array(kind for kind, _, _ in gaps),
         "lows": _name_array(low for _, low, _ in gaps),
         "highs": _name_array(high for _, _, high in gaps),
     }
-    return [Lane._make(row) for row in connection.execute(FIND_LANES, parameters)]
 
 
 _READ_DUE = f"""
