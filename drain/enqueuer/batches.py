@@ -81,7 +81,7 @@ class Batches:
             try:
                 batch = self._transact()
             except QueuesRefusedError as refusal:
-                self._due_rows.pass_over_queues(refusal.queues)
+                self._due_rows.refused.add(refusal.queues)
             except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):
                 if self._skips_locked():
                     raise

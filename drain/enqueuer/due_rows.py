@@ -116,6 +116,7 @@ class DueRows:
         admission: Knows how many rows of a queue may leave now.
 
     Attributes:
+        refused: Queues whose rows are left out of selections for some seconds.
         awaits_bulk: True if patient rows are left unread: a transaction that stages more of them by the million is
             open, and scans would step over its rows.
     """
@@ -140,7 +141,7 @@ class DueRows:
         self._urgent_until = 0.0
         self._only_urgent = False
         self._passed_over: list[int] = []
-        self._refused = RefusedQueues()
+        self.refused = RefusedQueues()
 
     @property
     def places(self) -> Mapping[Lane, Place]:
@@ -155,10 +156,6 @@ class DueRows:
     def pass_over_row(self, job_id: int) -> None:
         """Leave this row out of all selections from now on."""
         self._passed_over.append(job_id)
-
-    def pass_over_queues(self, queues: Iterable[str]) -> None:
-        """Leave the rows of these queues out of selections for some seconds."""
-        self._refused.add(queues)
 
     def select(self, *, skip_locked: bool) -> Selection:
         """Select the rows of the next batch; none may leave now if the selection is empty.
@@ -191,7 +188,7 @@ class DueRows:
         return self._scan_groups(most, thorough=True, skip_locked=skip_locked)
 
     def _scan_groups(self, most: int, *, thorough: bool, skip_locked: bool) -> Mapping[Lane, Scan]:
-        room = self._refused.excluded_from(self._admission.room)
+        room = self.refused.excluded_from(self._admission.room)
         searched = False
         self._has_searched = thorough or self._urgent.search_is_due(room)
         if self._has_searched:
