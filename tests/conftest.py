@@ -37,7 +37,7 @@ ROOM_IN_MEMORY = 2 * 1024**3
 POSTGRES = {"track_commit_timestamp": "on"}
 
 
-# On a busy machine one example may take as long as it likes, and so may making it.
+# The time that an example takes, or that making it takes, says nothing on a busy machine.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 

@@ -60,7 +60,7 @@ def reachable(where: str) -> Iterator[None]:
 
 
 def connect(redis_url: str) -> redis.Redis:
-    """Make a client in which every wait has an upper bound and no command is retried behind our back.
+    """Make a client in which every wait has an upper bound and which retries no command by itself.
 
     Raises:
         ConfigError: The URL cannot be read.

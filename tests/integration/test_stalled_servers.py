@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, closing, contextmanager
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -199,7 +200,8 @@ def fetching(
             yield inbox
         finally:
             shutdown.stop()
-            while thread.is_alive():
+            until = monotonic() + PATIENCE_SECONDS
+            while thread.is_alive() and monotonic() < until:
                 # Again and again, as in a worker: the thread may be about to wait.
                 consumer.end_wait()
                 thread.join(0.05)
