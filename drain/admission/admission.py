@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from time import monotonic
 
 from drain.admission.depths import Depths
@@ -146,7 +147,7 @@ class Admission:
 
     def moved(self, rows: Sequence[DueJob]) -> None:
         """Count rows whose move is committed, and whose push begins."""
-        self._depths.moved(Counter(row.queue for row in rows))
+        self._depths.moved(Counter(map(attrgetter("queue"), rows)))
 
     def pushed(self, jobs: Mapping[str, int], lengths: Mapping[str, int]) -> None:
         """Note the numbers of jobs that were pushed, by queue, and the lengths of the lists afterwards."""

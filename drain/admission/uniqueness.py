@@ -71,7 +71,11 @@ def settle(connection: Connection, rows: Sequence[DueJob]) -> Settled:
         connection: The leader's, in the transaction of the batch, which has read the rows and moved none.
         rows: Due rows.
     """
-    scopes = {row.id: scope for row in rows if (scope := _scope(row))}
+    scopes = {
+        row.id: (row.job_name, row.unique_key)
+        for row in rows
+        if row.unique_key is not None and not row.expired
+    }
     if not scopes:
         return Settled(rows)
     wanted = list(dict.fromkeys(scopes.values()))
@@ -131,10 +135,6 @@ def decide(candidates: Sequence[Candidate]) -> Verdict:
         staged=[each.id for each in giving_way if each.id != stands],
         in_flight=[id_ for id_ in in_flight if id_ != stands],
     )
-
-
-def _scope(row: DueJob) -> Scope | None:
-    return None if row.unique_key is None or row.expired else (row.job_name, row.unique_key)
 
 
 def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[Candidate]]:

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from time import monotonic
 
 import psycopg
@@ -126,7 +126,7 @@ class Batches:
             batch = replace(batch, superseded=settled.superseded, postponed=settled.postponed)
         if selection.ruled:
             failpoint(FailurePoint.ADMITTED)
-        self._due_rows.advance(selection, {row.id for row in batch.moved} | forward.deliveries.keys())
+        self._due_rows.advance(selection, chain((row.id for row in batch.moved), forward.deliveries))
         if batch.moved:
             self._deliveries.committed(batch.last_delivery)
         if batch.size:

@@ -213,7 +213,7 @@ class DueRows:
             urgent = {}
         return {**urgent, **patient}
 
-    def advance(self, selection: Selection, gone: Collection[int]) -> None:
+    def advance(self, selection: Selection, gone: Iterable[int]) -> None:
         """Move the cursors behind these rows, whose batch has been committed.
 
         Args:
@@ -221,7 +221,7 @@ class DueRows:
             gone: Ids of those that are in flight or pushed now.
         """
         if selection.ruled:
-            self._admission.admitted(selection.ruled, gone)
+            self._admission.admitted(selection.ruled, set(gone))
         self._urgent.advance(
             {lane: scan for lane, scan in selection.scans.items() if lane.kind in URGENT_KINDS}
         )

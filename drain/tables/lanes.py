@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from drain.database.postgres import Connection
@@ -101,6 +102,8 @@ SELECT due.* FROM unnest(
     ORDER BY job.priority, job.id LIMIT lane.most {{lock}}) AS due
 """
 READ_DUE = _READ_DUE.format(lock="")
+# Of a row of that.
+_LANE = itemgetter(0, 2)
 
 
 def read_due(
@@ -128,9 +131,11 @@ def read_due(
         "leave": id_array(leave),
     }
     found: dict[Lane, list[DueJob]] = {head.lane: [] for head in heads}
-    for kind, *row in connection.execute(statement, parameters, binary=True):
-        job = DueJob._make(row)
-        found[Lane(kind, job.queue)].append(job)
+    # One lane after the other, most often.
+    for (kind, queue), rows in groupby(
+        connection.execute(statement, parameters, binary=True).fetchall(), _LANE
+    ):
+        found[Lane(kind, queue)] += [DueJob._make(row[1:]) for row in rows]
     return found
 
 
