@@ -118,6 +118,7 @@ def _plain(_started: Services, arguments: argparse.Namespace) -> list[str]:
 def _admission(started: Services, arguments: argparse.Namespace) -> list[str]:
     return [
         "# Admission at the drain",
+        _versions(started),
         *(
             module.section(started, **alone.sizes_of(module.SIZES, quick=arguments.scale < 1))
             for module in (admission, depths, unique, exactness, ticks)
