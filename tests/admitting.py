@@ -60,9 +60,9 @@ class Leader:
             rows += self.admit(room) or self.nap()
         return rows
 
-    def settle(self, seconds: float = 0.3) -> list[DueJob]:
-        """Admit whatever may be admitted, until nothing has been for some time and for some looks."""
-        rows: list[DueJob] = []
+    def settle(self, seconds: float = 0.3, *, least: int = 0) -> list[DueJob]:
+        """Admit at least so many rows, and whatever else, until none has been for some time and for some looks."""
+        rows: list[DueJob] = self.admit_all(least)
         looks, quiet_since = 0, monotonic()
         while looks < _QUIET_LOOKS or monotonic() - quiet_since < seconds:
             looks += 1

@@ -41,9 +41,9 @@ def test_no_more_jobs_of_a_queue_run_than_its_limit(database_url: str) -> None:
     stage(database_url, 10)
     stage(database_url, 10, key="a")
     with admitting(database_url, Rules(QUEUE, running=5)) as leader:
-        first = leader.settle()
+        first = leader.settle(least=5)
         finish(database_url, first[:2])
-        second = leader.settle()
+        second = leader.settle(least=2)
 
     assert (len(first), len(second)) == (5, 2)
 
@@ -53,9 +53,9 @@ def test_no_more_jobs_of_a_key_run_than_its_limit_and_those_without_a_key_are_fr
     stage(database_url, 1, key="b")
     stage(database_url, 10)
     with admitting(database_url, Rules(QUEUE, running_per_key=3)) as leader:
-        first = leader.settle()
+        first = leader.settle(least=14)
         finish(database_url, [row for row in first if row.key == "a"][1:])
-        second = leader.settle()
+        second = leader.settle(least=2)
 
     assert Counter(keys_of(first)) == {"a": 3, "b": 1, None: 10}
     assert keys_of(second) == ["a", "a"]
@@ -66,9 +66,9 @@ def test_a_job_that_waits_for_its_next_attempt_does_not_run_and_needs_a_slot_to_
 ) -> None:
     stage(database_url, 4, key="a")
     with admitting(database_url, Rules(QUEUE, running_per_key=2)) as leader:
-        first = leader.settle()
+        first = leader.settle(least=2)
         retry_later(database_url, first[:1])
-        second = leader.settle()
+        second = leader.settle(least=1)
         while_full = leader.redeliver()
         assert (ids_of(first), len(second), while_full) == ([1, 2], 1, [])
 
@@ -97,19 +97,19 @@ def test_retries_of_keys_that_are_full_do_not_hide_those_of_others(database_url:
 def test_the_next_leader_counts_what_runs_already(database_url: str) -> None:
     stage(database_url, 10, key="a")
     with admitting(database_url, Rules(QUEUE, running_per_key=3)) as leader:
-        first = leader.settle(0.1)
+        first = leader.settle(0.1, least=3)
     query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() + interval '1 min' WHERE id = 2")
     finish(database_url, first[:1])
     with admitting(database_url, Rules(QUEUE, running_per_key=3)) as leader:
-        assert len(leader.settle()) == 1
+        assert len(leader.settle(least=1)) == 1
 
 
 def test_rules_that_change_are_followed(database_url: str) -> None:
     stage(database_url, 10, key="a")
     with admitting(database_url, Rules(QUEUE, running_per_key=1)) as leader:
-        first = leader.settle(0.1)
+        first = leader.settle(0.1, least=1)
         leader.queue.change(Rules(QUEUE, running=4))
-        second = leader.settle(0.1)
+        second = leader.settle(0.1, least=3)
         leader.queue.change(Rules(QUEUE, running_per_key=2))
         third = leader.settle(0.1)
 
@@ -126,7 +126,7 @@ def test_a_batch_that_is_rolled_back_has_admitted_nothing(database_url: str) -> 
             with leader.connection.transaction(force_rollback=True):
                 assert ids_of(leader.queue.select(1000)) == [1, 11, 2, 12]
 
-        assert ids_of(leader.settle(0.1)) == [1, 11, 2, 12]
+        assert ids_of(leader.settle(0.1, least=4)) == [1, 11, 2, 12]
 
 
 def test_a_row_that_was_selected_and_not_admitted_is_still_due(database_url: str) -> None:
@@ -137,7 +137,7 @@ def test_a_row_that_was_selected_and_not_admitted_is_still_due(database_url: str
             rows = leader.queue.select(3)
         leader.queue.admitted([])
 
-        assert ids_of(leader.settle(0.1)) == [1, 2, 3, 4, 5]
+        assert ids_of(leader.settle(0.1, least=5)) == [1, 2, 3, 4, 5]
     assert ids_of(rows) == [1, 2, 3]
 
 
@@ -165,7 +165,7 @@ def test_a_row_that_has_gone_since_it_was_found_is_not_selected(database_url: st
         query(database_url, "DELETE FROM staged_jobs WHERE id IN (3, 4)")
         query(database_url, "UPDATE staged_jobs SET queue = 'elsewhere' WHERE id IN (5, 6)")
 
-        assert ids_of(leader.settle(0.1)) == [7, 8]
+        assert ids_of(leader.settle(0.1, least=2)) == [7, 8]
 
 
 def test_a_row_that_is_more_urgent_or_was_committed_late_is_found(database_url: str) -> None:
@@ -215,10 +215,10 @@ def test_pauses_of_names_and_keys_hold_until_they_are_taken_back(database_url: s
     with admitting(database_url, rules) as leader:
         soon = datetime.now(UTC) + timedelta(seconds=0.5)
         leader.queue.pause(["m.h"], {"a": soon}, [("b", "m.g")])
-        first = leader.settle(0.1)
+        first = leader.settle(0.1, least=6)
         later = leader.admit_all(3)
         leader.queue.pause([], {})
-        last = leader.settle(0.1)
+        last = leader.settle(0.1, least=6)
 
     assert Counter(keys_of(first)) == {"b": 3, None: 3}
     assert keys_of(later) == ["a"] * 3
@@ -249,12 +249,12 @@ def test_the_next_leader_exceeds_no_rate(database_url: str) -> None:
     rules = Rules(QUEUE, rate_per_key=Rate.parse("6/h"), burst=6)
     with admitting(database_url, rules) as leader:
         leader.queue.pause([], {"b": None, "c": None})
-        first = leader.settle(0.1)
+        first = leader.settle(0.1, least=6)
     finish(database_url, first[:2])
     bury(database_url, first[2:3])
     with admitting(database_url, rules) as leader:
         leader.queue.pause([], {"c": None})
-        second = leader.settle(0.1)
+        second = leader.settle(0.1, least=6)
     query(database_url, "UPDATE inflight_jobs SET moved_at = now() - interval '2 hours'")
     query(
         database_url,
@@ -262,7 +262,7 @@ def test_the_next_leader_exceeds_no_rate(database_url: str) -> None:
         "claimed_at = now() - interval '2 hours'",
     )
     with admitting(database_url, rules) as leader:
-        third = leader.settle(0.1)
+        third = leader.settle(0.1, least=17)
 
     assert keys_of(first) == ["a"] * 6
     assert keys_of(second) == ["b"] * 6
@@ -274,7 +274,7 @@ def test_the_rate_of_a_queue_holds_for_its_keys_together(database_url: str) -> N
     for key in "abc":
         stage(database_url, 10, key=key)
     with admitting(database_url, Rules(QUEUE, rate=Rate.parse("12/min"), burst=6, fair=True)) as leader:
-        assert Counter(keys_of(leader.settle(0.1))) == {"a": 2, "b": 2, "c": 2}
+        assert Counter(keys_of(leader.settle(0.1, least=6))) == {"a": 2, "b": 2, "c": 2}
         assert leader.queue.next_look_at > 0
 
 
@@ -343,13 +343,13 @@ def test_a_retry_that_waits_keeps_its_key(database_url: str) -> None:
     stage(database_url, 2, key="a")
     stage(database_url, 1, key="b")
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
-        first = leader.settle(0.1)
+        first = leader.settle(0.1, least=2)
         retry_later(database_url, [1], seconds=0.3)
         assert leader.settle(0.2) == []
         again = redelivered(leader)
         assert leader.settle(0.2) == []
         finish(database_url, [1])
-        second = leader.settle(0.1)
+        second = leader.settle(0.1, least=1)
 
     assert (ids_of(first), again, ids_of(second)) == ([1, 3], [1], [2])
 
@@ -360,7 +360,7 @@ def test_a_retry_that_is_not_due_keeps_those_behind_it_and_no_other_key(
 ) -> None:
     ids = stage(database_url, 2, key="a") + stage(database_url, 1, key="b")
     with admitting(database_url, Rules(QUEUE)) as leader:
-        leader.settle(0.1)
+        leader.settle(0.1, least=3)
     retry_later(database_url, ids[:1], seconds=60)
     retry_later(database_url, ids[1:])
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
@@ -374,7 +374,7 @@ def test_a_dead_job_keeps_its_key_until_it_is_revived(database_url: str, by_a_le
     stage(database_url, 1, key="b")
     rules = Rules(QUEUE, ordered=True)
     with admitting(database_url, rules) as leader:
-        assert ids_of(leader.settle(0.1)) == [1, 4]
+        assert ids_of(leader.settle(0.1, least=2)) == [1, 4]
         bury(database_url, [1])
         assert leader.settle(0.2) == []
         if by_a_leader == "the same":
@@ -395,7 +395,7 @@ def revive_dead(database_url: str) -> None:
 def test_a_job_that_died_and_was_revived_between_two_looks_runs_first(database_url: str) -> None:
     stage(database_url, 3, key="a")
     with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
-        leader.settle(0.1)
+        leader.settle(0.1, least=1)
         bury(database_url, [1])
         revive_dead(database_url)
 
@@ -405,7 +405,7 @@ def test_a_job_that_died_and_was_revived_between_two_looks_runs_first(database_u
 def test_a_dead_job_keeps_nobody_if_the_queue_says_so(database_url: str) -> None:
     stage(database_url, 3, key="a")
     with admitting(database_url, Rules(QUEUE, ordered=True, on_dead="skip")) as leader:
-        leader.settle(0.1)
+        leader.settle(0.1, least=1)
         bury(database_url, [1])
 
         assert ordered(leader, database_url, 2) == [2, 3]
