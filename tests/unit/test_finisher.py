@@ -15,8 +15,8 @@ from drain.tables.claims import Claim
 from drain.wire import Consumer
 from tests.helpers import wait_until
 from workers.execution import recorder
-from workers.execution.outcome import FINISHED
-from workers.handover.journal import Journal
+from workers.execution.outcome import FINISHED, AlreadyFinished
+from workers.handover.journal import Journal, Progress
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
 from workers.options import WorkOptions
@@ -117,6 +117,15 @@ def test_what_ended_first_waits_for_its_like_while_more_is_waiting_to_run(stores
         end_next(inbox)
         wait_until(lambda: not inbox.claimed)
     assert stores.finished == [[1, 2, 3]]
+
+
+def test_the_journal_says_of_a_job_that_has_finished_itself_that_it_may_be_finished() -> None:
+    journal = Journal()
+    inbox = Inbox(WorkOptions(queues=["default"]), journal, Shutdown(30, journal))
+    claimed(inbox, 1, 2)
+    inbox.add_outcome(cast(ClaimedJob, inbox.waiting.popleft()), AlreadyFinished(FINISHED), 0.002)
+    end_next(inbox)
+    assert [entry.progress for entry in journal.entries()] == [Progress.COMMITTED, Progress.FINISHED]
 
 
 def test_what_ended_last_waits_for_nothing(stores: Stores) -> None:

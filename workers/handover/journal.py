@@ -40,10 +40,12 @@ class Progress(IntEnum):
     RUNNING = 2
     # The function has returned, and the outcome is not yet recorded.
     FINISHED = 3
+    # The job has finished itself, in a commit that may not be durable yet.
+    COMMITTED = 4
 
 
 # Plain numbers: packing an enum costs a third of a microsecond more.
-_NONE, _CLAIMED, _RUNNING, _FINISHED = map(int, Progress)
+_NONE, _CLAIMED, _RUNNING, _FINISHED, _COMMITTED = map(int, Progress)
 
 
 class Entry(NamedTuple):
@@ -138,6 +140,10 @@ class Journal:
     def finish(self, slot: int) -> None:
         """Note that the function of a job has returned."""
         _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _FINISHED, _NEVER)
+
+    def commit(self, slot: int) -> None:
+        """Note that the job has finished itself, in a commit that may not be durable yet."""
+        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _COMMITTED, _NEVER)
 
     def end(self, slot: int) -> None:
         """Note that the function of a job has raised; if the process dies with its outcome, the job runs again."""

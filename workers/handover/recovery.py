@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.jobs import registry
-from drain.tables import claims, leases
+from drain.tables import claims, leases, outcomes
 from drain.tables.leases import Released
 from drain.wire import Consumer, tracked_id
 from workers.errors import WorkerDiedError, WorkerStoppedError
@@ -43,13 +43,14 @@ def recover(
         stores: State of the stores, to be updated.
         books: Notes for RQ; without them RQ's books are written at once, and no exception handler is called.
     """
-    entries = journal.entries()
     database = Database(settings.database_url, stores=stores or Stores())
     consumer = Consumer(settings.required_redis_url, settings.namespace, ())
     recorder = Recorder(database)
     notes = RQBooks() if books is None else books
     noted: set[int] = set()
+    entries = journal.entries()
     try:
+        entries = [_settled(entry, database) for entry in entries]
         for entry in entries:
             if entry.progress is not Progress.CLAIMED:
                 _record(entry, recorder, death, stopped=stopped)
@@ -69,6 +70,14 @@ def recover(
         journal.forget(entries)
         consumer.close()
         database.close()
+
+
+def _settled(entry: Entry, database: Database) -> Entry:
+    """Find out whether a commit that was perhaps not durable has lasted; if not, the job has not run."""
+    if entry.progress is not Progress.COMMITTED:
+        return entry
+    finished = database.ask(lambda c: outcomes.is_finished(c, entry.job_id, entry.token))
+    return entry._replace(progress=Progress.FINISHED if finished else Progress.CLAIMED)
 
 
 def _record(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) -> None:

@@ -180,7 +180,10 @@ class Inbox:
             at_once: Upper bound of the jobs that this process ran meanwhile.
         """
         failpoint(FailurePoint.RAN)
-        if isinstance(outcome, Finished | AlreadyFinished):
+        if isinstance(outcome, AlreadyFinished):
+            # Its job may have set synchronous_commit in its transaction.
+            self.journal.commit(job.slot)
+        elif isinstance(outcome, Finished):
             self.journal.finish(job.slot)
         else:
             self.journal.end(job.slot)

@@ -1,0 +1,42 @@
+"""PostgreSQL and a worker process die together, after a job has committed its own finish and before that is durable."""
+
+from contextlib import closing
+
+import psycopg
+
+from drain.config import Settings
+from drain.tables import claims, outcomes, staged
+from drain.tables.claims import Claim
+from drain.wire import QueueReader
+from tests import jobs_in_batches as jobs
+from tests.helpers import NAMESPACE
+from tests.worker_processes import Yard
+from workers.handover.journal import Journal, Progress
+from workers.handover.recovery import recover
+
+
+def claimed(yard: Yard, label: str) -> Claim:
+    (job_id,) = yard.stage(jobs.note_in_transaction, label)
+    with psycopg.connect(yard.database_url, autocommit=True) as connection:
+        staged.move(connection, [job_id], last_delivery=job_id)
+        (claim,) = claims.claim_many(connection, {job_id: job_id + 1}, worker="here", limits={})
+    return claim
+
+
+def test_the_successor_of_a_dead_process_finishes_no_job_whose_commit_was_lost(yard: Yard) -> None:
+    lasting, lost = claimed(yard, "lasting"), claimed(yard, "lost")
+    with psycopg.connect(yard.database_url) as connection:
+        assert outcomes.finish_and_commit(connection, lasting.id, lasting.fencing_token)
+    journal = Journal()
+    for claim in (lasting, lost):
+        journal.commit(journal.add(claim.id, claim.fencing_token, claim.id + 1))
+    assert {entry.progress for entry in journal.entries()} == {Progress.COMMITTED}
+    settings = Settings(database_url=yard.database_url, redis_url=yard.redis_url, namespace=NAMESPACE)
+    recover(journal, settings, "was killed")
+
+    assert (yard.place(lasting.id), yard.place(lost.id)) == ("finished_jobs", "inflight_jobs")
+    assert yard.row(lost.id)["lease_expires_at"] is None
+    assert journal.entries() == []
+    with closing(QueueReader(yard.redis_url, NAMESPACE)) as redis:
+        listed = [each for page in redis.listed("default") for each in page]
+    assert listed == [(lost.id, lost.id + 1)]
