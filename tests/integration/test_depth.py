@@ -44,6 +44,7 @@ def test_the_depth_can_be_fixed_or_without_a_bound(database_url: str, redis_url:
     stage_jobs(database_url, 200)
     with leading(environment(database_url, redis_url), "--depth", "50"):
         wait_until(lambda: len(pushed_jobs(redis_url)) == 50)
+        assert len(ids_in(database_url, "staged_jobs")) == 150
     with leading(environment(database_url, redis_url, DRAIN_DEPTH="0")):
         wait_until(lambda: len(pushed_jobs(redis_url)) == 200)
 
@@ -120,6 +121,8 @@ def test_due_retries_wait_for_room_as_others_do(database_url: str, redis_url: st
         wait_until(lambda: len(pushed_jobs(redis_url)) == 20)
         take(redis_url, 20)
         wait_until(lambda: len(pushed_jobs(redis_url)) == 20)
+        waiting = query(database_url, "SELECT count(*) FROM inflight_jobs WHERE next_run_at IS NOT NULL")
+    assert waiting == [(10,)]
 
 
 def test_a_list_holds_no_more_than_its_bound_and_patient_jobs_do_not_overtake_urgent_ones_in_it(

@@ -43,12 +43,12 @@ def recover(
         stores: State of the stores, to be updated.
         books: Notes for RQ; without them RQ's books are written at once, and no exception handler is called.
     """
+    entries = journal.entries()
     database = Database(settings.database_url, stores=stores or Stores())
     consumer = Consumer(settings.required_redis_url, settings.namespace, ())
     recorder = Recorder(database)
     notes = RQBooks() if books is None else books
     noted: set[int] = set()
-    entries = journal.entries()
     try:
         entries = [_settled(entry, database) for entry in entries]
         for entry in entries:
