@@ -1,1 +1,18 @@
-"""Benchmarks on the embedded servers and Debian's: `make bench` writes RESULTS.md."""
+"""Benchmarks, on the embedded servers or Debian's: `make bench` writes RESULTS.md, `make bench-check` compares.
+
+    __main__       `make bench`: part after part, those that are not done
+    parts          each part, and where its figures go
+    progress       which parts are done for this commit, and how long they took
+    sizes          how much is measured
+    check          `make bench-check`: rounds until each ratio has a verdict
+    check_figures  the ratios of one round
+    verdict        holds, fell, or cannot be told
+    goals          what the figures are to reach
+    servers        both kinds of servers
+    machine        where something was measured, in a line
+    figures        formats of figures, and the parts of RESULTS.md
+    peers/         the same work by other queues
+    alone          command line of a module that measures one section
+
+All other modules measure one section of RESULTS.md each.
+"""

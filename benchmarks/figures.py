@@ -47,12 +47,19 @@ def plot_growth(path: Path, sizes: Sequence[int], measured: Mapping[str, Sequenc
 _BEGIN = "<!-- {} -->\n"
 
 
-def merge(path: Path, parts: Mapping[str, Sequence[str]]) -> str:
-    """Replace parts of a file of results, each marked by a comment above it; returns the new text."""
+def merge(path: Path, parts: Mapping[str, Sequence[str]], order: Sequence[str] = ()) -> str:
+    """Replace parts of a file of results, each marked by a comment above it; returns the new text.
+
+    Args:
+        path: The file, which need not exist.
+        parts: Sections by the name of their part.
+        order: Names of parts in the order of the file; other parts follow those.
+    """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     found = dict(re.findall(r"^<!-- (\w+) -->\n(.*?)(?=^<!-- |\Z)", text, re.MULTILINE | re.DOTALL))
-    found |= {name: "\n\n".join(sections) + "\n\n" for name, sections in parts.items()}
-    return "".join(f"{_BEGIN.format(name)}{part}" for name, part in found.items()).rstrip() + "\n"
+    found |= {name: "\n\n".join(sections) for name, sections in parts.items()}
+    names = [*(name for name in order if name in found), *(name for name in found if name not in order)]
+    return "\n\n".join(f"{_BEGIN.format(name)}{found[name].rstrip()}" for name in names) + "\n"
 
 
 def say(text: str) -> None:

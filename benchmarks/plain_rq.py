@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING
 import redis
 from rq import Queue
 
-from benchmarks import figures, stock_plain
-from drain.database import schema
-from drain.embedded import services
+from benchmarks import figures, servers, stock_plain
 
 if TYPE_CHECKING:
     from drain.embedded import Services
@@ -52,14 +50,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each figure")
     parser.add_argument("--jobs", type=int, default=200, help="jobs of one burst")
     arguments = parser.parse_args()
-    print("\n" + section(arguments.rounds, arguments.jobs))
+    with servers.running(servers.EMBEDDED) as started:
+        print("\n" + section(started, arguments.rounds, arguments.jobs))
 
 
-def section(rounds: int, jobs: int) -> str:
+def section(started: Services, rounds: int, jobs: int) -> str:
     """Measure, and make the section of RESULTS.md."""
-    with services(durable=False) as running:
-        schema.install(running.postgres.url)
-        found = measure(running, rounds, jobs)
+    found = measure(started, rounds, jobs)
     rows = [(name, f"{_spread(rates)}") for name, rates in found.items()]
     return "\n\n".join(
         [

@@ -18,7 +18,8 @@ from drain import wire
 from drain.database import postgres
 from drain.enqueuer import leader
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.wire import Producer
+from drain.enqueuer.thin_queues import ThinQueues
+from drain.wire import Producer, thin_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,9 +54,15 @@ def refill(services: Services, rows: int) -> None:
         client.flushall()
 
 
-def moved_and_pushed(services: Services, jobs: int) -> float:
-    """Measure the drain: tracked jobs a second, from committed rows to Redis lists."""
-    return _drained(services, Producer(services.redis_url, NAMESPACE), jobs)
+def moved_and_pushed(services: Services, jobs: int, *, thin: bool = False) -> float:
+    """Measure the drain: tracked jobs a second, from committed rows to Redis lists.
+
+    Args:
+        services: Servers.
+        jobs: Number of jobs.
+        thin: Push as where only `drain work` listens: ids without hashes.
+    """
+    return _drained(services, Producer(services.redis_url, NAMESPACE), jobs, thin=thin)
 
 
 def moved_alone(services: Services, jobs: int) -> float:
@@ -81,9 +88,24 @@ def pushed_alone(services: Services, jobs: int) -> float:
     return _rate(jobs, push)
 
 
-def cpu_by_process(services: Services, jobs: int) -> dict[str, float]:
+def pushed_thin_alone(services: Services, jobs: int) -> float:
+    """Measure the push of ids alone, without Postgres: batches that are already encoded."""
+    batches = [
+        [thin_id(NAMESPACE, n, n) for n in range(first, min(first + BATCH_SIZE, jobs))]
+        for first in range(0, jobs, BATCH_SIZE)
+    ]
+    redis_ = Producer(services.redis_url, NAMESPACE)
+
+    def push() -> None:
+        for batch in batches:
+            redis_.push_thin({"default": batch})
+
+    return _rate(jobs, push)
+
+
+def cpu_by_process(services: Services, jobs: int, *, thin: bool) -> dict[str, float]:
     """Measure the processor time of one drain, in microseconds a job, by process."""
-    with _leading(services, Producer(services.redis_url, NAMESPACE)) as enqueuer:
+    with _leading(services, Producer(services.redis_url, NAMESPACE), thin=thin) as enqueuer:
         backend = enqueuer.connection.info.backend_pid
         pids = {"PostgreSQL": backend, "Redis": services.redis.pid, "enqueuer": os.getpid()}
         before = {name: cpu_seconds(pid) for name, pid in pids.items() if pid}
@@ -116,8 +138,8 @@ def enqueued_in_thousands(services: Services, jobs: int) -> float:
         return _rate(jobs, lambda: [enqueue(first) for first in range(0, jobs, 1000)])
 
 
-def _drained(services: Services, redis_: Producer, jobs: int) -> float:
-    with _leading(services, redis_) as enqueuer:
+def _drained(services: Services, redis_: Producer, jobs: int, *, thin: bool = False) -> float:
+    with _leading(services, redis_, thin=thin) as enqueuer:
 
         def drain() -> None:
             drained = 0
@@ -129,11 +151,12 @@ def _drained(services: Services, redis_: Producer, jobs: int) -> float:
 
 
 @contextmanager
-def _leading(services: Services, redis_: Producer) -> Iterator[Enqueuer]:
+def _leading(services: Services, redis_: Producer, *, thin: bool = False) -> Iterator[Enqueuer]:
     with postgres.connect(services.database_url, "benchmark") as connection:
         state = leader.try_to_lead(connection)
         assert state is not None
-        with Enqueuer(connection, redis_, state, batch_size=BATCH_SIZE) as enqueuer:
+        queues = ThinQueues(redis_, always={"*"} if thin else ())
+        with Enqueuer(connection, redis_, state, batch_size=BATCH_SIZE, thin_queues=queues) as enqueuer:
             yield enqueuer
 
 

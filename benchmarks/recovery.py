@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import threading
@@ -14,6 +15,7 @@ import psycopg
 import redis
 
 from benchmarks import figures
+from benchmarks.peers.processes import family
 from benchmarks.processes import command
 from benchmarks.rates import refill
 from drain import stage
@@ -150,7 +152,9 @@ def _load(services: Services) -> Iterator[None]:
 
 
 def _kill(process: Popen[bytes]) -> float:
-    process.send_signal(signal.SIGKILL)
+    # All of its processes, as a machine's end would: a child that is left alone has time to finish its job.
+    for pid in family([process.pid]):
+        os.kill(pid, signal.SIGKILL)
     return monotonic()
 
 

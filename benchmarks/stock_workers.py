@@ -14,6 +14,7 @@ import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +37,8 @@ ROOT = Path(__file__).parents[1]
 RQ = str(Path(sys.executable).with_name("rq"))
 CONFIG = ("--config", "drain.rq_settings")
 # Kind of worker, its options, and the upper bound of a job's cost in job-drain, as a multiple of a plain job's.
-KINDS: dict[str, tuple[tuple[str, ...], float]] = {
+Kinds = Mapping[str, tuple[tuple[str, ...], float]]
+KINDS: Kinds = {
     "`rq worker --config drain.rq_settings`": (CONFIG, 2.0),
     "`rq worker`": ((), 4.0),
     "`rq worker --worker-class rq.SimpleWorker`": (("--worker-class", "rq.SimpleWorker"), 1.5),
@@ -57,7 +59,7 @@ def main() -> None:
 
 def section(rounds: int, jobs: int, settings: dict[str, str] | None = None) -> str:
     """Measure, and make the section of RESULTS.md."""
-    tables = [_on(services, rounds, jobs) for services in servers.of_both_kinds(settings or {})]
+    tables = [_on(services, rounds, jobs) for _, services in servers.of_both_kinds(settings)]
     return "\n\n".join(
         [
             "# RQ's own workers, unmodified",
@@ -84,11 +86,11 @@ class Costs(NamedTuple):
     ours: list[float]
 
 
-def measure(services: Services, rounds: int, jobs: int) -> dict[str, Costs]:
+def measure(services: Services, rounds: int, jobs: int, kinds: Kinds = KINDS) -> dict[str, Costs]:
     """Measure the cost of both kinds of job on each kind of worker."""
-    found = {name: Costs([], []) for name in KINDS}
+    found = {name: Costs([], []) for name in kinds}
     for number in range(rounds):
-        for name, (options, _) in KINDS.items():
+        for name, (options, _) in kinds.items():
             ways = [(found[name].plain, _push_plain), (found[name].ours, _push_ours)]
             for figures_, push in ways if number % 2 else reversed(ways):
                 figures_.append(_burst(services, options, jobs, push))
@@ -96,16 +98,6 @@ def measure(services: Services, rounds: int, jobs: int) -> dict[str, Costs]:
             "  " + ", ".join(f"{costs.plain[-1]:.1f} and {costs.ours[-1]:.1f}" for costs in found.values())
         )
     return found
-
-
-def ratios(services: Services, jobs: int) -> dict[str, float]:
-    """Measure for the short form: the cost of a plain job as a multiple of job-drain's; higher is better."""
-    figures.say("milliseconds a job on RQ's own workers, RQ's own and ours")
-    return {
-        f"RQ's own job to ours, {name.replace('`', '')}": statistics.median(costs.plain)
-        / statistics.median(costs.ours)
-        for name, costs in measure(services, 1, jobs).items()
-    }
 
 
 def _on(services: Services, rounds: int, jobs: int) -> str:

@@ -24,7 +24,7 @@ from drain import stage
 from drain.config import Settings
 from drain.database import postgres
 from drain.enqueuer.daemon import Daemon
-from drain.tables import claims, outcomes
+from drain.tables import claims, finishes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +129,7 @@ def _work(database_url: str, done: threading.Event) -> None:
             ids = dict(connection.execute(_WAITING).fetchall())
             held = claims.claim_many(connection, ids, worker="worker", limits={}) if ids else []
             if held:
-                outcomes.finish_many(connection, held)
+                finishes.finish_many(connection, held)
 
 
 def _stage_all(

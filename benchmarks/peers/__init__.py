@@ -12,10 +12,10 @@
     rate          jobs a second
     delay         from commit to start
     disturbances  what other sessions do meanwhile
+    killed        what becomes of a job whose worker is killed around its commit
     results       all figures as plain data, and the JSON file
     run           the rounds
     report, plots the figures for people
-    quick         the short form, and whether it is what it was
 
 `job_counter`, `work`, `apps`, `fill` and `produce` run in the environment of each peer: they import nothing else of
 ours.

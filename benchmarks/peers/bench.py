@@ -60,11 +60,6 @@ class Bench:
         self.counter = JobCounter.create(directory / work.COUNTER)
 
     @cached_property
-    def servers(self) -> list[int]:
-        """Process ids of PostgreSQL and Redis."""
-        return [self.services.postgres.pid, self.services.redis.pid]
-
-    @cached_property
     def _environment(self) -> dict[str, str]:
         return os.environ | {
             "BENCH_DIRECTORY": str(self.directory),
@@ -85,6 +80,7 @@ class Bench:
             connection.execute(f"CREATE DATABASE {DATABASE}")
         with psycopg.connect(self.database_url, autocommit=True) as connection:
             connection.execute(work.MAKE_ACCOUNTS)
+            connection.execute(work.MAKE_ORDERS)
         with redis.Redis.from_url(self.services.redis_url, socket_timeout=60) as client:
             client.flushall()
         self._in_its_environment(peer, "fill", peer.app, "noop", "0", "prepare")
@@ -148,9 +144,14 @@ class Bench:
             sleep(_LOOK_SECONDS)
         return True
 
-    def cpu_seconds(self, running: Running) -> float:
-        """Processor time of all that take part, so far."""
-        return processes.cpu_seconds(running.pids + self.servers)
+    def cpu_seconds(self, running: Running) -> dict[str, float]:
+        """Processor time so far of all that take part, by store and by the programs of the peer."""
+        services = self.services
+        return {
+            "programs": processes.cpu_seconds(running.pids),
+            "PostgreSQL": processes.cpu_seconds([services.postgres.pid]),
+            "Redis": processes.cpu_seconds([services.redis.pid]),
+        }
 
     def _in_its_environment(self, peer: Peer, program: str, *words: str) -> None:
         ended = subprocess.run(

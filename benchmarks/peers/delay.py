@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
-from benchmarks.peers import work
+from benchmarks.peers import peers, work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,12 @@ class Delay:
     p99: float
     p999: float
 
+    def in_words(self) -> str:
+        return (
+            f"p50 {self.p50:.1f} ms, p99 {self.p99:.1f} ms; "
+            f"{self.committed_per_second:,.0f} committed and {self.started_per_second:,.0f} started a second"
+        )
+
 
 def measure(bench: Bench, peer: Peer, per_second: int, seconds: float) -> Delay:
     """Commit single jobs for so many seconds; who has fallen behind gets as long again, and no more."""
@@ -48,7 +54,7 @@ def measure(bench: Bench, peer: Peer, per_second: int, seconds: float) -> Delay:
     bench.forget()
     # Both processes are up and have imported everything before it begins.
     bench.fill(peer, "noop", _WARM_UP_JOBS)
-    with bench.running(peer.programs(bench.services.redis_url)):
+    with bench.running(peer.programs(bench.services.redis_url, peers.PROCESSES)):
         bench.wait_for_jobs(_WARM_UP_JOBS, 10)
         sleep(_REST_SECONDS)
         bench.produce(peer, per_second, seconds, _THREADS)

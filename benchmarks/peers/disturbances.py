@@ -6,22 +6,25 @@ import statistics
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, process_time
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import IsolationLevel
 
 from benchmarks import figures
-from benchmarks.peers import rate
+from benchmarks.peers import peers, processes, rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.peers.bench import Bench
     from benchmarks.peers.peers import Peer
+    from benchmarks.peers.rate import Run
 
 READERS = 4
+# First words of the disturbance whose ratio is one of the goals.
+HELD = "a snapshot has been held for"
 # A reader's transaction looks at the table so often before it gives its snapshot back.
 _LOOKS = 20
 _LAST_RUNS = 3
@@ -34,14 +37,16 @@ class Disturbed:
     Attributes:
         peer: Whose jobs.
         what: What others did meanwhile.
-        alone: Jobs a second with nobody else there, a run each.
+        alone: Jobs a second with no other session, a run each, some before and some afterwards.
         disturbed: The same beside the disturbance.
+        counted_out: The same, of the processor time that the others left.
     """
 
     peer: str
     what: str
     alone: list[float]
     disturbed: list[float]
+    counted_out: list[float]
 
 
 def measure(
@@ -58,35 +63,48 @@ def measure(
         hold_seconds: How long a snapshot is held, jobs being worked all the while.
     """
 
-    def run() -> float:
-        return rate.measure(bench, peer, "noop", jobs, seconds, peer.programs(bench.services.redis_url)).rate
+    def run(used_by_others: Callable[[], float] = lambda: 0.0) -> Run:
+        programs = peer.programs(bench.services.redis_url, peers.PROCESSES)
+        return rate.measure(bench, peer, "noop", jobs, seconds, programs, used_by_others)
 
     bench.reset(peer)
-    alone = [run() for _ in range(_LAST_RUNS)]
+    alone = [run().rate for _ in range(_LAST_RUNS)]
     found = {}
     bench.reset(peer)
     _schedule(bench, peer, scheduled)
     found[f"{scheduled:,} jobs are scheduled for tomorrow"] = [run() for _ in range(_LAST_RUNS)]
     bench.reset(peer)
-    with _readers(bench, peer):
+    with _readers(bench, peer) as used:
         found[f"{READERS} sessions read the queue's table, each under one snapshot for long"] = [
-            run() for _ in range(_LAST_RUNS)
+            run(used) for _ in range(_LAST_RUNS)
         ]
     bench.reset(peer)
     with _held_snapshot(bench):
-        found[f"a snapshot has been held for {hold_seconds:.0f} s of work"] = _last_of(run, hold_seconds)
-    for what, rates in found.items():
-        figures.say(f"  {peer.name}: {what}: {statistics.median(rates) / statistics.median(alone):.2f}")
-    return [Disturbed(peer.name, what, alone, rates) for what, rates in found.items()]
+        found[f"{HELD} {hold_seconds:.0f} s of work"] = _last_of(run, hold_seconds)
+    bench.reset(peer)
+    alone += [run().rate for _ in range(_LAST_RUNS)]
+    for what, runs in found.items():
+        median = statistics.median(each.rate for each in runs) / statistics.median(alone)
+        figures.say(f"  {peer.name}: {what}: {median:.2f}")
+    return [
+        Disturbed(
+            peer.name,
+            what,
+            alone,
+            [each.rate for each in runs],
+            [each.rate / (1 - each.share_of_others) for each in runs],
+        )
+        for what, runs in found.items()
+    ]
 
 
-def _last_of(run: Callable[[], float], seconds: float) -> list[float]:
-    """The last rates of so many seconds of one run after the other."""
+def _last_of(run: Callable[[], Run], seconds: float) -> list[Run]:
+    """The last runs of so many seconds of one run after the other."""
     deadline = monotonic() + seconds
-    rates = [run() for _ in range(_LAST_RUNS)]
+    runs = [run() for _ in range(_LAST_RUNS)]
     while monotonic() < deadline:
-        rates.append(run())
-    return rates[-_LAST_RUNS:]
+        runs.append(run())
+    return runs[-_LAST_RUNS:]
 
 
 def _schedule(bench: Bench, peer: Peer, jobs: int) -> None:
@@ -98,13 +116,16 @@ def _schedule(bench: Bench, peer: Peer, jobs: int) -> None:
 
 
 @contextmanager
-def _readers(bench: Bench, peer: Peer) -> Iterator[None]:
+def _readers(bench: Bench, peer: Peer) -> Iterator[Callable[[], float]]:
+    """Read while the block runs, which gets the processor time of the readers and of their backends so far."""
     assert peer.read
     statement = peer.read
     ended = threading.Event()
+    backends: list[int] = []
 
     def read() -> None:
         with psycopg.connect(bench.database_url) as connection:
+            backends.append(connection.info.backend_pid)
             connection.isolation_level = IsolationLevel.REPEATABLE_READ
             while not ended.is_set():
                 for _ in range(_LOOKS):
@@ -118,7 +139,7 @@ def _readers(bench: Bench, peer: Peer) -> Iterator[None]:
     for reader in readers:
         reader.start()
     try:
-        yield
+        yield lambda: process_time() + processes.cpu_seconds(backends)
     finally:
         ended.set()
         for reader in readers:

@@ -1,6 +1,6 @@
-"""How each peer is run: two worker processes everywhere, as its own documentation says it is fastest.
+"""How each peer is run, as its own documentation says it is fastest.
 
-What is safe by default stays so: nobody is told to forget a job that a dead worker had in hand.
+What is safe by default stays so: no peer is told to forget a job that a dead worker had in hand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Peer:
         name: For people, and in the JSON file.
         environment: Its virtual environment, and the file of its requirements; "" for our own.
         app: Its module in `apps`.
-        programs: What is started to work on the queue, in two processes.
+        programs: What is started to work on the queue, by the URL of Redis and the number of processes.
         at_once: What is started to have 16 jobs in hand at a time; None where that is another row's.
         why: How it is set up, and for what reason.
         guess: Jobs a second that do nothing: how many to begin with.
@@ -54,7 +54,7 @@ class Peer:
     name: str
     environment: str
     app: str
-    programs: Callable[[str], list[Program]]
+    programs: Callable[[str, int], list[Program]]
     at_once: Callable[[str], list[Program]] | None
     why: str
     guess: int
@@ -71,62 +71,76 @@ class Peer:
 
 DRAIN = "job-drain"
 DRAIN_PSYCOPG = "job-drain, psycopg"
+DRAIN_FLUSHED = "job-drain, flushed"
+DRAIN_FLUSHED_PSYCOPG = "job-drain, psycopg, flushed"
 DRAIN_PROCESSES = "job-drain, 16 processes"
+DRAIN_THREADS = "job-drain, 16 threads"
+BARE = "no queue, bare loops"
 SCHEDULED_FOR_TOMORROW = "now() + interval '1 day' + n * interval '1 ms'"
 
 
 _RQ_OPTIONS = ["--quiet", "--config", "benchmarks.peers.apps.rq_app"]
 
 
-def _rq(*words: str, processes: int = PROCESSES) -> Callable[[str], list[Program]]:
-    return lambda url: [
+def _rq(*words: str) -> Callable[[str, int], list[Program]]:
+    return lambda url, processes: [
         Program([script("rq", "rq"), "worker", *words, *_RQ_OPTIONS, "--url", url, "default"])
         for _ in range(processes)
     ]
 
 
-def _rq_pool(processes: int) -> Callable[[str], list[Program]]:
-    return lambda url: [
-        Program(
-            [script("rq", "rq"), "worker-pool", "-n", str(processes), *_RQ_OPTIONS, "--url", url, "default"]
-        )
-    ]
+def _rq_pool(url: str, processes: int) -> list[Program]:
+    words = [script("rq", "rq"), "worker-pool", "-n", str(processes), *_RQ_OPTIONS, "--url", url, "default"]
+    return [Program(words)]
 
 
-def _pgqueuer(processes: int, *words: str) -> Callable[[str], list[Program]]:
+def _pgqueuer(*words: str) -> Callable[[str, int], list[Program]]:
     program = [script("pgqueuer", "pgq"), "run", "benchmarks.peers.apps.pgqueuer_app:main"]
-    return lambda _: [Program([*program, *words])] * processes
+    return lambda _, processes: [Program([*program, *words])] * processes
 
 
-def _procrastinate(processes: int, concurrency: int) -> Callable[[str], list[Program]]:
+def _procrastinate(concurrency: int) -> Callable[[str, int], list[Program]]:
     program = [
         script("procrastinate", "procrastinate"),
         "--app=benchmarks.peers.apps.procrastinate_app.app",
         "worker",
         f"--concurrency={concurrency}",
     ]
-    return lambda _: [Program(program)] * processes
+    return lambda _, processes: [Program(program)] * processes
 
 
-def _dramatiq(processes: int, threads: int) -> Callable[[str], list[Program]]:
+def _dramatiq(threads: int) -> Callable[[str, int], list[Program]]:
     program = [script("dramatiq", "dramatiq"), "benchmarks.peers.apps.dramatiq_app"]
-    return lambda _: [Program([*program, "--processes", str(processes), "--threads", str(threads)])]
-
-
-def _celery(concurrency: int) -> Callable[[str], list[Program]]:
-    program = [script("celery", "celery"), "--app=benchmarks.peers.apps.celery_app", "worker"]
-    return lambda _: [Program([*program, f"--concurrency={concurrency}", "--loglevel=WARNING"])]
-
-
-def _drain(processes: int, concurrency: int = 1) -> Callable[[str], list[Program]]:
-    options = [f"--processes={processes}", f"--concurrency={concurrency}"]
-    return lambda _: [
-        Program([*_DRAIN, "run", "--metrics-port", "0"], is_worker=False),
-        Program([*_DRAIN, "work", *options, "default"]),
+    return lambda _, processes: [
+        Program([*program, "--processes", str(processes), "--threads", str(threads)])
     ]
 
 
+def _celery(_url: str, processes: int) -> list[Program]:
+    program = [script("celery", "celery"), "--app=benchmarks.peers.apps.celery_app", "worker"]
+    return [Program([*program, f"--concurrency={processes}", "--loglevel=WARNING"])]
+
+
+def _drain(concurrency: int = 1, threads: int = 1) -> Callable[[str, int], list[Program]]:
+    options = [f"--concurrency={concurrency}", f"--threads={threads}"]
+    return lambda _, processes: [
+        Program([*_DRAIN, "run", "--metrics-port", "0"], is_worker=False),
+        Program([*_DRAIN, "work", f"--processes={processes}", *options, "default"]),
+    ]
+
+
+def _bare(_url: str, processes: int) -> list[Program]:
+    return [Program([sys.executable, "-m", "benchmarks.peers.apps.bare_app"])] * processes
+
+
+def _with(programs: Callable[[str, int], list[Program]], processes: int) -> Callable[[str], list[Program]]:
+    return lambda url: programs(url, processes)
+
+
 _DRAIN = [sys.executable, "-c", "from drain.__main__ import main; main()"]
+
+# Brings all jobs to Redis, though no worker listens.
+DRAIN_ALL = [Program([*_DRAIN, "run", "--metrics-port", "0", "--depth", "0"], is_worker=False)]
 
 _UNFINISHED = "SELECT FROM inflight_jobs LIMIT 1"
 
@@ -134,11 +148,15 @@ OURS = Peer(
     name=DRAIN,
     environment="",
     app="drain_app",
-    programs=_drain(PROCESSES),
-    at_once=_drain(1, AT_ONCE),
-    why="`drain run`, and `drain work --processes 2`; jobs that wait are `async def`, 16 in one process.",
+    programs=_drain(),
+    at_once=_with(_drain(AT_ONCE), 1),
+    why=(
+        "`drain run`, and `drain work`; jobs that wait are `async def`, 16 in one process; the UPDATE in "
+        '`transaction()`, by SQLAlchemy, with `commit="grouped"`.'
+    ),
     guess=20_000,
     wait="wait_async",
+    update="update_grouped",
     schedule=(
         f"INSERT INTO staged_jobs (job_name, scheduled_at) SELECT 'noop', {SCHEDULED_FOR_TOMORROW} "
         "FROM generate_series(1, %s) AS n"
@@ -153,7 +171,7 @@ RQ_SIMPLE = Peer(
     app="rq_app",
     programs=_rq("--worker-class", "rq.worker.SimpleWorker"),
     at_once=None,
-    why="two `rq worker`, which run jobs in their own process: RQ's fastest.",
+    why="`rq worker`s, which run jobs in their own process: RQ's fastest.",
     guess=800,
 )
 RQ_WORKER = Peer(
@@ -162,26 +180,26 @@ RQ_WORKER = Peer(
     app="rq_app",
     programs=_rq(),
     at_once=None,
-    why="two `rq worker` as they are: a process is forked for each job, the jobs' module imported before.",
+    why="`rq worker`s as they are: a process is forked for each job, the jobs' module imported before.",
     guess=150,
 )
 RQ_POOL = Peer(
     name="RQ, worker-pool",
     environment="rq",
     app="rq_app",
-    programs=_rq_pool(PROCESSES),
-    at_once=_rq_pool(AT_ONCE),
-    why="`rq worker-pool -n 2`, with its default, the worker that forks.",
+    programs=_rq_pool,
+    at_once=_with(_rq_pool, AT_ONCE),
+    why="`rq worker-pool`, with its default, the worker that forks.",
     guess=150,
 )
 PGQUEUER = Peer(
     name="PgQueuer",
     environment="pgqueuer",
     app="pgqueuer_app",
-    programs=_pgqueuer(PROCESSES, "--batch-size", "1000"),
-    at_once=_pgqueuer(1, "--batch-size", "8", "--max-concurrent-tasks", "16"),
+    programs=_pgqueuer("--batch-size", "1000"),
+    at_once=_with(_pgqueuer("--batch-size", "8", "--max-concurrent-tasks", "16"), 1),
     why=(
-        "two `pgq run --batch-size 1000` on asyncpg and uvloop, after `pgq autovac`, tables durable as by default. "
+        "`pgq run --batch-size 1000` on asyncpg and uvloop, after `pgq autovac`, tables durable as by default. "
         "Its guide says larger for short jobs, its example says 25, which runs a third as many."
     ),
     guess=30_000,
@@ -196,9 +214,9 @@ PROCRASTINATE = Peer(
     name="Procrastinate",
     environment="procrastinate",
     app="procrastinate_app",
-    programs=_procrastinate(PROCESSES, 10),
-    at_once=_procrastinate(1, AT_ONCE),
-    why="two `procrastinate worker --concurrency 10`, woken by NOTIFY, finished jobs kept as by default.",
+    programs=_procrastinate(10),
+    at_once=_with(_procrastinate(AT_ONCE), 1),
+    why="`procrastinate worker --concurrency 10`, woken by NOTIFY, finished jobs kept as by default.",
     guess=900,
     schedule=(
         "INSERT INTO procrastinate_jobs (queue_name, task_name, scheduled_at) "
@@ -211,39 +229,63 @@ DRAMATIQ = Peer(
     name="Dramatiq",
     environment="dramatiq",
     app="dramatiq_app",
-    programs=_dramatiq(PROCESSES, 8),
-    at_once=_dramatiq(1, AT_ONCE),
-    why="`dramatiq --processes 2 --threads 8`: a process for each core, and its own number of threads.",
+    programs=_dramatiq(8),
+    at_once=_with(_dramatiq(AT_ONCE), 1),
+    why="`dramatiq --threads 8`, its own number of threads.",
     guess=4000,
 )
 CELERY = Peer(
     name="Celery",
     environment="celery",
     app="celery_app",
-    programs=_celery(PROCESSES),
-    at_once=_celery(AT_ONCE),
-    why="`celery worker --concurrency 2`, prefork, results ignored, no rate limits, 64 prefetched a process.",
+    programs=_celery,
+    at_once=_with(_celery, AT_ONCE),
+    why="`celery worker`, prefork, results ignored, no rate limits, 64 prefetched a process.",
     guess=1500,
 )
 
 ALL = (OURS, RQ_SIMPLE, RQ_WORKER, RQ_POOL, PGQUEUER, PROCRASTINATE, DRAMATIQ, CELERY)
 # Jobs that wait without `await` want processes.
-OURS_IN_PROCESSES = Peer(
+OURS_IN_PROCESSES = replace(
+    OURS,
     name=DRAIN_PROCESSES,
-    environment="",
-    app="drain_app",
-    programs=_drain(AT_ONCE),
-    at_once=_drain(AT_ONCE),
+    at_once=_with(_drain(), AT_ONCE),
     why="`drain work --processes 16`, jobs that sleep.",
-    guess=20_000,
+    wait="wait",
 )
-# The same with one kind of work.
+OURS_IN_THREADS = replace(
+    OURS_IN_PROCESSES,
+    name=DRAIN_THREADS,
+    at_once=_with(_drain(threads=AT_ONCE), 1),
+    why="`drain work --threads 16`, the same jobs in one process.",
+)
+# The same system with one kind of work.
 OURS_ON_PSYCOPG = replace(
     OURS,
     name=DRAIN_PSYCOPG,
-    update="update_psycopg",
-    why="the same, its UPDATE in `psycopg_transaction()`: without SQLAlchemy, as in the jobs of the peers.",
+    update="update_grouped_psycopg",
+    why="its UPDATE in `psycopg_transaction()`: without SQLAlchemy, as in the jobs of the peers.",
 )
+OURS_FLUSHED = replace(
+    OURS, name=DRAIN_FLUSHED, update="update", why='`commit="flushed"`, the default: each commit waits.'
+)
+OURS_FLUSHED_ON_PSYCOPG = replace(
+    OURS_ON_PSYCOPG,
+    name=DRAIN_FLUSHED_PSYCOPG,
+    update="update_psycopg",
+    why='`psycopg_transaction()` with `commit="flushed"`.',
+)
+# The upper bound of computing: nothing that could cost anything but the jobs themselves.
+BARE_LOOPS = Peer(
+    name=BARE,
+    environment="",
+    app="bare_app",
+    programs=_bare,
+    at_once=None,
+    why="processes that call the job's function in a loop, beside servers that do nothing.",
+    guess=20_000,
+)
+ALSO_UPDATING = (OURS_ON_PSYCOPG, OURS_FLUSHED, OURS_FLUSHED_ON_PSYCOPG)
 IN_POSTGRES = (OURS, PGQUEUER, PROCRASTINATE)
 
 

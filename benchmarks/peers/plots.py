@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers import peers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from benchmarks.peers.results import Delays, Rates, Results
 
-HERE = Path(__file__).parents[1]
-RATES = HERE / "peers.png"
-DELAYS = HERE / "latency.png"
 _OURS, _THEIRS = "#c44e52", "#8c9bb0"
 _TITLES = {
     "noop": "A job that does nothing",
@@ -26,10 +23,12 @@ _TITLES = {
 _PERCENTILES = {"p50": "50 %", "p99": "99 %", "p999": "99.9 %"}
 
 
-def draw(results: Results) -> None:
-    """Both of them."""
-    draw_rates(results, RATES)
-    draw_delays(results.delays, DELAYS)
+def draw(results: Results, rates: Path, delays: Path) -> None:
+    """Both of them, as far as they have been measured."""
+    if results.rates or results.at_once:
+        draw_rates(results, rates)
+    if results.delays:
+        draw_delays(results.delays, delays)
 
 
 def draw_rates(results: Results, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Program: `python -m benchmarks.peers.produce APP RATE SECONDS THREADS`, in the environment of a peer.
 
-Commits single jobs at a steady rate, numbered from 1, and leaves in the file `commits` when each call that commits
-one has returned, by its number.
+Commits at a steady rate transactions of an application, each with a row and a job, numbered from 1, and leaves in the
+file `commits` when each commit has returned, by the number of its job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def main(app: str, rate: str, seconds: str, threads: str) -> None:
     barrier = threading.Barrier(int(threads))
     began: list[float] = []
 
-    def run(first: int, commit: Callable[[int], object]) -> None:
+    def run(first: int, commit: Callable[[int], float]) -> None:
         barrier.wait()
         began.append(monotonic() + 0.1)
         for number in range(first, total + 1, int(threads)):
@@ -35,8 +35,7 @@ def main(app: str, rate: str, seconds: str, threads: str) -> None:
             # Half as long again, and no longer: whoever cannot keep up shall not keep everybody waiting.
             if monotonic() > began[0] + 1.5 * float(seconds):
                 return
-            commit(number)
-            committed[number] = monotonic()
+            committed[number] = commit(number)
 
     running = [
         threading.Thread(target=run, args=(first + 1, module.producer())) for first in range(int(threads))

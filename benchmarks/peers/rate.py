@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,12 @@ import redis
 from benchmarks.peers import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from benchmarks.peers.bench import Bench
     from benchmarks.peers.peers import Peer, Program
 
+_CORES = os.cpu_count() or 1
 # Whoever takes so many times as long as was thought is stopped there.
 _PATIENCE = 4
 _FINISH_SECONDS = 10
@@ -33,6 +35,8 @@ class Run:
         cpu_seconds: Processor time of 100,000 of them: workers, enqueuer, PostgreSQL and Redis.
         worker_megabytes: Memory of all worker processes together when the last job was done.
         enqueuer_megabytes: Memory of what else the peer runs.
+        cpu_by_part: `cpu_seconds` by part: each store, and the programs of the peer.
+        share_of_others: Part of all processor time that other sessions have used meanwhile.
     """
 
     jobs: int
@@ -41,6 +45,8 @@ class Run:
     cpu_seconds: float
     worker_megabytes: float
     enqueuer_megabytes: float
+    cpu_by_part: dict[str, float] = field(default_factory=dict)
+    share_of_others: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,13 @@ class Stored:
 
 
 def measure(
-    bench: Bench, peer: Peer, name: str, jobs: int, seconds: float, programs: Sequence[Program]
+    bench: Bench,
+    peer: Peer,
+    name: str,
+    jobs: int,
+    seconds: float,
+    programs: Sequence[Program],
+    used_by_others: Callable[[], float] = lambda: 0.0,
 ) -> Run:
     """Run so many jobs of this name.
 
@@ -63,6 +75,7 @@ def measure(
         jobs: How many.
         seconds: How long they should take.
         programs: What runs them.
+        used_by_others: Processor time that other sessions have used so far, in seconds.
     """
     bench.forget()
     bench.fill(peer, name, jobs)
@@ -70,18 +83,26 @@ def measure(
         # Processor time begins to count with the first job: importing modules is not what it costs.
         bench.wait_for_jobs(1, seconds)
         first, used_first = bench.counter.read().jobs, bench.cpu_seconds(running)
+        began, others_first = monotonic(), used_by_others()
         bench.wait_for_jobs(jobs, _PATIENCE * seconds)
+        others = (used_by_others() - others_first) / max(monotonic() - began, 1e-6) / _CORES
         done = bench.counter.read()
         finished = _finished(bench, peer) if done.jobs >= jobs else done.last
-        used = bench.cpu_seconds(running) - used_first
-        workers, others = (processes.megabytes(pids) for pids in (running.workers, running.others))
+        used = bench.cpu_seconds(running)
+        workers, besides = (processes.megabytes(pids) for pids in (running.workers, running.others))
+    by_part = {
+        part: (so_far - used_first[part]) / max(done.jobs - first, 1) * 100_000
+        for part, so_far in used.items()
+    }
     return Run(
         jobs=done.jobs,
         rate=(done.jobs - 1) / max(done.last - done.first, 1e-6),
         finished_rate=(done.jobs - 1) / max(max(finished, done.last) - done.first, 1e-6),
-        cpu_seconds=used / max(done.jobs - first, 1) * 100_000,
+        cpu_seconds=sum(by_part.values()),
         worker_megabytes=workers,
-        enqueuer_megabytes=others,
+        enqueuer_megabytes=besides,
+        cpu_by_part=by_part,
+        share_of_others=others,
     )
 
 

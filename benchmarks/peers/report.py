@@ -1,4 +1,4 @@
-"""The third part of RESULTS.md."""
+"""Section of RESULTS.md beside the peers."""
 
 from __future__ import annotations
 
@@ -6,76 +6,77 @@ import statistics
 from typing import TYPE_CHECKING
 
 from benchmarks import figures
-from benchmarks.peers import peers
+from benchmarks.peers import killed, peers, run
 from benchmarks.peers.results import spread
 
 if TYPE_CHECKING:
-    from benchmarks.peers.results import Rates, Results
+    from benchmarks.peers.peers import Peer
+    from benchmarks.peers.results import Delays, Rates, Results
 
 _WORKS = {
-    "noop": "A job that does nothing",
-    "cpu": "A job of 1 ms of processor time",
-    "update": "A job of one UPDATE",
-    "wait": "Jobs that wait 10 ms, 16 at once",
+    run.NOOP: "A job that does nothing",
+    run.CPU: "A job of 1 ms of processor time",
+    run.UPDATE: "A job of one UPDATE",
+    run.WAIT: "Jobs that wait 10 ms, 16 at once",
 }
-_IDEAL_AT_ONCE = 1600
-# What a sampling profiler and the processor time of each process showed; to be read with the table above it.
-_REASONS = """\
-Where the time goes, by a sampling profiler and by the processor time of each process. Both cores are busy all the time
-while jobs that do nothing are executed: of the 40 us that each of them costs all processes together, the worker takes
-14, PostgreSQL 13 for the claim and the finish, and the enqueuer with its backend and Redis the rest. Nothing waits for
-anything but a core, so no overlapping helps any more. PgQueuer takes a thousand jobs in one statement as well, and
-spends 70 us on each; with the 25 of its documentation's example it does a third as many. The drain alone takes 12.5 us
-a job, in three processes that take turns on two cores; neither store is busy all the time, the cores are.
-
-One `UPDATE` in `transaction()` costs 600 to 800 us of processor time in all processes together, by the hour; a quarter
-of that is SQLAlchemy's session, which `psycopg_transaction()` does without. It is three exchanges with the server
-(BEGIN, UPDATE, finish with COMMIT), and each of the two processes waits for its own COMMIT. PgQueuer and Dramatiq make
-one exchange, which commits by itself, and have 20 and 16 of them under way, which share their writes to the disk. What
-they lack for that: the update and the finish are two commits there, so a worker that dies in between has the update
-made twice; here both are one commit, exactly once, whoever dies.
-
-At 2,000 commits a second both cores are taken to nine tenths, half of it by the application that commits: each hop of
-a job waits for a core. Jobs of ten milliseconds in sixteen processes are finished nearly one by one, since what has
-ended waits a hundredth of a second at most to be written down: a longer wait would be cheaper, and would let more be
-repeated when a machine dies."""
+IDEAL_AT_ONCE = 1600
+# Part of the commits that were asked for, and of those that were made, that a system must reach to keep up.
+_KEEPS_UP = 0.97
 
 
-def sections(results: Results) -> list[str]:
-    """All of them, each as Markdown."""
+def sections(results: Results, rates_picture: str, delays_picture: str) -> list[str]:
+    """All figures that have been measured, each section as Markdown.
+
+    Args:
+        results: The figures.
+        rates_picture: Name of the picture of rates, in the directory of the text.
+        delays_picture: Name of the picture of delays.
+    """
     return [
         _heading(results),
-        *[_rates(results, work) for work in ("noop", "cpu", "update")],
-        _at_once(results),
-        "![Jobs executed a second, by peer and kind of work](peers.png)",
-        _delays(results),
-        "![Milliseconds from commit to start, by peer](latency.png)",
-        _memory(results),
+        *[_rates(results, work) for work in run.WORKS if results.rates_of(work)],
+        *([_at_once(results)] if results.at_once else []),
+        f"![Jobs executed a second, by peer and kind of work]({rates_picture})",
+        *(
+            [_delays(results), f"![Milliseconds from commit to start, by peer]({delays_picture})"]
+            if results.delays
+            else []
+        ),
+        *([_memory(results)] if results.stored else []),
         *([_disturbed(results)] if results.disturbed else []),
-        _goals(results),
-        _set_up(),
+        *([killed.table(results)] if results.killed else []),
+        _set_up(results),
     ]
+
+
+def keeps_up(delays: Delays) -> bool:
+    """Whether the application commits what was asked for, and the workers start it."""
+    committed, started, part = (
+        statistics.median(delays.of(name))
+        for name in ("committed_per_second", "started_per_second", "started_of_committed")
+    )
+    return committed >= _KEEPS_UP * delays.per_second and started >= _KEEPS_UP * committed and part > 0.999
 
 
 def _heading(results: Results) -> str:
     return (
         "# Beside the peers\n\n"
         f"{results.machine} Peers: {', '.join(results.versions)}.\n\n"
-        "The same functions run by all, in two worker processes each, against one PostgreSQL and one Redis on the "
-        "same two cores; a fresh database and an empty Redis for every run. The queue is filled first, then the "
-        "workers start; each job counts itself in shared memory, and the rate is from the first one done to the "
-        "last. Median of the rounds, with the lowest and the highest; the peers take turns. `make bench` repeats "
-        "all of it, `python -m benchmarks --parts peers` this part alone, `make bench-quick` a short form in three "
-        "minutes. All figures: [`peers.json`](peers.json)."
+        "The same functions run by all, against one PostgreSQL and one Redis on the same cores; a fresh database and "
+        "an empty Redis for every run. The queue is filled first, then the workers start; each job counts itself in "
+        "shared memory, and the rate is from the first one done to the last. Median of the rounds, with the lowest "
+        "and the highest; the peers take turns. `python -m benchmarks --parts peers-update` repeats one table, "
+        "`--help` names the others. All figures: [`peers.json`](peers.json)."
     )
 
 
 def _rates(results: Results, work: str) -> str:
-    measured = sorted((each for each in results.rates if each.work == work), key=_median, reverse=True)
+    measured = sorted(results.rates_of(work).values(), key=_median, reverse=True)
     ours = next(each for each in measured if each.peer == peers.DRAIN)
     rows = [
         (
             each.peer,
+            str(results.processes.get(work, {}).get(each.peer, peers.PROCESSES)),
             spread(each.rates),
             _finished(each),
             "" if each.peer.startswith(peers.DRAIN) else _times(_median(ours) / _median(each)),
@@ -85,6 +86,7 @@ def _rates(results: Results, work: str) -> str:
     ]
     header = (
         "",
+        "processes",
         "jobs a second",
         "noted as finished",
         "ours is … times that",
@@ -96,9 +98,7 @@ def _rates(results: Results, work: str) -> str:
 def _finished(measured: Rates) -> str:
     """Its rate up to the last commit that says so; nothing where Postgres does not know."""
     finished = statistics.median(run.finished_rate for run in measured.runs)
-    known = any(
-        measured.peer == peer.name and peer.unfinished for peer in (*peers.ALL, peers.OURS_ON_PSYCOPG)
-    )
+    known = any(measured.peer == peer.name and peer.unfinished for peer in run.WORKS[measured.work])
     return f"{finished:,.0f}" if known else ""
 
 
@@ -108,10 +108,10 @@ def _times(ratio: float) -> str:
 
 def _at_once(results: Results) -> str:
     rows = [
-        (each.peer, spread(each.rates), f"{_median(each) / _IDEAL_AT_ONCE:.2f}")
+        (each.peer, spread(each.rates), f"{_median(each) / IDEAL_AT_ONCE:.2f}")
         for each in sorted(results.at_once, key=_median, reverse=True)
     ]
-    table = figures.table(("", "jobs a second", f"of the ideal {_IDEAL_AT_ONCE:,}"), rows)
+    table = figures.table(("", "jobs a second", f"of the ideal {IDEAL_AT_ONCE:,}"), rows)
     return (
         f"## {_WORKS['wait']}\n\n{table}\n\nSixteen in hand: as coroutines of one process (job-drain, PgQueuer, "
         "Procrastinate), as threads of one (Dramatiq), or as sixteen processes."
@@ -126,6 +126,7 @@ def _delays(results: Results) -> str:
             *(spread(each.of(name), ".1f") for name in ("p50", "p99", "p999")),
             f"{statistics.median(each.of('committed_per_second')):,.0f}",
             f"{statistics.median(each.of('started_per_second')):,.0f}",
+            "yes" if keeps_up(each) else "no",
         )
         for each in results.delays
     ]
@@ -137,13 +138,16 @@ def _delays(results: Results) -> str:
         "p99.9 ms",
         "committed a second",
         "started a second",
+        "keeps up",
     )
     return (
-        f"## From commit to start\n\n{figures.table(header, rows)}\n\nIdle workers, and single jobs, a transaction "
-        "(or a push to Redis) each, on eight connections. The clock starts when the call that commits has returned. "
-        "Whoever starts fewer than were committed has a queue that grows, and a delay that only tells for how long. "
+        f"## From commit to start\n\n{figures.table(header, rows)}\n\nIdle workers, two processes, and transactions "
+        "of an application on eight connections: each writes a row, and stages a job in the same transaction, or "
+        "pushes one once it has committed (Redis, and Procrastinate, whose `defer` has a connection of its own). The "
+        "clock starts when that commit has returned. A system keeps up if the application commits what was asked "
+        "for, and the workers start it; the delay of the others only tells for how long their queue has grown. "
         "PgQueuer and Procrastinate notify in every transaction, and PostgreSQL lets only one of those commit at a "
-        "time, so that their applications may commit fewer than were asked for."
+        "time."
     )
 
 
@@ -177,88 +181,43 @@ def _disturbed(results: Results) -> str:
             spread(each.alone),
             spread(each.disturbed),
             f"{statistics.median(each.disturbed) / statistics.median(each.alone):.2f}",
+            f"{statistics.median(each.counted_out) / statistics.median(each.alone):.2f}",
         )
         for each in sorted(results.disturbed, key=lambda each: each.what)
     ]
-    header = ("while", "", "jobs a second alone", "beside it", "ratio")
-    return f"## Beside other sessions\n\n{figures.table(header, rows)}"
+    header = ("while", "", "jobs a second alone", "beside it", "ratio", "their processor time counted out")
+    return (
+        f"## Beside other sessions\n\n{figures.table(header, rows)}\n\n"
+        "The last column divides by the part of the processors that the other sessions have left."
+    )
 
 
-def _goals(results: Results) -> str:
-    """What the figures were to reach, whether they did, and why not."""
-    noop = {each.peer: _median(each) for each in results.rates if each.work == "noop"}
-    update = {each.peer: _median(each) for each in results.rates if each.work == "update"}
-    best = max((each for each in update if not each.startswith(peers.DRAIN)), key=update.__getitem__)
-    ours = {each.per_second: each for each in results.delays if each.peer == peers.DRAIN}
-    at_once = {each.peer: _median(each) / _IDEAL_AT_ONCE for each in results.at_once}
-    rows = [
-        *(
-            _goal(f"jobs that do nothing, beside {name}", noop[peers.DRAIN] / noop[name], goal, " times")
-            for name, goal in (("PgQueuer", 4), ("Dramatiq", 15), ("RQ, SimpleWorker", 100))
-        ),
-        *(
-            _goal(f"one UPDATE, {name}, beside {best}", update[name] / update[best], 1, " times")
-            for name in (peers.DRAIN, peers.DRAIN_PSYCOPG)
-        ),
-        *(
-            _goal(
-                f"p{name[1:]} at {per_second:,} commits a second",
-                statistics.median(ours[per_second].of(name)),
-                goal,
-                " ms",
-            )
-            for per_second in sorted(ours)
-            for name, goal in (("p50", 5), ("p99", 20))
-        ),
-        *(
-            _goal(f"10 ms jobs, {name}", at_once[name], 0.9, " of the ideal")
-            for name in (peers.DRAIN, peers.DRAIN_PROCESSES)
-        ),
-        *(
-            _goal(name, results.quick[name], goal, " times" if goal > 1 else " of it")
-            for name, goal in (
-                ("drained to Queue.enqueue", 30),
-                ("drained to Queue.enqueue_many", 12),
-                ("drained to the slower of moving and pushing", 0.75),
-            )
-            if name in results.quick
-        ),
-        *(
-            _goal(
-                f"while {each.what}",
-                statistics.median(each.disturbed) / statistics.median(each.alone),
-                0.9,
-                " of the rate",
-            )
-            for each in results.disturbed
-            if each.peer == peers.DRAIN
-        ),
+def _set_up(results: Results) -> str:
+    measured = [
+        *peers.ALL,
+        *peers.ALSO_UPDATING,
+        peers.OURS_IN_PROCESSES,
+        peers.OURS_IN_THREADS,
+        peers.BARE_LOOPS,
     ]
-    return (
-        f"## What was to be reached\n\n{figures.table(('', 'to reach', 'measured', ''), rows)}\n\n{_REASONS}"
-    )
-
-
-def _goal(what: str, measured: float, goal: float, unit: str) -> tuple[str, str, str, str]:
-    lower = unit == " ms"
-    failpoint = measured <= goal if lower else measured >= goal
-    shown = f"{measured:.1f}" if lower or measured >= 10 else f"{measured:.2f}"
-    return (
-        what,
-        f"{goal}{unit}{' at most' if lower else ''}",
-        shown,
-        "reached" if failpoint else "not reached",
-    )
-
-
-def _set_up() -> str:
-    lines = [f"- **{peer.name}**: {peer.why}" for peer in (*peers.ALL, peers.OURS_ON_PSYCOPG)]
+    lines = [f"- **{peer.name}**: {peer.why}{_tried(results, peer)}" for peer in measured]
     return (
         "## How each is set up\n\n"
         + "\n".join(lines)
-        + "\n\nVersions are pinned in [`peers/requirements`](peers/requirements), the jobs are in "
-        "[`peers/apps`](peers/apps)."
+        + f"\n\nTwo processes, where nothing else is said; those of the fastest run of {run.PROCESSES[0]} to "
+        f"{run.PROCESSES[-1]} where it is. Versions are pinned in [`peers/requirements`](peers/requirements), the jobs "
+        "are in [`peers/apps`](peers/apps)."
     )
+
+
+def _tried(results: Results, peer: Peer) -> str:
+    """The number of processes at which the system was fastest."""
+    best = [
+        f"{number} for {_WORKS[work].lower()}"
+        for work, by_peer in results.processes.items()
+        if (number := by_peer.get(peer.name))
+    ]
+    return f" Processes: {', '.join(best)}." if best else ""
 
 
 def _median(measured: Rates) -> float:

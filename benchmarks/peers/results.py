@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.delay import Delay
 from benchmarks.peers.disturbances import Disturbed
+from benchmarks.peers.killed import Killed
 from benchmarks.peers.rate import Run, Stored
 
 if TYPE_CHECKING:
@@ -45,53 +46,64 @@ class Delays:
 
 @dataclass
 class Results:
-    """Everything of one full run, and what the quick form found right after it.
+    """All figures of one kind of servers.
 
     Attributes:
-        machine: Processor, versions of the servers, the day.
+        machine: Processor, versions of the servers, the day of the last part.
         versions: The peers'.
-        rates: Two worker processes, three kinds of work.
+        processes: Best number of processes, by kind of work and peer.
+        rates: Jobs a second at each kind of work.
         at_once: Jobs that wait 10 ms, 16 of them at a time.
         delays: From commit to start.
         stored: Bytes of a queued job, by peer.
         disturbed: Beside other sessions.
-        quick: Ratios of the quick form, by name.
+        killed: What became of jobs whose worker was killed between their commit and their finish.
+        ratios: Ratios of the drain by name, one for each round.
+        check: Ratios that `make bench-check` compares with, by name, one for each round.
     """
 
     machine: str = ""
     versions: list[str] = field(default_factory=list)
+    processes: dict[str, dict[str, int]] = field(default_factory=dict)
     rates: list[Rates] = field(default_factory=list)
     at_once: list[Rates] = field(default_factory=list)
     delays: list[Delays] = field(default_factory=list)
     stored: dict[str, Stored] = field(default_factory=dict)
     disturbed: list[Disturbed] = field(default_factory=list)
-    quick: dict[str, float] = field(default_factory=dict)
+    killed: list[Killed] = field(default_factory=list)
+    ratios: dict[str, list[float]] = field(default_factory=dict)
+    check: dict[str, list[float]] = field(default_factory=dict)
+
+    def rates_of(self, work: str) -> dict[str, Rates]:
+        """Rates at one kind of work, by peer."""
+        return {each.peer: each for each in self.rates if each.work == work}
 
 
-def save(results: Results, path: Path = PATH) -> None:
-    """Write them, three significant digits more than anybody needs."""
-    path.write_text(
-        json.dumps(_rounded(asdict(results)), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+def save(results: Results, kind: str, path: Path = PATH) -> None:
+    """Replace the figures of one kind of servers; three significant digits more than anybody needs."""
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    text = json.dumps(kept | {kind: _rounded(asdict(results))}, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
-def load(path: Path = PATH) -> Results:
-    """Read what was written; empty if nothing was."""
-    if not path.exists():
+def load(kind: str, path: Path = PATH) -> Results:
+    """Read the figures of one kind of servers; empty if there are none."""
+    found = json.loads(path.read_text(encoding="utf-8")).get(kind) if path.exists() else None
+    if not found:
         return Results()
-    found = json.loads(path.read_text(encoding="utf-8"))
     return Results(
-        machine=found["machine"],
-        versions=found["versions"],
-        rates=[_rates(each) for each in found["rates"]],
-        at_once=[_rates(each) for each in found["at_once"]],
-        delays=[
-            Delays(each["peer"], each["per_second"], [Delay(**run) for run in each["runs"]])
-            for each in found["delays"]
-        ],
-        stored={name: Stored(**each) for name, each in found["stored"].items()},
-        disturbed=[Disturbed(**each) for each in found["disturbed"]],
-        quick=found["quick"],
+        **found
+        | {
+            "rates": [_rates(each) for each in found["rates"]],
+            "at_once": [_rates(each) for each in found["at_once"]],
+            "delays": [
+                Delays(each["peer"], each["per_second"], [Delay(**run) for run in each["runs"]])
+                for each in found["delays"]
+            ],
+            "stored": {name: Stored(**each) for name, each in found["stored"].items()},
+            "disturbed": [Disturbed(**each) for each in found["disturbed"]],
+            "killed": [Killed(**each) for each in found["killed"]],
+        }
     )
 
 

@@ -4,32 +4,45 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from benchmarks import figures
 from benchmarks.peers import delay, disturbances, environments, peers, rate
 from benchmarks.peers.bench import bench
-from benchmarks.peers.results import Delays, Rates, Results, save
+from benchmarks.peers.results import Delays, Rates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from benchmarks.peers.bench import Bench
     from benchmarks.peers.peers import Peer, Program
+    from benchmarks.peers.results import Results
     from drain.embedded import Services
 
-UPDATE = "update"
-WORKS = ("noop", "cpu", UPDATE)
-# What is measured besides at one kind of work.
-_ALSO = {UPDATE: (peers.OURS_ON_PSYCOPG,)}
-WAIT = "wait"
+_Found = TypeVar("_Found")
+NOOP, CPU, UPDATE, WAIT = "noop", "cpu", "update", "wait"
+# Who takes part in each kind of work.
+WORKS: dict[str, tuple[Peer, ...]] = {
+    NOOP: peers.ALL,
+    CPU: (*peers.ALL, peers.BARE_LOOPS),
+    UPDATE: (*peers.ALL, *peers.ALSO_UPDATING),
+}
+# Kinds of work at which each system is given its best number of processes, and who is tried: at jobs that do nothing
+# those that come near alone.
+TRIED = {NOOP: (peers.OURS, peers.PGQUEUER, peers.DRAMATIQ), UPDATE: WORKS[UPDATE]}
+PROCESSES = (1, 2, 3, 4)
+# Systems that no goal names: they are far off, and the time is better spent on the others.
+_FAR_OFF = (peers.RQ_WORKER, peers.RQ_POOL, peers.PROCRASTINATE, peers.CELERY)
+_ROUNDS_OF_FAR_OFF = 2
 PER_SECOND = (500, 2000)
 # What a job adds to what it costs to run one that does nothing, for two processes: how many to begin with.
-_ADDED_SECONDS = {"noop": 0.0, "cpu": 0.0005, UPDATE: 0.0002, WAIT: 1 / 1600}
+_ADDED_SECONDS = {NOOP: 0.0, CPU: 0.0005, UPDATE: 0.0002, WAIT: 1 / 1600}
 # The fork of a job has a connection to make.
 _FEWEST_JOBS = 60
 _SURPRISE = 2
 _STORED_JOBS = 20_000
+_TRIED_SECONDS = 2.5
+_DELAY_SECONDS = 8.0
 
 
 @dataclass(frozen=True)
@@ -37,78 +50,122 @@ class Plan:
     """How much to measure.
 
     Attributes:
-        rounds: Of rates; half as many of delays.
+        rounds: Of rates and of delays.
         seconds: How long one run of a full queue takes.
-        delay_seconds: How long single jobs are committed.
         scheduled: Jobs that wait for tomorrow beside those that are worked.
-        hold_seconds: How long a snapshot is held; 0 leaves out all other sessions.
+        hold_seconds: How long a snapshot is held.
     """
 
     rounds: int
     seconds: float
-    delay_seconds: float
     scheduled: int
     hold_seconds: float
 
+    @property
+    def delay_seconds(self) -> float:
+        """How long single jobs are committed."""
+        return min(_DELAY_SECONDS, 2 * self.seconds)
 
-def run(services: Services, plan: Plan) -> Results:
-    """Measure everything."""
+
+def processes(services: Services, results: Results, plan: Plan) -> None:
+    """Find the number of processes at which each system is fastest, by a short run of each."""
     environments.make({peer.environment for peer in peers.ALL})
     with bench(services) as place:
-        results = Results(versions=peers.versions())
-        results.rates = rates(place, peers.ALL, WORKS, plan.rounds, plan.seconds)
-        results.at_once = _at_once(place, plan)
-        results.delays = _delays(place, plan)
-        results.stored = _stored(place)
-        # The rest takes long, and what has been measured is worth keeping if it is cut short.
-        save(results)
-        results.disturbed = _disturbed(place, plan, results.rates)
-    return results
+        for name, tried in TRIED.items():
+            results.processes[name] = {
+                peer.name: _best_processes(place, peer, name, min(plan.seconds, _TRIED_SECONDS))
+                for peer in tried
+            }
 
 
-def rates(
-    place: Bench, measured: Sequence[Peer], works: Sequence[str], rounds: int, seconds: float
-) -> list[Rates]:
-    """Rates of all of them at each kind of work, round by round."""
-    ways = {name: [*measured, *(_ALSO.get(name, ()) if peers.OURS in measured else ())] for name in works}
-    found = {(peer.name, name): Rates(peer.name, name) for name in works for peer in ways[name]}
-    for number in range(rounds):
-        for name in works:
-            figures.say(f"{name}, round {number + 1} of {rounds}")
-            for peer in ways[name]:
-                job = peer.update if name == UPDATE else name
-                _one_run(place, peer, name, job, seconds, found[peer.name, name], peer.programs)
-    return list(found.values())
+def rates(services: Services, results: Results, plan: Plan, *, work: str) -> None:
+    """Rates of all of them at one kind of work, round by round."""
+    environments.make({peer.environment for peer in peers.ALL})
+    found = [Rates(peer.name, work) for peer in WORKS[work]]
+    best = results.processes.get(work, {})
+    with bench(services) as place:
+        for number in range(plan.rounds):
+            figures.say(f"{work}, round {number + 1} of {plan.rounds}")
+            for peer, one in _taking_part(zip(WORKS[work], found, strict=True), number):
+                programs = peer.programs(services.redis_url, best.get(peer.name, peers.PROCESSES))
+                _one_run(place, peer, one, plan.seconds, programs)
+    results.rates = [each for each in results.rates if each.work != work] + found
 
 
-def _at_once(place: Bench, plan: Plan) -> list[Rates]:
-    found = []
-    for number in range((plan.rounds + 1) // 2):
-        figures.say(f"{peers.AT_ONCE} at once, round {number + 1}")
-        for position, peer in enumerate(
-            each for each in (*peers.ALL, peers.OURS_IN_PROCESSES) if each.at_once
-        ):
-            if not number:
-                found.append(Rates(peer.name, WAIT))
-            assert peer.at_once
-            _one_run(place, peer, WAIT, peer.wait, plan.seconds, found[position], peer.at_once)
-    return found
+def at_once(services: Services, results: Results, plan: Plan) -> None:
+    """Rates of jobs that wait, sixteen in hand."""
+    environments.make({peer.environment for peer in peers.ALL})
+    waiting = (*peers.ALL, peers.OURS_IN_PROCESSES, peers.OURS_IN_THREADS)
+    found = [(peer, Rates(peer.name, WAIT)) for peer in waiting if peer.at_once]
+    with bench(services) as place:
+        for number in range(plan.rounds):
+            figures.say(f"{peers.AT_ONCE} at once, round {number + 1} of {plan.rounds}")
+            for peer, one in _taking_part(found, number):
+                assert peer.at_once
+                _one_run(place, peer, one, plan.seconds, peer.at_once(services.redis_url))
+    results.at_once = [one for _, one in found]
 
 
-def _one_run(
-    place: Bench,
-    peer: Peer,
-    work: str,
-    job: str,
-    seconds: float,
-    found: Rates,
-    programs: Callable[[str], list[Program]],
-) -> None:
+def delays(services: Services, results: Results, plan: Plan, *, per_second: int) -> None:
+    """Delays from commit to start at one rate of commits."""
+    environments.make({peer.environment for peer in peers.ALL})
+    found = [Delays(peer.name, per_second) for peer in peers.ALL]
+    with bench(services) as place:
+        for number in range(plan.rounds):
+            figures.say(f"{per_second} commits a second, round {number + 1} of {plan.rounds}")
+            for peer, delays_ in _taking_part(zip(peers.ALL, found, strict=True), number):
+                one = delay.measure(place, peer, per_second, plan.delay_seconds)
+                delays_.runs.append(one)
+                figures.say(f"  {peer.name}: {one.in_words()}")
+    results.delays = [each for each in results.delays if each.per_second != per_second] + found
+    results.delays.sort(key=lambda each: each.per_second)
+
+
+def stored(services: Services, results: Results, _plan: Plan) -> None:
+    """Bytes of a queued job."""
+    environments.make({peer.environment for peer in peers.ALL})
+    figures.say("bytes of a queued job")
+    found: dict[str, rate.Stored] = {}
+    with bench(services) as place:
+        for peer in {each.app: each for each in peers.ALL}.values():
+            drain = peers.DRAIN_ALL if peer is peers.OURS else []
+            found[peer.app] = rate.stored(place, peer, _STORED_JOBS, drain)
+            figures.say(f"  {peer.app}: {found[peer.app]}")
+    results.stored = {peer.name: found[peer.app] for peer in peers.ALL}
+
+
+def disturbed(services: Services, results: Results, plan: Plan, *, peer: Peer) -> None:
+    """Rates of one peer beside other sessions."""
+    environments.make({peer.environment})
+    figures.say(f"{peer.name} beside other sessions")
+    measured = results.rates_of(NOOP).get(peer.name)
+    expected = statistics.median(measured.rates) if measured else peer.guess
+    with bench(services) as place:
+        found = disturbances.measure(
+            place,
+            peer,
+            max(_FEWEST_JOBS, int(expected * plan.seconds)),
+            plan.seconds,
+            scheduled=plan.scheduled,
+            hold_seconds=plan.hold_seconds,
+        )
+    results.disturbed = [each for each in results.disturbed if each.peer != peer.name] + found
+
+
+def _taking_part(pairs: Iterable[tuple[Peer, _Found]], number: int) -> Iterator[tuple[Peer, _Found]]:
+    """Those of a round, by its number from 0."""
+    return ((peer, one) for peer, one in pairs if number < _ROUNDS_OF_FAR_OFF or peer not in _FAR_OFF)
+
+
+def _one_run(place: Bench, peer: Peer, found: Rates, seconds: float, programs: Sequence[Program]) -> None:
+    """Run one full queue of the work that the figures belong to, and add its figures."""
+    work = found.work
+    job = {UPDATE: peer.update, WAIT: peer.wait}.get(work, work)
     expected = found.rates[-1] if found.runs else 1 / (1 / peer.guess + _ADDED_SECONDS[work])
     while True:
         place.reset(peer)
         jobs = max(_FEWEST_JOBS, int(expected * seconds))
-        last = rate.measure(place, peer, job, jobs, seconds, programs(place.services.redis_url))
+        last = rate.measure(place, peer, job, jobs, seconds, programs)
         if last.rate < _SURPRISE * expected:
             break
         # Over before it was well under way: once more, with as many as it turned out to take.
@@ -117,45 +174,9 @@ def _one_run(
     figures.say(f"  {peer.name}: {last.rate:,.0f} a second, {last.cpu_seconds:.1f} s a 100,000")
 
 
-def _delays(place: Bench, plan: Plan) -> list[Delays]:
-    found = {(peer.name, each): Delays(peer.name, each) for each in PER_SECOND for peer in peers.ALL}
-    for _ in range((plan.rounds + 1) // 2):
-        for each in PER_SECOND:
-            figures.say(f"{each} commits a second")
-            for peer in peers.ALL:
-                one = delay.measure(place, peer, each, plan.delay_seconds)
-                found[peer.name, each].runs.append(one)
-                figures.say(
-                    f"  {peer.name}: p50 {one.p50:.1f} ms, p99 {one.p99:.1f} ms; "
-                    f"{one.committed_per_second:,.0f} committed and {one.started_per_second:,.0f} started a second"
-                )
-    return list(found.values())
-
-
-def _stored(place: Bench) -> dict[str, rate.Stored]:
-    figures.say("bytes of a queued job")
-    found: dict[str, rate.Stored] = {}
-    for peer in {each.app: each for each in peers.ALL}.values():
-        drain = [each for each in peer.programs(place.services.redis_url) if not each.is_worker]
-        found[peer.app] = rate.stored(place, peer, _STORED_JOBS, drain)
-        figures.say(f"  {peer.app}: {found[peer.app]}")
-    return {peer.name: found[peer.app] for peer in peers.ALL}
-
-
-def _disturbed(place: Bench, plan: Plan, measured: Sequence[Rates]) -> list[disturbances.Disturbed]:
-    if not plan.hold_seconds:
-        return []
-    figures.say("beside other sessions")
-    medians = {each.peer: statistics.median(each.rates) for each in measured if each.work == "noop"}
-    return [
-        one
-        for peer in peers.IN_POSTGRES
-        for one in disturbances.measure(
-            place,
-            peer,
-            int(medians[peer.name] * plan.seconds),
-            plan.seconds,
-            scheduled=plan.scheduled,
-            hold_seconds=plan.hold_seconds,
-        )
-    ]
+def _best_processes(place: Bench, peer: Peer, work: str, seconds: float) -> int:
+    found = Rates(peer.name, work)
+    for number in PROCESSES:
+        figures.say(f"{work}, {number} processes")
+        _one_run(place, peer, found, seconds, peer.programs(place.services.redis_url, number))
+    return PROCESSES[found.rates.index(max(found.rates))]

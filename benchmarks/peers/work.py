@@ -7,12 +7,17 @@ BENCH_REDIS_URL, BENCH_SPINS.
 from __future__ import annotations
 
 import os
+import signal
 import struct
 import time
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.peers.job_counter import JobCounter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WAIT_SECONDS = 0.01
 ACCOUNTS = 10_000
@@ -21,8 +26,13 @@ MAKE_ACCOUNTS = (
     "CREATE TABLE accounts (id integer PRIMARY KEY, balance integer NOT NULL DEFAULT 0) WITH (fillfactor = 50); "
     f"INSERT INTO accounts (id) SELECT generate_series(0, {ACCOUNTS - 1})"
 )
+# What the application commits together with a job, or before it pushes one.
+MAKE_ORDERS = "CREATE TABLE orders (number integer PRIMARY KEY)"
+ORDER = "INSERT INTO orders (number) VALUES ({})"
 START = struct.Struct("=dd")
-COUNTER, STARTS, COMMITS = "ticks", "starts", "commits"
+COUNTER, STARTS, COMMITS, DIED = "ticks", "starts", "commits", "died-"
+# Moments at which a job kills its worker: inside its transaction, and once that has committed.
+BEFORE, AFTER = "before", "after"
 
 
 def directory() -> Path:
@@ -53,10 +63,50 @@ def done() -> None:
     _ticks().tick()
 
 
+def die_once(moment: str) -> None:
+    """Kill this process by SIGKILL, unless a job has done so at this moment before."""
+    try:
+        os.close(os.open(directory() / f"{DIED}{moment}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def started(number: int) -> None:
     """The job that does nothing but tell when it began."""
     os.write(_starts(), START.pack(number, time.monotonic()))
     _ticks().tick()
+
+
+def committed_before(push: Callable[[int], object]) -> Callable[[int], float]:
+    """A producer for a queue that is not in Postgres: commits the application's row, then pushes the job.
+
+    Returns:
+        A function that returns when the commit has returned, by time.monotonic().
+    """
+    import psycopg
+
+    connection = psycopg.connect(database_url(), autocommit=True)
+
+    def commit(number: int) -> float:
+        connection.execute(ORDER.format("%s"), (number,))
+        at = time.monotonic()
+        push(number)
+        return at
+
+    return commit
+
+
+def update_and_die(moment: str) -> None:
+    """Update the first account in a transaction of its own; the first worker that does so is killed at the moment."""
+    import psycopg
+
+    with psycopg.connect(database_url()) as connection:
+        connection.execute(UPDATE.format("%s"), (0,))
+        if moment == BEFORE:
+            die_once(moment)
+    if moment == AFTER:
+        die_once(moment)
 
 
 def spin(times: int | None = None) -> None:

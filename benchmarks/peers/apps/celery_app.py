@@ -48,6 +48,16 @@ def update(number: int) -> None:
     work.done()
 
 
+@app.task(name="killed_before")
+def killed_before() -> None:
+    work.update_and_die(work.BEFORE)
+
+
+@app.task(name="killed_after")
+def killed_after() -> None:
+    work.update_and_die(work.AFTER)
+
+
 @app.task(name="started")
 def started(number: int) -> None:
     work.started(number)
@@ -64,8 +74,8 @@ def fill(name: str, jobs: int) -> None:
             task.apply_async([number] if name == "update" else [], producer=kept)
 
 
-def producer() -> Callable[[int], object]:
-    return started.delay
+def producer() -> Callable[[int], float]:
+    return work.committed_before(started.delay)
 
 
 @cache

@@ -57,6 +57,40 @@ def update_psycopg(number: int) -> None:
     work.done()
 
 
+@workers.job(name="update_grouped", commit="grouped")
+def update_grouped(number: int) -> None:
+    update.function(number)
+
+
+@workers.job(name="update_grouped_psycopg", commit="grouped")
+def update_grouped_psycopg(number: int) -> None:
+    update_psycopg.function(number)
+
+
+@workers.job(name="killed_before")
+def killed_before() -> None:
+    with workers.psycopg_transaction() as connection:
+        connection.execute(work.UPDATE.format("%s"), (0,))
+        work.die_once(work.BEFORE)
+
+
+@workers.job(name="killed_after")
+def killed_after() -> None:
+    with workers.psycopg_transaction() as connection:
+        connection.execute(work.UPDATE.format("%s"), (0,))
+    work.die_once(work.AFTER)
+
+
+@workers.job(name="killed_before_grouped", commit="grouped")
+def killed_before_grouped() -> None:
+    killed_before.function()
+
+
+@workers.job(name="killed_after_grouped", commit="grouped")
+def killed_after_grouped() -> None:
+    killed_after.function()
+
+
 @workers.job(name="started")
 def started(number: int) -> None:
     work.started(number)
@@ -72,11 +106,13 @@ def fill(name: str, jobs: int) -> None:
         stage_many(connection, name, arguments)
 
 
-def producer() -> Callable[[int], object]:
+def producer() -> Callable[[int], float]:
     connection = psycopg.connect(work.database_url())
 
-    def commit(number: int) -> None:
+    def commit(number: int) -> float:
+        connection.execute(work.ORDER.format("%s"), (number,))
         started.stage(connection, number)
         connection.commit()
+        return time.monotonic()
 
     return commit

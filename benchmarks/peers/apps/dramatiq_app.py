@@ -46,6 +46,16 @@ def update(number: int) -> None:
 
 
 @dramatiq.actor
+def killed_before() -> None:
+    work.update_and_die(work.BEFORE)
+
+
+@dramatiq.actor
+def killed_after() -> None:
+    work.update_and_die(work.AFTER)
+
+
+@dramatiq.actor
 def started(number: int) -> None:
     work.started(number)
 
@@ -60,5 +70,5 @@ def fill(name: str, jobs: int) -> None:
         actor.send(*([number] if name == "update" else []))
 
 
-def producer() -> Callable[[int], object]:
-    return started.send
+def producer() -> Callable[[int], float]:
+    return work.committed_before(started.send)

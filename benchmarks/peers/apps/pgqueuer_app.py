@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from pgqueuer.queries import Queries
 from benchmarks.peers import work
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from pgqueuer.models import Job
 
@@ -48,6 +49,9 @@ async def main() -> AsyncIterator[PgQueuer]:
         await accounts.execute(work.UPDATE.format("$1"), int(job.payload) % work.ACCOUNTS)
         work.done()
 
+    for moment in (work.BEFORE, work.AFTER):
+        queuer.entrypoint(f"killed_{moment}")(_killed(accounts, moment))
+
     @queuer.entrypoint("started")
     async def started(job: Job) -> None:
         work.started(int(job.payload))
@@ -55,6 +59,18 @@ async def main() -> AsyncIterator[PgQueuer]:
     yield queuer
     await accounts.close()
     await connection.close()
+
+
+def _killed(accounts: asyncpg.Pool, moment: str) -> Callable[[Job], Awaitable[None]]:
+    async def update_and_die(_: Job) -> None:
+        async with accounts.acquire() as connection, connection.transaction():
+            await connection.execute(work.UPDATE.format("$1"), 0)
+            if moment == work.BEFORE:
+                work.die_once(moment)
+        if moment == work.AFTER:
+            work.die_once(moment)
+
+    return update_and_die
 
 
 def prepare() -> None:
@@ -76,10 +92,18 @@ def fill(name: str, jobs: int) -> None:
     asyncio.run(_with_queries(enqueue))
 
 
-def producer() -> Callable[[int], object]:
+def producer() -> Callable[[int], float]:
     loop = asyncio.new_event_loop()
-    queries = Queries(AsyncpgDriver(loop.run_until_complete(asyncpg.connect(work.database_url()))))
-    return lambda number: loop.run_until_complete(queries.enqueue("started", str(number).encode()))
+    connection = loop.run_until_complete(asyncpg.connect(work.database_url()))
+    queries = Queries(AsyncpgDriver(connection))
+
+    async def commit(number: int) -> float:
+        async with connection.transaction():
+            await connection.execute(work.ORDER.format("$1"), number)
+            await queries.enqueue("started", str(number).encode())
+        return time.monotonic()
+
+    return lambda number: loop.run_until_complete(commit(number))
 
 
 async def _with_queries(use: Callable[[Queries], object]) -> None:

@@ -44,6 +44,16 @@ async def update(number: int) -> None:
     work.done()
 
 
+@app.task(name="killed_before")
+async def killed_before() -> None:
+    await _update_and_die(work.BEFORE)
+
+
+@app.task(name="killed_after")
+async def killed_after() -> None:
+    await _update_and_die(work.AFTER)
+
+
 @app.task(name="started")
 async def started(number: int) -> None:
     work.started(number)
@@ -61,9 +71,19 @@ def fill(name: str, jobs: int) -> None:
             app.tasks[name].batch_defer(*({"number": n} if name == "update" else {} for n in numbers))
 
 
-def producer() -> Callable[[int], object]:
+def producer() -> Callable[[int], float]:
+    # `defer` takes a connection of its own: it commits after the application.
     app.open()
-    return lambda number: started.defer(number=number)
+    return work.committed_before(lambda number: started.defer(number=number))
+
+
+async def _update_and_die(moment: str) -> None:
+    async with (await _accounts()).connection() as connection, connection.transaction():
+        await connection.execute(work.UPDATE.format("%s"), (0,))
+        if moment == work.BEFORE:
+            work.die_once(moment)
+    if moment == work.AFTER:
+        work.die_once(moment)
 
 
 async def _accounts() -> AsyncConnectionPool:

@@ -41,6 +41,14 @@ def update(number: int) -> None:
     work.done()
 
 
+def killed_before() -> None:
+    work.update_and_die(work.BEFORE)
+
+
+def killed_after() -> None:
+    work.update_and_die(work.AFTER)
+
+
 def started(number: int) -> None:
     work.started(number)
 
@@ -57,9 +65,9 @@ def fill(name: str, jobs: int) -> None:
         queue.enqueue_many([Queue.prepare_data(f"{__name__}.{name}", each) for each in arguments])
 
 
-def producer() -> Callable[[int], object]:
+def producer() -> Callable[[int], float]:
     queue = _queue()
-    return lambda number: queue.enqueue(f"{__name__}.started", number)
+    return work.committed_before(lambda number: queue.enqueue(f"{__name__}.started", number))
 
 
 def _queue() -> Queue:

@@ -1,0 +1,164 @@
+"""Goals: what the figures are to reach, what was measured, and why one is not reached."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks import drain_report, figures
+from benchmarks.peers import disturbances, peers, report, run
+from benchmarks.peers.results import Results, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from benchmarks.peers.results import Delays
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One goal.
+
+    Attributes:
+        what: Figure.
+        bound: Bound of its median.
+        measured: Figure of each round.
+        unit: Unit, after the number.
+        at_most: The bound is an upper one.
+    """
+
+    what: str
+    bound: float
+    measured: Sequence[float]
+    unit: str = " times"
+    at_most: bool = False
+
+    @property
+    def is_reached(self) -> bool:
+        median = statistics.median(self.measured)
+        return median <= self.bound if self.at_most else median >= self.bound
+
+    def row(self) -> tuple[str, str, str, str]:
+        return (
+            self.what,
+            f"{self.bound:g}{self.unit}{' at most' if self.at_most else ''}",
+            spread(self.measured, ".1f" if statistics.median(self.measured) >= 10 else ".2f"),
+            "reached" if self.is_reached else "not reached",
+        )
+
+
+def sections(results: Results) -> list[str]:
+    """The head of RESULTS.md, and the table of all goals whose figures are known, as Markdown."""
+    rows = [goal.row() for goal in goals(results)]
+    table = figures.table(("", "to reach", "measured", ""), rows)
+    reasons = [_REASONS] if any("not reached" in row for row in rows) else []
+    return [_HEADING, f"## What was to be reached\n\n{table}\n\n{_HOW}", *reasons]
+
+
+def goals(results: Results) -> Iterator[Goal]:
+    """All goals whose figures are known."""
+    yield from _of_rates(results)
+    yield from _of_delays(results)
+    at_once = {each.peer: each.rates for each in results.at_once}
+    for name in (peers.DRAIN, peers.DRAIN_THREADS, peers.DRAIN_PROCESSES):
+        if name in at_once:
+            of_ideal = [rate / report.IDEAL_AT_ONCE for rate in at_once[name]]
+            yield Goal(f"10 ms jobs, 16 at once, {name}", 0.95, of_ideal, " of the ideal")
+    if drained := results.ratios.get(drain_report.DRAINED):
+        yield Goal(drain_report.DRAINED, 0.75, drained, " of it")
+    yield from _of_disturbances(results)
+
+
+def _of_rates(results: Results) -> Iterator[Goal]:
+    for work, what, ours, theirs, bound in (
+        (run.UPDATE, "one UPDATE, `transaction()`", peers.OURS, peers.PGQUEUER, 1.0),
+        (run.UPDATE, "one UPDATE, `transaction()`", peers.OURS, peers.DRAMATIQ, 1.0),
+        (run.UPDATE, "one UPDATE, `psycopg_transaction()`", peers.OURS_ON_PSYCOPG, peers.PGQUEUER, 1.25),
+        (run.UPDATE, "one UPDATE, `psycopg_transaction()`", peers.OURS_ON_PSYCOPG, peers.DRAMATIQ, 1.25),
+        (run.CPU, "1 ms of computing", peers.OURS, peers.PGQUEUER, 1.0),
+        (run.CPU, "1 ms of computing", peers.OURS, peers.BARE_LOOPS, 0.95),
+        (run.NOOP, "jobs that do nothing", peers.OURS, peers.PGQUEUER, 2.0),
+        (run.NOOP, "jobs that do nothing", peers.OURS, peers.DRAMATIQ, 10.0),
+        (run.NOOP, "jobs that do nothing", peers.OURS, peers.RQ_SIMPLE, 60.0),
+    ):
+        found = results.rates_of(work)
+        if ours.name in found and theirs.name in found:
+            ratios = _by_round(found[ours.name].rates, found[theirs.name].rates)
+            yield Goal(f"{what}, beside {theirs.name}", bound, ratios)
+
+
+def _of_delays(results: Results) -> Iterator[Goal]:
+    slow, fast = run.PER_SECOND
+    for name, times, milliseconds in (("p50", 2.5, 3), ("p99", 1.5, 10)):
+        found = _delays(results, slow)
+        if peers.DRAIN in found and peers.PGQUEUER.name in found:
+            ours, theirs = found[peers.DRAIN].of(name), found[peers.PGQUEUER.name].of(name)
+            what = f"commit to start at {slow} a second, {name}"
+            ratios = _by_round(ours, theirs)
+            yield Goal(f"{what}, beside PgQueuer", times, ratios, at_most=True)
+            yield Goal(what, milliseconds, ours, " ms", at_most=True)
+    found = _delays(results, fast)
+    ours_fast = found.pop(peers.DRAIN, None)
+    for each in found.values():
+        if ours_fast and report.keeps_up(each):
+            ratios = _by_round(ours_fast.of("p99"), each.of("p99"))
+            what = f"commit to start at {fast:,} a second, p99, beside {each.peer}, which keeps up"
+            yield Goal(what, 1.0, ratios, at_most=True)
+
+
+def _of_disturbances(results: Results) -> Iterator[Goal]:
+    for each in results.disturbed:
+        if each.peer == peers.DRAIN:
+            alone = statistics.median(each.alone)
+            is_counted_out = str(disturbances.READERS) == each.what.split(" ", maxsplit=1)[0]
+            rates = each.counted_out if is_counted_out else each.disturbed
+            also = ", their processor time counted out" if is_counted_out else ""
+            yield Goal(
+                f"while {each.what}{also}", 0.95, [rate / alone for rate in rates], " of the undisturbed rate"
+            )
+
+
+def _delays(results: Results, per_second: int) -> dict[str, Delays]:
+    return {each.peer: each for each in results.delays if each.per_second == per_second}
+
+
+def _by_round(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    # Figures of different runs may have different numbers of rounds.
+    return [one / max(other, 1e-3) for one, other in zip(ours, theirs, strict=False)]
+
+
+_HEADING = (
+    "# Results\n\n"
+    "Written by `make bench`, part after part, on one machine. Each figure is the median of its rounds, with the "
+    "lowest and the highest beside it; the rounds of all rows take turns, so that what else the machine does meets "
+    "them alike. Ratios are taken round by round. Systems that no goal names take part in two rounds."
+)
+_HOW = "Goals of the bulk commands, of recovery and of admission stand beside their figures."
+# What the processor time of each process and a sampling profiler have shown; to be read with the table above.
+_REASONS = """\
+Where the time goes, by the processor time of each process and by a sampling profiler, on the embedded
+servers.
+
+- **Jobs that do nothing.** Both cores are busy for nine tenths of the time. A job costs 52 us: 28 in the
+  worker and the enqueuer, 22 in PostgreSQL for the move, the claim and the finish, 2 in Redis. PgQueuer's
+  costs 81, Dramatiq's 202. Nothing waits for anything but a core, so no overlapping helps any more; twice
+  PgQueuer's rate would be 40 us.
+- **1 ms of computing.** A job costs 740 us, 646 of them its own: the host was fast that hour. Of the other
+  94 the worker and the enqueuer take 48, PostgreSQL 39: at 2,500 jobs a second the leader moves 125 at a
+  time, since a list holds what its workers take in a tenth of a second, and a batch of few rows costs
+  nearly what a batch of many does.
+- **From commit to start.** A job wakes the leader, which searches and moves (two exchanges, and a wait for
+  the disk) and pushes; the push wakes the worker, which pops and claims (an exchange, and a wait for the
+  disk). PgQueuer's worker is woken by the application's own commit, and claims: one exchange, and one wait
+  for the disk.
+- **2,000 commits a second.** The applications reach 1,776 of them, so job-drain itself does not keep up. By
+  turns with the version before, which reached 1,998, it is the change that costs this: 1,976 (1,795 to
+  1,983), p50 17 ms instead of 13. The cause is not known yet.
+- **Jobs that wait, as `async def`.** Sixteen coroutines that only sleep come to 0.95 of the ideal in a bare
+  event loop.
+- **Drained with hashes.** A job costs 15 us, 7 of them in the two threads of the enqueuer, which share one
+  interpreter.
+- **UPDATE by SQLAlchemy.** A session costs 70 us more than psycopg in a loop, and twice that between other
+  threads: 30 of it to execute a text, 40 for the session itself. The other systems' jobs use psycopg or
+  asyncpg."""

@@ -1,0 +1,54 @@
+"""Sizes of `make bench`: the whole measurement, and the short form that shows that every part runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much each part measures.
+
+    Attributes:
+        jobs: Jobs of one round of the drain.
+        rounds: Rounds of each figure of the drain.
+        backlog: Rows of the large backlog.
+        held_backlog: Rows that are drained under a held snapshot.
+        seconds: Duration of the measurement of latency.
+        scale: Factor of the sizes of bulk work; below 1 admission is measured in its short form.
+        peer_rounds: Rounds beside the peers.
+        peer_seconds: Duration of one run beside the peers.
+        scheduled: Jobs for tomorrow beside those of the peers.
+        hold_seconds: Duration of a held snapshot beside the peers.
+        stock_jobs: Jobs of one burst on RQ's own workers.
+        check_rounds: Rounds of the record that `make bench-check` compares with.
+    """
+
+    jobs: int = 100_000
+    rounds: int = 7
+    backlog: int = 3_000_000
+    held_backlog: int = 2_000_000
+    seconds: float = 30
+    scale: float = 1.0
+    peer_rounds: int = 5
+    peer_seconds: float = 6
+    scheduled: int = 5_000_000
+    hold_seconds: float = 600
+    stock_jobs: int = 100
+    check_rounds: int = 9
+
+
+SHORT = Sizes(
+    jobs=5000,
+    rounds=1,
+    backlog=20_000,
+    held_backlog=20_000,
+    seconds=3,
+    scale=0.002,
+    peer_rounds=1,
+    peer_seconds=0.7,
+    scheduled=20_000,
+    hold_seconds=3,
+    stock_jobs=10,
+    check_rounds=1,
+)
