@@ -18,6 +18,7 @@ from drain.commands.queue import queue
 from drain.commands.run import run
 from drain.commands.setup import init, show_roles
 from drain.commands.status import status
+from drain.commands.trace import trace
 from drain.commands.work import work
 from drain.terminal.commandline import Group
 from pipeline.commands import COMMANDS
@@ -26,7 +27,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "audit"),
+    "Look around": ("status", "list", "show", "explain", "trace", "audit"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -51,6 +52,7 @@ for command in (
     list_jobs,
     show,
     explain_job,
+    trace,
     audit_jobs,
     cron,
     cancel,

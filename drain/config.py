@@ -21,6 +21,8 @@ VARIABLES = {
     "namespace": "DRAIN_NAMESPACE",
     "forward_queues": "DRAIN_FORWARD_QUEUES",
     "only_tracked_queues": "DRAIN_ONLY_TRACKED_QUEUES",
+    "thin_queues": "DRAIN_THIN_QUEUES",
+    "whole_queues": "DRAIN_WHOLE_QUEUES",
     "batch_size": "DRAIN_BATCH_SIZE",
     "poll_seconds": "DRAIN_POLL_SECONDS",
     "depth": "DRAIN_DEPTH",
@@ -30,6 +32,8 @@ VARIABLES = {
 # Pattern of a queue name: RQ uses it as a part of keys. schema.sql has the same rule.
 QUEUE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}")
 QUEUE_CHARACTERS = "letters, digits, _ . : - only"
+# Name that stands for all queues.
+_ALL = frozenset("*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,9 @@ class Settings:
         forward_queues: Queues in forward mode: their jobs leave Postgres when they are pushed.
         only_tracked_queues: Queues in which `drain work` runs tracked jobs only: it refuses plain RQ jobs and jobs of
             forward mode.
+        thin_queues: Queues whose jobs the enqueuer always pushes as ids without hashes; `*` for all.
+        whole_queues: Queues whose jobs it always pushes with hashes; `*` for all. In queues that neither names it
+            pushes hashes unless only `drain work` listens.
         batch_size: Upper bound of the rows in one transaction of the enqueuer.
         poll_seconds: Upper bound of the enqueuer's sleep when nothing wakes it.
         depth: Upper bound of the ids that the enqueuer keeps in each list of Redis; 0 for none. None lets it follow the
@@ -60,6 +67,8 @@ class Settings:
     namespace: str = ""
     forward_queues: frozenset[str] = frozenset()
     only_tracked_queues: frozenset[str] = frozenset()
+    thin_queues: frozenset[str] = frozenset()
+    whole_queues: frozenset[str] = frozenset()
     batch_size: int = 2500
     poll_seconds: float = 1.0
     depth: int | None = None
@@ -84,14 +93,18 @@ class Settings:
             raise ConfigError("DRAIN_DEPTH must lie between 0 (no bound) and 1000000")
 
     def _check_queues(self) -> None:
-        for name in ("forward_queues", "only_tracked_queues"):
-            for queue in getattr(self, name):
+        for name in ("forward_queues", "only_tracked_queues", "thin_queues", "whole_queues"):
+            for queue in getattr(self, name) - (_ALL if name in ("thin_queues", "whole_queues") else set()):
                 if not QUEUE_NAME.fullmatch(queue):
                     raise ConfigError(f"{VARIABLES[name]}: {queue!r} is not a queue name: {QUEUE_CHARACTERS}")
         if both := self.forward_queues & self.only_tracked_queues:
             raise ConfigError(
                 f"queue {min(both)!r} is named in DRAIN_FORWARD_QUEUES and in DRAIN_ONLY_TRACKED_QUEUES: "
                 "its jobs would be pushed, and then refused"
+            )
+        if both := self.thin_queues & self.whole_queues:
+            raise ConfigError(
+                f"{min(both)!r} is named in DRAIN_THIN_QUEUES and in DRAIN_WHOLE_QUEUES: its jobs have hashes or none"
             )
 
     def _check_redis_url(self) -> None:
@@ -142,6 +155,8 @@ class Settings:
             ("jobs", tuple),
             ("forward_queues", frozenset),
             ("only_tracked_queues", frozenset),
+            ("thin_queues", frozenset),
+            ("whole_queues", frozenset),
         ):
             if name in given:
                 given[name] = collect(_names(given[name]))

@@ -20,7 +20,7 @@ class FailurePoint(StrEnum):
     MATURED = "scheduled rows made ready, their transaction not committed"
     SUPERSEDED = "jobs that give way to another one of their unique key recorded as superseded, not committed"
     READ = "staged rows read, not moved"
-    MOVED = "staged rows moved to inflight_jobs, the move not committed"
+    MOVED = "staged rows moved to inflight_jobs, others forwarded, nothing committed"
     ADMITTED = "rows of queues with rules moved and committed, not counted as running yet"
     COMMITTED = "the move committed, nothing of the batch pushed"
     PUSHED_A_SLICE = "a part of the batch pushed, the rest not"

@@ -25,6 +25,7 @@ The modules, from the command line down to Spark:
     datasources     the job tables and queries as Spark data sources
     session         the Spark session, and its settings
     jvm             Spark's JVM, which ends with its driver
+    class_data      the JVM's class data, for quicker starts
     java            the Java that the JVM runs on
     interruption    signals while Spark works
     failures        Spark's exceptions, each explained in one line

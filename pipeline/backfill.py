@@ -119,7 +119,6 @@ def run(
                 with progress.watched(database_url, plan.run_id, jobs, report):
                     _write(jobs, database_url, plan)
         except BaseException:
-            # Spark drops the side table of its own write; tasks and drivers that were killed may have left others.
             with suppress(DrainError):
                 bulk.abandon(connection, plan.run_id)
             raise
@@ -156,12 +155,9 @@ def _column(rows: DataFrame, name: str) -> Column:
 
 
 def _write(jobs: DataFrame, database_url: str, plan: Plan) -> None:
-    writer = (
-        jobs.write.format("staged_jobs")
-        .option("database_url", database_url)
-        .option("run_id", plan.run_id)
-        .option("max_connections", str(plan.max_connections))
-    )
+    from pipeline.datasources.staging import stage
+
+    given = {"run_id": plan.run_id, "max_connections": str(plan.max_connections)}
     if plan.rows_per_second is not None:
-        writer = writer.option("rows_per_second", str(plan.rows_per_second))
-    writer.mode("append").save()
+        given["rows_per_second"] = str(plan.rows_per_second)
+    stage(jobs, database_url, given)

@@ -182,9 +182,12 @@ class Follower:
             self._closed_at = monotonic()
 
     def _report_day(self, day: Archived) -> None:
-        if day.problem is not None:
-            if (day.day, day.problem) in self._reported:
-                return
+        if day.problem is None:
+            # A problem that comes back after a success is a new one.
+            self._reported = {(other, problem) for other, problem in self._reported if other != day.day}
+        elif (day.day, day.problem) in self._reported:
+            return
+        else:
             self._reported.add((day.day, day.problem))
         self._on_day(day)
 

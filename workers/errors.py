@@ -54,7 +54,7 @@ class Dead(Exception):  # noqa: N818  (it is no error: the job gives up)
 class LeaseLostError(Exception):
     """Another worker has claimed the job: nothing that this attempt does can finish it any more.
 
-    Raised inside of the running job where it runs in the main thread, again every ten seconds should the job
+    Raised inside of the running job, again every ten seconds should the job
     go on, and by `transaction()`, whose writes are then rolled back.
     """
 
@@ -76,6 +76,10 @@ class WorkerStoppedError(Exception):
 
 class WorkerDiedError(Exception):
     """The process that ran the job was killed, or ended, in the middle of it."""
+
+
+class CommitUndoneError(Exception):
+    """A crash of PostgreSQL has undone the job's transaction, which was committed with `commit="grouped"`."""
 
 
 class NotRegisteredError(Exception):

@@ -54,6 +54,7 @@ class WorkOptions:
         queues: Names of the queues, the most urgent first.
         processes: Number of worker processes.
         prefetch: Number of jobs that a process fetches at a time; None: as many as it is about to run.
+        threads: Other jobs that a process runs at once; 1: one after the other, in the main thread.
         concurrency: `async def` jobs that a process runs at once.
         grace_seconds: Grace period of jobs that run when the worker gets the signal to stop.
         max_jobs: Jobs after which a process is replaced; None for no limit.
@@ -61,12 +62,14 @@ class WorkOptions:
         max_idle_seconds: Seconds without a job after which a process ends; None for no limit.
         burst: End when the queues are empty.
         metrics_host, metrics_port: Address of the HTTP server for metrics and probes; port 0 for none.
+        trace: Note when jobs pass.
         plain: Options of plain RQ jobs.
     """
 
     queues: Sequence[str]
     processes: int = 1
     prefetch: int | None = None
+    threads: int = 1
     concurrency: int = 100
     grace_seconds: float = 30.0
     max_jobs: int | None = None
@@ -75,4 +78,5 @@ class WorkOptions:
     burst: bool = False
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
+    trace: bool = False
     plain: PlainOptions = field(default_factory=PlainOptions)

@@ -20,6 +20,8 @@ from drain.wire import QueueReader
 
 log = logging.getLogger(__name__)
 
+# Pause after hints to the queues with rules, as a multiple of their duration.
+_HINTS_PAUSE = 4
 # Interval between two looks at the rules and the pauses: the leader follows a change within a second.
 _FOLLOW_SECONDS = 0.5
 
@@ -57,6 +59,12 @@ class Admission:
         self._rules: dict[str, Rules] = {}
         self._ruled: dict[str, RuledQueue] = {}
         self._follow_at = 0.0
+        self._expects_arrivals = False
+        self._hints_at = 0.0
+
+    def expect_arrivals(self) -> None:
+        """Let the next look find what has just been staged in queues with rules; otherwise a second may pass."""
+        self._expects_arrivals = True
 
     def look_when_due(self) -> bool:
         """Follow the rules, and look whether rows that wait may leave now, as far as it is time for each.
@@ -75,12 +83,25 @@ class Admission:
             if monotonic() >= ruled.next_look_at and not self.paused.queue(queue):
                 ruled.look()
                 found = True
+        if self._expects_arrivals and monotonic() >= self._hints_at:
+            self._hint()
+            found = found or bool(self._ruled)
         return found
+
+    def _hint(self) -> None:
+        began = monotonic()
+        self._expects_arrivals = False
+        for queue, ruled in self._ruled.items():
+            if not self.paused.queue(queue):
+                ruled.hint()
+        self._hints_at = monotonic() + _HINTS_PAUSE * (monotonic() - began)
 
     @property
     def next_look_at(self) -> float:
         """Time, by `monotonic()`, at which rows that wait may be allowed to leave; infinite if none wait."""
         times = [self._depths.next_look_at]
+        if self._expects_arrivals and self._ruled:
+            times.append(self._hints_at)
         times += (
             ruled.next_look_at
             for queue, ruled in self._ruled.items()

@@ -59,12 +59,8 @@ class Arrivals:
 
     def look(self) -> None:
         """Run the hint and a slice of the sweep, if it is time; in autocommit mode."""
-        began = monotonic()
-        if self._last_id is None:
-            self._last_id = keyed.last_id(self._source.connection)
-        elif began >= self._hint_at:
-            self._notice(self._recent(self._last_id))
-            self._hint_at = monotonic() + _HINT_PAUSE * (monotonic() - began)
+        if monotonic() >= self._hint_at:
+            self.hint()
         began = monotonic()
         if began >= self._sweep_at:
             heads, is_whole = self._source.heads(_SLICE)
@@ -73,6 +69,15 @@ class Arrivals:
             self.is_first_sweep = self.is_first_sweep and not is_whole
             pause = max(_SHORTEST_SWEEP_PAUSE_SECONDS, _SWEEP_PAUSE * (self._swept_at - began))
             self._sweep_at = self._swept_at + (0.0 if self.is_first_sweep else pause)
+
+    def hint(self) -> None:
+        """Run the hint alone; in autocommit mode."""
+        began = monotonic()
+        if self._last_id is None:
+            self._last_id = keyed.last_id(self._source.connection)
+            return
+        self._notice(self._recent(self._last_id))
+        self._hint_at = monotonic() + _HINT_PAUSE * (monotonic() - began)
 
     def _recent(self, after: int) -> list[Head]:
         source = self._source

@@ -110,6 +110,13 @@ class RuledQueue:
         self._streams.look()
         self._set_next_look()
 
+    def hint(self) -> None:
+        """Read what has been staged lately, sooner than the next look would; in autocommit mode."""
+        if self._is_rebuilt:
+            self._streams.roll_back()
+            self._streams.hint()
+            self._set_next_look()
+
     def select(self, room: int, *, skip_locked: bool = False) -> list[DueJob]:
         """Select up to `room` rows that may be admitted now, in their order, within the batch's transaction.
 

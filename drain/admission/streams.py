@@ -106,6 +106,10 @@ class Streams:
         """Find streams of which rows have come."""
         self._arrivals.look()
 
+    def hint(self) -> None:
+        """Find streams of which rows have been staged lately."""
+        self._arrivals.hint()
+
     def select(self, room: int) -> list[DueJob]:
         """Select up to `room` rows in the batch's transaction; `end` says what becomes of them."""
         # Rows whose order is not known yet could come before those that are.

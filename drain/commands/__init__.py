@@ -10,6 +10,7 @@
     watching    status --watch: the status again and again
     jobs        list, show
     explain     explain: why one job waits
+    trace       trace: when one job passed which process
     audit       audit: is any job lost, doubled or stuck?
     cron        cron list, pause, resume, run, remove and apply: schedules
     cancel      cancel: jobs that wait or run

@@ -8,13 +8,21 @@ import click
 
 from drain import log
 from drain.config import Settings
-from drain.terminal.commandline import Port, settings_options, verbose_option
+from drain.terminal.commandline import Port, settings_options, trace_option, verbose_option
 from drain.wording import count
 
 
 @click.command(short_help="Drain committed jobs into Redis: the enqueuer.")
 @settings_options(
-    "database_url", "redis_url", "namespace", "forward_queues", "batch_size", "poll_seconds", "depth"
+    "database_url",
+    "redis_url",
+    "namespace",
+    "forward_queues",
+    "thin_queues",
+    "whole_queues",
+    "batch_size",
+    "poll_seconds",
+    "depth",
 )
 @click.option("--once", is_flag=True, help="Drain the jobs that are due now, and exit.")
 @click.option(
@@ -48,6 +56,7 @@ from drain.wording import count
     show_envvar=True,
     help="Address of that port.",
 )
+@trace_option
 @verbose_option
 def run(
     settings: Settings,
@@ -57,6 +66,7 @@ def run(
     keep_days: int | None,
     metrics_port: int,
     metrics_host: str,
+    trace: bool,
     verbose: bool,
 ) -> None:
     """Drain committed jobs into Redis. Start two or more: one leads, the others are standbys.
@@ -73,7 +83,9 @@ def run(
     from drain.service import http
 
     log.configure("DEBUG" if verbose else "INFO")
-    daemon = Daemon(settings, take_over=str(take_over) if take_over else None, keep_days=keep_days)
+    daemon = Daemon(
+        settings, take_over=str(take_over) if take_over else None, keep_days=keep_days, trace=trace
+    )
     if once:
         click.echo(f"{count(daemon.run_once(), 'job')} went to Redis")
         if daemon.refused:

@@ -19,7 +19,7 @@ from drain.config import Settings
 from drain.errors import ConfigError, UnavailableError
 from drain.jobs.options import DEFAULT_QUEUE
 from drain.tables import crons, queries
-from drain.terminal.commandline import FiniteRange, settings_options, verbose_option
+from drain.terminal.commandline import FiniteRange, settings_options, trace_option, verbose_option
 from drain.visible import visible
 from drain.wire import Producer
 
@@ -40,6 +40,14 @@ _log = logging.getLogger(__name__)
     "--prefetch",
     type=click.IntRange(1, 1000),
     help="Number of jobs that a process fetches at a time; by default as many as it is about to run.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Number of jobs, other than async ones, that a process runs at once. In a thread a timeout cannot interrupt "
+    "time.sleep, a query or another wait in C code, only what follows.",
 )
 @click.option(
     "--concurrency",
@@ -77,6 +85,7 @@ _log = logging.getLogger(__name__)
     show_envvar=True,
     help="Address of that port.",
 )
+@trace_option
 @rq_options
 @verbose_option
 def work(
@@ -85,6 +94,7 @@ def work(
     *,
     processes: int,
     prefetch: int | None,
+    threads: int,
     concurrency: int,
     grace_seconds: float,
     max_jobs: int | None,
@@ -93,6 +103,7 @@ def work(
     max_idle_time: float | None,
     metrics_port: int,
     metrics_host: str,
+    trace: bool,
     rq: dict[str, Any],
     verbose: bool,
 ) -> None:
@@ -140,6 +151,7 @@ def work(
             queues=chosen,
             processes=processes,
             prefetch=prefetch,
+            threads=threads,
             concurrency=concurrency,
             grace_seconds=grace_seconds,
             max_jobs=max_jobs,
@@ -148,6 +160,7 @@ def work(
             metrics_host=metrics_host,
             metrics_port=metrics_port,
             max_idle_seconds=max_idle_time,
+            trace=trace,
             plain=PlainOptions(**rq | {"mode": Plain(rq["mode"])}),
         ),
         hint,

@@ -164,10 +164,22 @@ def unavailable(error: BaseException, database_url: str) -> UnavailableError:
 
 @contextmanager
 def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> Iterator[None]:
-    """Open a transaction at this isolation level: committed at the end of the block, rolled back if it raises."""
+    """Open a transaction at this isolation level: committed at the end of the block, rolled back if it raises.
+
+    It begins with the first statement: where `cursor.TransactionCursor` is the connection's, in the same exchange.
+    """
     connection.isolation_level = isolation
-    with connection.transaction():
+    connection.autocommit = False
+    try:
         yield
+        connection.commit()
+    except BaseException:
+        with suppress(psycopg.Error):
+            connection.rollback()
+        raise
+    finally:
+        if not connection.closed:
+            connection.autocommit = True
 
 
 @contextmanager

@@ -19,6 +19,7 @@ In the order in which it begins, and then in the order in which a job passes:
     forwarding         rows that go to Redis alone, as many as one call carries
     deliveries         delivery numbers, the watermark, the known queues
     pusher             the thread that pushes a batch
+    thin_queues        the queues whose jobs are pushed without hashes
 
     redelivery         the reasons for which a delivered job is pushed again
     call_back        delivered jobs to which a pause applies, which wait until it is over

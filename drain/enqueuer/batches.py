@@ -43,6 +43,9 @@ class Batches:
         deliveries: Whose numbers the moved rows get.
         size: Shrinks after a batch that has failed.
         alive: Called between two transactions.
+
+    Attributes:
+        has_left_some: True if the last batch could not hold all that was selected for it.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Batches:
         self._deliveries = deliveries
         self._size = size
         self._alive = alive
+        self.has_left_some = True
         # Rows and lanes of the transaction that runs, or has failed.
         self._rows: Sequence[DueJob] = ()
         self._lanes: Collection[Lane] = ()
@@ -124,6 +128,7 @@ class Batches:
                 standing = list(takewhile(lambda row: row.id != forward.first_left_out, standing))
             batch = self._mover.move(standing, forward) if standing else Batch()
             batch = replace(batch, superseded=settled.superseded, postponed=settled.postponed)
+        self.has_left_some = forward.first_left_out is not None
         if selection.ruled:
             failpoint(FailurePoint.ADMITTED)
         self._due_rows.advance(selection, chain((row.id for row in batch.moved), forward.deliveries))
@@ -147,6 +152,7 @@ class Batches:
     def _bury_row(self, explanation: str) -> Batch:
         """Move the only row of the failed batch to `dead_jobs`, or pass it over in this term if that fails too."""
         (row,) = self._rows
+        self.has_left_some = True
         log.error("job %d cannot be moved: %s", row.id, explanation, extra={"event": "unreadable"})
         try:
             buried = staged.bury(self._connection, [row.id], "unreadable", explanation)

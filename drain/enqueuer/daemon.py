@@ -29,13 +29,14 @@ from drain.enqueuer.retention import Retention
 from drain.enqueuer.returned_jobs import ReturnedJobs
 from drain.enqueuer.take_over import take_over
 from drain.enqueuer.term import Term
+from drain.enqueuer.thin_queues import ThinQueues
 from drain.enqueuer.ticker import Ticker
 from drain.enqueuer.truncation import PartitionTruncator
 from drain.errors import DrainError, UnavailableError
 from drain.service import http, systemd
 from drain.tables import leader_progress
 from drain.tables.leader_progress import Progress
-from drain.wire import Producer
+from drain.wire import Producer, Traces
 
 # Pause between two attempts of a standby to lead: it leads well within two seconds of the leader's death.
 _STANDBY_SECONDS = 0.5
@@ -58,19 +59,27 @@ class Daemon:
         settings: Of both stores, and of the drain.
         take_over: UUID of an installation that is gone: the namespace and queues that it fed in Redis become free.
         keep_days: Days of finished jobs before today that stay when older ones are dropped; None drops none.
+        trace: Note when jobs pass.
 
     Attributes:
-        refused: Number of jobs that Redis refused in `run_once`: another database feeds their queue, or its key is
-            no list.
+        refused: Number of jobs that Redis refused in `run_once`, since their queue is another database's or no list.
     """
 
+    # One thing: the life of the process: stand by, lead, wait out an outage; a term as leader has a class of its own.
+
     def __init__(
-        self, settings: Settings, *, take_over: str | None = None, keep_days: int | None = None
+        self,
+        settings: Settings,
+        *,
+        take_over: str | None = None,
+        keep_days: int | None = None,
+        trace: bool = False,
     ) -> None:
         self.settings = settings
         self.refused = 0
         self.redis = Producer(settings.required_redis_url, settings.namespace)
         self._keep_days = keep_days
+        self._traces = Traces(settings.required_redis_url, settings.namespace) if trace else None
         self._take_over = take_over
         self._stop = threading.Event()
         self._health = health.Health()
@@ -184,6 +193,8 @@ class Daemon:
             adaptive_batch_size=self._batch_size,
             depth=depth,
             alive=self._health.alive,
+            traces=self._traces,
+            thin_queues=ThinQueues(self.redis, self.settings.thin_queues, self.settings.whole_queues),
         )
 
     def _term(self, enqueuer: Enqueuer) -> Term:

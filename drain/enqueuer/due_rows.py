@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import merge
 from itertools import chain, takewhile
 from operator import attrgetter
@@ -121,6 +122,8 @@ class DueRows:
             open, and scans would step over its rows.
     """
 
+    # One thing: the shares that kinds of rows have of a batch; the scans of each kind have a class of their own.
+
     def __init__(
         self,
         connection: Connection,
@@ -142,6 +145,14 @@ class DueRows:
         self._only_urgent = False
         self._passed_over: list[int] = []
         self.refused = RefusedQueues()
+        # Of the last selection: rows may have been left unread; and queues that had more than was selected.
+        self._has_unread = True
+        self._full: set[str] = set()
+
+    @property
+    def may_leave_some(self) -> bool:
+        """True if the last selection may have left rows that are due, and have room now, to the next one."""
+        return self._has_unread or any(map(self._admission.room, self._full))
 
     @property
     def places(self) -> Mapping[Lane, Place]:
@@ -164,6 +175,7 @@ class DueRows:
             skip_locked: Pass over rows that another session has locked. Each row that is read is locked then.
         """
         most = self._size.rows
+        self._has_unread, self._full = True, set()
         # Half of the batch, so that neither kind of queue lets the other one wait; a small batch is of one kind, so
         # that a row that spoils batches is found.
         self._alternate = not self._alternate
@@ -172,6 +184,7 @@ class DueRows:
         left = 0 if self._size.is_reduced and ruled else most - sum(map(len, ruled.values()))
         scans = self._scan_lanes(left, skip_locked=skip_locked) if left else {}
         selection = Selection.of(scans, ruled)
+        self._has_unread |= sum(map(len, ruled.values())) >= share
         if share or selection.rows:
             return selection
         return Selection.of(scans, self._select_ruled(most, skip_locked=skip_locked))
@@ -190,25 +203,34 @@ class DueRows:
     def _scan_groups(self, most: int, *, thorough: bool, skip_locked: bool) -> Mapping[Lane, Scan]:
         room = self.refused.excluded_from(self._admission.room)
         searched = False
+        first_rows: dict[Lane, Sequence[DueJob]] = {}
         self._has_searched = thorough or self._urgent.search_is_due(room)
         if self._has_searched:
             # Together unless that would let urgent rows wait for patient ones.
             searched = (thorough or self._patient.search_is_due(room)) and not self._patient.steps_over_many
             others = [self._patient] if searched else []
-            if self._urgent.search(*others):
-                self._mature()
-                self._urgent.search(*others)
-        urgent = self._scan(self._urgent, most, room, sweep=thorough, skip_locked=skip_locked)
+            first_rows |= self._search(self._urgent, *others)
+        # Rows that a search has read without a lock may be locked by another session.
+        known = {} if skip_locked else first_rows
+        scan = partial(LaneGroup.scan, leave=self._passed_over, skip_locked=skip_locked, first_rows=known)
+        urgent = scan(self._urgent, most, room, sweep=thorough)
         left = self._left_for_patient(found := sum(len(scan.rows) for scan in urgent.values()), most)
         if found and self._size.is_reduced and not self._only_urgent:
             # Each group by itself: a row that spoils batches could otherwise hide behind urgent ones that keep coming.
             left = min(most, _BESIDE_URGENT)
         patient: Mapping[Lane, Scan] = {}
         if left:
-            self._search_patient(not searched and (thorough or self._patient.search_is_due(room)))
+            is_due = not searched and (thorough or self._patient.search_is_due(room))
+            first_rows |= self._search_patient(is_due)
+            searched |= is_due
             sweep = thorough and not self.awaits_bulk
-            room_left = _less(room, urgent)
-            patient = self._scan(self._patient, left, room_left, sweep=sweep, skip_locked=skip_locked)
+            patient = scan(self._patient, left, _less(room, urgent), sweep=sweep)
+        has_read_patient = (left > 0 and not self._patient.leaves_lanes) or not self._patient.places
+        has_read_all = self._has_searched and searched and has_read_patient and not self._urgent.leaves_lanes
+        scans = {**urgent, **patient}
+        are_sweeps = all(scan.sweep_seconds is not None for scan in scans.values())
+        self._has_unread = self._size.is_reduced or not has_read_all or not are_sweeps
+        self._full = {lane.queue for lane, scan in scans.items() if scan.is_full}
         if self._size.is_reduced and any(scan.rows for scan in patient.values()):
             urgent = {}
         return {**urgent, **patient}
@@ -222,12 +244,8 @@ class DueRows:
         """
         if selection.ruled:
             self._admission.admitted(selection.ruled, set(gone))
-        self._urgent.advance(
-            {lane: scan for lane, scan in selection.scans.items() if lane.kind in URGENT_KINDS}
-        )
-        self._patient.advance(
-            {lane: scan for lane, scan in selection.scans.items() if lane.kind in PATIENT_KINDS}
-        )
+        for group, kinds in ((self._urgent, URGENT_KINDS), (self._patient, PATIENT_KINDS)):
+            group.advance({lane: scan for lane, scan in selection.scans.items() if lane.kind in kinds})
 
     def _left_for_patient(self, urgent: int, most: int) -> int:
         """Return the number of patient rows that a batch of this size may have beside this number of urgent ones."""
@@ -240,18 +258,19 @@ class DueRows:
             left = 0 if urgent and self._only_urgent else min(left, _BESIDE_URGENT)
         return left
 
-    def _mature(self) -> None:
+    def _search(self, group: LaneGroup, *others: LaneGroup) -> Mapping[Lane, Sequence[DueJob]]:
+        """Search for lanes of these groups, and return the first rows of those that were found."""
+        found = group.search(*others)
+        if not found.has_scheduled:
+            return found.first_rows
         staged.mature(self._connection, self._size.rows if self._size.is_reduced else _MATURE_LIMIT)
         self._alive()
         failpoint(FailurePoint.MATURED)
+        # Any lane may have more rows now.
+        group.search(*others)
+        return {}
 
-    def _search_patient(self, is_due: bool) -> None:  # noqa: FBT001
+    def _search_patient(self, is_due: bool) -> Mapping[Lane, Sequence[DueJob]]:  # noqa: FBT001
         group = self._patient
         self.awaits_bulk = is_due and group.steps_over_many and staged.is_bulk_under_way(self._connection)
-        if is_due and not self.awaits_bulk:
-            group.search()
-
-    def _scan(
-        self, group: LaneGroup, most: int, room: Callable[[str], int], *, sweep: bool, skip_locked: bool
-    ) -> dict[Lane, Scan]:
-        return group.scan(most, room, leave=self._passed_over, sweep=sweep, skip_locked=skip_locked)
+        return group.search().first_rows if is_due and not self.awaits_bulk else {}

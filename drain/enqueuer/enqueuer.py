@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Self
 
 from drain.admission.admission import Admission
+from drain.database.cursor import TransactionCursor
 from drain.database.postgres import Connection
 from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.batches import Batches
@@ -25,11 +26,12 @@ from drain.enqueuer.deliveries import Deliveries
 from drain.enqueuer.due_rows import DueRows
 from drain.enqueuer.mover import Mover
 from drain.enqueuer.pusher import Pusher
+from drain.enqueuer.thin_queues import ThinQueues
 from drain.tables import leader_progress
 from drain.tables.lanes import Lane
 from drain.tables.leader_progress import Progress
 from drain.tables.staged import Place
-from drain.wire import Producer
+from drain.wire import Producer, Traces
 
 # Settings of the leader's session.
 SESSION = (
@@ -60,7 +62,11 @@ class Enqueuer:
         adaptive_batch_size: Used in place of `batch_size`: with what an earlier enqueuer of this process has learnt.
         depth: Bound of each list in Redis; 0 for none, None to let it follow the workers.
         alive: Called between statements, so that a batch that takes long is not mistaken for a standstill.
+        traces: Gets the times at which jobs were moved and pushed.
+        thin_queues: Chooses the queues whose jobs are pushed without hashes; by default what RQ's registry says.
     """
+
+    # One thing: the order of what a batch does; each step has a class of its own.
 
     def __init__(
         self,
@@ -73,8 +79,11 @@ class Enqueuer:
         adaptive_batch_size: AdaptiveBatchSize | None = None,
         depth: int | None = 0,
         alive: Callable[[], None] = lambda: None,
+        traces: Traces | None = None,
+        thin_queues: ThinQueues | None = None,
     ) -> None:
         connection.execute("; ".join(SESSION))
+        connection.cursor_factory = TransactionCursor
         redis.identify(*leader_progress.identity(connection))
         self.connection = connection
         self.redis = redis
@@ -84,7 +93,8 @@ class Enqueuer:
         self.admission = Admission(connection, redis, depth=depth, forward_queues=forward_queues)
         self._due_rows = DueRows(connection, size, alive, self.admission)
         self._batches = Batches(connection, self._due_rows, mover, deliveries, size=size, alive=alive)
-        self._pusher = Pusher(redis, deliveries)
+        self._pusher = Pusher(redis, deliveries, traces)
+        self._thin_queues = thin_queues or ThinQueues(redis)
         self._forwarded = 0
 
     def __enter__(self) -> Self:
@@ -93,10 +103,15 @@ class Enqueuer:
     def __exit__(self, *_: object) -> None:
         self._pusher.close()
 
-    def drain(self, keep_on: Callable[[], bool] = lambda: True) -> int:
+    def drain(self, keep_on: Callable[[], bool] = lambda: True, *, looks_again: bool = True) -> int:
         """Run batches until nothing may leave, or until `keep_on()` is false; returns how many rows left `staged_jobs`.
 
         When this returns, everything that was moved has been pushed.
+
+        Args:
+            keep_on: Asked after each batch.
+            looks_again: Run a last batch that finds nothing. Otherwise stop after one that has left nothing: whoever
+                goes to sleep then runs one more batch anyway.
 
         Raises:
             UnavailableError: Redis. What was moved and not pushed is redelivered later.
@@ -105,9 +120,11 @@ class Enqueuer:
         """
         total = 0
         # At least one batch, whatever else is due: otherwise other work could keep this from ever starting.
-        while (size := self.run_once()) or self.admission.is_first_sweep:
+        while True:
+            size = self.run_once()
             total += size
-            if not keep_on():
+            goes_on = looks_again or self.may_leave_some if size else self.admission.is_first_sweep
+            if not goes_on or not keep_on():
                 break
         self.flush()
         return total
@@ -124,11 +141,14 @@ class Enqueuer:
         """
         self.admission.look_when_due()
         batch = self._batches.run_once()
-        self._wait_for_push()
+        self.wait_for_push()
+        self._forwarded += len(batch.forwarded)
         if batch.moved:
             self.admission.moved(batch.moved)
-            self._pusher.start(batch.moved, batch.last_delivery)
-        self._forwarded += len(batch.forwarded)
+            thin = self._thin_queues.choose({row.queue for row in batch.moved})
+            self._pusher.start(batch.moved, batch.last_delivery, thin)
+            # After the push, which a lone job waits for.
+            self._thin_queues.look_when_due()
         return batch.size
 
     def flush(self) -> None:
@@ -137,7 +157,7 @@ class Enqueuer:
         Raises:
             UnavailableError: Redis refused the push.
         """
-        self._wait_for_push()
+        self.wait_for_push()
         self.deliveries.record_watermark()
 
     def noticed_lengths(self, queues: Collection[str]) -> None:
@@ -145,7 +165,12 @@ class Enqueuer:
         lengths = {queue: size for queue, size in self.redis.pushed_lengths.items() if queue in queues}
         self.admission.pushed(dict.fromkeys(lengths, 0), lengths)
 
-    def _wait_for_push(self) -> None:
+    def wait_for_push(self) -> None:
+        """Wait until everything that was moved has been pushed; the watermark is recorded later.
+
+        Raises:
+            UnavailableError: Redis refused the push.
+        """
         if push := self._pusher.wait():
             self.admission.pushed(push.accepted + push.refused, push.lengths)
 
@@ -156,6 +181,11 @@ class Enqueuer:
             UnavailableError: Redis.
         """
         return self.admission.look_when_due()
+
+    @property
+    def may_leave_some(self) -> bool:
+        """True if the last batch may have left rows that are due, and have room, to the next one."""
+        return self._batches.has_left_some or self._due_rows.may_leave_some or self.admission.is_first_sweep
 
     @property
     def next_look_at(self) -> float:

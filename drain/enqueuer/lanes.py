@@ -7,6 +7,7 @@ lanes; whatever stands in the patient ones, urgent rows never wait for a search 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from heapq import merge
 from itertools import groupby, islice
 from operator import attrgetter
@@ -16,7 +17,7 @@ from drain.database.postgres import Connection
 from drain.enqueuer.cursor import Scan, ScanCursor, excess
 from drain.enqueuer.pacer import Pacer
 from drain.tables import lanes
-from drain.tables.lanes import PATIENT, PATIENT_WITH_KEY, URGENT, URGENT_WITH_KEY, Head, Lane
+from drain.tables.lanes import PATIENT, PATIENT_WITH_KEY, URGENT, URGENT_WITH_KEY, Found, Head, Lane
 from drain.tables.staged import START, DueJob, Place
 
 URGENT_KINDS = (URGENT, URGENT_WITH_KEY)
@@ -24,7 +25,7 @@ PATIENT_KINDS = (PATIENT, PATIENT_WITH_KEY)
 
 # Upper bound of the duration of a search without dead rows, for each lane that it finds.
 _LANE_SECONDS = 0.000_05
-# Upper bound of the lanes that one batch reads.
+# Upper bound of the lanes that one statement reads.
 _MOST_LANES = 500
 
 
@@ -34,6 +35,9 @@ class LaneGroup:
     Args:
         connection: The leader's, in a transaction whenever `search` or `scan` is called.
         kinds: Kinds of the lanes.
+
+    Attributes:
+        leaves_lanes: True if there were more lanes with room than the last scan has read.
     """
 
     def __init__(self, connection: Connection, kinds: Sequence[int]) -> None:
@@ -42,6 +46,7 @@ class LaneGroup:
         self._cursors: dict[Lane, ScanCursor] = {}
         self._searches = Pacer()
         self._was_slow = False
+        self.leaves_lanes = False
 
     @property
     def places(self) -> Mapping[Lane, Place]:
@@ -57,23 +62,21 @@ class LaneGroup:
         """True if the last search was slow: it stepped over many dead rows, or rows that nobody can see yet."""
         return self._was_slow
 
-    def search(self, *others: LaneGroup) -> bool:
-        """Find the lanes that have rows and are not known, of this group and of others, in one exchange.
-
-        Returns:
-            True if scheduled rows have come due, which are in no lane before they have matured.
-        """
+    def search(self, *others: LaneGroup) -> Found:
+        """Find the lanes that have rows and are not known, of this group and of others, in one exchange."""
         groups = (self, *others)
         kinds = [kind for group in groups for kind in group._kinds]
         known = [lane for group in groups for lane in group._cursors]
         began = monotonic()
-        found, has_scheduled = lanes.search(self._connection, kinds, known)
-        late = excess(monotonic() - began - _LANE_SECONDS * len(found), 0)
+        found = lanes.search(self._connection, kinds, known)
+        late = excess(monotonic() - began - _LANE_SECONDS * len(found.first_rows), 0)
         for group in groups:
             group._was_slow = late > 0
             group._searches.ran_for(late)
-            group._cursors.update((lane, ScanCursor()) for lane in found if lane.kind in group._kinds)
-        return has_scheduled
+            group._cursors.update(
+                (lane, ScanCursor()) for lane in found.first_rows if lane.kind in group._kinds
+            )
+        return found
 
     def scan(
         self,
@@ -83,17 +86,64 @@ class LaneGroup:
         leave: Sequence[int],
         sweep: bool = False,
         skip_locked: bool,
+        first_rows: Mapping[Lane, Sequence[DueJob]],
     ) -> dict[Lane, Scan]:
         """Scan the lanes whose queues have room: up to `most` rows, and of each queue as many as it has room for.
 
         Lanes share the batch equally. Of two lanes of a queue the rows with the lower places are read. If `sweep`, all
         of these lanes are swept, otherwise those for which it is time.
+
+        Args:
+            most: Upper bound of the rows.
+            room: Returns how many rows of a queue may leave now.
+            leave: Ids to pass over.
+            sweep: Sweep all these lanes.
+            skip_locked: Pass over rows that another session has locked.
+            first_rows: First rows of lanes that a search in this transaction has found.
         """
-        heads, sweeps = self._choose(most, room, sweep=sweep)
-        if not heads:
-            return {}
+        rooms = ((lane, size) for lane in self._cursors if (size := room(lane.queue)) > 0)
+        read = partial(self._read, leave=leave, sweep=sweep, skip_locked=skip_locked, first_rows=first_rows)
+        scans: dict[Lane, Scan] = {}
+        # Known lanes may have become empty: as many as one statement reads must not hide the rows of others.
+        while chosen := list(islice(rooms, min(most, _MOST_LANES))):
+            scans |= read(chosen, max(1, most // len(chosen)))
+            if any(scan.rows for scan in scans.values()):
+                break
+        self.leaves_lanes = next(rooms, None) is not None
+        return scans
+
+    def advance(self, scans: Mapping[Lane, Scan]) -> None:
+        """Move the cursors behind the rows of these scans, whose batch has been committed."""
+        for lane, scan in scans.items():
+            cursor = self._cursors.pop(lane, None)
+            if cursor is None:
+                continue
+            cursor.advance(scan)
+            if scan.is_full or scan.sweep_seconds is None:
+                # At the end of the lanes: each has its turn if there are more than a statement reads.
+                self._cursors[lane] = cursor
+
+    def _read(
+        self,
+        rooms: Sequence[tuple[Lane, int]],
+        share: int,
+        *,
+        leave: Sequence[int],
+        sweep: bool,
+        skip_locked: bool,
+        first_rows: Mapping[Lane, Sequence[DueJob]],
+    ) -> dict[Lane, Scan]:
+        """Read up to `share` rows of each of these lanes, whose queues have this much room, in one statement."""
+        sweeps = {lane for lane, _ in rooms if sweep or self._cursors[lane].sweep_is_due()}
+        heads = [
+            Head(lane, min(size, share), START if lane in sweeps else self._cursors[lane].place)
+            for lane, size in rooms
+        ]
         began = monotonic()
-        found = lanes.read_due(self._connection, heads, leave=leave, skip_locked=skip_locked)
+        found = _all_of(heads, first_rows, leave)
+        others = [head for head in heads if head.lane not in found]
+        if others:
+            found |= lanes.read_due(self._connection, others, leave=leave, skip_locked=skip_locked)
         seconds = monotonic() - began
         sizes = {head.lane: head.most for head in heads}
         return {
@@ -105,28 +155,16 @@ class LaneGroup:
             for lane, rows in _within_room(found, sizes)
         }
 
-    def advance(self, scans: Mapping[Lane, Scan]) -> None:
-        """Move the cursors behind the rows of these scans, whose batch has been committed."""
-        for lane, scan in scans.items():
-            cursor = self._cursors.pop(lane, None)
-            if cursor is None:
-                continue
-            cursor.advance(scan)
-            if scan.is_full or scan.sweep_seconds is None:
-                # At the end of the lanes: each has its turn if there are more than a batch reads.
-                self._cursors[lane] = cursor
 
-    def _choose(self, most: int, room: Callable[[str], int], *, sweep: bool) -> tuple[list[Head], set[Lane]]:
-        """Choose the lanes that are read, and those among them that are swept."""
-        rooms = ((lane, room(lane.queue)) for lane in self._cursors)
-        chosen = list(islice(((lane, size) for lane, size in rooms if size > 0), min(most, _MOST_LANES)))
-        share = max(1, most // max(1, len(chosen)))
-        sweeps = {lane for lane, _ in chosen if sweep or self._cursors[lane].sweep_is_due()}
-        heads = [
-            Head(lane, min(size, share), START if lane in sweeps else self._cursors[lane].place)
-            for lane, size in chosen
-        ]
-        return heads, sweeps
+def _all_of(
+    heads: Iterable[Head], first_rows: Mapping[Lane, Sequence[DueJob]], leave: Sequence[int]
+) -> dict[Lane, list[DueJob]]:
+    """Return what a scan of these lanes would find, of those whose first rows are all that they have."""
+    return {
+        head.lane: [row for row in rows if row.id not in leave][: head.most]
+        for head in heads
+        if 0 < len(rows := first_rows.get(head.lane, ())) < lanes.FIRST_ROWS
+    }
 
 
 def _within_room(

@@ -80,6 +80,8 @@ class Mover:
     def move(self, rows: Sequence[DueJob], forward: ForwardBatch) -> Batch:
         """Move these rows; the forwarded ones among them have been read into `forward`.
 
+        What is moved is committed by then, unless rows are forwarded in the same transaction.
+
         Raises:
             QueuesRefusedError: Redis has refused forwarded jobs; the transaction must be rolled back.
         """
@@ -90,12 +92,15 @@ class Mover:
         self._alive()
         before = self._deliveries.last_delivery
         last_delivery = before + len(moved)
+        # One exchange less; but what is forwarded is pushed before the commit.
+        commits = not forward.deliveries and not forward.unreadable
         if moved:
-            staged.move(self._connection, [row.id for row in moved], before)
-            self._deliveries.record(last_delivery)
+            ids = [row.id for row in moved]
+            staged.move(self._connection, ids, before, self._deliveries.pushed_up_to, commits=commits)
         self._alive()
         self._forward(forward)
-        failpoint(FailurePoint.MOVED)
+        if not commits:
+            failpoint(FailurePoint.MOVED)
         return Batch(
             moved=moved,
             forwarded=list(forward.deliveries.values()),

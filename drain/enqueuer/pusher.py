@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from time import time
 
 from drain import metrics, wire
 from drain.enqueuer.deliveries import Deliveries
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables.staged import DueJob
-from drain.wire import Producer
+from drain.wire import Producer, Traces
+
+# Upper bound of a batch that is pushed by the leader's own thread: to hand it over would take longer than what the push
+# and the next move could do at the same time.
+_MOST_AT_ONCE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +42,15 @@ class Pusher:
     Args:
         redis: The producer that pushes.
         deliveries: Whose watermark rises with each push.
+        traces: Gets the time at which each job was pushed.
 
     Attributes:
         accepted: Jobs that Redis has accepted so far.
         refused: Jobs that Redis has refused so far; they wait in `inflight_jobs`.
     """
 
-    def __init__(self, redis: Producer, deliveries: Deliveries) -> None:
+    def __init__(self, redis: Producer, deliveries: Deliveries, traces: Traces | None = None) -> None:
+        self._traces = traces
         self._redis = redis
         self._deliveries = deliveries
         self.accepted = 0
@@ -55,12 +62,25 @@ class Pusher:
         """End the thread, after the push that is under way."""
         self._thread.shutdown(wait=True)
 
-    def start(self, rows: Sequence[DueJob], up_to: int) -> None:
+    def start(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str] = ()) -> None:
         """Begin to push rows whose move is committed and whose numbers end with `up_to`; call `wait` before.
 
         One push at a time, begun in the order of the numbers: so the watermark has no gaps below it.
+
+        Args:
+            rows: Rows in the order of their numbers.
+            up_to: Number of the last one.
+            thin: Names of the queues whose jobs are pushed without hashes.
         """
-        self._pending = self._thread.submit(self._push, rows, up_to)
+        if len(rows) > _MOST_AT_ONCE:
+            self._pending = self._thread.submit(self._push, rows, up_to, thin)
+            return
+        # As the thread would: `wait` raises what has happened.
+        self._pending = Future()
+        try:
+            self._pending.set_result(self._push(rows, up_to, thin))
+        except BaseException as error:  # noqa: BLE001
+            self._pending.set_exception(error)
 
     def wait(self) -> Push | None:
         """Wait for the push that is under way, if there is one, and raise the watermark.
@@ -77,7 +97,30 @@ class Pusher:
             return push
         return None
 
-    def _push(self, rows: Sequence[DueJob], up_to: int) -> Push:
+    def _push(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str]) -> Push:
+        failpoint(FailurePoint.COMMITTED)
+        with metrics.PUSH_SECONDS.time():
+            thin_ids = self._thin_ids(rows, up_to, thin) if thin else {}
+            refused = self._redis.push_thin(thin_ids)
+            if sum(map(len, thin_ids.values())) < len(rows):
+                refused += self._push_whole(rows, up_to, thin)
+        failpoint(FailurePoint.PUSHED)
+        if self._traces is not None:
+            now = time()
+            self._traces.note((row.id, {"pushed": now}) for row in rows)
+        accepted = Counter(row.queue for row in rows) - refused
+        count_pushed(accepted)
+        return Push(up_to, accepted, refused, dict(self._redis.pushed_lengths))
+
+    def _thin_ids(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str]) -> dict[str, list[str]]:
+        namespace = self._redis.namespace
+        ids: dict[str, list[str]] = {queue: [] for queue in thin}
+        for number, row in enumerate(rows, up_to - len(rows) + 1):
+            if row.queue in thin:
+                ids[row.queue].append(wire.thin_id(namespace, row.id, number))
+        return ids
+
+    def _push_whole(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str]) -> Counter[str]:
         # Encoded slice by slice while Redis executes the slice before: this thread must not hold the
         # interpreter for long while the leader's thread waits for its turn with an answer from PostgreSQL.
         namespace, installation = self._redis.namespace, self._redis.installation
@@ -86,14 +129,9 @@ class Pusher:
                 namespace, row.id, row.queue, row.job_name, row.timeout_seconds, number, installation
             )
             for number, row in enumerate(rows, up_to - len(rows) + 1)
+            if row.queue not in thin
         )
-        failpoint(FailurePoint.COMMITTED)
-        with metrics.PUSH_SECONDS.time():
-            refused = self._redis.push(deliveries)
-        failpoint(FailurePoint.PUSHED)
-        accepted = Counter(row.queue for row in rows) - refused
-        count_pushed(accepted)
-        return Push(up_to, accepted, refused, dict(self._redis.pushed_lengths))
+        return self._redis.push(deliveries)
 
 
 def count_pushed(jobs: Counter[str]) -> None:

@@ -12,6 +12,14 @@ from drain.tables import waiting
 # Bounds of a nap: it doubles from the first to the longest.
 _FIRST_NAP_SECONDS = 0.001
 _LONGEST_NAP_SECONDS = 0.05
+# Number of batches after the other, each with a notification before it ended, after which transactions shall no longer
+# notify: as they commit they hold a lock that all of them share.
+_WITHOUT_PAUSE = 8
+# Shortest wait for a notification that counts as a pause.
+_PAUSE_SECONDS = 0.000_1
+# Wait for a notification after a batch with rows. Behind it come a batch that finds nothing, the record of the
+# watermark and the question for scheduled rows: five exchanges, for which the next row would wait.
+_BRIEF_SECONDS = 0.005
 
 
 class Sleeper:
@@ -34,16 +42,15 @@ class Sleeper:
         self._nap = _FIRST_NAP_SECONDS
 
     def sleep(self, until: float) -> None:
-        """Drain once more, and sleep if there was nothing to do; at most until this time of `monotonic()`.
+        """Sleep until there is more to do than a batch takes, or until this time of `monotonic()`.
 
-        While a transaction that stages is open, this is a nap of at most 50 ms instead: others may not notify.
+        Each notification is answered by one batch. While a transaction that stages is open as the sleep begins, this is
+        a nap of at most 50 ms instead: others may not notify.
         """
-        connection = self._enqueuer.connection
-        with leader.asleep(connection) as all_will_notify:
+        self._enqueuer.admission.expect_arrivals()
+        with leader.asleep(self._enqueuer.connection) as all_will_notify:
             if all_will_notify:
-                # Once more: rows that were committed between the last batch and the lock have not notified.
-                if not self._enqueuer.run_once():
-                    self._wait(until)
+                self._drain_when_notified(until)
                 self.begin_with_short_naps()
                 return
         # A transaction has staged and is still open, and others that commit meanwhile may not notify. The
@@ -52,17 +59,56 @@ class Sleeper:
         self._stop.wait(self._nap)
         self._nap = min(2 * self._nap, _LONGEST_NAP_SECONDS)
 
-    def _wait(self, until: float) -> None:
-        """Wait for a notification, for a scheduled row, or until rows that wait for room may have some."""
+    def _drain_when_notified(self, until: float) -> None:
+        """Run a batch now and after each notification, while each takes all, and there are pauses between them."""
         enqueuer = self._enqueuer
+        without_pause = 0
+        while without_pause < _WITHOUT_PAUSE:
+            # The first one too: rows that were committed between the last batch and the lock have not notified.
+            moved = enqueuer.run_once()
+            enqueuer.wait_for_push()
+            if moved and enqueuer.may_leave_some:
+                return
+            began = monotonic()
+            if moved:
+                self._wait_briefly(until)
+            elif not self._wait(until):
+                return
+            if (now := monotonic()) >= until or self._stop.is_set():
+                return
+            without_pause = 0 if now - began > _PAUSE_SECONDS else without_pause + 1
+
+    def _wait_briefly(self, until: float) -> None:
+        """Wait for a notification that comes soon, and so spare the statements before a longer wait."""
+        now = monotonic()
+        until = min(until, self._enqueuer.next_look_at, now + _BRIEF_SECONDS)
+        self._is_notified_within(max(0.0, until - now))
+
+    def _is_notified_within(self, seconds: float) -> bool:
+        notified = leader.wait_for_notify(self._enqueuer.connection, seconds)
+        if notified:
+            self._enqueuer.admission.expect_arrivals()
+        return notified
+
+    def _wait(self, until: float) -> bool:
+        """Wait for a notification, for a scheduled row, or until rows that wait for room may have some.
+
+        Returns:
+            True if there may be something to drain.
+        """
+        enqueuer = self._enqueuer
+        enqueuer.flush()
         next_scheduled = waiting.seconds_to_next_scheduled(enqueuer.connection)
         longest = self._poll_seconds if next_scheduled is None else min(self._poll_seconds, next_scheduled)
         until = min(until, monotonic() + longest)
         while not self._stop.is_set():
             look_at = enqueuer.next_look_at
             seconds = max(0.0, min(until, look_at) - monotonic())
-            if leader.wait_for_notify(enqueuer.connection, seconds) or monotonic() >= until:
-                return
+            if self._is_notified_within(seconds):
+                return True
+            if monotonic() >= until:
+                return False
             # A look that finds no room costs one exchange with Redis, and a batch would cost several with PostgreSQL.
             if monotonic() >= look_at and enqueuer.look():
-                return
+                return True
+        return False

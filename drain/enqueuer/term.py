@@ -67,9 +67,10 @@ class Term:
         try:
             self._begin()
             while not self._stop.is_set():
-                if self.run_once():
+                moved = self.run_once()
+                if moved:
                     self._sleeper.begin_with_short_naps()
-                else:
+                if not moved or not self._enqueuer.may_leave_some:
                     self._sleeper.sleep(self._redeliver_at)
         finally:
             self._gauges.clear()
@@ -77,7 +78,7 @@ class Term:
     def run_once(self) -> int:
         """Drain until nothing is due, or until something else is, and then do that; returns how many jobs moved."""
         self._health.alive()
-        moved = self._enqueuer.drain(keep_on=self._nothing_else_is_due)
+        moved = self._enqueuer.drain(keep_on=self._nothing_else_is_due, looks_again=False)
         if monotonic() >= self._redeliver_at:
             moved += self._redelivery.run_once()
             for chore in self._chores:

@@ -17,6 +17,8 @@ from drain.visible import visible
 
 # Queue of a job that names none.
 DEFAULT_QUEUE = "default"
+# How the commit of a job's transaction reaches the disk.
+FLUSHED, GROUPED = "flushed", "grouped"
 # Upper bound of the wait between two attempts: a year.
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
 # Bounds of a lease, in seconds. A shorter lease would expire before its first heartbeat could reach the database.
@@ -50,6 +52,8 @@ class JobOptions:
         max_execute_seconds: Time after which the stack of a running attempt is logged, once; the attempt goes on.
             None for half of its timeout.
         isolated: True if each attempt runs in a process of its own.
+        commit: "flushed": the commit of the job's `transaction()` waits for the disk; "grouped": a worker process waits
+            for many commits together.
         cron: Cron line of the job's own schedule; None for no schedule.
         timezone: Time zone in which the line is read.
         missed: Rule for its ticks that passed while there was no leader: "last", "all" or "none" of them is staged.
@@ -68,6 +72,7 @@ class JobOptions:
     heartbeat_seconds: float | None = None
     max_execute_seconds: float | None = None
     isolated: bool = False
+    commit: str = FLUSHED
     cron: str | None = None
     timezone: str = "UTC"
     missed: str = "last"
@@ -86,6 +91,8 @@ class JobOptions:
                 raise ValueError(f"{name} must be a {whole}number, not {value!r}")
         if self.isolated not in (True, False):
             raise ValueError(f"isolated must be True or False, not {self.isolated!r}")
+        if self.commit not in (FLUSHED, GROUPED):
+            raise ValueError(f'commit must be "{FLUSHED}" or "{GROUPED}", not {self.commit!r}')
         self._check_ranges()
         self._check_schedule()
         Keys(self.key, self.unique_key, self.keep, self.quiet).check()

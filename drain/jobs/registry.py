@@ -96,6 +96,7 @@ def job(
     heartbeat_seconds: float | None = None,
     max_execute_seconds: float | None = None,
     isolated: bool = False,
+    commit: Literal["flushed", "grouped"] = "flushed",
     cron: str | None = None,
     timezone: str = "UTC",
     missed: str = "last",
@@ -126,6 +127,10 @@ def job(
             Half of its timeout by default.
         isolated: True to let `drain work` run each attempt in a process of its own, as RQ's worker always does: for
             code that leaks memory, crashes or cannot be interrupted.
+        commit: "grouped" to let `drain work` begin the next job before the commit of this job's `transaction()` is on
+            the disk; it waits for many commits together, and tells nobody of them before. If PostgreSQL crashes before
+            that, the writes and the finish are both undone, and the job runs again: for jobs that tell nobody else
+            after their `transaction()` what they have written there.
         cron: Cron line, such as "0 3 * * *": one job is staged at each of its ticks, without arguments. `drain work`
             writes this schedule to the database, under the name of the job.
         timezone: Time zone in which the line is read.

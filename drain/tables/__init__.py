@@ -13,7 +13,8 @@ passes:
     claims           a job in flight becomes one worker's, under a token and a lease
     limits           attempts, timeout and lease of a claim, as the worker's registration has them
     leases           leases of claims, extended by heartbeats or given back
-    outcomes         a claimed job is finished, tried again, deferred, interrupted or given up
+    finishes         a claimed job is finished: by its worker, or in its own transaction
+    outcomes         a claimed job is tried again, deferred, interrupted or given up
     stale            outcomes that were refused because their token was stale
     keyed            due rows of a queue with rules: heads of its keys and lanes, the next rows of many of them
     running          which admitted jobs of a queue still run, and which have begun lately
@@ -36,8 +37,8 @@ passes:
 What always holds here:
 
 - Rows are changed and taken out by the modules of their table alone: those of `inflight_jobs` by unique, claims,
-  leases, outcomes, redeliveries, cancellations and changes. tests/unit/test_schema_text.py names for each module the
-  tables that it may write to.
+  leases, finishes, outcomes, redeliveries, cancellations and changes. tests/unit/test_schema_text.py names for each
+  module the tables that it may write to.
 - A claimed job is recorded under its fencing token, or not at all.
 - A function is one statement, or a few, on a psycopg connection. The caller decides about the transaction and its
   isolation level; a docstring says what the function relies on.

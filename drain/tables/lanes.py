@@ -45,7 +45,7 @@ _NEXT_LANE = f"""
     WHERE {DUE} AND {LANE_KIND} = {{gap}}.kind AND job.{LANE_QUEUE} > {{behind}} AND job.{LANE_QUEUE} < {{gap}}.high
     ORDER BY job.{LANE_QUEUE}, job.priority, job.id LIMIT 1
 """
-FIND_LANES = f"""
+_LANES = f"""
 WITH RECURSIVE heads AS (
     SELECT found.*, gap.high
     FROM unnest(%(kinds)s::integer[], %(lows)s::text[], %(highs)s::text[]) AS gap (kind, low, high),
@@ -53,16 +53,45 @@ WITH RECURSIVE heads AS (
     UNION ALL
     SELECT found.*, heads.high FROM heads, LATERAL ({_NEXT_LANE.format(gap="heads", behind="heads.queue")}) AS found
 )
-SELECT kind, queue FROM heads
+"""
+FIND_LANES = f"{_LANES} SELECT kind, queue FROM heads"
+
+
+# Columns of `DueJob`.
+_DUE_JOB = """job.id, job.queue, job.job_name, job.timeout_seconds, coalesce(job.expires_at <= now(), false),
+    job.priority, job.key, job.unique_key"""
+# Number of rows that a search reads of a lane which it finds. A lane that has fewer needs no other statement: measured
+# at 500 jobs a second, that exchange took a tenth of the time from the commit of a job to its push.
+FIRST_ROWS = 20
+# Number of lanes of which a search reads rows, so that it does not read very many.
+_LANES_WITH_ROWS = 50
+# Stands for scheduled rows whose time has come. Looked for together with the lanes: most batches find no such row, and
+# an exchange for that costs as much as that for the lanes.
+_SCHEDULED = Lane(-1, "")
+SEARCH = f"""{_LANES}
+SELECT lane.kind, lane.queue, first.* FROM (SELECT *, row_number() OVER () AS number FROM heads) AS lane
+LEFT JOIN LATERAL (
+    SELECT {_DUE_JOB} FROM staged_jobs_ready AS job
+    WHERE {DUE} AND {LANE_KIND} = lane.kind AND job.{LANE_QUEUE} = lane.queue
+    ORDER BY job.priority, job.id LIMIT CASE WHEN lane.number <= {_LANES_WITH_ROWS} THEN {FIRST_ROWS} ELSE 0 END
+) AS first ON true
+UNION ALL
+SELECT {_SCHEDULED.kind}, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+WHERE EXISTS (SELECT FROM staged_jobs_scheduled WHERE scheduled_at <= now())
 """
 
 
-# Kind that stands for scheduled rows whose time has come.
-_SCHEDULED = -1
-# Together: most batches find no such row, and an exchange for that costs as much as that for the lanes.
-SEARCH = f"""{FIND_LANES}
-UNION ALL SELECT {_SCHEDULED}, '' WHERE EXISTS (SELECT FROM staged_jobs_scheduled WHERE scheduled_at <= now())
-"""
+class Found(NamedTuple):
+    """Result of a search.
+
+    Attributes:
+        first_rows: Each lane that was found, with its rows in the order of their places: all of them if there are fewer
+            than `FIRST_ROWS`, else the first, or none.
+        has_scheduled: Scheduled rows have come due that `staged.mature` would mark.
+    """
+
+    first_rows: Mapping[Lane, Sequence[DueJob]]
+    has_scheduled: bool
 
 
 def find_lanes(connection: Connection, kinds: Iterable[int], known: Collection[Lane] = ()) -> list[Lane]:
@@ -70,11 +99,15 @@ def find_lanes(connection: Connection, kinds: Iterable[int], known: Collection[L
     return [Lane._make(row) for row in connection.execute(FIND_LANES, _gaps(kinds, known))]
 
 
-def search(connection: Connection, kinds: Iterable[int], known: Collection[Lane]) -> tuple[list[Lane], bool]:
-    """Find lanes as `find_lanes` does; also return whether scheduled rows have come due that `mature` would mark."""
-    found = [Lane._make(row) for row in connection.execute(SEARCH, _gaps(kinds, known))]
-    due = [lane for lane in found if lane.kind != _SCHEDULED]
-    return due, len(due) < len(found)
+def search(connection: Connection, kinds: Iterable[int], known: Collection[Lane]) -> Found:
+    """Find lanes as `find_lanes` does, with their first rows, and whether scheduled rows have come due."""
+    rows = connection.execute(SEARCH, _gaps(kinds, known), binary=True).fetchall()
+    found = {
+        Lane(*lane): [DueJob._make(row[2:]) for row in rows_of_lane if row[2] is not None]
+        for lane, rows_of_lane in groupby(rows, itemgetter(0, 1))
+    }
+    has_scheduled = found.pop(_SCHEDULED, None) is not None
+    return Found(found, has_scheduled)
 
 
 def _gaps(kinds: Iterable[int], known: Collection[Lane]) -> dict[str, str]:
@@ -93,9 +126,7 @@ _READ_DUE = f"""
 SELECT due.* FROM unnest(
     %(kinds)s::integer[], %(queues)s::text[], %(priorities)s::integer[], %(ids)s::bigint[], %(limits)s::integer[])
     AS lane (kind, queue, priority, id, most), LATERAL (
-    SELECT lane.kind, job.id, job.queue, job.job_name, job.timeout_seconds,
-        coalesce(job.expires_at <= now(), false), job.priority, job.key, job.unique_key
-    FROM staged_jobs_ready AS job
+    SELECT lane.kind, {_DUE_JOB} FROM staged_jobs_ready AS job
     WHERE {DUE} AND {LANE_KIND} = lane.kind AND job.{LANE_QUEUE} = lane.queue
         AND (job.priority, job.id) > (lane.priority, lane.id)
         AND job.id <> ALL (%(leave)s::bigint[])

@@ -50,13 +50,16 @@ def progress(connection: Connection) -> Progress:
     return Progress(last_delivery, pushed_up_to)
 
 
+# Takes effect at once, and is not undone when the transaction around it is rolled back.
+RECORD_PROGRESS = """
+SELECT setval('drain_last_delivery'::regclass, %(last_delivery)s::bigint),
+    setval('drain_pushed_up_to'::regclass, %(pushed_up_to)s::bigint)
+"""
+
+
 def record_progress(connection: Connection, last_delivery: int, pushed_up_to: int) -> None:
     """Record the last delivery number, and the number up to which all have been pushed.
 
     Takes effect at once, and is not undone when the transaction around it is rolled back.
     """
-    connection.execute(
-        "SELECT setval('drain_last_delivery'::regclass, %s::bigint), "
-        "setval('drain_pushed_up_to'::regclass, %s::bigint)",
-        (last_delivery, pushed_up_to),
-    )
+    connection.execute(RECORD_PROGRESS, {"last_delivery": last_delivery, "pushed_up_to": pushed_up_to})

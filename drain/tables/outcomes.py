@@ -1,4 +1,4 @@
-"""Outcomes of claims: the job leaves `inflight_jobs` finished or dead, or waits there for its next attempt.
+"""Outcomes of claims other than a finish: the job leaves `inflight_jobs` dead, or waits there for its next attempt.
 
 Each is recorded under the token of the claim, and under a stale token nothing is changed. Most may be sent again when
 the answer was lost: the docstrings say which.
@@ -6,109 +6,14 @@ the answer was lost: the docstrings say which.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
-from psycopg.errors import DivisionByZero
 from psycopg.types.json import Jsonb
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables import pauses
-from drain.tables.claims import Claim
-from drain.tables.columns import ATTEMPTS, DEAD, FINISHED, FINISHED_VALUES, JOB, LEASE_IS_OVER, id_array
-from drain.tables.leases import THESE_CLAIMS, ids_and_tokens, is_current
-
-FINISH_ONCE = "SELECT drain_finish(%(id)s::bigint, %(token)s::bigint)"
-FINISH_MANY = f"""
-WITH done AS (
-    DELETE FROM inflight_jobs WHERE {THESE_CLAIMS} RETURNING *
-), recorded AS (
-    INSERT INTO finished_jobs ({FINISHED}) SELECT {FINISHED_VALUES} FROM done RETURNING id
-)
-SELECT id FROM recorded
-"""
-IS_FINISHED = """
-SELECT EXISTS (
-    SELECT FROM finished_jobs
-    WHERE id = %s AND fencing_token = %s AND finished_at > now() - interval '1 day')
-"""
-ARE_FINISHED = """
-SELECT id, true FROM finished_jobs
-WHERE id = ANY (%(ids)s::bigint[]) AND finished_at > now() - interval '1 day'
-UNION ALL
-SELECT id, false FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
-"""
-
-
-def finish(connection: Connection, job_id: int, token: int) -> bool:
-    """Record the job as finished, if `token` is still the current one.
-
-    Returns:
-        True if the job is finished under this token. So the call may be repeated when the connection broke before
-        the answer came.
-    """
-    # Two statements: the first one touches one partition of finished_jobs, of however many there are, and the second
-    # one is needed in the rarest case only.
-    return finish_once(connection, job_id, token) or is_finished(connection, job_id, token)
-
-
-def finish_once(connection: Connection, job_id: int, token: int) -> bool:
-    """Record the job as finished.
-
-    Returns:
-        True if this very call has finished the job; a repeated call returns False.
-    """
-    (finished,) = fetch_one(connection, FINISH_ONCE, {"id": job_id, "token": token})
-    return bool(finished)
-
-
-def finish_and_commit(connection: Connection, job_id: int, token: int) -> bool:
-    """Record the job as finished together with the writes of the open transaction: both are committed, or neither.
-
-    Returns:
-        True if both are committed. Otherwise the token is stale, or has been used already, and all is rolled back.
-
-    Raises:
-        psycopg.Error: All is rolled back. After an OperationalError it is unknown whether all is committed.
-    """
-    try:
-        # One message, as there are no parameters, and the server executes nothing behind a statement that fails: a job
-        # of one statement has three exchanges with the server instead of four, and takes 8 % less time.
-        connection.execute(
-            f"SELECT 1 / drain_finish({job_id:d}::bigint, {token:d}::bigint)::integer; COMMIT".encode(),
-            prepare=False,
-        )
-    except DivisionByZero:
-        connection.rollback()
-        # Under a current token the division by zero is that of a trigger.
-        if is_current(connection, job_id, token):
-            raise
-        return False
-    return True
-
-
-def finish_many(connection: Connection, claims: Sequence[Claim]) -> set[int]:
-    """Record many jobs as finished, each only if its token is still the current one, in one statement.
-
-    Returns:
-        Ids of the jobs that this very call has finished; `finish` finds out about each of the others.
-
-    Raises:
-        psycopg.IntegrityError: A job with the id of one of them is finished already; none has been recorded.
-    """
-    return {job_id for (job_id,) in connection.execute(FINISH_MANY, ids_and_tokens(claims), binary=True)}
-
-
-def are_finished(connection: Connection, ids: Sequence[int]) -> dict[int, bool]:
-    """Look jobs up by id: True if finished within the last day, under any token; False if in flight."""
-    return dict(connection.execute(ARE_FINISHED, {"ids": id_array(ids)}).fetchall())
-
-
-def is_finished(connection: Connection, job_id: int, token: int) -> bool:
-    """Return True if the job has been finished under this very token, within the last day."""
-    (finished,) = fetch_one(connection, IS_FINISHED, (job_id, token))
-    return bool(finished)
-
+from drain.tables.columns import ATTEMPTS, DEAD, JOB, LEASE_IS_OVER
 
 RETRY_LATER = f"""
 UPDATE inflight_jobs SET

@@ -8,8 +8,10 @@ from typing import NamedTuple, TypeAlias
 from psycopg.sql import Identifier
 
 from drain.database import locks
+from drain.database.cursor import execute_and_commit
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import JOB, id_array
+from drain.tables.leader_progress import RECORD_PROGRESS
 
 # Place of a row in the order in which the rows of a lane are read: `(priority, id)`; a scan reads those behind one.
 Place: TypeAlias = tuple[int, int]
@@ -61,15 +63,42 @@ WITH moved AS (
     DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[]) RETURNING {JOB}
 ), numbered AS (
     SELECT * FROM pg_catalog.unnest(%(ids)s::bigint[]) WITH ORDINALITY AS batch (id, position)
-)
+), recorded AS ({RECORD_PROGRESS})
 INSERT INTO inflight_jobs ({JOB}, delivery)
-SELECT {JOB}, %(last_delivery)s + position FROM moved JOIN numbered USING (id)
+SELECT {JOB}, %(before)s + position FROM moved JOIN numbered USING (id) WHERE (SELECT count(*) FROM recorded) = 1
 """
 
 
-def move(connection: Connection, ids: Sequence[int], last_delivery: int) -> None:
-    """Move exactly these rows to `inflight_jobs`, numbered from `last_delivery + 1` in the given order."""
-    connection.execute(MOVE, {"ids": id_array(ids), "last_delivery": last_delivery})
+def move(
+    connection: Connection,
+    ids: Sequence[int],
+    last_delivery: int,
+    pushed_up_to: int | None = None,
+    *,
+    commits: bool = False,
+) -> None:
+    """Move exactly these rows to `inflight_jobs`, numbered from `last_delivery + 1` in the given order.
+
+    The numbers are recorded as handed out, which no rollback undoes: measured, an exchange less of the five of a batch
+    of few rows.
+
+    Args:
+        connection: The leader's, in the transaction that has read the rows.
+        ids: Ids of the rows.
+        last_delivery: Highest number that has been handed out before.
+        pushed_up_to: Watermark to record; None: all before these rows have been pushed.
+        commits: Commit the transaction in the same exchange.
+    """
+    numbers = {
+        "before": last_delivery,
+        "last_delivery": last_delivery + len(ids),
+        "pushed_up_to": last_delivery if pushed_up_to is None else pushed_up_to,
+    }
+    parameters = {"ids": id_array(ids)} | numbers
+    if commits:
+        execute_and_commit(connection, MOVE, parameters)
+    else:
+        connection.execute(MOVE, parameters)
 
 
 class Forwardable(NamedTuple):

@@ -29,6 +29,9 @@ _HELP = {
     "namespace": "First part of the RQ job ids; by default the name of the database.",
     "forward_queues": "Queues whose jobs leave Postgres when they are pushed, separated by commas.",
     "only_tracked_queues": "Queues in which plain RQ jobs are refused, separated by commas.",
+    "thin_queues": "Queues whose jobs always reach Redis as ids without hashes, which only `drain work` can run; * for "
+    "all. By default those on which nothing else listens.",
+    "whole_queues": "Queues whose jobs always reach Redis with hashes, for RQ's tools; * for all.",
     "batch_size": "Upper bound of the rows in one transaction; 2500 by default.",
     "depth": "Upper bound of the jobs in each list of Redis, 0 for none; by default what the workers take in a tenth "
     "of a second. The others wait in PostgreSQL.",
@@ -95,6 +98,17 @@ class _JobId(click.IntRange):
 
 # Type of an argument that is the id of a job.
 JOB_ID = _JobId(0, 2**63 - 1)
+
+
+# Option of the programs whose hops `drain trace` shows.
+trace_option = click.option(
+    "--trace",
+    is_flag=True,
+    envvar="DRAIN_TRACE",
+    show_envvar=True,
+    help="Note in Redis when each job passes, for `drain trace`: an exchange more for each batch, and 300 bytes a job, "
+    "for an hour.",
+)
 
 
 class Group(click.Group):

@@ -10,6 +10,7 @@ Each module, in the order in which a job passes:
     jobs        RQ jobs as they are pushed, tracked and forwarded
     owners      databases that feed a namespace or a queue
     queues      queues as the drain and the audit see them: lists, lengths, workers
+    thin        ids without hashes, for queues on which only `drain work` listens
     producer    the enqueuer's side: jobs are written and appended to their lists
     consumer    the worker's side: all that a worker process asks of Redis
     sources     lists that a worker pops from, and those that it skips for now
@@ -19,6 +20,7 @@ Each module, in the order in which a job passes:
     strangers   ids that are none of our tracked ones: moved, refused or dropped
     ended       hashes of deliveries whose jobs have ended: deleted
     earlier     deliveries that did not come back: RQ's verdict, and the RQ jobs that depend on them
+    traces      when a job passed which process
     workers     workers in RQ's data: counted, shown to RQ's tools, and removed once they have died
 
 What always holds: in the tracked mode the RQ job calls one fixed function with the id of the row and the installation
@@ -28,18 +30,22 @@ show behind `drain.rq.` leads to the same function, as every name there does. It
 registries, clean-up) cannot touch a later one. In forward mode the job is the user's own function and arguments,
 pickled as RQ itself would, under `<namespace>-<id>-forward`.
 
-An id is in a list only after its hash has been written. Nothing that is read from Redis is unpickled. No command waits
-for longer than its timeout, and none is repeated unasked.
+An id is in a list only after its hash has been written, unless it is that of a thin delivery, which never has one: the
+last part of its id begins with a zero, until the successor of a dead worker process gives the id back. Nothing that is
+read from Redis is unpickled. No command waits for longer than its timeout, and none is repeated unasked.
 """
 
 from drain.wire.calls import ENTRY_POINT, NAMED, read_call
 from drain.wire.connection import BYTES, connect, describe
 from drain.wire.consumer import Consumer
 from drain.wire.earlier import ReplacedDelivery, RQVerdict, hold_dependents
-from drain.wire.ids import PoppedId, delivery_number, tracked_id
+from drain.wire.ids import AwaitedId, PoppedId, delivery_number, is_thin, thin_id, tracked_id
 from drain.wire.jobs import FAILED_TTL_SECONDS, Delivery, forwarded, tracked
+from drain.wire.keys import job_key
 from drain.wire.producer import JOBS_PER_CALL, Producer
 from drain.wire.queues import QueueReader
+from drain.wire.thin import NEEDS_NO_HASH, write_hash
+from drain.wire.traces import Traces
 from drain.wire.waiter import WAIT_SECONDS
 from drain.wire.workers import forget_worker
 
@@ -49,7 +55,9 @@ __all__ = [
     "FAILED_TTL_SECONDS",
     "JOBS_PER_CALL",
     "NAMED",
+    "NEEDS_NO_HASH",
     "WAIT_SECONDS",
+    "AwaitedId",
     "Consumer",
     "Delivery",
     "PoppedId",
@@ -57,13 +65,18 @@ __all__ = [
     "QueueReader",
     "RQVerdict",
     "ReplacedDelivery",
+    "Traces",
     "connect",
     "delivery_number",
     "describe",
     "forget_worker",
     "forwarded",
     "hold_dependents",
+    "is_thin",
+    "job_key",
     "read_call",
+    "thin_id",
     "tracked",
     "tracked_id",
+    "write_hash",
 ]

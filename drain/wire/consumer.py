@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from drain.wire.calls import Kind, classify_ids
 from drain.wire.connection import RedisConnection, reachable
 from drain.wire.ended import EndedDeliveries
-from drain.wire.ids import PoppedId, to_bytes
+from drain.wire.ids import AwaitedId, PoppedId, to_bytes
 from drain.wire.keys import intermediate_key, queue_key
 from drain.wire.moves import ListMoves
 from drain.wire.popper import Popper
@@ -33,6 +33,8 @@ class Consumer(RedisConnection):
     Attributes:
         presence: Data about this worker that RQ's tools show.
     """
+
+    # One thing: all that a worker process asks of Redis; each method hands its question on to a class of its own.
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Consumer(RedisConnection):
         """True if there are keys that `wait` does not wait for; `pop` looks whether that has changed."""
         return len(self._sources.ready) < len(self._sources.keys)
 
-    def wait(self, seconds: float = WAIT_SECONDS) -> tuple[str, bytes] | None:
+    def wait(self, seconds: float = WAIT_SECONDS) -> AwaitedId | None:
         """Pop one id as soon as there is one; None if none comes in time, or `end_wait` is called.
 
         With a single queue, the id is in RQ's intermediate list until it is given to `pop`, so that a plain RQ job is
@@ -86,7 +88,17 @@ class Consumer(RedisConnection):
         """
         self._waiter.end_wait()
 
-    def pop(self, most: int, popped: tuple[str, bytes] | None = None) -> list[PoppedId] | None:
+    def take(self, awaited: AwaitedId) -> PoppedId | None:
+        """Take an answer of `wait` without a further exchange; afterwards it must be given to `pop` as `taken`.
+
+        Returns:
+            None if that cannot be done: RQ is suspended, or the id does not have the form of our tracked jobs'.
+        """
+        return self._popper.take(awaited)
+
+    def pop(
+        self, most: int, popped: AwaitedId | None = None, *, taken: AwaitedId | None = None
+    ) -> list[PoppedId] | None:
         """Pop ids from the heads of the lists, the first queue first, without waiting.
 
         An id that is none of our tracked jobs' is popped alone, and goes by way of RQ's intermediate list.
@@ -94,11 +106,12 @@ class Consumer(RedisConnection):
         Args:
             most: Upper bound of the number of ids.
             popped: Answer of `wait`; that id comes first.
+            taken: Answer of `wait` that `take` has returned; it leaves RQ's intermediate list.
 
         Returns:
             None while RQ is suspended; `popped` is then back in its list.
         """
-        return self._popper.pop(most, popped)
+        return self._popper.pop(most, popped, taken)
 
     def give_back(self, popped: Sequence[tuple[str, str]]) -> None:
         """Put ids back to the heads of their lists, in the order in which they were: queue and RQ id of each."""

@@ -2,6 +2,9 @@
 
 Each delivery of a job is an RQ job of its own, so what RQ still does to an earlier one (expiry, registries, clean-up)
 cannot touch a later one.
+
+The number of a thin delivery, which has no hash, begins with a zero: `<namespace>-<job id>-0<delivery number>`. As a
+number it is the same, so every version of `drain work` claims it.
 """
 
 from __future__ import annotations
@@ -9,10 +12,23 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+# Pattern of the RQ ids of thin deliveries, of any namespace.
+_THIN = re.compile(r"[A-Za-z0-9_-]+-[0-9]{1,18}-0[0-9]{1,17}")
+
 
 def tracked_id(namespace: str, job_id: int, delivery: int) -> str:
     """RQ id of one delivery of a tracked job."""
     return f"{namespace}-{job_id}-{delivery}"
+
+
+def thin_id(namespace: str, job_id: int, delivery: int) -> str:
+    """RQ id of a delivery of a tracked job that has no hash."""
+    return f"{namespace}-{job_id}-0{delivery}"
+
+
+def is_thin(rq_id: str) -> bool:
+    """Return whether the RQ id is that of a delivery without a hash, of any namespace."""
+    return _THIN.fullmatch(rq_id) is not None
 
 
 def forwarded_id(namespace: str, job_id: int) -> str:
@@ -41,6 +57,20 @@ def to_text(rq_id: bytes) -> str:
 def to_bytes(rq_id: str) -> bytes:
     """RQ id as it is in Redis: the inverse of `to_text`."""
     return rq_id.encode(errors="surrogateescape")
+
+
+class AwaitedId(NamedTuple):
+    """Id that the blocking command has popped.
+
+    Attributes:
+        key: Key of its list.
+        rq_id: As it was there.
+        is_suspended: RQ's workers were suspended when it was popped.
+    """
+
+    key: str
+    rq_id: bytes
+    is_suspended: bool
 
 
 class PoppedId(NamedTuple):

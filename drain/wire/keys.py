@@ -11,7 +11,8 @@ RQ's queues:
 
 RQ's jobs:
 
-    rq:job:<rq id>          hash: all that an RQ worker needs to run one job
+    rq:job:<rq id>          hash: all that an RQ worker needs to run one job. A thin delivery has none, until its job
+                            has run for a second or is dead
     rq:job:<rq id>:dependents
                             set of RQ job ids: plain RQ jobs that wait for this job to be finished
     rq:job::<rq id>:dependencies
@@ -23,7 +24,8 @@ RQ's workers:
 
     rq:workers              set of the keys of all workers
     rq:workers:<queue>      set of the keys of the workers that have registered for the queue
-    rq:worker:<name>        hash: all that RQ's tools show of a worker; expires some time after the last heartbeat
+    rq:worker:<name>        hash: all that RQ's tools show of a worker; expires some time after the last heartbeat. The
+                            field `drain` of a worker of `drain work` is the namespace whose ids it needs no hash for
     rq:worker:<name>:executions
                             set of <rq id>:drain: the jobs that a worker of `drain work` runs
     rq:execution:<rq id>:drain
@@ -38,6 +40,8 @@ job-drain's own:
     drain:bounds:<namespace>
                             hash, name of a queue -> upper bound of the length of its list: the queues for which rows
                             have lately waited until their lists have room. Expires while none wait
+    drain:trace:<namespace>:<id>
+                            hash, hop -> seconds since 1970: when a job passed the processes; expires after an hour
     drain:owners:nothing    never exists: a worker blocks on it while there is no list to wait for
     drain:dependents:<rq id>
                             set of RQ job ids: dependents of a delivery that RQ regards as finished, though its
@@ -70,6 +74,11 @@ def queue_of(key: str) -> str:
 def intermediate_key(queue: str) -> str:
     """Intermediate list of a queue."""
     return f"{_QUEUE}{queue}:intermediate"
+
+
+def trace_key(namespace: str, job_id: int) -> str:
+    """Trace of a job."""
+    return f"drain:trace:{namespace}:{job_id}"
 
 
 def failed_key(queue: str) -> str:

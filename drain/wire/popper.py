@@ -13,7 +13,7 @@ from drain.errors import UnavailableError
 from drain.wire import scripts
 from drain.wire.calls import Kind, classify_ids
 from drain.wire.connection import reachable
-from drain.wire.ids import PoppedId, to_bytes, to_text, tracked_id_pattern
+from drain.wire.ids import AwaitedId, PoppedId, to_bytes, to_text, tracked_id_pattern
 from drain.wire.keys import queue_of
 from drain.wire.moves import ListMoves
 from drain.wire.sources import SourceLists
@@ -21,6 +21,7 @@ from drain.wire.strangers import Strangers
 
 # Pages of ids that are classified in one call of `pop`: half a second's worth.
 _MOST_ROUNDS = 50
+_NONE = AwaitedId("", b"", is_suspended=False)
 # States that `pop.lua` answers with.
 _POPPED, _SUSPENDED, _TO_BE_CLASSIFIED = range(3)
 
@@ -63,13 +64,21 @@ class Popper:
         self._installation = installation
         self._pop = client.register_script(scripts.load("pop"))
 
-    def pop(self, most: int, popped: tuple[str, bytes] | None) -> list[PoppedId] | None:
+    def take(self, awaited: AwaitedId) -> PoppedId | None:
+        """Return an id of `wait` if it has the form of our tracked jobs', and RQ was not suspended."""
+        if awaited.is_suspended or self._tracked_id.fullmatch(awaited.rq_id) is None:
+            return None
+        return self._popped_id(awaited.rq_id, queue_of(awaited.key))
+
+    def pop(
+        self, most: int, popped: AwaitedId | None, taken: AwaitedId | None = None
+    ) -> list[PoppedId] | None:
         """Pop up to `most` ids; None while RQ is suspended. `popped` was popped before, and comes first."""
         queue = ""
         for _ in range(_MOST_ROUNDS):
-            state, lists = self._run_pop(most, popped)
+            state, lists = self._run_pop(most, popped, taken)
             queue = queue_of(lists[0].decode()) if lists else queue
-            popped = None
+            popped = taken = None
             if state == _SUSPENDED:
                 return None
             unread = state == _TO_BE_CLASSIFIED
@@ -81,10 +90,12 @@ class Popper:
         self.more_to_classify = True
         return []
 
-    def _run_pop(self, most: int, popped: tuple[str, bytes] | None) -> tuple[int, list[Any]]:
-        key, rq_id = popped or ("", b"")
+    def _run_pop(self, most: int, popped: AwaitedId | None, taken: AwaitedId | None) -> tuple[int, list[Any]]:
+        key, rq_id, _ = popped or _NONE
+        taken_from, taken_id, _ = taken or _NONE
+        arguments: list[Any] = [most, self._prefix, rq_id, key, self._sources.modes, taken_id, taken_from]
         with reachable(self._where):
-            answer: Any = self._pop(self._sources.keys, [most, self._prefix, rq_id, key, self._sources.modes])
+            answer: Any = self._pop(self._sources.keys, arguments)
         state, lists, no_lists = answer
         self._sources.report_no_lists([key.decode() for key in no_lists])
         self.more_to_classify = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any
@@ -13,13 +13,15 @@ import redis
 
 from drain.failpoints import FailurePoint, failpoint
 from drain.wire import scripts
-from drain.wire.calls import classify_ids
+from drain.wire.calls import Kind, classify_ids
 from drain.wire.connection import reachable
 from drain.wire.earlier import EarlierDeliveries, ReplacedDelivery, RQVerdict
+from drain.wire.ids import is_thin, to_text
 from drain.wire.jobs import FAILED_TTL_SECONDS, IMPORTS_ENTRY_POINT, Delivery
 from drain.wire.keys import queue_key
 from drain.wire.owners import Owner, Ownership, read_owner
 from drain.wire.queues import QueueReader
+from drain.wire.thin import IDS_PER_CALL, ThinDeliveries
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class Producer(QueueReader):
         self.pushed_lengths: dict[str, int] = {}
         self._push = self._redis.register_script(scripts.load("owners", "push"))
         self._owners = Ownership(self._redis, self.where, namespace)
+        self._thin = ThinDeliveries(self._redis, self.where, namespace, self._owners)
         self._earlier = EarlierDeliveries(self._redis)
 
     @property
@@ -86,6 +89,20 @@ class Producer(QueueReader):
             failpoint(FailurePoint.PUSHED_A_SLICE)
         return refused
 
+    def push_thin(self, rq_ids: Mapping[str, Sequence[str]]) -> Counter[str]:
+        """Append ids of thin deliveries, by queue, to the lists of their queues; returns and raises as `push` does."""
+        refused: Counter[str] = Counter()
+        for queue, ids in rq_ids.items():
+            for first in range(0, len(ids), IDS_PER_CALL):
+                pushed = ids[first : first + IDS_PER_CALL]
+                refused.update(dict.fromkeys(self._read(self._thin.push(queue, pushed)), len(pushed)))
+                failpoint(FailurePoint.PUSHED_A_SLICE)
+        return refused
+
+    def need_no_hash(self, queues: Sequence[str]) -> set[str]:
+        """Return those of these queues on which `drain work` of our namespace listens, and no other worker."""
+        return self._thin.need_no_hash(queues)
+
     def push_together(self, deliveries: Sequence[Delivery]) -> list[str]:
         """Write and append jobs in one call: all of them or none.
 
@@ -109,14 +126,18 @@ class Producer(QueueReader):
         common = (now, owners.installation, owners.label, owners.key, FAILED_TTL_SECONDS, IMPORTS_ENTRY_POINT)
         with reachable(self.where):
             answer: Any = self._push(keys=keys, args=[*common, *chain.from_iterable(deliveries)])
+        return self._read(answer)
+
+    def _read(self, answer: Any) -> list[str]:
+        """Read the answer of a push; returns the names of the queues that were refused."""
         owner, no_lists, foreign, lengths = answer
-        owners.require_ours(owner)
+        self._owners.require_ours(owner)
         refused = [queue.decode() for queue in no_lists]
         for queue in refused:
             log.error("rq:queue:%s is no list; its jobs wait until you rename that key", queue)
         self.pushed_lengths |= _by_queue(lengths)
         others = {queue: read_owner(text) for queue, text in _by_queue(foreign).items()}
-        owners.report(others)
+        self._owners.report(others)
         return [*refused, *others]
 
     def rq_verdicts(self, rq_ids: Sequence[str]) -> list[RQVerdict]:
@@ -195,7 +216,8 @@ def _remove(client: redis.Redis, queue: str, rq_ids: Sequence[bytes], installati
     jobs = classify_ids(client, list(copies), installation)
     with client.pipeline(transaction=False) as pipeline:
         for rq_id, job in zip(copies, jobs, strict=True):
-            if job.installation == installation:
+            # A thin delivery has no hash, and a queue is fed by one database.
+            if job.installation == installation or (job.kind is Kind.GONE and is_thin(to_text(rq_id))):
                 # From the tail, so that no copy is removed that is yet to be read.
                 pipeline.lrem(queue_key(queue), -copies[rq_id], rq_id)  # type: ignore[arg-type]
         return sum(pipeline.execute())

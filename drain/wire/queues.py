@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from drain.wire.connection import RedisConnection, reachable
-from drain.wire.ids import delivery_number, tracked_id, tracked_id_pattern
+from drain.wire.ids import delivery_number, thin_id, tracked_id, tracked_id_pattern
 from drain.wire.keys import QUEUES, SUSPENDED, bounds_key, queue_key, queue_of, queue_workers_key
 from drain.wire.workers import count_workers
 
@@ -87,9 +87,12 @@ class QueueReader(RedisConnection):
 
     def ids_before(self, queue: str, job_id: int, delivery: int, *, within: int) -> int | None:
         """Count the ids before a delivery in its queue's list; None if it is not among the first `within` of them."""
-        rq_id = tracked_id(self.namespace, job_id, delivery)
-        (place,) = self._of_each([queue], lambda pipeline, key: pipeline.lpos(key, rq_id, maxlen=within))
-        return None if place is None or isinstance(place, redis.ResponseError) else int(place)
+        rq_ids = (make(self.namespace, job_id, delivery) for make in (tracked_id, thin_id))
+        with reachable(self.where), self._redis.pipeline(transaction=False) as pipeline:
+            for rq_id in rq_ids:
+                pipeline.lpos(queue_key(queue), rq_id, maxlen=within)
+            places = pipeline.execute(raise_on_error=False)
+        return next((place for place in places if isinstance(place, int)), None)
 
     def is_suspended(self) -> bool:
         """Return True while `rq suspend` holds all workers."""

@@ -10,7 +10,8 @@ import redis
 
 from drain.errors import UnavailableError
 from drain.wire.connection import connect, reachable
-from drain.wire.keys import NOTHING, intermediate_key, queue_of
+from drain.wire.ids import AwaitedId
+from drain.wire.keys import NOTHING, SUSPENDED, intermediate_key, queue_of
 from drain.wire.sources import SourceLists
 
 # Longest time that Redis is asked to block. Redis answers then, though nothing has come.
@@ -39,12 +40,8 @@ class Waiter:
         self._client: redis.Redis | None = None
         self._client_id: int | None = None
 
-    def wait(self, seconds: float) -> tuple[str, bytes] | None:
-        """Pop one id as soon as there is one; None if none comes in time, or the wait is ended.
-
-        Returns:
-            Key of the list, and the RQ id.
-        """
+    def wait(self, seconds: float) -> AwaitedId | None:
+        """Pop one id as soon as there is one; None if none comes in time, or the wait is ended."""
         try:
             with reachable(self._where):
                 return self._popped(min(seconds, WAIT_SECONDS))
@@ -52,7 +49,7 @@ class Waiter:
             self._client_id = None
             raise
 
-    def _popped(self, seconds: float) -> tuple[str, bytes] | None:
+    def _popped(self, seconds: float) -> AwaitedId | None:
         client = self._opened()
         sources = self._sources
         keys = sources.ready
@@ -62,11 +59,30 @@ class Waiter:
         if len(sources.keys) == len(keys) == 1:
             (key,) = keys
             to = intermediate_key(queue_of(key))
-            moved: Any = client.execute_command("BLMOVE", key, to, "LEFT", "RIGHT", seconds)
-            return (key, moved) if moved is not None else None
+            moved, is_suspended = self._and_suspended(client, "BLMOVE", key, to, "LEFT", "RIGHT", seconds)
+            return AwaitedId(key, moved, is_suspended) if moved is not None else None
         awaited = keys or sources.not_skipped or [NOTHING]
-        popped: Any = client.execute_command("BLPOP", *awaited, seconds)
-        return (popped[0].decode(), popped[1]) if popped is not None else None
+        popped, is_suspended = self._and_suspended(client, "BLPOP", *awaited, seconds)
+        return AwaitedId(popped[0].decode(), popped[1], is_suspended) if popped is not None else None
+
+    def _and_suspended(self, client: Any, *command: Any) -> tuple[Any, bool]:
+        """Execute a command, and ask in the same exchange whether RQ's workers are suspended when it is done."""
+        # A pipeline would take another connection than the one that `end_wait` knows.
+        connection: Any = client.connection
+        connection.send_packed_command(connection.pack_commands([command, ("EXISTS", SUSPENDED)]))
+        try:
+            answer = connection.read_response()
+        except redis.ResponseError:
+            connection.read_response()
+            raise
+        try:
+            return answer, bool(connection.read_response())
+        except redis.RedisError:
+            if answer is None:
+                raise
+            # An id that has been popped is not dropped for that: `pop` asks again.
+            self._client_id = None
+            return answer, True
 
     def _opened(self) -> Any:
         if self._client is None:

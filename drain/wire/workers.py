@@ -18,7 +18,9 @@ import redis
 
 from drain.wire import scripts
 from drain.wire.connection import reachable
+from drain.wire.ids import is_thin
 from drain.wire.keys import WORKERS, execution_key, job_key, queue_workers_key, worker_key
+from drain.wire.thin import write_hash
 
 _TRACKED = b".tracked"
 # Time after which the data about a job that a worker runs expires; it is written again every few seconds.
@@ -108,8 +110,13 @@ class WorkerPresence:
             pipeline.expire(key, ttl_seconds)
             pipeline.execute()
 
-    def show_job(self, rq_id: str, worker_name: str) -> None:
-        """Write which worker runs a job, if the hash of the job is there."""
+    def show_job(
+        self, rq_id: str, worker_name: str, *, queue: str, job_name: str, timeout_seconds: int | None
+    ) -> None:
+        """Write which worker runs a job, if the hash of the job is there; a thin delivery gets one for a while."""
+        if is_thin(rq_id):
+            with reachable(self._where):
+                write_hash(self._redis, rq_id, queue, job_name, timeout_seconds, seconds=_EXECUTION_SECONDS)
         keys = [job_key(rq_id), execution_key(rq_id), f"{worker_key(worker_name)}:executions"]
         with reachable(self._where):
             self._show_job(keys, [rq_id, worker_name, time(), _EXECUTION_SECONDS])

@@ -7,7 +7,7 @@ Each drill is a module with a SUMMARY and a `run`, and brings real servers and p
     kill_worker       a worker is killed in the middle of a job
     flush_redis       Redis forgets everything under load
     restart_postgres  PostgreSQL crashes in the middle of work
-    zombie_leader     the leader is stopped in the middle of a batch, is replaced, and comes back
+    zombie_leader     the leader is stopped before it pushes a batch, is replaced, and comes back
     late_commit       a job whose id is lower than that of one which has finished is committed after it
 
 The modules that all drills use:

@@ -1,14 +1,14 @@
-"""Drill: the leader is stopped in the middle of a batch, loses its session and the leadership, and comes back.
+"""Drill: the leader is stopped before it pushes a batch, loses its session and the leadership, and comes back.
 
-It has moved the rows of the batch and not committed. The server ends its session, as it ends the session of a machine
-that has failed. The standby drains the same rows. Then the first leader continues in the middle of its batch.
+The server was committing the move of the rows when the leader was stopped, so none of them can have been pushed. The
+server ends the leader's session, as it ends the session of a machine that has failed. The standby pushes the rows, and
+their jobs finish. Then the first leader continues in the middle of its batch, and pushes them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import sleep
 
 from programs.child import Child
 
@@ -23,11 +23,13 @@ from drills.verdict import Evidence, Verdict
 SUMMARY = "a leader is paused in a batch, and goes on too late"
 
 # Orders placed before each attempt to stop the leader in a batch, and the number of attempts.
-_AT_ONCE = 400
-_TRIALS = 10
-# Upper bound of the time in which a statement ends that the server was executing when its client was stopped.
-_STATEMENT_SECONDS = 0.1
+_AT_ONCE = 1000
+_TRIALS = 20
 _LEADER = "SELECT leader, leader_since FROM drain_state"
+# Rows that a transaction has moved, as long as nobody has claimed them.
+_MOVED = "SELECT array_agg(id) FROM inflight_jobs WHERE xmin::text = %s"
+_UNFINISHED = "SELECT count(*) FROM unnest(%s::bigint[]) AS id WHERE id NOT IN (SELECT id FROM finished_jobs)"
+_FINISHED_BEFORE = "SELECT count(*) FROM finished_jobs WHERE id = ANY(%s) AND finished_at < %s"
 _RETURNED = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'drain run' AND backend_start > %s
@@ -35,13 +37,22 @@ WHERE datname = current_database() AND application_name = 'drain run' AND backen
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Batch that the first leader had moved and not pushed: its transaction, and the ids of its jobs."""
+
+    transaction: str
+    jobs: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Leadership:
-    """Leadership of the first and of the second leader, and the transaction in which the first had moved a batch."""
+    """Leadership of the first and of the second leader, the batch of the first, and when the first went on."""
 
     first: str
     second: str
     second_since: object
-    transaction: str
+    batch: Batch
+    resumed: object
 
 
 def run(scenario: Scenario) -> Verdict:
@@ -51,25 +62,30 @@ def run(scenario: Scenario) -> Verdict:
     scenario.workers("worker")
     first, _ = scenario.wait("there is a leader", lambda: scenario.row(_LEADER))
     with Shop(scenario.database_url) as shop:
-        session = _stop_within_a_batch(scenario, zombie)
+        session, batch = _stop_within_a_batch(scenario, zombie)
         sessions.end(scenario.connection, session)
         scenario.record("session_ended", process=zombie.name)
         scenario.wait("the standby leads", lambda: successor.events("leading"))
         second, since = scenario.wait("there is a leader", lambda: scenario.row(_LEADER))
         scenario.record("leads", process=successor.name)
+        scenario.wait("its batch finishes", lambda: not scenario.value(_UNFINISHED, batch.jobs))
+        scenario.record("finished", jobs=len(batch.jobs))
+        resumed = scenario.value("SELECT clock_timestamp()")
         scenario.resume(zombie)
         scenario.wait("the first leader sees that its session is gone", lambda: zombie.events("down"))
         scenario.wait("it stands by", lambda: len(zombie.events("up")) > 1)
         scenario.record("stands_by", process=zombie.name)
     scenario.wait_until_settled()
-    return judge(scenario.connection, Leadership(first, second, since, session.transaction), shop.committed)
+    return judge(scenario.connection, Leadership(first, second, since, batch, resumed), shop.committed)
 
 
 def judge(connection: Connection, leadership: Leadership, confirmed: Sequence[int] = ()) -> Verdict:
     """Judge the drill by the tables."""
     leader, since = first_row(connection, _LEADER) or (None, None)
     returned = value(connection, _RETURNED, leadership.second_since)
-    became = sessions.status(connection, leadership.transaction)
+    batch = leadership.batch
+    became = sessions.status(connection, batch.transaction)
+    finished = value(connection, _FINISHED_BEFORE, list(batch.jobs), leadership.resumed)
     return Verdict(
         happened="the leader was stopped in a batch, the standby led, and the first came back",
         race=[
@@ -79,9 +95,14 @@ def judge(connection: Connection, leadership: Leadership, confirmed: Sequence[in
                 holds=leadership.first != leadership.second,
             ),
             Evidence(
-                "pg_stat_activity: the first had begun a batch and not committed",
-                f"transaction {leadership.transaction} was open",
-                holds=bool(leadership.transaction),
+                "pg_xact_status: a batch of the first was committed after the first had been stopped",
+                f"transaction {batch.transaction} {became}",
+                holds=became == "committed",
+            ),
+            Evidence(
+                "finished_jobs: the jobs of that batch finished before the first went on",
+                f"{finished} of {len(batch.jobs)}",
+                holds=0 < len(batch.jobs) == finished,
             ),
             Evidence(
                 "pg_stat_activity: the first came back, in a session that is younger than its successor's leadership",
@@ -90,7 +111,6 @@ def judge(connection: Connection, leadership: Leadership, confirmed: Sequence[in
             ),
         ],
         survival=[
-            Evidence("pg_xact_status: the batch of the first leader", became, holds=became == "aborted"),
             Evidence(
                 "drain_state: the second has led without interruption",
                 f"{leader} since {since:%H:%M:%S}" if since else "nobody",
@@ -101,15 +121,23 @@ def judge(connection: Connection, leadership: Leadership, confirmed: Sequence[in
     )
 
 
-def _stop_within_a_batch(scenario: Scenario, leader: Child) -> Session:
-    """Stop the leader when it has moved rows and not committed; returns its session."""
+def _stop_within_a_batch(scenario: Scenario, leader: Child) -> tuple[Session, Batch]:
+    """Stop the leader when it has moved rows and not pushed them; returns its session and the batch."""
+    connection = scenario.connection
     for _ in range(_TRIALS):
         scenario.place(_AT_ONCE)
-        began = scenario.wait("the leader drains", lambda: sessions.draining(scenario.connection), pause=0)
+        began = scenario.wait("the leader drains", lambda: sessions.draining(connection), pause=0)
         scenario.pause(leader)
-        sleep(_STATEMENT_SECONDS)
-        if sessions.draining(scenario.connection) == began:
-            scenario.record("moved_not_committed", transaction=began.transaction)
-            return began
+        # Nothing is pushed before its commit.
+        if sessions.draining(connection) == began:
+            _wait_until_ended(scenario, began)
+            if jobs := scenario.value(_MOVED, began.transaction):
+                scenario.record("moved_not_pushed", transaction=began.transaction, jobs=len(jobs))
+                return began, Batch(began.transaction, jobs)
         scenario.resume(leader)
     raise DidNotHappenError("the leader could not be stopped in the middle of a batch")
+
+
+def _wait_until_ended(scenario: Scenario, session: Session) -> None:
+    # The leader has sent the COMMIT together with the move.
+    scenario.wait("its move is committed", lambda: sessions.draining(scenario.connection) != session)

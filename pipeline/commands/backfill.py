@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ from drain.terminal import progress
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
 from drain.visible import visible
 from pipeline import backfill as work
-from pipeline import runs, sources
+from pipeline import datasources, runs, sources
 from pipeline.commands.options import Runtime, pairs, spark_options
 
 if TYPE_CHECKING:
@@ -107,8 +108,11 @@ def backfill(
         kwargs=pairs(_names(kwargs), "--kwargs"),
         **given,
     )
+    session = partial(
+        runtime.session, register=register, ours=plan.source.format in datasources.NAMES, brief=True
+    )
     if dry_run:
-        with progress.show() as step, runtime.session(step, register) as spark:
+        with progress.show() as step, session(step) as spark:
             step("counting the rows")
             count, shown = work.preview(spark, plan)
         _show_preview(plan, count, shown, as_json=as_json)
@@ -119,7 +123,7 @@ def backfill(
         result = work.run(
             settings.database_url,
             plan,
-            lambda: runtime.session(step, register),
+            lambda: session(step),
             step if sys.stderr.isatty() else None,
         )
     if as_json:

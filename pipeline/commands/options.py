@@ -35,18 +35,29 @@ class Runtime:
     verbose: bool
 
     @contextmanager
-    def session(self, report: Callable[[str], None], register: Sequence[str] = ()) -> Iterator[SparkSession]:
-        """Start a session with these settings and job-drain's data sources; the first signal cancels its jobs.
+    def session(
+        self,
+        report: Callable[[str], None],
+        register: Sequence[str] = (),
+        *,
+        ours: bool = True,
+        brief: bool = False,
+    ) -> Iterator[SparkSession]:
+        """Start a session with these settings and data sources; the first signal cancels its jobs.
 
         Args:
             report: Receives a line when Spark starts.
             register: Further data sources, each named as `module:Class`.
+            ours: Register job-drain's data sources. The first one that is registered costs a second, for which Spark
+                runs a Python process.
+            brief: Compile Java code quickly; see `pipeline.session`.
         """
-        given = {"verbose": self.verbose, "low_priority": True}
+        given = {"verbose": self.verbose, "low_priority": True, "brief": brief}
         with interruptible(session(self.master, self.settings, report=report, **given)) as spark:
             from pipeline import datasources
 
-            datasources.register(spark)
+            if ours:
+                datasources.register(spark)
             register_by_name(spark, register)
             yield spark
 

@@ -28,8 +28,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipeline.datasources.columns import TABLES
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Names under which `register` registers the data sources.
+NAMES = (*TABLES, "postgres_query")
 
 
 def register(spark: SparkSession) -> None:

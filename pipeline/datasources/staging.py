@@ -19,10 +19,12 @@ from drain.database import locks, postgres
 from drain.errors import ConfigError, DrainError, StageError
 from drain.tables import bulk
 from drain.tables.bulk import Task
+from pipeline import interruption
 from pipeline.datasources import adbc, columns, options
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Connection as ArrowConnection
+    from pyspark.sql import DataFrame
 
     from drain.database.postgres import Connection
 
@@ -37,6 +39,9 @@ _LONGEST_WAIT_SECONDS = 1.0
 
 # Lock of one slot: a task that copies holds one of `max_connections` slots.
 _LOCK_SLOT = f"SELECT pg_try_advisory_xact_lock({locks.BULK_PLACE})"
+
+# Message of a task as a row.
+_MESSAGE = "task bigint, rows bigint"
 
 # Spark's types that are accepted for each kind of column.
 _ACCEPTED = {
@@ -110,6 +115,11 @@ class Staging(DataSourceArrowWriter):
             return Copied(task, 0)
         return Copied(task, copied)
 
+    def write_and_report(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Copy a task's rows to the side table, and yield the message as a row of `_MESSAGE`."""
+        copied = self.write(iterator)
+        yield pa.RecordBatch.from_pylist([{"task": copied.task, "rows": copied.rows}])
+
     def _is_staged(self) -> bool:
         with self._control() as connection:
             return bulk.rows_of(connection, self._run_id) is not None
@@ -154,6 +164,29 @@ class Staging(DataSourceArrowWriter):
         with connection.cursor() as cursor:
             cursor.execute(_LOCK_SLOT.format(name=f"{self._side_table}/{slot}"))
             return cursor.fetchone() == (True,)
+
+
+def stage(jobs: DataFrame, database_url: str, given: Mapping[str, str]) -> None:
+    """Stage a job for each row of a DataFrame, as its `write.format("staged_jobs")` does, 4 seconds sooner.
+
+    Spark starts Python processes to look up a data source, to plan its write and to commit it. Here the driver plans
+    and commits, and only the tasks run in processes of Spark's. A row of the result of a query comes from the one
+    attempt of a task that Spark has accepted, as a message to the driver does.
+
+    Args:
+        jobs: Rows with columns of `staged_jobs`.
+        database_url: Database that the jobs are staged in.
+        given: Options of `Staging`.
+
+    Raises:
+        ConfigError: An option or a column is missing or unknown.
+        DrainError: Nothing was staged. A side table may be left, which `bulk.abandon` drops.
+        KeyboardInterrupt: SIGINT arrived; of the commit too, either nothing is left or all of it.
+    """
+    staging = Staging(database_url, given, jobs.schema, overwrite=False)
+    found = jobs.mapInArrow(staging.write_and_report, _MESSAGE).collect()
+    with interruption.at_once():
+        staging.commit([Copied(row.task, row.rows) for row in found])
 
 
 def _task_attempt() -> int:

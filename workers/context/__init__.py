@@ -5,7 +5,8 @@ In the order in which a job passes:
     current       the attempt that is running here, and `current_job()`, the part of it that a job may see
     transaction   `transaction()`: the writes of the job and its finish in one commit
     session       the SQLAlchemy session of that transaction
-    connection    the psycopg connection of that transaction, and of the next job's
+    kept          connections that a process keeps from one job to the next
+    connection    the psycopg connection of that transaction, which commits with the finish
 
 What always holds here: a transaction of a job commits once, with the job's finish, or not at all. A job that
 another worker has claimed cannot commit. The transaction belongs to the process that began it. Nothing here is imported

@@ -6,25 +6,24 @@ import os
 import select
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from drain.database import postgres
-from drain.tables import cancellations, outcomes
+from drain.database.cursor import TransactionCursor
+from drain.tables import cancellations, finishes
 from workers.context.current import Attempt
 from workers.errors import (
+    Dead,
     JobCancelledError,
     JobTimeoutError,
     LeaseLostError,
     TransactionError,
     WorkerStoppedError,
 )
-
-if TYPE_CHECKING:
-    import sqlalchemy
 
 # Timeout for the cancellation of a statement.
 _CANCEL_SECONDS = 5.0
@@ -45,6 +44,7 @@ class JobConnection(psycopg.Connection[Any]):
     def be_ready(self) -> None:
         """Begin transactions from now on, and note the settings with which `is_fit` compares."""
         self.autocommit = False
+        self.cursor_factory = TransactionCursor
         self._pid = os.getpid()
         self._as_opened = self._settings()
 
@@ -81,9 +81,11 @@ class JobConnection(psycopg.Connection[Any]):
             )
         claim = attempt.claim
         # The job may have replaced these factories; reset them.
-        self.row_factory, self.cursor_factory = tuple_row, psycopg.Cursor
+        self.row_factory, self.cursor_factory = tuple_row, TransactionCursor
         try:
-            attempt.finished = outcomes.finish_and_commit(self, claim.id, claim.fencing_token)
+            attempt.finished = finishes.finish_and_commit(
+                self, claim.id, claim.fencing_token, waits=not attempt.groups_commit
+            )
         except psycopg.errors.SerializationFailure as error:
             error.add_note(
                 "A heartbeat has extended the job's lease since the transaction took its snapshot."
@@ -91,7 +93,7 @@ class JobConnection(psycopg.Connection[Any]):
             raise
         if attempt.finished:
             return
-        if outcomes.is_finished(self, claim.id, claim.fencing_token):
+        if finishes.is_finished(self, claim.id, claim.fencing_token):
             attempt.finished = True
             raise TransactionError(
                 f"job {claim.id} was finished by its first transaction(), whose commit was not answered; "
@@ -133,12 +135,18 @@ class JobConnection(psycopg.Connection[Any]):
         """Wait for the answer; if a signal interrupts that, let the server drop the statement first."""
         try:
             return super().wait(gen, *args, **kwargs)
-        except (JobCancelledError, JobTimeoutError, LeaseLostError, WorkerStoppedError):
+        except (Dead, JobCancelledError, JobTimeoutError, LeaseLostError, WorkerStoppedError):
+            # For a moment, in which the signal may have come, the cursor of the first statement lets psycopg believe
+            # that no transaction is to begin. The next statement would commit by itself.
+            self._autocommit = False
             if self.info.transaction_status == TransactionStatus.ACTIVE:
                 # The answer to a statement that was cancelled, or that was quicker, has still to be read.
                 with suppress(psycopg.Error), postgres.time_limit(self, _CANCEL_SECONDS):
                     self.cancel_safe(timeout=_CANCEL_SECONDS)
                     super().wait(gen)
+            if self._pipeline is None and self.pgconn.pipeline_status != PipelineStatus.OFF:
+                # Interrupted within the cursor's own pipeline: a further statement would wait for ever.
+                self.close()
             raise
 
     def _settings(self) -> tuple[object, ...]:
@@ -154,87 +162,3 @@ def too_early() -> TransactionError:
         "the transaction of a job begins and commits by itself, together with the job's finish; use begin_nested(), or "
         "psycopg's transaction(), for savepoints, and a session of your own for what must be committed earlier"
     )
-
-
-# By process and URL: a forked child must not use its parent's connections, nor close them, which would end them there.
-_engines: dict[tuple[int, str], sqlalchemy.Engine] = {}
-_kept: dict[tuple[int, str], list[JobConnection]] = {}
-
-
-@contextmanager
-def bare(database_url: str) -> Iterator[JobConnection]:
-    """Yield a connection with no transaction open; if the block succeeds, this process keeps one for its next job."""
-    kept = _kept.setdefault((os.getpid(), database_url), [])
-    connection = _one_of(kept) or _connect(database_url)
-    try:
-        yield connection
-    except BaseException:
-        # A refused commit, or a signal in the middle of anything, may have left its transaction open.
-        connection.close()
-        raise
-    # Each `async def` job that runs may use a connection; one is enough to keep.
-    if kept or not connection.is_fit():
-        connection.close()
-    else:
-        kept.append(connection)
-
-
-def _one_of(kept: list[JobConnection]) -> JobConnection | None:
-    # Another thread may take the last one in between.
-    with suppress(IndexError):
-        while True:
-            connection = kept.pop()
-            if connection.is_fit():
-                return connection
-            connection.close()
-    return None
-
-
-def engine(database_url: str) -> sqlalchemy.Engine:
-    """Return the engine of this process' sessions; its pool keeps one connection, as `bare` does."""
-    # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
-    import sqlalchemy
-
-    key = (os.getpid(), database_url)
-    if key not in _engines:
-        _engines[key] = sqlalchemy.create_engine(
-            "postgresql+psycopg://",
-            creator=lambda: _connect(database_url),
-            # The pool keeps one connection.
-            pool_size=1,
-            max_overflow=-1,
-        )
-        sqlalchemy.event.listen(_engines[key], "checkout", _replace_what_is_not_fit)
-    return _engines[key]
-
-
-def driver_of(connection: sqlalchemy.Connection) -> JobConnection:
-    """Return the psycopg connection below a connection of `engine`."""
-    return cast(JobConnection, connection.connection.driver_connection)
-
-
-def close_all() -> None:
-    """Close the connections that this process has kept."""
-    for (pid, _), made in _engines.items():
-        if pid == os.getpid():
-            made.dispose()
-    for (pid, _), kept in _kept.items():
-        while pid == os.getpid() and kept:
-            kept.pop().close()
-
-
-def _replace_what_is_not_fit(connection: JobConnection, _record: object, _proxy: object) -> None:
-    if not connection.is_fit():
-        import sqlalchemy
-
-        raise sqlalchemy.exc.DisconnectionError("the connection has ended, or is not as it was opened")
-
-
-def _connect(database_url: str) -> JobConnection:
-    # The job's statements may take as long as the job; but the server releases the locks of a machine that is gone.
-    settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
-    connection = cast(
-        JobConnection, postgres.connect(database_url, "drain job", settings=settings, kind=JobConnection)
-    )
-    connection.be_ready()
-    return connection

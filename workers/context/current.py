@@ -32,13 +32,24 @@ class Attempt:
         lease: Lease of the claim.
         interruption: When and why the running job is interrupted.
         database_url: URL of the job's database, in which its `transaction()` is executed.
+        groups_commit: The commit of the job's `transaction()` need not wait for the disk, since whoever records the
+            outcome waits.
         finished: The job's `transaction()` has committed.
         in_transaction: The job's `transaction()` is open, or was thrown away without having been ended.
     """
 
     __slots__ = (
-        *("claim", "database_url", "finished", "in_transaction", "interruption", "job", "lease", "options"),
-        "_current",
+        *(
+            "claim",
+            "database_url",
+            "finished",
+            "groups_commit",
+            "in_transaction",
+            "interruption",
+            "job",
+            "lease",
+        ),
+        *("_current", "options"),
     )
 
     def __init__(self, claim: Claim, asked_at: float, watcher: Watcher, database_url: str) -> None:
@@ -48,7 +59,7 @@ class Attempt:
         self.lease = lease = Lease(claim, options, asked_at)
         self.interruption = Interruption(lease, options, watcher)
         self.database_url = database_url
-        self.finished = self.in_transaction = False
+        self.groups_commit = self.finished = self.in_transaction = False
         self._current: CurrentJob | None = None
 
     @property

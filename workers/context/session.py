@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 # The dialect of the engine, which would import it at the first connection.
-import sqlalchemy.dialects.postgresql.psycopg  # noqa: F401
+import sqlalchemy.dialects.postgresql.psycopg
 from sqlalchemy.orm import Session, SessionTransaction
 
-from workers.context.connection import engine, too_early
+from workers.context.connection import too_early
+from workers.context.kept import of_session
 
 
 class JobSession(Session):
@@ -34,14 +35,22 @@ class JobSession(Session):
         super().commit()
 
 
+def _session_on(connection: sqlalchemy.Connection) -> JobSession:
+    # A job that has looked at its tables by `session.get_bind()` has begun the transaction already.
+    return JobSession(connection, expire_on_commit=False, join_transaction_mode="control_fully")
+
+
 @contextmanager
 def session_of(database_url: str) -> Iterator[JobSession]:
-    """Yield a session on a connection of `connection.engine`."""
-    with JobSession(engine(database_url), expire_on_commit=False) as session:
+    """Yield a session on a connection of `kept.of_session`; used after the block, it opens one of its own."""
+    with of_session(database_url) as connection, _session_on(connection) as session:
         try:
             yield session
         except BaseException:
-            # A refused commit, or a signal in the middle of anything, may leave the transaction open where the pool
+            # A refused commit, or a signal in the middle of anything, may leave the transaction open where SQLAlchemy
             # believes it to be rolled back. Nothing of it may be left for the next session.
             session.invalidate()
             raise
+        finally:
+            # Another job may have this connection by then, and would commit what the session writes.
+            session.bind = connection.engine

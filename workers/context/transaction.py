@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from drain.failpoints import FailurePoint, failpoint
-from workers.context.connection import JobConnection, bare, driver_of
+from workers.context.connection import JobConnection
 from workers.context.current import Attempt, current_attempt
+from workers.context.kept import bare, driver_of
 from workers.errors import TransactionError
 
 if TYPE_CHECKING:

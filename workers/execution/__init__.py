@@ -4,6 +4,7 @@ In the order in which a job passes:
 
     attempt     call the function of a claimed job, in this thread or in the event loop; conclude the outcome
     alarm       SIGALRM, by which a job in the main thread is interrupted
+    thread_alarm  exceptions by which a job in another thread is interrupted
     isolation   the same attempt in a child process, which also records the outcome
     outcome     outcomes as plain values: finished, failed, deferred, given up, interrupted
     decision    what follows from an outcome: which statement, which word, which log line; without a store

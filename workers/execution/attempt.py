@@ -174,7 +174,7 @@ def prepare(attempt: Attempt) -> Call | Failed | Unreadable:
 def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     """Return the outcome of an attempt in view of its transaction, which may have finished the job."""
     if attempt.finished:
-        return AlreadyFinished(result)
+        return AlreadyFinished(result, is_durable=not attempt.groups_commit)
     if attempt.in_transaction and isinstance(result, Finished):
         return Failed(describe(TransactionError(_LEFT_OPEN)), attempt.options)
     return result

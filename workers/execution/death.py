@@ -17,6 +17,7 @@ class Death(NamedTuple):
         explanation: The text in `dead_jobs`.
         traceback: Traceback of the exception that the job raised, if any, as text.
         cause: That exception, if it was raised in this process.
+        job_name: Name of the job; "" if the job could not even be claimed.
     """
 
     job_id: int
@@ -24,6 +25,7 @@ class Death(NamedTuple):
     explanation: str
     traceback: str = ""
     cause: BaseException | None = None
+    job_name: str = ""
 
     def exception(self) -> Exception:
         """Return what the job raised, with the explanation as a note; a JobDeadError if it raised no Exception."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from drain.config import process_name
 from drain.jobs.options import JobOptions
-from drain.tables import outcomes
+from drain.tables import finishes, outcomes
 from drain.tables.claims import Claim
 from drain.visible import visible
 from drain.wording import count, duration
@@ -106,7 +106,7 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
         case Recorded(dead, word):
             return Decision(word) if dead is None else _died_elsewhere(claim, dead)
         case Finished():
-            return Decision(FINISHED, outcomes.finish, if_forbidden=_ID_IS_TAKEN, stale_outcome=FINISHED)
+            return Decision(FINISHED, finishes.finish, if_forbidden=_ID_IS_TAKEN, stale_outcome=FINISHED)
         case Interrupted():
             return _interrupt(claim, result)
         case Failed():
@@ -222,13 +222,15 @@ def _bury(
         outcomes.bury_claimed,
         {"reason": reason, "explanation": explanation, "error": error, "ran": ran},
         log=line,
-        death=Death(claim.id, claim.queue, explanation, (error or {}).get("traceback", ""), cause),
+        death=Death(
+            claim.id, claim.queue, explanation, (error or {}).get("traceback", ""), cause, claim.job_name
+        ),
         stale_outcome=DEAD,
     )
 
 
 def _died_elsewhere(claim: Claim, explanation: str) -> Decision:
-    return Decision(DEAD, death=Death(claim.id, claim.queue, explanation))
+    return Decision(DEAD, death=Death(claim.id, claim.queue, explanation, job_name=claim.job_name))
 
 
 def _failed_after_finish(claim: Claim, rest: Outcome) -> LogLine | None:

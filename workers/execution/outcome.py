@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from drain.jobs.options import JobOptions
+from workers.errors import CommitUndoneError
 
 # Upper bounds of stored texts, in characters. PostgreSQL takes a lot more, but no person reads it, and a row that is
 # read at each claim should be small.
@@ -97,9 +98,11 @@ class AlreadyFinished:
 
     Attributes:
         rest: Outcome of its code after the finish, which changes nothing about the finish.
+        is_durable: False if a crash of the server may still undo the finish, together with all of the transaction.
     """
 
     rest: Outcome
+    is_durable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,14 @@ Outcome = AlreadyFinished | Recorded | Finished | Failed | Deferred | GaveUp | L
 
 
 FINISHED = Finished()
+
+
+def undone_by_crash(options: JobOptions) -> Interrupted:
+    """Return the outcome of an attempt whose transaction had committed, until a crash of PostgreSQL undid that."""
+    error = CommitUndoneError(
+        "PostgreSQL has crashed, and the commit of its transaction was not yet on the disk"
+    )
+    return Interrupted(describe(error), options)
 
 
 def describe(error: BaseException) -> dict[str, str]:

@@ -14,7 +14,7 @@ import psycopg
 
 from drain.config import process_name
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import cancellations, outcomes, stale
+from drain.tables import cancellations, finishes, outcomes, stale
 from drain.tables.claims import Claim
 from drain.visible import visible
 from drain.wording import duration
@@ -110,7 +110,7 @@ class Recorder:
     def _record_stale(self, claim: Claim, wanted: str) -> str:
         """Record that an outcome came too late: the token is not the current one any more, and nothing is changed."""
         # Unless this very attempt has finished the job, in a commit whose answer never came.
-        if self.database.ask(lambda c: outcomes.is_finished(c, claim.id, claim.fencing_token)):
+        if self.database.ask(lambda c: finishes.is_finished(c, claim.id, claim.fencing_token)):
             return FINISHED
         if self.database.ask(lambda c: cancellations.is_cancelled(c, claim.id, claim.fencing_token)):
             log.info(

@@ -140,9 +140,9 @@ def _enqueue_dependents(job: Job) -> None:
 def _fail(worker: BaseWorker, rq_id: str, death: Death) -> None:
     error, is_known = death.exception(), True
     try:
-        job = Job.fetch(rq_id, connection=worker.connection, serializer=_Sealed)
+        job = _fetch(worker, rq_id, death)
     except NoSuchJobError:
-        # Redis has lost the job. A new one would have no call.
+        # It could not even be claimed, so its name is not known. A new job of RQ's would have no call.
         job, is_known = Job(rq_id, connection=worker.connection), False
         job.func_name, job.args, job.kwargs, job.description = "", (), {}, f"#{death.job_id}"
     job.origin, job._status = job.origin or death.queue, JobStatus.FAILED
@@ -154,6 +154,15 @@ def _fail(worker: BaseWorker, rq_id: str, death: Death) -> None:
             pipeline.execute()
     _enqueue_dependents(job)
     _call_handlers(worker, job, error)
+
+
+def _fetch(worker: BaseWorker, rq_id: str, death: Death) -> Job:
+    """Fetch RQ's job of a delivery; one that has no hash, since it was thin or Redis has lost it, gets one."""
+    if death.job_name and not worker.connection.exists(wire.job_key(rq_id)):
+        wire.write_hash(
+            worker.connection, rq_id, death.queue, death.job_name, None, seconds=FAILED_TTL_SECONDS
+        )
+    return Job.fetch(rq_id, connection=worker.connection, serializer=_Sealed)
 
 
 def _call_handlers(worker: BaseWorker, job: Job, error: Exception) -> None:

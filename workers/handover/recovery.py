@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.jobs import registry
-from drain.tables import claims, leases, outcomes
+from drain.tables import claims, finishes, leases
 from drain.tables.leases import Released
 from drain.wire import Consumer, tracked_id
 from workers.errors import WorkerDiedError, WorkerStoppedError
@@ -73,10 +73,10 @@ def recover(
 
 
 def _settled(entry: Entry, database: Database) -> Entry:
-    """Find out whether a commit that was perhaps not durable has lasted; if not, the job has not run."""
+    """Find out whether a commit that was perhaps not on the disk has lasted: if not, the job has not run."""
     if entry.progress is not Progress.COMMITTED:
         return entry
-    finished = database.ask(lambda c: outcomes.is_finished(c, entry.job_id, entry.token))
+    finished = database.ask(lambda c: finishes.is_finished(c, entry.job_id, entry.token))
     return entry._replace(progress=Progress.FINISHED if finished else Progress.CLAIMED)
 
 
@@ -104,6 +104,7 @@ def _give_back(
     if waiting:
         ids, tokens = [entry.job_id for entry in waiting], [entry.token for entry in waiting]
         released = database.ask(lambda c: leases.release(c, ids, tokens))
+    # A thin delivery goes back without the zero that marks it, which the journal does not hold: `drain work` runs both.
     consumer.give_back([(job.queue, tracked_id(namespace, job.id, job.delivery)) for job in released])
     given_back = {job.id for job in released}
     finished: list[str] = []

@@ -16,7 +16,7 @@ from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import cancellations, leases, outcomes
+from drain.tables import cancellations, finishes, leases
 from workers.lease.database import session
 from workers.lease.interruption import Interruption
 from workers.lease.lease import NEVER, Lease
@@ -146,7 +146,7 @@ def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list
         lease, claim = each.lease, each.lease.claim
         if lease.ending:
             continue
-        if outcomes.is_finished(connection, claim.id, claim.fencing_token):
+        if finishes.is_finished(connection, claim.id, claim.fencing_token):
             lease.ending = True
         else:
             lease.cancelled = cancellations.is_cancelled(connection, claim.id, claim.fencing_token)

@@ -38,14 +38,13 @@ class AsyncLoop:
     def _start_waiting(self) -> None:
         inbox = self._inbox
         while not self._shutdown.requested and len(inbox.running.async_jobs) < self._concurrency:
-            try:
-                job = inbox.waiting_async.popleft()
-            except IndexError:
+            job = inbox.begin_next_async()
+            if job is None:
                 return
             if job.lease.lost:
+                inbox.running.end_async(job)
                 inbox.drop(job)
                 continue
-            inbox.running.begin_async(job)
             task = asyncio.get_running_loop().create_task(self._run(job))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -63,6 +62,5 @@ class AsyncLoop:
             return
         # In this order: a process that stops waits for running jobs first, and then for outcomes.
         inbox.add_outcome(job, result, monotonic() - began, self._concurrency)
-        inbox.running.end_async(job)
-        inbox.room_freed.notify()
+        inbox.end_async(job)
         self._start_waiting()

@@ -20,6 +20,7 @@ from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
 from workers.process.async_loop import AsyncLoop
 from workers.process.inbox import Inbox
+from workers.process.job_threads import JobThreads
 from workers.process.jobs import ClaimedJob, Item, PendingJob
 from workers.process.overtaken import OvertakenDeliveries
 
@@ -35,6 +36,7 @@ class Claimer:
         database: Connection of the fetcher to PostgreSQL.
         heartbeat: Thread that extends the leases of the claims.
         loop: Runner of `async def` jobs.
+        threads: Threads that run jobs, if there are any.
         overtaken: Deliveries whose jobs run under an earlier one.
     """
 
@@ -45,6 +47,7 @@ class Claimer:
         database: Database,
         heartbeat: Heartbeat,
         loop: AsyncLoop,
+        threads: JobThreads,
         overtaken: OvertakenDeliveries,
     ) -> None:
         self._inbox = inbox
@@ -52,6 +55,7 @@ class Claimer:
         self._database = database
         self._heartbeat = heartbeat
         self._loop = loop
+        self._threads = threads
         self._overtaken = overtaken
 
     def claim(self, popped: Sequence[PoppedId]) -> None:
@@ -76,20 +80,19 @@ class Claimer:
         failpoint(FailurePoint.CLAIMED)
         waits_since = monotonic()
         items: list[Item] = []
-        async_jobs: list[ClaimedJob] = []
         refused: list[PoppedId] = []
         for each in popped:
             claim = won.get(each.job_id) if each.job_id is not None else None
             if claim is not None and ours[claim.id] is each:
-                claimed = self._add(claim, each, asked_at, waits_since)
-                runs_in_loop = claimed.job is not None and claimed.job.runs_in_loop
-                (async_jobs if runs_in_loop else items).append(claimed)
+                items.append(self._add(claim, each, asked_at, waits_since))
             elif each.job_id is None or (each.job_id in left and ours.get(each.job_id) is each):
                 items.append(self._inbox.add_pending(each, waits_since))
             else:
                 refused.append(each)
         # Before any store is asked again: if that failed, jobs with extended leases would never run.
-        self._inbox.accept(items, async_jobs)
+        in_main_thread, async_jobs, for_threads = _by_runner(items, has_threads=self._inbox.has_threads)
+        self._inbox.accept(in_main_thread, async_jobs, for_threads)
+        self._threads.wake(len(for_threads))
         if async_jobs:
             self._loop.wake()
         if refused:
@@ -170,6 +173,26 @@ class Claimer:
         ids = [item.claim.id for item in claimed]
         tokens = [item.claim.fencing_token for item in claimed]
         return {job.id for job in self._database.ask(lambda c: leases.release(c, ids, tokens))}
+
+
+def _by_runner(
+    items: Sequence[Item], *, has_threads: bool
+) -> tuple[list[Item], list[ClaimedJob], list[ClaimedJob]]:
+    """Sort jobs into those of the main thread, of the event loop, and of threads."""
+    in_main_thread: list[Item] = []
+    async_jobs: list[ClaimedJob] = []
+    for_threads: list[ClaimedJob] = []
+    for item in items:
+        if isinstance(item, PendingJob):
+            in_main_thread.append(item)
+        elif item.job is not None and item.job.runs_in_loop:
+            async_jobs.append(item)
+        # The parent of an isolated job waits for it with signals, which only the main thread has.
+        elif has_threads and not item.options.isolated:
+            for_threads.append(item)
+        else:
+            in_main_thread.append(item)
+    return in_main_thread, async_jobs, for_threads
 
 
 def _claim_many(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 
 from drain.errors import UnavailableError
 from drain.tables import leases
-from drain.wire import WAIT_SECONDS, Consumer, PoppedId
+from drain.wire import WAIT_SECONDS, AwaitedId, Consumer, PoppedId
 from workers.lease.database import Database
 from workers.process.claimer import Claimer
 from workers.process.inbox import Inbox
@@ -45,6 +46,8 @@ class Fetcher:
         is_suspended: RQ's workers are suspended.
     """
 
+    # One thing: the loop of a thread; what it does with popped ids is the claimer's.
+
     def __init__(
         self,
         inbox: Inbox,
@@ -69,7 +72,8 @@ class Fetcher:
         self._burst = burst
         self._max_idle_seconds = max_idle_seconds
         self._idle_since = monotonic()
-        self._was_full = True
+        self._was_full = self._comes_alone = True
+        self._taken: AwaitedId | None = None
         self._more_to_judge = False
         self._pause_seconds = 0.0
 
@@ -102,7 +106,7 @@ class Fetcher:
         popped = self._fetch(wanted) if wanted else []
         self.is_suspended = popped is None
         if popped:
-            self._claimer.claim(popped)
+            self._claim(popped, wanted)
         if wanted:
             self._pause_seconds = 0.0
         if popped or not self._inbox.is_idle or self._inbox.claimed:
@@ -114,6 +118,24 @@ class Fetcher:
         else:
             log.info("idle for %g s, ending", self._max_idle_seconds, extra={"event": "idle"})
             self._shutdown.resign()
+
+    def _claim(self, popped: Sequence[PoppedId], wanted: int) -> None:
+        """Claim popped jobs; if the first one was taken without a look at the others, pop and claim these then."""
+        taken, self._taken = self._taken, None
+        try:
+            self._claimer.claim(popped)
+        except BaseException:
+            if taken is not None:
+                with suppress(UnavailableError):
+                    self._consumer.pop(0, taken=taken)
+            raise
+        if taken is None:
+            return
+        with answering(self._stores, REDIS, by_loop=True):
+            others = self._consumer.pop(wanted - 1, taken=taken)
+        self._comes_alone = not others
+        if others:
+            self._claimer.claim(others)
 
     def _wait_for_room(self, wanted: int) -> None:
         """Give back jobs that wait behind a slow one, end a burst, or wait."""
@@ -145,12 +167,21 @@ class Fetcher:
             if self._burst or self._was_full or self._pause_seconds or self._more_to_judge:
                 popped = self._consumer.pop(wanted)
             elif first := self._consumer.wait(self._seconds_to_wait()):
-                popped = self._consumer.pop(wanted, first)
+                popped = self._take(first) or self._consumer.pop(wanted, first)
             else:
                 popped = self._consumer.pop(wanted) if self._consumer.skips_lists else []
+        self._comes_alone = popped is not None and len(popped) <= 1
         self._was_full = popped is not None and len(popped) == wanted
         self._more_to_judge = not popped and self._consumer.more_to_classify
         return popped
+
+    def _take(self, first: AwaitedId) -> list[PoppedId] | None:
+        """Take an id by itself if ids have come alone lately: its job begins an exchange earlier."""
+        if not self._comes_alone:
+            return None
+        taken = self._consumer.take(first)
+        self._taken = first if taken is not None else None
+        return [taken] if taken is not None else None
 
     def _seconds_to_wait(self) -> float:
         # Waiting jobs may have to be given back, which is checked before then.

@@ -8,7 +8,7 @@ dict, a set or a SimpleQueue, none of which is locked while a signal handler run
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,6 +50,8 @@ class Inbox:
     Attributes:
         waiting: Jobs for the main thread.
         waiting_async: Jobs for the event loop.
+        waiting_for_threads: Jobs for the threads that run jobs.
+        has_threads: Jobs run in threads, unless they must run in the main thread.
         claimed: Jobs that are claimed and whose outcome is not recorded, by job id.
         pending: Pending jobs that wait or run.
         outcomes: Jobs that have ended, with their outcomes, for the finisher.
@@ -66,6 +68,8 @@ class Inbox:
         self.journal = journal
         self.waiting: deque[Item] = deque()
         self.waiting_async: deque[ClaimedJob] = deque()
+        self.waiting_for_threads: deque[ClaimedJob] = deque()
+        self.has_threads = options.threads > 1
         self.claimed: dict[int, ClaimedJob] = {}
         self.pending: set[PendingJob] = set()
         self.outcomes: deque[tuple[ClaimedJob, Outcome]] = deque()
@@ -79,6 +83,7 @@ class Inbox:
         self._is_stuck = False
         self._max_jobs = options.max_jobs
         self._concurrency = options.concurrency
+        self._threads = options.threads
 
     @property
     def is_idle(self) -> bool:
@@ -88,7 +93,7 @@ class Inbox:
     @property
     def waiting_count(self) -> int:
         """Number of jobs that wait to run."""
-        return len(self.waiting) + len(self.waiting_async)
+        return len(self.waiting) + len(self.waiting_async) + len(self.waiting_for_threads)
 
     @property
     def wanted(self) -> int:
@@ -97,9 +102,15 @@ class Inbox:
         if (self._is_stuck and self.running) or self.journal.room < size:
             return 0
         if size == 1:
-            is_free = self.running.current is None and len(self.running.async_jobs) < self._concurrency
-            return 1 if is_free and not waits else 0
-        return size - waits if waits <= size // 2 else 0
+            return 1 if self._is_free and not waits else 0
+        return size - waits if waits <= self._prefetch.low else 0
+
+    @property
+    def _is_free(self) -> bool:
+        """True if a job could begin at once, wherever it has to run."""
+        running = self.running
+        in_threads = len(running.in_threads) < self._threads or not self.has_threads
+        return running.current is None and len(running.async_jobs) < self._concurrency and in_threads
 
     def attempts(self) -> list[ClaimedJob]:
         """List the attempts whose leases have to be extended."""
@@ -114,16 +125,22 @@ class Inbox:
         self.pending.add(added := PendingJob(popped, waits_since))
         return added
 
-    def accept(self, items: Sequence[Item], async_jobs: Sequence[ClaimedJob]) -> None:
-        """Let jobs run: `items` in the main thread, `async_jobs` in the event loop."""
+    def accept(
+        self,
+        items: Sequence[Item],
+        async_jobs: Sequence[ClaimedJob],
+        for_threads: Sequence[ClaimedJob] = (),
+    ) -> None:
+        """Let jobs run: `items` in the main thread, `async_jobs` in the event loop, `for_threads` in threads."""
         self.waiting.extend(items)
         self.waiting_async.extend(async_jobs)
+        self.waiting_for_threads.extend(for_threads)
         self.work_added.notify()
 
     def withdraw(self, waiting_since: float) -> list[Item]:
         """Remove and return all waiting jobs of each thread whose first one has waited since then or longer."""
         items: list[Item] = []
-        for waiting in list[deque[Any]]((self.waiting, self.waiting_async)):
+        for waiting in list[deque[Any]]((self.waiting, self.waiting_async, self.waiting_for_threads)):
             # An item that is gone has just begun to run.
             with suppress(IndexError):
                 if waiting[0].waits_since <= waiting_since:
@@ -155,8 +172,39 @@ class Inbox:
         self.running.begin(item)
         return item
 
+    def begin_next_async(self) -> ClaimedJob | None:
+        """Return the next job of the event loop, which runs from now on; None if no job waits."""
+        return self._begin_beside(self.waiting_async, self.running.begin_async)
+
+    def begin_next_in_thread(self) -> ClaimedJob | None:
+        """Return the next job of a thread, which runs from now on; None if no job waits."""
+        return self._begin_beside(self.waiting_for_threads, self.running.begin_in_thread)
+
+    def _begin_beside(
+        self, waiting: deque[ClaimedJob], begin: Callable[[ClaimedJob], None]
+    ) -> ClaimedJob | None:
+        try:
+            job = waiting.popleft()
+        except IndexError:
+            return None
+        begin(job)
+        # Others may begin beside this one, and slow jobs are fetched one by one.
+        self._wake_fetcher_if_low()
+        return job
+
+    def end_async(self, job: ClaimedJob) -> None:
+        """Note that the event loop does not run a job any more."""
+        self.running.end_async(job)
+        self._wake_fetcher_if_low()
+
+    def end_in_thread(self, job: ClaimedJob) -> None:
+        """Note that a thread does not run a job any more."""
+        self.running.end_in_thread(job)
+        self._wake_fetcher_if_low()
+
     def note_begin(self, job: ClaimedJob, began: float) -> None:
         """Note in the journal that a job begins, and when the supervisor kills this process for it."""
+        job.began_at = began
         self.journal.begin(job.slot, began + longest_seconds(job))
 
     def drop(self, job: ClaimedJob) -> None:
@@ -181,7 +229,7 @@ class Inbox:
         """
         failpoint(FailurePoint.RAN)
         if isinstance(outcome, AlreadyFinished):
-            # Its job may have set synchronous_commit in its transaction.
+            # Even where the worker does not group commits: a job may set synchronous_commit in its transaction.
             self.journal.commit(job.slot)
         elif isinstance(outcome, Finished):
             self.journal.finish(job.slot)
@@ -203,10 +251,14 @@ class Inbox:
         """Count a job that has ended, and that occupied this process for some seconds."""
         self._prefetch.observe(seconds)
         self.ran += 1
-        if self.ran == self._max_jobs:
+        # Jobs may end in several threads at once.
+        if self._max_jobs is not None and self.ran >= self._max_jobs:
             self._shutdown.recycle()
         self._is_stuck = False
-        if self.waiting_count <= self._prefetch.size // 2:
+        self._wake_fetcher_if_low()
+
+    def _wake_fetcher_if_low(self) -> None:
+        if self.waiting_count <= self._prefetch.low:
             self.room_freed.notify()
 
     def remove(self, job: ClaimedJob) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 
-from drain.tables import outcomes
+from drain.tables import finishes
 from drain.wire import Consumer, PoppedId
 from workers.execution.rq_books import RQBooks
 from workers.lease.database import Database
@@ -21,7 +21,8 @@ _MOST = 1000
 class OvertakenDeliveries:
     """Releases the dependents of deliveries that no claim wanted, once their jobs are finished.
 
-    The worker that finishes a job under an earlier delivery knows neither the later delivery nor its dependents.
+    The worker that finishes a job under an earlier delivery knows neither the later delivery nor its dependents. Nor
+    does anyone know of a delivery whose finish was not answered before PostgreSQL went away.
 
     Args:
         database: Connection of the fetcher, whose thread alone calls `release` and `release_when_due`.
@@ -59,7 +60,7 @@ class OvertakenDeliveries:
         if not waiting:
             return
         ids = [each.job_id for each in waiting if each.job_id is not None]
-        are_finished = self._database.ask(lambda c: outcomes.are_finished(c, ids))
+        are_finished = self._database.ask(lambda c: finishes.are_finished(c, ids))
         queues = {each.rq_id: each.queue for each in waiting if are_finished.get(each.job_id or 0)}
         for rq_id in self._consumer.clear(list(queues)):
             self._books.finished(rq_id, queues[rq_id])

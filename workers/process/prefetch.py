@@ -34,3 +34,13 @@ class Prefetch:
         if self._fixed is not None:
             return self._fixed
         return max(1, min(int(self._allowed), int(_AHEAD_SECONDS / max(self._average_seconds, 1e-6))))
+
+    @property
+    def low(self) -> int:
+        """Number of waiting jobs from which on more are fetched.
+
+        A quarter: a claim costs the fetcher 0.6 ms of processor time, and 6 microseconds for each job. Half if jobs run
+        so fast that a quarter would have run before the claim is answered.
+        """
+        size = self.size
+        return size // 2 if self._fixed is not None or size == LARGEST else size // 4

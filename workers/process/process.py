@@ -2,6 +2,7 @@
 
 fetcher       RQ's lists ──► claimed ──► waiting
 main thread   waiting ──► run ──► outcomes       event loop: the same for `async def` jobs, many at once
+              job threads: the same for other jobs, with `--threads`
               plain RQ jobs ──► RQ process, which is forked before everything else
 finisher      outcomes ──► finished in PostgreSQL, cleared in Redis
 leases        the heartbeat: extends the leases of all claimed jobs
@@ -22,7 +23,7 @@ import psycopg
 from drain.config import Settings
 from drain.errors import DrainError
 from drain.tables import leader_progress
-from drain.wire import Consumer
+from drain.wire import Consumer, Traces
 from workers.execution.rq_books import RQBooks
 from workers.exits import DONE, FAILED, RECYCLED
 from workers.handover.journal import Journal
@@ -37,6 +38,7 @@ from workers.process.fetcher import Fetcher
 from workers.process.finisher import Finisher
 from workers.process.inbox import Inbox
 from workers.process.job_runner import JobRunner
+from workers.process.job_threads import JobThreads
 from workers.process.overtaken import OvertakenDeliveries
 from workers.process.plain_jobs import PlainJobs
 from workers.process.rq_presence import RQPresence
@@ -97,10 +99,14 @@ class Process:
         self._heartbeat = heartbeat = Heartbeat(url, inbox.attempts, stores)
         presence_wakeup = shutdown.new_wakeup()
         self._books = books = RQBooks(presence_wakeup.notify)
+        traces = Traces(redis_url, settings.namespace) if options.trace else None
         loop = AsyncLoop(inbox, shutdown, options.concurrency)
-        self._finisher = finisher = Finisher(inbox, consumer, Database(url, stores=stores), books)
+        self._threads = threads = JobThreads(inbox, shutdown, options.threads)
         overtaken = OvertakenDeliveries(database, consumer, books)
-        claimer = Claimer(inbox, consumer, database, heartbeat, loop, overtaken)
+        self._finisher = finisher = Finisher(
+            inbox, consumer, Database(url, stores=stores), books, traces, overtaken
+        )
+        claimer = Claimer(inbox, consumer, database, heartbeat, loop, threads, overtaken)
         self._fetcher = fetcher = Fetcher(
             inbox,
             shutdown,
@@ -121,6 +127,7 @@ class Process:
             redis_url,
             fetcher,
             tracked_name(name),
+            settings.namespace,
         )
         self._plain = plain = PlainJobs(rq_process, shutdown, journal, consumer)
         self._watchdog = Watchdog(inbox, shutdown, options, parent, plain)
@@ -144,10 +151,12 @@ class Process:
         finisher = self._start("finisher", self._finisher.run)
         watchdog = self._start("watchdog", self._watchdog.run)
         presence = self._start("RQ presence", self._presence.run)
+        self._threads.start()
         try:
             self._runner.run()
         except BaseException as error:  # noqa: BLE001
             self._shutdown.fail(error)
+        self._threads.join()
         while self._inbox.running.async_jobs:
             self._inbox.work_added.wait(0.1)
         fetcher.join()

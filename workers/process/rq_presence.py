@@ -14,7 +14,7 @@ from workers.options import WorkOptions
 from workers.process.fetcher import Fetcher
 from workers.process.finisher import Finisher
 from workers.process.inbox import Inbox
-from workers.process.jobs import ClaimedJob
+from workers.process.jobs import SHOWN_AFTER_SECONDS, ClaimedJob
 from workers.process.rq_worker import TTL_SECONDS, RQWorker
 from workers.process.shutdown import Shutdown
 from workers.process.wakeup import Wakeup
@@ -27,8 +27,6 @@ _EVERY_SECONDS = 1.0
 _OFTEN_SECONDS = 0.05
 # Interval of the heartbeats for RQ's tools.
 _HEARTBEAT_SECONDS = 15.0
-# Time after which a running job is shown by its name.
-_SLOW_SECONDS = 1.0
 # Time after the latest update for which Redis keeps what RQ's tools show of this worker.
 _KEPT_SECONDS = TTL_SECONDS + 60
 
@@ -46,6 +44,7 @@ class RQPresence:
         redis_url: URL of Redis, for RQ's own connection.
         fetcher: Source of whether RQ's workers are suspended.
         name: Name of the worker that RQ's tools show.
+        namespace: First part of our RQ ids.
     """
 
     def __init__(
@@ -59,8 +58,10 @@ class RQPresence:
         redis_url: str,
         fetcher: Fetcher,
         name: str,
+        namespace: str,
     ) -> None:
         self._name = name
+        self._namespace = namespace
         self._inbox = inbox
         self._shutdown = shutdown
         self._wakeup = wakeup
@@ -114,6 +115,7 @@ class RQPresence:
                 self._inbox,
                 self._shutdown,
                 self._name,
+                self._namespace,
                 self._options.plain.exception_handlers,
             )
         return self._worker
@@ -129,7 +131,8 @@ class RQPresence:
         ran, finished, failed = inbox.ran, finisher.finished, finisher.failed
         busy = ran != self._ran or not inbox.is_idle
         state = "suspended" if self._fetcher.is_suspended else "busy" if busy else "idle"
-        fields = {"state": state, "current_job": self._slow_job(now)}
+        slow = self._slow_job(now)
+        fields = {"state": state, "current_job": slow.rq_id if slow else ""}
         changed = {name: text for name, text in fields.items() if self._shown.get(name) != text}
         increments = {
             "successful_job_count": finished - self._counted[0],
@@ -139,12 +142,19 @@ class RQPresence:
         if not changed and not counts:
             return
         self._consumer.presence.show_worker(worker.key, changed, counts, _KEPT_SECONDS)
-        if changed.get("current_job"):
-            self._consumer.presence.show_job(changed["current_job"], worker.name)
+        if slow and "current_job" in changed:
+            claim = slow.claim
+            self._consumer.presence.show_job(
+                slow.rq_id,
+                worker.name,
+                queue=claim.queue,
+                job_name=claim.job_name,
+                timeout_seconds=claim.timeout_seconds,
+            )
         self._shown, self._counted, self._ran = fields, (finished, failed), ran
 
-    def _slow_job(self, now: float) -> str:
+    def _slow_job(self, now: float) -> ClaimedJob | None:
         running = self._inbox.running
         job = running.current
-        is_slow = job is not None and now - running.began_at > _SLOW_SECONDS
-        return job.rq_id if is_slow and isinstance(job, ClaimedJob) else ""
+        is_slow = job is not None and now - running.began_at > SHOWN_AFTER_SECONDS
+        return job if is_slow and isinstance(job, ClaimedJob) else None

@@ -11,6 +11,7 @@ from rq import SimpleWorker, worker_registration
 from rq.utils import import_attribute
 
 from drain import wire
+from drain.wire import NEEDS_NO_HASH
 from workers.errors import Dead, WorkerStoppedError
 from workers.plain.rq_commands import CommandListener
 from workers.process.inbox import Inbox
@@ -30,6 +31,7 @@ class RQWorker(CommandListener, SimpleWorker):
         inbox: Jobs of this process, whose running ones a command may interrupt.
         shutdown: The process' shutdown, which a command may request.
         name: Name that RQ's tools show.
+        namespace: First part of our RQ ids: the enqueuer reads here that this worker needs no hashes for these ids.
         exception_handlers: Dotted paths of functions that RQ calls for a job that is dead.
     """
 
@@ -40,9 +42,11 @@ class RQWorker(CommandListener, SimpleWorker):
         inbox: Inbox,
         shutdown: Shutdown,
         name: str,
+        namespace: str,
         exception_handlers: Sequence[str] = (),
     ) -> None:
         self._inbox = inbox
+        self._namespace = namespace
         # RQ's worker has a method `_shutdown`.
         self._process_shutdown = shutdown
         connection = wire.connect(redis_url)
@@ -62,7 +66,8 @@ class RQWorker(CommandListener, SimpleWorker):
     @property
     def horse_pid(self) -> int:
         """Process id while a tracked job runs, otherwise 0: RQ's kill-horse command goes nowhere if it is 0."""
-        is_running = self.get_current_job_id() is not None or self._inbox.running.async_jobs
+        running = self._inbox.running
+        is_running = self.get_current_job_id() is not None or running.async_jobs or running.in_threads
         return int(self.pid or 0) if is_running else 0
 
     def register(self) -> None:
@@ -71,6 +76,10 @@ class RQWorker(CommandListener, SimpleWorker):
         self.connection.delete(self.key)
         self.register_birth()  # type: ignore[no-untyped-call]
         self.subscribe()  # type: ignore[no-untyped-call]
+
+    def serialize(self) -> dict[Any, Any]:
+        """Return the fields of the worker's hash."""
+        return {**super().serialize(), NEEDS_NO_HASH: self._namespace}
 
     def leave(self) -> None:
         """Leave RQ's lists, and listen no more."""
@@ -107,10 +116,11 @@ class RQWorker(CommandListener, SimpleWorker):
         return job.popped.rq_id if job is not None and job.popped.job_id is not None else None
 
     def kill_horse(self, sig: object = None) -> None:  # noqa: ARG002
-        """Interrupt all running jobs, which run again unless stop-job has named the one of the main thread."""
-        stopped = self._stopped_job_id == self.get_current_job_id()
-        self._inbox.running.interrupt(
-            Dead("stopped by RQ's stop-job command")
-            if stopped
-            else WorkerStoppedError("ended by RQ's kill-horse command")
-        )
+        """Interrupt all running jobs, which run again; or only the one that stop-job has named, for good."""
+        named, self._stopped_job_id = self._stopped_job_id, None
+        running = self._inbox.running
+        if named is None:
+            running.interrupt(WorkerStoppedError("ended by RQ's kill-horse command"))
+        # None of the others, and not the next one, if the named one has just ended.
+        elif named == self.get_current_job_id():
+            running.interrupt_current(Dead("stopped by RQ's stop-job command"))

@@ -9,6 +9,7 @@
 --   't' only tracked jobs run there, so another id at the head has to be classified before anything else
 --   's' other ids are skipped for now
 --   'p' plain RQ jobs run there too
+--   and an id of the blocking command that the worker has taken already, and its list ('' and '' if there is none).
 -- Returns a state (0 popped, 1 suspended, 2 the head of this list has to be classified), lists each followed by the
 --   ids of it, and keys that are no lists.
 local most, prefix, popped, popped_from = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
@@ -21,6 +22,7 @@ for place, key in ipairs(KEYS) do
   local kind = redis.call('TYPE', key).ok
   if kind == 'list' or kind == 'none' then lists[#lists + 1] = key else no_lists[#no_lists + 1] = key end
 end
+if ARGV[6] ~= '' then redis.call('LREM', ARGV[7] .. ':intermediate', 1, ARGV[6]) end
 local suspended = redis.call('EXISTS', 'rq:suspended') == 1
 if popped ~= '' then
   redis.call('LREM', popped_from .. ':intermediate', 1, popped)

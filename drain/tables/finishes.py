@@ -1,0 +1,141 @@
+"""Finishes of claims: the job leaves `inflight_jobs` for `finished_jobs`, if the token of the claim is current.
+
+A worker finishes jobs by themselves, alone or many in one statement; or in the transaction of the job, whose commit
+either waits for the disk, or is made durable later, together with many others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg.errors import DivisionByZero
+
+from drain.database.cursor import execute_and_commit
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.claims import Claim
+from drain.tables.columns import FINISHED, FINISHED_VALUES, id_array
+from drain.tables.leases import THESE_CLAIMS, ids_and_tokens, is_current
+
+FINISH_ONCE = "SELECT drain_finish(%(id)s::bigint, %(token)s::bigint)"
+# The server commits nothing behind a statement that fails, so the commit is sent before the answer comes: a job of one
+# statement has two exchanges with the server instead of three.
+_FINISH = "SELECT 1 / drain_finish(%s::bigint, %s::bigint)::integer"
+_FINISH_WITHOUT_WAIT = (
+    "SELECT set_config('synchronous_commit', 'off', true), 1 / drain_finish(%s::bigint, %s::bigint)::integer"
+)
+FINISH_MANY = f"""
+WITH done AS (
+    DELETE FROM inflight_jobs WHERE {THESE_CLAIMS} RETURNING *
+), recorded AS (
+    INSERT INTO finished_jobs ({FINISHED}) SELECT {FINISHED_VALUES} FROM done RETURNING id
+)
+SELECT id FROM recorded
+"""
+# Columns that make all durable that this session, or another one, has committed before: the log is written in order,
+# and the message gives this transaction something to write, without which it would not wait for the disk. The id is
+# asked for since a replica then says that it accepts no writes; the message would be an internal error there.
+_FLUSH = """
+set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true),
+    pg_current_xact_id(), pg_logical_emit_message(true, 'drain', '')"""
+LASTING = f"""
+SELECT {_FLUSH}, ARRAY (
+    SELECT id FROM finished_jobs WHERE {THESE_CLAIMS} AND finished_at > now() - interval '1 day')
+"""
+IS_FINISHED = f"""
+SELECT {_FLUSH}, EXISTS (
+    SELECT FROM finished_jobs
+    WHERE id = %s AND fencing_token = %s AND finished_at > now() - interval '1 day')
+"""
+ARE_FINISHED = """
+SELECT id, true FROM finished_jobs
+WHERE id = ANY (%(ids)s::bigint[]) AND finished_at > now() - interval '1 day'
+UNION ALL
+SELECT id, false FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
+"""
+
+
+def finish(connection: Connection, job_id: int, token: int) -> bool:
+    """Record the job as finished, if `token` is still the current one.
+
+    Returns:
+        True if the job is finished under this token. So the call may be repeated when the connection broke before
+        the answer came.
+    """
+    # Two statements: the first one touches one partition of finished_jobs, of however many there are, and the second
+    # one is needed in the rarest case only.
+    return finish_once(connection, job_id, token) or is_finished(connection, job_id, token)
+
+
+def finish_once(connection: Connection, job_id: int, token: int) -> bool:
+    """Record the job as finished.
+
+    Returns:
+        True if this very call has finished the job; a repeated call returns False.
+    """
+    (finished,) = fetch_one(connection, FINISH_ONCE, {"id": job_id, "token": token})
+    return bool(finished)
+
+
+def finish_and_commit(connection: Connection, job_id: int, token: int, *, waits: bool = True) -> bool:
+    """Record the job as finished together with the writes of the open transaction: both are committed, or neither.
+
+    Args:
+        connection: In the transaction.
+        job_id: Id of the job.
+        token: Token of its claim.
+        waits: Wait until the commit is on the disk, as the session's settings say. Otherwise a crash of the server may
+            undo it, as if it had never been, until `undone_by_crash` has made it durable.
+
+    Returns:
+        True if both are committed. Otherwise the token is stale, or has been used already, and all is rolled back.
+
+    Raises:
+        psycopg.Error: All is rolled back. After an OperationalError it is unknown whether all is committed.
+    """
+    try:
+        execute_and_commit(connection, _FINISH if waits else _FINISH_WITHOUT_WAIT, (job_id, token))
+    except DivisionByZero:
+        connection.rollback()
+        # Under a current token the division by zero is that of a trigger.
+        if is_current(connection, job_id, token):
+            raise
+        return False
+    return True
+
+
+def finish_many(connection: Connection, claims: Sequence[Claim]) -> set[int]:
+    """Record many jobs as finished, each only if its token is still the current one, in one statement.
+
+    Returns:
+        Ids of the jobs that this very call has finished; `finish` finds out about each of the others.
+
+    Raises:
+        psycopg.IntegrityError: A job with the id of one of them is finished already; none has been recorded.
+    """
+    return {job_id for (job_id,) in connection.execute(FINISH_MANY, ids_and_tokens(claims), binary=True)}
+
+
+def undone_by_crash(connection: Connection, claims: Sequence[Claim]) -> set[int]:
+    """Make finishes durable whose commits have not waited for the disk; return the ids of jobs whose finish is gone.
+
+    When this returns, no crash of the server undoes the finishes of the others.
+
+    Args:
+        connection: In autocommit mode.
+        claims: Claims whose jobs `finish_and_commit` has finished, within the last day. A finish is gone if the server
+            has crashed since: then the job is in flight again, perhaps claimed by another worker by now, and nothing of
+            its transaction is left.
+    """
+    *_, lasting = fetch_one(connection, LASTING, ids_and_tokens(claims))
+    return {claim.id for claim in claims}.difference(lasting)
+
+
+def are_finished(connection: Connection, ids: Sequence[int]) -> dict[int, bool]:
+    """Look jobs up by id: True if finished within the last day, under any token; False if in flight."""
+    return dict(connection.execute(ARE_FINISHED, {"ids": id_array(ids)}).fetchall())
+
+
+def is_finished(connection: Connection, job_id: int, token: int) -> bool:
+    """Return True if the job has been finished under this very token, within the last day; if so, durably."""
+    *_, finished = fetch_one(connection, IS_FINISHED, (job_id, token))
+    return bool(finished)

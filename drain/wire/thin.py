@@ -1,0 +1,90 @@
+"""Thin deliveries: ids without hashes, for queues on which only `drain work` listens.
+
+`drain work` reads no hash: it claims the job in Postgres by what the id says. A stock `rq worker` that pops such an id
+finds no job and drops the id, as it does with every job that was deleted; redelivery finds that the delivery is in no
+list, and pushes a whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import redis
+
+from drain.wire import scripts
+from drain.wire.connection import reachable
+from drain.wire.jobs import tracked
+from drain.wire.keys import job_key, namespace_key, queue_workers_key
+from drain.wire.owners import Ownership, read_owner
+
+# Upper bound of the ids of one call: three milliseconds of Redis' time. Lua takes at most 8000 arguments at once.
+IDS_PER_CALL = 5000
+# Field of a worker's hash: the namespace whose ids the worker needs no hash for.
+NEEDS_NO_HASH = "drain"
+
+
+class ThinDeliveries:
+    """Appends ids to lists, and finds the queues whose workers need no more than these.
+
+    Args:
+        client: Connection to Redis.
+        where: Its URL, for people.
+        namespace: First part of our RQ ids.
+        owners: Claims of the database that feeds.
+    """
+
+    def __init__(self, client: redis.Redis, where: str, namespace: str, owners: Ownership) -> None:
+        self._where = where
+        self._namespace = namespace
+        self._owners = owners
+        self._push = client.register_script(scripts.load("owners", "push_thin"))
+        self._read_listeners = client.register_script(scripts.load("need_no_hash"))
+
+    def push(self, queue: str, rq_ids: Sequence[str]) -> Any:
+        """Append at most `IDS_PER_CALL` ids to the list of a queue; returns the answer of `push.lua`."""
+        owners = self._owners
+        with reachable(self._where):
+            return self._push(args=[owners.installation, owners.label, owners.key, queue, *rq_ids])
+
+    def need_no_hash(self, queues: Sequence[str]) -> set[str]:
+        """Return those of these queues on which `drain work` of our namespace listens, and no other worker."""
+        with reachable(self._where):
+            answers: Any = self._read_listeners(
+                keys=[queue_workers_key(queue) for queue in queues], args=[NEEDS_NO_HASH, self._namespace]
+            )
+        return {queue for queue, answer in zip(queues, answers, strict=True) if answer}
+
+
+def write_hash(
+    client: redis.Redis, rq_id: str, queue: str, job_name: str, timeout_seconds: int | None, *, seconds: int
+) -> None:
+    """Write the hash that a thin delivery lacks, for RQ's tools to show: its job runs for long, or is dead.
+
+    Args:
+        client: Connection to Redis; the caller translates its errors.
+        rq_id: RQ id of the delivery.
+        queue: Queue of the job.
+        job_name: Name of the job.
+        timeout_seconds: Timeout of the job; None for none.
+        seconds: Time until Redis deletes the hash.
+    """
+    namespace, job_id, delivery = rq_id.rsplit("-", 2)
+    owner: Any = client.get(namespace_key(namespace))
+    installation = read_owner(owner).installation if owner else ""
+    whole = tracked(namespace, int(job_id), queue, job_name, timeout_seconds, int(delivery), installation)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    fields = {
+        "status": "started",
+        "origin": queue,
+        "created_at": now,
+        "enqueued_at": now,
+        "timeout": whole.timeout,
+        "description": whole.description,
+        "data": whole.data,
+    }
+    with client.pipeline() as pipeline:
+        pipeline.hset(job_key(rq_id), mapping=fields)  # type: ignore[arg-type]
+        pipeline.expire(job_key(rq_id), seconds)
+        pipeline.execute()

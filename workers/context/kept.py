@@ -1,0 +1,138 @@
+"""The connections that a process keeps for the transactions of its jobs: one for sessions, and one without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, cast
+
+from drain.database import postgres
+from workers.context.connection import JobConnection
+
+if TYPE_CHECKING:
+    import sqlalchemy
+
+# By process and URL: a forked child must not use its parent's connections, nor close them, which would end them there.
+_engines: dict[tuple[int, str], sqlalchemy.Engine] = {}
+_kept: dict[tuple[int, str], list[JobConnection]] = {}
+_kept_for_sessions: dict[tuple[int, str], list[sqlalchemy.Connection]] = {}
+# Upper bound of the connections of each kind that a process keeps.
+_most = 1
+
+
+def keep(number: int) -> None:
+    """Let this process keep as many connections of each kind: one for each thread that runs jobs."""
+    global _most  # noqa: PLW0603
+    _most = number
+
+
+@contextmanager
+def bare(database_url: str) -> Iterator[JobConnection]:
+    """Yield a connection with no transaction open; if the block succeeds, this process keeps one for its next job."""
+    kept = _kept.setdefault((os.getpid(), database_url), [])
+    connection = _one_of(kept) or _connect(database_url)
+    try:
+        yield connection
+    except BaseException:
+        # A refused commit, or a signal in the middle of anything, may have left its transaction open.
+        connection.close()
+        raise
+    # Each `async def` job that runs may use a connection; one is enough to keep for them.
+    if len(kept) >= _most or not connection.is_fit():
+        connection.close()
+    else:
+        kept.append(connection)
+
+
+def _one_of(kept: list[JobConnection]) -> JobConnection | None:
+    # Another thread may take the last one in between.
+    with suppress(IndexError):
+        while True:
+            connection = kept.pop()
+            if connection.is_fit():
+                return connection
+            connection.close()
+    return None
+
+
+@contextmanager
+def of_session(database_url: str) -> Iterator[sqlalchemy.Connection]:
+    """Do as `bare`, for a session.
+
+    A pool of SQLAlchemy's would keep the connection as well, but to take it from there and to put it back takes a tenth
+    of the processor time of a job of one statement.
+    """
+    kept = _kept_for_sessions.setdefault((os.getpid(), database_url), [])
+    connection = _one_for_sessions(kept) or _engine(database_url).connect()
+    try:
+        yield connection
+    except BaseException:
+        # To roll back would raise another error where a signal has left a statement unanswered.
+        _discard(connection)
+        raise
+    if len(kept) >= _most or not _is_fit_for_sessions(connection):
+        _discard(connection)
+    else:
+        kept.append(connection)
+
+
+def _one_for_sessions(kept: list[sqlalchemy.Connection]) -> sqlalchemy.Connection | None:
+    with suppress(IndexError):
+        while True:
+            connection = kept.pop()
+            if _is_fit_for_sessions(connection):
+                return connection
+            _discard(connection)
+    return None
+
+
+def _is_fit_for_sessions(connection: sqlalchemy.Connection) -> bool:
+    # Options that a job has set, and functions that it lets listen, would be the next job's too.
+    is_as_made = not (connection.closed or connection.get_execution_options() or connection._has_events)
+    return is_as_made and driver_of(connection).is_fit()
+
+
+def _discard(connection: sqlalchemy.Connection) -> None:
+    with suppress(Exception):
+        connection.invalidate()
+    connection.close()
+
+
+def _engine(database_url: str) -> sqlalchemy.Engine:
+    # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
+    import sqlalchemy
+
+    key = (os.getpid(), database_url)
+    if key not in _engines:
+        _engines[key] = sqlalchemy.create_engine(
+            "postgresql+psycopg://",
+            creator=lambda: _connect(database_url),
+            poolclass=sqlalchemy.NullPool,
+        )
+    return _engines[key]
+
+
+def driver_of(connection: sqlalchemy.Connection) -> JobConnection:
+    """Return the psycopg connection below a connection of SQLAlchemy's."""
+    return cast(JobConnection, connection.connection.driver_connection)
+
+
+def close_all() -> None:
+    """Close the connections that this process has kept."""
+    for (pid, _), for_sessions in _kept_for_sessions.items():
+        while pid == os.getpid() and for_sessions:
+            _discard(for_sessions.pop())
+    for (pid, _), kept in _kept.items():
+        while pid == os.getpid() and kept:
+            kept.pop().close()
+
+
+def _connect(database_url: str) -> JobConnection:
+    # The job's statements may take as long as the job; but the server releases the locks of a machine that is gone.
+    settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
+    connection = cast(
+        JobConnection, postgres.connect(database_url, "drain job", settings=settings, kind=JobConnection)
+    )
+    connection.be_ready()
+    return connection

@@ -1,0 +1,86 @@
+"""Threads of a worker process that run jobs, several at once: jobs that are functions, and wait for something."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+from time import monotonic
+
+from workers.context import kept
+from workers.execution.attempt import run as run_here
+from workers.execution.thread_alarm import thread_alarm
+from workers.process.inbox import Inbox
+from workers.process.jobs import ClaimedJob
+from workers.process.shutdown import Shutdown
+
+# Upper bound of the main thread's wait for a thread, after which it looks for signals.
+_LOOK_SECONDS = 0.1
+
+
+class JobThreads:
+    """Runs the jobs of the inbox that are for threads.
+
+    Args:
+        inbox: Source of the jobs, and destination of their outcomes.
+        shutdown: The process' shutdown, after which no further job begins.
+        number: Number of threads; with 1 there is none, and the main thread runs all jobs.
+    """
+
+    def __init__(self, inbox: Inbox, shutdown: Shutdown, number: int) -> None:
+        self._inbox = inbox
+        self._shutdown = shutdown
+        self._number = number
+        # One notice for each job, taken by one thread.
+        self._notices: SimpleQueue[None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run_or_fail, name=f"job {n}", daemon=True)
+            for n in range(1, number + 1 if number > 1 else 1)
+        ]
+
+    def start(self) -> None:
+        """Start the threads; each may keep a connection for the transactions of its jobs."""
+        kept.keep(self._number)
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self, jobs: int) -> None:
+        """Let threads look for this number of jobs; for the fetcher's thread."""
+        for _ in range(jobs):
+            self._notices.put(None)
+
+    def join(self) -> None:
+        """Wait until the running jobs have ended, after the shutdown was requested; for the main thread."""
+        self.wake(len(self._threads))
+        for thread in self._threads:
+            while thread.is_alive():
+                thread.join(_LOOK_SECONDS)
+
+    def _run_or_fail(self) -> None:
+        try:
+            while not self._shutdown.requested:
+                self._notices.get()
+                self._run_next()
+        # No exception of a job gets here; an exception of the worker's own code ends the process.
+        except BaseException as error:  # noqa: BLE001
+            self._shutdown.fail(error)
+
+    def _run_next(self) -> None:
+        inbox = self._inbox
+        job = None if self._shutdown.requested else inbox.begin_next_in_thread()
+        # None: it was given back.
+        if job is None:
+            return
+        try:
+            self._run(job)
+        finally:
+            inbox.end_in_thread(job)
+
+    def _run(self, job: ClaimedJob) -> None:
+        inbox = self._inbox
+        if job.lease.lost:
+            inbox.drop(job)
+            return
+        began = monotonic()
+        inbox.note_begin(job, began)
+        result = run_here(job, thread_alarm)
+        inbox.add_outcome(job, result, monotonic() - began, self._number)

@@ -1,0 +1,83 @@
+"""Outcomes that are recorded together: jobs finished in one statement, and commits made durable in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+
+from drain.errors import UnavailableError
+from drain.tables import finishes
+from workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Outcome, undone_by_crash
+from workers.lease.database import Database
+from workers.process.jobs import ClaimedJob
+
+
+class OutcomeBatch:
+    """Jobs that have ended, sorted by how they are recorded.
+
+    Args:
+        ended: Jobs with their outcomes.
+
+    Attributes:
+        finished: Jobs whose finish is recorded, durably.
+        alone: Jobs whose outcomes must be recorded one by one.
+        left: Jobs that are left to redelivery, since PostgreSQL is away.
+    """
+
+    def __init__(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> None:
+        self.finished: list[ClaimedJob] = []
+        self.alone: list[tuple[ClaimedJob, Outcome]] = []
+        self.left: list[ClaimedJob] = []
+        self._returned: list[ClaimedJob] = []
+        self._committed: list[tuple[ClaimedJob, AlreadyFinished]] = []
+        for job, outcome in ended:
+            job.lease.ending = True
+            if isinstance(outcome, Finished):
+                self._returned.append(job)
+            elif isinstance(outcome, AlreadyFinished) and not outcome.is_durable:
+                self._committed.append((job, outcome))
+            else:
+                self.alone.append((job, outcome))
+
+    def record(self, database: Database) -> None:
+        """Record what can be recorded together."""
+        if self._returned:
+            self._finish(database)
+        if self._committed:
+            self._make_durable(database)
+
+    def _finish(self, database: Database) -> None:
+        jobs = self._returned
+        try:
+            recorded = database.ask(lambda c: finishes.finish_many(c, [job.claim for job in jobs]))
+        except psycopg.Error:
+            # One of them cannot be finished, and none was.
+            recorded = set()
+        except UnavailableError as error:
+            self._leave(jobs, database, error)
+            return
+        for job in jobs:
+            if job.claim.id in recorded:
+                self.finished.append(job)
+            else:
+                self.alone.append((job, FINISHED))
+
+    def _make_durable(self, database: Database) -> None:
+        claims = [job.claim for job, _ in self._committed]
+        try:
+            undone = database.ask(lambda c: finishes.undone_by_crash(c, claims))
+        except UnavailableError as error:
+            self._leave([job for job, _ in self._committed], database, error)
+            return
+        for job, outcome in self._committed:
+            if job.claim.id in undone:
+                self.alone.append((job, undone_by_crash(job.options)))
+            elif isinstance(outcome.rest, Finished):
+                self.finished.append(job)
+            else:
+                self.alone.append((job, outcome))
+
+    def _leave(self, jobs: Sequence[ClaimedJob], database: Database, error: UnavailableError) -> None:
+        database.stores.leave(len(jobs), error)
+        self.left += jobs
