@@ -8,7 +8,7 @@ comma := ,
 # Tests to run; one part of the suite: make test TESTS=tests/unit
 TESTS ?=
 
-.PHONY: install demo test test-all test-oldest-rq check bench bench-quick bench-check soak docs docs-serve format clean
+.PHONY: install demo test test-all test-oldest-rq check bench bench-check soak docs docs-serve format clean
 
 # Stamps: pip has installed the packages of pyproject.toml for the demo alone, for everything, for the documentation.
 DEMO := .venv/.demo
@@ -71,16 +71,17 @@ check: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# QUICK=1 for the short form: three minutes once the peers are installed.
+# Measures the parts that are not done for this commit; PARTS="drain plain", SERVERS=debian, AGAIN=1, and SHORT=1 for
+# small sizes, which show that every part runs.
+SERVERS ?= embedded
 bench: install
-	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks --servers $(SERVERS) $(if $(PARTS),--parts $(PARTS)) $(if $(AGAIN),--again) \
+	  $(if $(SHORT),--short)
 
-bench-quick: install
-	$(BIN)/python -m benchmarks --quick
-
-# Fails if a ratio of the short form is more than a fifth below the one recorded in benchmarks/peers.json.
+# Fails if a ratio is less than 0.8 of the one recorded in benchmarks/peers.json. Exit code 3 is no failure: it cannot be
+# told on a machine that is so noisy.
 bench-check: install
-	$(BIN)/python -m benchmarks --check
+	$(BIN)/python -m benchmarks.check --servers $(SERVERS) || [ $$? = 3 ]
 
 # Duration, seed of the faults, and file for the summary that `make bench` reads:
 # make soak SOAK_SECONDS=600 SOAK_SEED=7 SOAK_OUTPUT=benchmarks/soak.json

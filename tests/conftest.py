@@ -55,6 +55,8 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
 
 # What Spark does here is over before compiling it well has paid off: a third of the time on two cores.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# No session makes class data here, which takes more processor time than a test.
+os.environ["XDG_CACHE_HOME"] = "/dev/null"
 
 
 # pytest-xdist names a width in it, which is no terminal's.

@@ -12,7 +12,7 @@ from drain import stage
 from drain.tables import staged
 from tests.jobs_for_tests import record_in_transaction
 from workers import entry
-from workers.context.connection import driver_of, engine
+from workers.context.kept import driver_of, of_session
 from workers.entry import execute
 
 
@@ -22,7 +22,7 @@ def run(label: str) -> None:
         staged.move(connection, [job_id], last_delivery=job_id)
     became = execute(job_id)
     worker = entry._worker().database.connection
-    with engine(os.environ["DRAIN_DATABASE_URL"]).connect() as connection:
+    with of_session(os.environ["DRAIN_DATABASE_URL"]) as connection:
         session = driver_of(connection).info.backend_pid
     assert worker is not None
     sys.stdout.write(f"{became} {worker.info.backend_pid} {session}\n")

@@ -29,6 +29,7 @@ from drain.database import postgres
 from drain.embedded import binaries, signals
 from drain.enqueuer import leader
 from drain.enqueuer.enqueuer import Enqueuer
+from drain.tables import lanes
 from drain.wire import Producer
 
 ROOT = Path(__file__).parents[1]
@@ -175,6 +176,13 @@ def new_enqueuer(
             Enqueuer(connection, redis, state, **options) as enqueuer,
         ):
             yield enqueuer
+
+
+def read_by(monkeypatch: pytest.MonkeyPatch, read: Callable[..., Any]) -> None:
+    """Let this function read the rows of each batch, of small ones too, in place of `lanes.read_due`."""
+    monkeypatch.setattr(lanes, "read_due", read)
+    # A search that finds a lane leaves its rows to that function.
+    monkeypatch.setattr(lanes, "FIRST_ROWS", 0)
 
 
 def query(database_url: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
 from drain import stage
-from drain.tables import claims, outcomes, staged
+from drain.tables import claims, finishes, staged
 from drain.tables.claims import Claim
 from tests.helpers import BOUNDS, query, redeliver, wait_until
 from workers import job
@@ -91,7 +91,7 @@ class Workshop:
 
     def finish(self, claim: Claim) -> bool:
         with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
-            return outcomes.finish(connection, claim.id, claim.fencing_token)
+            return finishes.finish(connection, claim.id, claim.fencing_token)
 
     def whereabouts(self, job_id: int) -> str:
         """Name of the one table that has the job."""

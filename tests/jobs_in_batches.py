@@ -37,6 +37,23 @@ def note_in_transaction(label: str) -> None:
         session.execute(sqlalchemy.text(_LEAVE), {"label": label, "worker": os.getpid()})
 
 
+@job(max_attempts=1, commit="grouped")
+def commit_and_wait(path: str) -> None:
+    """Return once there is a file of this path, long after the commit."""
+    note_in_transaction.function(path)
+    deadline = time.monotonic() + 60
+    while not Path(path).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(path)
+        time.sleep(0.01)
+
+
+@job(max_attempts=1, commit="grouped")
+def commit_and_fail(label: str) -> None:
+    note_in_transaction.function(label)
+    raise ValueError(label)
+
+
 @job(max_attempts=3, retry_base_seconds=SOON, retry_cap_seconds=SOON)
 def wait_for_go(label: str) -> None:
     """Return once a test has said "go"."""
@@ -197,6 +214,41 @@ async def meet(expected: int) -> None:
 
 
 @job
+def meet_in_threads(expected: int) -> None:
+    """As `meet`, and leave the name of the thread too."""
+    global _together, _most_together  # noqa: PLW0603
+    with _meeting:
+        _together += 1
+        _most_together = max(_most_together, _together)
+    deadline = time.monotonic() + 30
+    while _most_together < expected:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"only {_most_together} came")
+        time.sleep(0.01)
+    time.sleep(0.05)
+    with _meeting:
+        _together -= 1
+    name = threading.current_thread().name
+    leave_effect(os.environ["DRAIN_DATABASE_URL"], f"{_most_together} together, {name.rstrip('0123456789')}")
+
+
+_meeting = threading.Lock()
+
+
+@job(max_attempts=1, timeout_seconds=1)
+def nap_too_long(label: str) -> None:
+    """Sleep for ever, but wake every 10 ms."""
+    nap_for_ever.function(label)
+
+
+@job(max_attempts=2, retry_base_seconds=FOREVER_SECONDS, lease_seconds=1.0, heartbeat_seconds=0.05)
+def nap_for_ever(label: str) -> None:
+    _leave(label)
+    while True:
+        time.sleep(0.01)
+
+
+@job
 async def tell_who_runs(label: str) -> None:
     """Leave what the context says before and after others have run."""
     before = current_job().id
@@ -253,6 +305,17 @@ async def settle_together(label: str) -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError("nobody says go")
             await asyncio.sleep(0.01)
+
+
+@job
+def settle_in_threads(label: str) -> None:
+    """As `settle_together`, and leave the process id of the server's session."""
+    with transaction() as session:
+        session.execute(
+            sqlalchemy.text("INSERT INTO effects (label, worker) VALUES (:label, pg_backend_pid())"),
+            {"label": label},
+        )
+        _wait_for(label.partition(" ")[0])
 
 
 @job

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from drain.database import postgres
-from drain.tables import cancellations, leases, outcomes
+from drain.tables import cancellations, finishes, leases
 from drain.tables.claims import Claim
 from workers import job
 from workers.context.current import Attempt
@@ -69,7 +69,7 @@ def main() -> None:
     Extender._connected = lambda *_: None  # type: ignore[assignment, method-assign]
     postgres.time_limit = lambda *_: nullcontext()  # type: ignore[assignment]
     leases.extend_many = refuse  # type: ignore[assignment]
-    outcomes.is_finished = lambda *_: False
+    finishes.is_finished = lambda *_: False
     cancellations.is_cancelled = lambda *_: False
     ended = set()
     for _ in range(ROUNDS):

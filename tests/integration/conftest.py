@@ -17,7 +17,7 @@ from tests import hostility, jobs_for_tests, jobs_in_batches
 from tests.helpers import query
 from tests.inprocess_worker import Workshop
 from tests.worker_processes import Yard
-from workers.context.connection import close_all
+from workers.context.kept import close_all
 from workers.entry import Worker
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")

@@ -37,7 +37,7 @@ from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.returned_jobs import ReturnedJobs
 from drain.enqueuer.ticker import Ticker
 from drain.failpoints import FailurePoint
-from drain.tables import changes, claims, dead, leases, outcomes
+from drain.tables import changes, claims, dead, finishes, leases, outcomes
 from drain.tables.changes import Change
 from drain.tables.claims import Claim
 from drain.tables.columns import DELIVERED
@@ -472,7 +472,7 @@ class AnyOrder(RuleBasedStateMachine):
         if how == "finish":
             assert self.finished_with_its_effect(claim) == current
             # The same question once more, as after an answer that was lost.
-            assert outcomes.finish(*given) == current
+            assert finishes.finish(*given) == current
         elif how == "fail":
             assert outcomes.retry_later(*given, 0, ERROR) == current
         elif how == "defer":
@@ -497,7 +497,7 @@ class AnyOrder(RuleBasedStateMachine):
         """What `workers.transaction()` does: the effect and the finish are one commit."""
         with self.database.transaction() as transaction:
             self.database.execute("INSERT INTO effects VALUES (%s)", (claim.id,))
-            finished = outcomes.finish(self.database, claim.id, claim.fencing_token)
+            finished = finishes.finish(self.database, claim.id, claim.fencing_token)
             if not finished:
                 raise psycopg.Rollback(transaction)
         return finished

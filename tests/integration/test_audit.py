@@ -25,7 +25,7 @@ from drain.audit.report import OF_REDIS
 from drain.database import postgres
 from drain.enqueuer import redelivery
 from drain.enqueuer.enqueuer import Enqueuer
-from drain.tables import claims, outcomes, waiting
+from drain.tables import claims, finishes, outcomes, waiting
 from drain.terminal import progress
 from drain.wire import Producer
 from drain.wire import queues as queues_module
@@ -128,7 +128,7 @@ class System:
 
     def finish(self, job_id: int, token: int) -> None:
         with closing(postgres.connect(self.database_url, "worker")) as connection:
-            assert outcomes.finish(connection, job_id, token)
+            assert finishes.finish(connection, job_id, token)
 
     def finished(self) -> int:
         job_id = self.drained()

@@ -23,7 +23,7 @@ from drain.audit import audit
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.errors import SelectionError
-from drain.tables import claims, dead, lanes, outcomes, staged
+from drain.tables import claims, dead, finishes, lanes, outcomes, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests import jobs_in_batches as jobs
@@ -37,6 +37,7 @@ from tests.helpers import (
     pushed,
     pushed_jobs,
     query,
+    read_by,
     stage_jobs,
     wait_until,
 )
@@ -91,13 +92,13 @@ def test_what_waits_and_what_runs_is_kept_as_cancelled(connection: Connection) -
     between = "it was cancelled between two attempts"
     assert buried(connection, ids["retrying"]) == ("cancelled", between, 1, 2)
     assert buried(connection, running) == ("cancelled", "it was cancelled while host:42 had it", 1, 2)
-    assert not outcomes.finish(connection, running, 1)
+    assert not finishes.finish(connection, running, 1)
     assert postgres.fetch_one(connection, "SELECT id FROM staged_jobs") == (other,)
 
 
 def test_ids_that_have_ended_or_are_unknown_are_reported(connection: Connection) -> None:
     ids = one_of_each(connection)
-    assert outcomes.finish(connection, ids["running"], 1)
+    assert finishes.finish(connection, ids["running"], 1)
     cancel(connection, ids["staged"])
     found = cancel(connection, [*ids.values(), 4_000_000])
     waiting = (ids["delivered"], ids["retrying"], ids["scheduled"])
@@ -260,7 +261,7 @@ def test_a_batch_of_the_leader_that_meets_a_job_which_has_just_been_cancelled_is
             cancel(caller, second)
         return rows
 
-    monkeypatch.setattr(lanes, "read_due", read_and_cancel)
+    read_by(monkeypatch, read_and_cancel)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
     assert pushed_jobs(redis_url) == [first]
@@ -278,7 +279,7 @@ def test_cancels_drains_and_claims_at_the_same_time_lose_nothing(database_url: s
                     "SELECT id, delivery FROM inflight_jobs WHERE claimed_at IS NULL LIMIT 20"
                 )
                 won = claims.claim_many(opened, dict(rows.fetchall()), worker="w", limits={})
-                outcomes.finish_many(opened, won)
+                finishes.finish_many(opened, won)
 
     def cancel_some(first: int) -> int:
         with closing(psycopg.connect(database_url, autocommit=True, options=BOUNDS)) as opened:
@@ -488,7 +489,7 @@ def test_the_command_names_the_ids_that_it_could_not_cancel(
 ) -> None:
     env = {"DRAIN_DATABASE_URL": database_url}
     ids = one_of_each(connection)
-    assert outcomes.finish(connection, ids["running"], 1)
+    assert finishes.finish(connection, ids["running"], 1)
     done = command(f"cancel {ids['staged']} {ids['running']} 4000000 --yes", env)
     assert (done.exit_code, done.stdout) == (0, "cancelled: 1 job\n")
     assert done.stderr.splitlines() == [

@@ -21,7 +21,7 @@ from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.embedded import CARELESS, EmbeddedPostgres
 from drain.jobs import registry
-from drain.tables import claims, dead, leader_progress, leases, outcomes, staged
+from drain.tables import claims, dead, finishes, leader_progress, leases, outcomes, staged
 from drain.tables.claims import Claim
 from drain.tables.dead import Selection
 from drain.tables.limits import Limits
@@ -152,7 +152,7 @@ def test_a_job_whose_next_attempt_is_not_due_is_refused(connection: Connection) 
 
 def test_a_finished_job_is_refused(connection: Connection) -> None:
     job_id = delivered(connection)
-    assert outcomes.finish(connection, job_id, claimed(connection, job_id).fencing_token)
+    assert finishes.finish(connection, job_id, claimed(connection, job_id).fencing_token)
     before = whereabouts(connection, job_id)
     assert claim(connection, job_id) is None
     assert whereabouts(connection, job_id) == before
@@ -569,7 +569,7 @@ def test_a_worker_for_one_job_asks_for_its_claim_and_its_finish_alone(
     with closing(Worker(Settings(database_url=shop.database_url))) as new:
         monkeypatch.setattr(psycopg.Connection, "execute", spy)
         assert new.execute(job_id) == "finished"
-    assert asked == [claims.CLAIM, outcomes.FINISH_ONCE]
+    assert asked == [claims.CLAIM, finishes.FINISH_ONCE]
 
 
 def held_by(job_id: int, token: int) -> list[Claim]:
@@ -580,9 +580,9 @@ def held_by(job_id: int, token: int) -> list[Claim]:
 
 
 OUTCOMES: dict[str, Callable[[Connection, int, int], bool]] = {
-    "finish": outcomes.finish,
+    "finish": finishes.finish,
     "finish many": lambda connection, job_id, token: (
-        outcomes.finish_many(connection, held_by(job_id, token)) == {job_id}
+        finishes.finish_many(connection, held_by(job_id, token)) == {job_id}
     ),
     "extend many": lambda connection, job_id, token: (
         set(leases.extend_many(connection, held_by(job_id, token))) == {job_id}
@@ -619,10 +619,10 @@ def test_an_outcome_counts_only_once(
 ) -> None:
     job_id = delivered(connection)
     token = claimed(connection, job_id).fencing_token
-    assert outcomes.finish(connection, job_id, token)
+    assert finishes.finish(connection, job_id, token)
     before = whereabouts(connection, job_id)
     # A worker may ask again whether it has finished: its connection may have broken before the answer.
-    assert record(connection, job_id, token) is (record is outcomes.finish)
+    assert record(connection, job_id, token) is (record is finishes.finish)
     assert whereabouts(connection, job_id) == before
 
 
@@ -638,13 +638,13 @@ def test_a_worker_from_the_former_life_of_a_revived_job_can_record_nothing(
     current = claimed(connection, job_id)
     assert current.attempts == 1
     assert record(connection, job_id, former) is False
-    assert outcomes.finish(connection, job_id, current.fencing_token)
+    assert finishes.finish(connection, job_id, current.fencing_token)
 
 
 def test_a_finished_row_keeps_what_the_claim_knew(connection: Connection) -> None:
     job_id = delivered(connection, args=[1], tag="tests", context={"trace": "abc"}, priority=3)
     token = claimed(connection, job_id, worker="host:42").fencing_token
-    outcomes.finish(connection, job_id, token)
+    finishes.finish(connection, job_id, token)
     found = row(connection, "finished_jobs", job_id)
     assert found is not None
     assert (found["job_args"], found["tag"], found["context"]) == ([1], "tests", {"trace": "abc"})
@@ -702,7 +702,7 @@ def test_a_worker_whose_lease_was_taken_over_records_nothing(
     job_id = delivered(connection)
     assert worker.execute(job_id) == "stale"
     assert whereabouts(connection, job_id) == taken_over[0]
-    assert outcomes.finish(connection, job_id, 2)
+    assert finishes.finish(connection, job_id, 2)
 
 
 def test_a_failed_attempt_is_recorded_and_waits_for_the_next_one(

@@ -15,7 +15,7 @@ from drain import stage
 from drain.__main__ import main
 from drain.database import schema
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables import claims, outcomes
+from drain.tables import claims, finishes, outcomes
 from drain.wording import clock
 from tests.helpers import (
     PATIENCE_SECONDS,
@@ -91,7 +91,7 @@ def claimed(env: Mapping[str, str], **options: Any) -> tuple[int, int]:
 def finished(env: Mapping[str, str], **options: Any) -> int:
     job_id, token = claimed(env, **options)
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
-        assert outcomes.finish(connection, job_id, token)
+        assert finishes.finish(connection, job_id, token)
     return job_id
 
 
@@ -216,7 +216,7 @@ def test_list_shows_the_latest_jobs_first_by_the_time_and_not_by_the_id(env: dic
     assert listed("inflight --queue mail") == [first, third]
     with psycopg.connect(env["DRAIN_DATABASE_URL"], autocommit=True) as connection:
         for job_id in (second, first):
-            assert outcomes.finish(connection, job_id, 1)
+            assert finishes.finish(connection, job_id, 1)
     assert listed("finished") == [first, second]
     assert listed("finished --limit 1") == [first]
     assert listed("finished --queue video") == [second]

@@ -268,8 +268,12 @@ CALM: dict[ModuleType, Callable[[Books, Order], object]] = {
     kill_enqueuer: lambda _books, _order: kill_enqueuer.Death(A, LONG_AGO),
     flush_redis: lambda _books, _order: flush_redis.Flush(0, 1),
     restart_postgres: lambda _books, order: restart_postgres.Crash(datetime.now(UTC), order.job_id),
-    zombie_leader: lambda books, _order: zombie_leader.Leadership(
-        A, B, datetime.now(UTC), books.rolled_back()
+    zombie_leader: lambda books, order: zombie_leader.Leadership(
+        A,
+        B,
+        datetime.now(UTC),
+        zombie_leader.Batch(books.rolled_back(), [order.job_id]),
+        datetime.now(UTC),
     ),
     late_commit: lambda _books, order: late_commit.Overtaking(order.id, order.job_id, order.job_id + 1),
 }

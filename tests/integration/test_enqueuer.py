@@ -5,12 +5,21 @@ import psycopg
 import pytest
 
 from drain import stage
+from drain.enqueuer import pusher
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
 from drain.errors import UnavailableError
 from drain.tables import lanes, staged
 from drain.wire import Producer
-from tests.helpers import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
+from tests.helpers import (
+    ids_in,
+    new_enqueuer,
+    pushed,
+    pushed_jobs,
+    query,
+    read_by,
+    stage_jobs,
+)
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
@@ -88,9 +97,9 @@ def test_a_lower_id_that_commits_while_a_batch_is_open_is_neither_lost_nor_pushe
 
 
 def after(first: Any, then: Any) -> Any:
-    def both(*given: Any) -> Any:
+    def both(*given: Any, **options: Any) -> Any:
         first()
-        return then(*given)
+        return then(*given, **options)
 
     return both
 
@@ -305,8 +314,10 @@ def test_a_batch_is_moved_while_the_one_before_is_being_pushed(
             second_batch_taken.set()
         return taken[-1]
 
+    # A small batch would be pushed by the leader's own thread.
+    monkeypatch.setattr(pusher, "_MOST_AT_ONCE", 0)
     monkeypatch.setattr(Producer, "push", push_last)
-    monkeypatch.setattr(lanes, "read_due", take_and_tell)
+    read_by(monkeypatch, take_and_tell)
     with new_enqueuer(database_url, redis_url, batch_size=1) as enqueuer:
         drained = enqueuer.drain()
 

@@ -15,7 +15,7 @@ from drain.__main__ import main
 from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables import claims, outcomes, waiting
+from drain.tables import claims, finishes, outcomes, waiting
 from drain.tables.claims import Claim
 from tests import jobs_for_tests
 from tests.helpers import (
@@ -73,7 +73,7 @@ class Queue:
     def finish(self, job_id: int) -> None:
         claim = self.claim(job_id)
         with psycopg.connect(self.database_url, autocommit=True) as connection:
-            assert outcomes.finish(connection, job_id, claim.fencing_token)
+            assert finishes.finish(connection, job_id, claim.fencing_token)
 
     def bury(self, job_id: int) -> None:
         claim = self.claim(job_id)
@@ -164,7 +164,7 @@ def test_of_a_failing_queue_one_retry_is_let_through_and_no_other_while_it_is_un
     assert leader.run_once() == 0
     assert mail.pop() == []
     with psycopg.connect(mail.database_url) as connection:
-        assert outcomes.finish(connection, on_trial, claim.fencing_token)
+        assert finishes.finish(connection, on_trial, claim.fencing_token)
 
 
 def test_the_rest_follows_when_one_job_has_finished(

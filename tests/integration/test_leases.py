@@ -23,7 +23,7 @@ from drain.database import postgres, schema
 from drain.embedded import CARELESS, EmbeddedPostgres
 from drain.enqueuer.gauges import Gauges
 from drain.jobs import registry
-from drain.tables import claims, leases, outcomes
+from drain.tables import claims, finishes, leases, outcomes
 from drain.wire import Producer
 from tests.helpers import (
     NAMESPACE,
@@ -470,7 +470,7 @@ def test_a_heartbeat_that_is_refused_after_the_job_has_ended_interrupts_nobody(
         return {}
 
     monkeypatch.setattr(leases, "extend_many", refuse_later)
-    monkeypatch.setattr(outcomes, "is_finished", lambda *_: False)
+    monkeypatch.setattr(finishes, "is_finished", lambda *_: False)
     interrupted: list[int] = []
     handler = signal.signal(signal.SIGALRM, lambda number, _: interrupted.append(number))
     try:

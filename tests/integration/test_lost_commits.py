@@ -5,7 +5,7 @@ from contextlib import closing
 import psycopg
 
 from drain.config import Settings
-from drain.tables import claims, outcomes, staged
+from drain.tables import claims, finishes, staged
 from drain.tables.claims import Claim
 from drain.wire import QueueReader
 from tests import jobs_in_batches as jobs
@@ -26,7 +26,7 @@ def claimed(yard: Yard, label: str) -> Claim:
 def test_the_successor_of_a_dead_process_finishes_no_job_whose_commit_was_lost(yard: Yard) -> None:
     lasting, lost = claimed(yard, "lasting"), claimed(yard, "lost")
     with psycopg.connect(yard.database_url) as connection:
-        assert outcomes.finish_and_commit(connection, lasting.id, lasting.fencing_token)
+        assert finishes.finish_and_commit(connection, lasting.id, lasting.fencing_token)
     journal = Journal()
     for claim in (lasting, lost):
         journal.commit(journal.add(claim.id, claim.fencing_token, claim.id + 1))

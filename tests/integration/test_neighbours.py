@@ -32,6 +32,7 @@ from tests.helpers import (
     new_enqueuer,
     pushed_jobs,
     query,
+    read_by,
     stage_jobs,
     wait_until,
 )
@@ -42,16 +43,17 @@ from workers.entry import Worker
 def test_a_transaction_that_stays_open_after_it_staged_keeps_nobody_elses_job_waiting(
     database_url: str, redis_url: str
 ) -> None:
-    env = environment(database_url, redis_url)
+    env = environment(database_url, redis_url) | {"DRAIN_DEPTH": "0"}
     with leading(env), psycopg.connect(database_url) as neighbour:
         while not query(
             database_url,
             "SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 2 AND mode = 'ShareLock' AND pid = %s",
             neighbour.info.backend_pid,
         ):
-            # While the enqueuer sleeps it is told to be notified instead, and takes no share of the lock.
+            # While the enqueuer sleeps it is told to be notified instead, and takes no share of the lock. It wakes up
+            # for more than a few rows.
             neighbour.rollback()
-            stage_jobs(database_url)
+            stage_jobs(database_url, 50)
             stage(neighbour, "m.open")
         for _ in range(3):
             (other,) = stage_jobs(database_url)
@@ -92,7 +94,7 @@ def test_rows_that_are_written_again_and_again_do_not_stop_the_drain(
             query(database_url, "UPDATE staged_jobs SET tag = 'after' WHERE id = %s", ids[0])
         return rows
 
-    monkeypatch.setattr(lanes, "read_due", taken_late)
+    read_by(monkeypatch, taken_late)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         assert enqueuer.drain() == 20
     assert pushed_jobs(redis_url) == ids

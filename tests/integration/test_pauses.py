@@ -15,7 +15,7 @@ from drain.database import postgres
 from drain.enqueuer.call_back import CallBack
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import Redelivery
-from drain.tables import claims, leases, outcomes, pauses, redeliveries
+from drain.tables import claims, finishes, leases, pauses, redeliveries
 from drain.tables.pauses import Pauses
 from tests.helpers import deliveries, new_enqueuer, pushed_jobs, query, stage_jobs
 
@@ -193,7 +193,7 @@ def test_a_called_back_attempt_that_was_never_made_does_not_count(database_url: 
         claim = claims.claim(connection, job_id, worker="test", limits={})
         assert claim is not None
         assert claim.attempts == 1
-        assert outcomes.finish(connection, job_id, claim.fencing_token)
+        assert finishes.finish(connection, job_id, claim.fencing_token)
 
 
 def test_a_job_that_a_worker_gives_back_during_a_pause_waits_and_no_other_worker_starts_it(

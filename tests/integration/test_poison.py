@@ -10,7 +10,14 @@ import pytest
 from drain.enqueuer.batch_size import AdaptiveBatchSize
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import lanes, staged
-from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query, stage_jobs
+from tests.helpers import (
+    ids_in,
+    new_enqueuer,
+    pushed_jobs,
+    query,
+    read_by,
+    stage_jobs,
+)
 
 
 @pytest.fixture
@@ -101,7 +108,7 @@ def test_a_poisoned_batch_takes_fewer_transactions_than_it_has_rows(
         taken.append(None)
         return take(*given, **options)
 
-    monkeypatch.setattr(lanes, "read_due", count)
+    read_by(monkeypatch, count)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
 
@@ -209,7 +216,7 @@ def test_a_better_row_that_commits_meanwhile_is_not_taken_for_the_poisoned_one(
 
         return tell_and_do
 
-    monkeypatch.setattr(lanes, "read_due", step("read_due", lanes.read_due))
+    read_by(monkeypatch, step("read_due", lanes.read_due))
     monkeypatch.setattr(staged, "bury", step("bury", staged.bury))
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()

@@ -11,11 +11,22 @@ from psycopg.types.json import Jsonb
 from drain.database import postgres
 from drain.enqueuer.enqueuer import SESSION
 from drain.explain import places
-from drain.tables import causes, claims, lanes, leases, outcomes, redeliveries, staged, unique, waiting
+from drain.tables import (
+    causes,
+    claims,
+    finishes,
+    lanes,
+    leases,
+    outcomes,
+    redeliveries,
+    staged,
+    unique,
+    waiting,
+)
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
 from tests.helpers import PATIENCE_SECONDS, deliveries, query, stage_jobs, wait_until
-from workers.context.connection import _connect
+from workers.context.kept import _connect
 from workers.lease import database
 
 MANY = 20_000
@@ -25,6 +36,7 @@ JOIN pg_class AS part ON part.oid = inhrelid JOIN pg_class AS whole ON whole.oid
 WHERE part.relkind = 'i'
 """
 # The lane of urgent rows without a key, from its start on.
+MOVED_NUMBERS = {"before": 0, "last_delivery": 0, "pushed_up_to": 0}
 WHOLE_LANE = {"kinds": "{0}", "queues": '{"default"}', "priorities": "{-2147483648}", "ids": "{0}"}
 REDELIVER: dict[str, Any] = {"last_delivery": 0, "limit": 10}
 
@@ -184,13 +196,14 @@ OF_MANY = {
     "left to claim": claims.LEFT_TO_CLAIM,
     "extend": leases.EXTEND_MANY,
     "release": leases.RELEASE,
-    "finish": outcomes.FINISH_MANY,
+    "finish": finishes.FINISH_MANY,
+    "lasting": finishes.LASTING,
 }
 OF_ONE = {
     "claim one": claims.CLAIM,
     "claimed": claims.READ_CLAIM,
     "is current": leases.IS_CURRENT,
-    "is finished": outcomes.IS_FINISHED,
+    "is finished": finishes.IS_FINISHED,
     "retry": outcomes.RETRY_LATER,
     "defer": outcomes.DEFER,
     "interrupt": outcomes.INTERRUPT,
@@ -281,7 +294,7 @@ def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of
 
     def finish(ids: list[int]) -> None:
         for job_id in ids:
-            assert outcomes.finish_and_commit(of_jobs, job_id, token=1)
+            assert finishes.finish_and_commit(of_jobs, job_id, token=1)
 
     # What a session has read is known when it has ended.
     with (
@@ -350,6 +363,14 @@ def test_lanes_are_found_without_a_look_at_the_rows_of_those_that_are_known(many
     assert sum(scans(many_staged_rows, lanes.FIND_LANES, around).values()) == 0
 
 
+def test_a_search_reads_the_first_rows_of_a_lane_and_no_others(many_staged_rows: str) -> None:
+    all_lanes = {"kinds": "{0}", "lows": '{""}', "highs": '{"~"}'}
+    found = scans(many_staged_rows, lanes.SEARCH, all_lanes)
+    assert set(found) == {"staged_jobs_in_lanes", "staged_jobs_coming_due"}
+    # One more of each partition, to know which of them comes first; and those that find the lanes.
+    assert lanes.FIRST_ROWS <= found["staged_jobs_in_lanes"] <= lanes.FIRST_ROWS + 6
+
+
 def test_counts_of_a_queue_look_at_no_row_of_another_one(many_staged_rows: str) -> None:
     nobody: dict[str, Any] = {"queue": "nobody", "priority": 0, "id": 10**12, "up_to": 1000}
     lane = {"kinds": "{0}", "queues": "{nobody}"}
@@ -370,9 +391,7 @@ def test_what_comes_due_is_found_without_looking_at_what_does_not(many_staged_ro
 
 def test_a_move_finds_its_rows_by_their_ids(many_staged_rows: str) -> None:
     rows = query(many_staged_rows, "SELECT id FROM staged_jobs_ready ORDER BY id DESC LIMIT 50")
-    found = scans(
-        many_staged_rows, staged.MOVE, {"ids": id_array(id_ for (id_,) in rows), "last_delivery": 0}
-    )
+    found = scans(many_staged_rows, staged.MOVE, MOVED_NUMBERS | {"ids": id_array(id_ for (id_,) in rows)})
 
     assert set(found) == {f"staged_jobs_ready_{turn}_pkey" for turn in range(3)}
     assert sum(found.values()) == 50
@@ -382,10 +401,10 @@ def test_a_plan_that_was_made_while_a_partition_was_empty_serves_when_it_is_full
     query(database_url, "VACUUM ANALYZE staged_jobs")
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("; ".join((*SESSION, "SET plan_cache_mode = force_generic_plan")).encode())
-        connection.execute(staged.MOVE.encode(), {"ids": "{}", "last_delivery": 0}, prepare=True)
+        connection.execute(staged.MOVE.encode(), MOVED_NUMBERS | {"ids": "{}"}, prepare=True)
         ids = stage_jobs(database_url, 1000)
         connection.execute("BEGIN")
-        found = scans_of(connection, f"EXECUTE _pg3_0('{id_array(ids[:50])}', 0)")
+        found = scans_of(connection, f"EXECUTE _pg3_0('{id_array(ids[:50])}', 0, 0, 0)")
 
     assert set(found) == {f"staged_jobs_ready_{turn}_pkey" for turn in range(3)}
     assert sum(found.values()) == 50

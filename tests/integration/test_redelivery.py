@@ -11,7 +11,7 @@ from drain.enqueuer import lost_deliveries, redelivery, renumbering
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.redelivery import LOST_AFTER_SECONDS, Redelivery
 from drain.errors import UnavailableError
-from drain.tables import claims, outcomes
+from drain.tables import claims, finishes, outcomes
 from drain.tables.claims import Claim
 from drain.wire import Producer
 from tests.helpers import ids_in, new_enqueuer, pushed, pushed_jobs, query, stage_jobs
@@ -375,7 +375,7 @@ def test_a_finished_job_is_never_pushed_again(
         claimed = claim(database_url, job_id)
         assert claimed is not None
         with psycopg.connect(database_url) as worker:
-            assert outcomes.finish(worker, job_id, claimed.fencing_token)
+            assert finishes.finish(worker, job_id, claimed.fencing_token)
         client.flushall()
         for _ in range(3):
             assert redelivery.run_once() == 0

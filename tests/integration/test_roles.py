@@ -33,13 +33,13 @@ from drain.enqueuer.ticker import Ticker
 from drain.enqueuer.waits import Waits
 from drain.errors import ConfigError
 from drain.jobs import registry
-from drain.tables import bulk, claims, counts, crons, dead, finished, lanes, leases, outcomes, queries, staged
+from drain.tables import bulk, claims, counts, crons, dead, finished, finishes, lanes, leases, queries, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, deliveries, ids_in, new_enqueuer, pushed_jobs, query, wait_until
 from tests.hostility import NAMES, OWNER, Place
 from tests.inprocess_worker import NAME, Workshop
-from workers.context.connection import close_all
+from workers.context.kept import close_all
 from workers.entry import Worker
 from workers.errors import Dead, Defer, RateLimited
 
@@ -407,8 +407,9 @@ def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Pla
         assert len(leases.release(worker, [held[0].id], [held[0].fencing_token])) == 1
         assert claims.left_to_claim(worker, deliveries(worker, ids)) == {held[0].id}
         assert claims.read_claim(worker, held[1].id, held[1].fencing_token, {}) is not None
-        assert outcomes.finish_many(worker, held[1:]) == set(ids[1:])
-        assert outcomes.is_finished(worker, held[1].id, held[1].fencing_token)
+        assert finishes.finish_many(worker, held[1:]) == set(ids[1:])
+        assert finishes.is_finished(worker, held[1].id, held[1].fencing_token)
+        assert finishes.undone_by_crash(worker, held[1:]) == set()
 
 
 def test_a_worker_writes_what_its_jobs_declare_and_an_enqueuer_stages_at_ticks(place: Place) -> None:
@@ -534,7 +535,7 @@ def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis
     with postgres.connect(logins["worker"], "tests") as worker:
         claim = claims.claim(worker, 1, worker="w", limits={})
         assert claim is not None
-        assert outcomes.finish(worker, 1, claim.fencing_token)
+        assert finishes.finish(worker, 1, claim.fencing_token)
     with postgres.connect(logins["inspection"], "tests") as reader:
         assert counts.status(reader).finished == 1
 

@@ -382,8 +382,8 @@ def test_staging_does_not_wait_for_a_batch_that_is_open(
     move = staged.move
     meanwhile: list[int] = []
 
-    def stage_after_the_move(*given: Any) -> None:
-        move(*given)
+    def stage_after_the_move(*given: Any, **options: Any) -> None:
+        move(*given, **options | {"commits": False})
         if not meanwhile:
             with impatient(database_url) as connection:
                 meanwhile.append(stage(connection, "m.f"))

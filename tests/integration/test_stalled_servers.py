@@ -25,7 +25,7 @@ from drain.embedded import EmbeddedRedis
 from drain.enqueuer import health
 from drain.enqueuer.daemon import Daemon
 from drain.errors import UnavailableError
-from drain.tables import claims, outcomes
+from drain.tables import claims, finishes
 from drain.tables.claims import Claim
 from drain.wire import Consumer
 from drain.wire import waiter as waiter_module
@@ -54,6 +54,7 @@ from workers.process.async_loop import AsyncLoop
 from workers.process.claimer import Claimer
 from workers.process.fetcher import Fetcher
 from workers.process.inbox import Inbox
+from workers.process.job_threads import JobThreads
 from workers.process.overtaken import OvertakenDeliveries
 from workers.process.shutdown import Shutdown
 
@@ -191,8 +192,8 @@ def fetching(
     database, heartbeat = Database(database_url), Heartbeat(database_url, inbox.attempts)
     with closing(Consumer(redis_url, NAMESPACE, queues)) as consumer:
         overtaken = OvertakenDeliveries(database, consumer, RQBooks())
-        loop = AsyncLoop(inbox, shutdown, 1)
-        claimer = Claimer(inbox, consumer, database, heartbeat, loop, overtaken)
+        loop, threads = AsyncLoop(inbox, shutdown, 1), JobThreads(inbox, shutdown, 1)
+        claimer = Claimer(inbox, consumer, database, heartbeat, loop, threads, overtaken)
         fetcher = Fetcher(inbox, shutdown, consumer, claimer, overtaken, database, burst=False)
         thread = threading.Thread(target=fetcher.run)
         thread.start()
@@ -268,7 +269,7 @@ def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_
             enqueuer.drain()
         wait_until(lambda: list(inbox.claimed) == [other])
         assert asked >= 3
-        assert outcomes.finish(connection, job_id, claim.fencing_token)
+        assert finishes.finish(connection, job_id, claim.fencing_token)
 
 
 def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(database_url: str) -> None:

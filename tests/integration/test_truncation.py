@@ -27,6 +27,7 @@ from tests.helpers import (
     new_enqueuer,
     pushed_jobs,
     query,
+    read_by,
     stage_jobs,
     wait_until,
 )
@@ -393,7 +394,7 @@ def test_a_ready_row_that_somebody_puts_off_while_its_batch_is_open_is_drained_l
         query(database_url, "UPDATE staged_jobs SET scheduled_at = %s WHERE id = %s", FUTURE, put_off)
         return rows
 
-    monkeypatch.setattr(lanes, "read_due", put_off_after)
+    read_by(monkeypatch, put_off_after)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         assert enqueuer.drain() == 1
 
@@ -452,7 +453,7 @@ def test_a_batch_that_is_rolled_back_leaves_the_cursor_before_its_rows(
     ids = stage_jobs(database_url, 6)
     move = staged.move
 
-    def fail_once(*_: Any) -> None:
+    def fail_once(*_: Any, **__: Any) -> None:
         monkeypatch.setattr(staged, "move", move)
         raise psycopg.errors.SerializationFailure
 

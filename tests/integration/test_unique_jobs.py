@@ -17,7 +17,7 @@ from drain.audit import audit
 from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.returned_jobs import ReturnedJobs
-from drain.tables import claims, dead, outcomes, redeliveries, staged, unique
+from drain.tables import claims, dead, finishes, outcomes, redeliveries, staged, unique
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, ids_in, new_enqueuer, query
@@ -231,7 +231,7 @@ def test_nothing_gives_way_to_a_run_that_has_outlived_its_lease(shop: Shop, look
             later = shop.stage()
             shop.drain()
         assert shop.superseded == {later: ran}
-        assert not outcomes.finish(connection, ran, claim.fencing_token)
+        assert not finishes.finish(connection, ran, claim.fencing_token)
     assert shop.waiting == [ran]
 
 
@@ -248,7 +248,7 @@ def test_a_run_that_ends_late_while_the_leader_decides_is_no_obstacle(
     def read_and_finish(*args: Any, **options: Any) -> Any:
         found = read(*args, **options)
         with postgres.connect(shop.url, "test") as worker:
-            outcomes.finish(worker, ran, claim.fencing_token)
+            finishes.finish(worker, ran, claim.fencing_token)
         return found
 
     monkeypatch.setattr(unique, "read_candidates", read_and_finish)
@@ -414,7 +414,7 @@ def test_a_batch_that_is_rolled_back_has_superseded_nothing(
 ) -> None:
     ids = [shop.stage(keep="last") for _ in range(2)]
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise psycopg.OperationalError("gone")
 
     with monkeypatch.context() as patch:
@@ -482,7 +482,7 @@ def test_two_never_wait_whatever_is_staged_and_claimed_meanwhile(shop: Shop) -> 
                 for job_id in shop.waiting[:1]:
                     claim = claims.claim(connection, job_id, worker="w", limits={})
                     if claim is not None:
-                        outcomes.finish(connection, claim.id, claim.fencing_token)
+                        finishes.finish(connection, claim.id, claim.fencing_token)
 
     stagers = [threading.Thread(target=stage_all, args=(number,)) for number in range(3)]
     worker = threading.Thread(target=work)

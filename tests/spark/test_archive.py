@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -701,6 +702,19 @@ def test_a_closed_day_that_could_not_be_dropped_is_not_written_again_by_the_stre
         wait_until(lambda: sum(batch.rows for batch in running.batches) == 20, PATIENCE_SECONDS)
     assert running.error is None
     assert in_files(spark, path) == list(range(1, 21))
+
+
+def test_a_problem_of_a_day_is_told_once_and_again_when_it_comes_back(database_url: str, path: Path) -> None:
+    told: list[work.Archived] = []
+    plan = follow.Plan(database_url, str(path), str(path.with_name("checkpoint")))
+    no_spark: Any = None
+    closed = work.Archived(YESTERDAY, rows=1, late=False, seconds=0.0)
+    in_use = replace(closed, problem="in use")
+    with work.exclusive(database_url) as connection:
+        follower = follow.Follower(plan, connection, no_spark, lambda _batch: None, told.append)
+        for day in (in_use, in_use, closed, in_use, in_use):
+            follower._report_day(day)
+    assert told == [in_use, closed, in_use]
 
 
 def test_a_batch_that_comes_after_the_end_is_not_taken_for_written(

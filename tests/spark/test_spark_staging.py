@@ -50,6 +50,14 @@ def save(database_url: str) -> Save:
     return act
 
 
+@pytest.fixture(params=["data source", "driver"])
+def save_either(request: pytest.FixtureRequest, database_url: str, save: Save) -> Save:
+    """Both ways of staging: any program's, and that of the commands."""
+    if request.param == "data source":
+        return save
+    return lambda rows: staging.stage(rows, database_url, {"run_id": "run"})
+
+
 def jobs(spark: SparkSession, count: int, partitions: int = 4) -> DataFrame:
     return spark.range(0, count, 1, partitions).selectExpr(
         "'tests.act' AS job_name", "to_json(array(id)) AS job_args"
@@ -195,7 +203,7 @@ def test_an_empty_source_is_a_run_that_staged_nothing(
 
 
 def test_a_task_that_fails_at_first_and_is_repeated_adds_its_rows_once(
-    spark: SparkSession, database_url: str, save: Save, tmp_path: Path
+    spark: SparkSession, database_url: str, save_either: Save, tmp_path: Path
 ) -> None:
     def fail_once(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -203,13 +211,13 @@ def test_a_task_that_fails_at_first_and_is_repeated_adds_its_rows_once(
             if once(tmp_path, "failed"):
                 raise RuntimeError("half-way")
 
-    save(jobs(spark, 1000, 2).mapInArrow(fail_once, "job_name string, job_args string"))
+    save_either(jobs(spark, 1000, 2).mapInArrow(fail_once, "job_name string, job_args string"))
     assert (tmp_path / "failed").exists()
     assert staged(database_url) == list(range(1000))
 
 
 def test_a_task_whose_process_is_killed_is_repeated_and_adds_its_rows_once(
-    spark: SparkSession, database_url: str, save: Save, tmp_path: Path
+    spark: SparkSession, database_url: str, save_either: Save, tmp_path: Path
 ) -> None:
     def die_once(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -217,7 +225,7 @@ def test_a_task_whose_process_is_killed_is_repeated_and_adds_its_rows_once(
             if once(tmp_path, "died"):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    save(jobs(spark, 1000, 2).mapInArrow(die_once, "job_name string, job_args string"))
+    save_either(jobs(spark, 1000, 2).mapInArrow(die_once, "job_name string, job_args string"))
     assert (tmp_path / "died").exists()
     assert staged(database_url) == list(range(1000))
     assert nothing_is_left(database_url)

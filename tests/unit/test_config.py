@@ -21,6 +21,8 @@ def test_every_setting_is_read_from_its_variable() -> None:
             "DRAIN_JOBS": "shop.jobs, shop.mail,",
             "DRAIN_NAMESPACE": "shop-1",
             "DRAIN_FORWARD_QUEUES": "mail,sms",
+            "DRAIN_THIN_QUEUES": "push",
+            "DRAIN_WHOLE_QUEUES": "*",
             "DRAIN_BATCH_SIZE": "7",
             "DRAIN_POLL_SECONDS": "0.5",
         }
@@ -29,6 +31,8 @@ def test_every_setting_is_read_from_its_variable() -> None:
     assert settings.jobs == ("shop.jobs", "shop.mail")
     assert settings.namespace == "shop-1"
     assert settings.forward_queues == {"mail", "sms"}
+    assert settings.thin_queues == {"push"}
+    assert settings.whole_queues == {"*"}
     assert (settings.batch_size, settings.poll_seconds) == (7, 0.5)
     assert settings.required_redis_url == "redis://localhost:6379/0"
 
@@ -74,6 +78,7 @@ def test_the_namespace_is_the_name_of_the_database_as_rq_can_carry_it(url: str, 
         ({"DRAIN_REDIS_URL": "http://:s3cret@localhost"}, "redis://"),
         ({"DRAIN_NAMESPACE": "a b"}, "DRAIN_NAMESPACE"),
         ({"DRAIN_NAMESPACE": "x" * 64}, "DRAIN_NAMESPACE"),
+        ({"DRAIN_THIN_QUEUES": "a", "DRAIN_WHOLE_QUEUES": "a"}, "'a' is named in DRAIN_THIN_QUEUES and in"),
         ({"DRAIN_BATCH_SIZE": "0"}, "DRAIN_BATCH_SIZE"),
         ({"DRAIN_BATCH_SIZE": "100001"}, "DRAIN_BATCH_SIZE"),
         ({"DRAIN_BATCH_SIZE": "many"}, "DRAIN_BATCH_SIZE"),
@@ -160,7 +165,7 @@ def test_a_redis_database_is_a_number(path: str) -> None:
         Settings(database_url="postgresql://h/d", redis_url=f"redis://h{path}")
 
 
-@pytest.mark.parametrize("name", ["forward_queues", "only_tracked_queues"])
+@pytest.mark.parametrize("name", ["forward_queues", "only_tracked_queues", "thin_queues", "whole_queues"])
 def test_the_variable_with_a_wrong_name_of_a_queue_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match=f"DRAIN_{name.upper()}: 'm il'"):
         Settings.from_texts({"database_url": "postgresql://h/d", name: "m il"})

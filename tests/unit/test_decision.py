@@ -11,7 +11,7 @@ import pytest
 
 from drain.config import process_name
 from drain.jobs.options import JobOptions
-from drain.tables import outcomes
+from drain.tables import finishes, outcomes
 from drain.tables.claims import Claim
 from workers.execution.death import Death
 from workers.execution.decision import Decision, decide, decide_unrun, retry_wait_seconds
@@ -80,7 +80,7 @@ def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_job_that_returned_is_finished_without_a_line_of_the_log() -> None:
     decision = decide(claim(), FINISHED)
-    assert (decision.word, decision.statement, decision.values) == ("finished", outcomes.finish, {})
+    assert (decision.word, decision.statement, decision.values) == ("finished", finishes.finish, {})
     assert (decision.log, decision.death, decision.otherwise) == (None, None, None)
     assert decision.stale_outcome == "finished"
 
@@ -123,7 +123,7 @@ def test_a_job_that_failed_for_the_last_time_is_dead(claimed: Claim, times: str)
     explanation = f"failed {times}; last: OSError: no disk"
     assert (decision.word, decision.statement) == ("dead", outcomes.bury_claimed)
     assert decision.values == {"reason": "failed", "explanation": explanation, "error": ERROR, "ran": True}
-    assert decision.death == Death(7, "mail", explanation, "Traceback: OSError", CAUSE)
+    assert decision.death == Death(7, "mail", explanation, "Traceback: OSError", CAUSE, "tests.act")
     assert decision.stale_outcome == "dead"
     assert decision.log is not None
     assert decision.log.level == logging.ERROR
@@ -173,7 +173,7 @@ def test_a_job_that_gives_up_is_dead_for_the_reason_that_it_gives(message: str, 
     error = {**ERROR, "message": message}
     decision = decide(claim(), GaveUp(error, CAUSE))
     assert decision.values == {"reason": "gave up", "explanation": explanation, "error": error, "ran": True}
-    assert decision.death == Death(7, "mail", explanation, "Traceback: OSError", CAUSE)
+    assert decision.death == Death(7, "mail", explanation, "Traceback: OSError", CAUSE, "tests.act")
 
 
 def test_a_job_whose_arguments_cannot_be_read_is_dead_and_keeps_the_error_of_the_attempt_before() -> None:
@@ -204,7 +204,9 @@ def test_an_attempt_that_was_interrupted_too_often_has_failed(claimed: Claim, wo
 
 def test_a_job_that_its_own_process_has_recorded_is_not_written_again() -> None:
     assert decide(claim(), Recorded()) == Decision("recorded")
-    assert decide(claim(), Recorded("enough")) == Decision("dead", death=Death(7, "mail", "enough"))
+    assert decide(claim(), Recorded("enough")) == Decision(
+        "dead", death=Death(7, "mail", "enough", job_name="tests.act")
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,7 +241,7 @@ def test_a_job_that_finished_itself_and_returned_is_finished_without_a_line_of_t
 def test_a_claim_that_is_not_to_be_run_is_no_attempt(claimed: Claim, reason: str, explanation: str) -> None:
     decision = decide_unrun(claimed)
     assert decision.values == {"reason": reason, "explanation": explanation, "error": None, "ran": False}
-    assert decision.death == Death(7, "mail", explanation)
+    assert decision.death == Death(7, "mail", explanation, job_name="tests.act")
 
 
 def test_a_line_of_the_log_shows_no_control_characters_of_a_name() -> None:

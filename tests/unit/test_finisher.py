@@ -10,9 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from drain.tables import outcomes
+from drain.errors import UnavailableError
+from drain.tables import finishes
 from drain.tables.claims import Claim
-from drain.wire import Consumer
+from drain.wire import Consumer, PoppedId
 from tests.helpers import wait_until
 from workers.execution import recorder
 from workers.execution.outcome import FINISHED, AlreadyFinished
@@ -24,6 +25,7 @@ from workers.process import finisher
 from workers.process.finisher import Finisher
 from workers.process.inbox import Inbox
 from workers.process.jobs import ClaimedJob
+from workers.process.overtaken import OvertakenDeliveries
 from workers.process.shutdown import Shutdown
 from workers.process.wakeup import Wakeup
 from workers.stores import Stores as StateOfStores
@@ -46,16 +48,35 @@ class Stores:
 
     def __init__(self) -> None:
         self.finished: list[list[int]] = []
+        self.durable: list[int] = []
+        self.cleared: list[str] = []
+        self.unknown: list[PoppedId] = []
+        self.unavailable: UnavailableError | None = None
         self.stores = StateOfStores()
 
     def ask(self, statement: Callable[[Any], object]) -> object:
         return statement(None)
 
-    def clear(self, _ids: Sequence[str]) -> list[str]:
+    def clear(self, ids: Sequence[str]) -> list[str]:
+        # Nobody is told of a job whose commit a crash may still undo.
+        assert {f"rq-{job_id}" for job_id in self.durable} >= set(ids) - {"rq-1", "rq-2", "rq-3", "shop-2-06"}
+        self.cleared += ids
         return []
+
+    def clear_unless_awaited(self, ids: Sequence[str]) -> None:
+        self.cleared += [f"unfinished {rq_id}" for rq_id in ids]
+
+    def add(self, deliveries: Sequence[PoppedId]) -> None:
+        self.unknown += deliveries
 
     def close(self) -> None:
         pass
+
+    def undone_by_crash(self, _connection: object, claims: Sequence[Claim]) -> set[int]:
+        if self.unavailable is not None:
+            raise self.unavailable
+        self.durable += [claim.id for claim in claims]
+        return set()
 
     def finish_many(self, _connection: object, claims: Sequence[Claim]) -> set[int]:
         self.finished.append([claim.id for claim in claims])
@@ -65,7 +86,8 @@ class Stores:
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> Stores:
     stores = Stores()
-    monkeypatch.setattr(outcomes, "finish_many", stores.finish_many)
+    monkeypatch.setattr(finishes, "finish_many", stores.finish_many)
+    monkeypatch.setattr(finishes, "undone_by_crash", stores.undone_by_crash)
     # Only the wakeup ends the wait for further outcomes.
     monkeypatch.setattr(finisher, "_BATCHING_SECONDS", 3600)
     return stores
@@ -76,7 +98,8 @@ def finishing(stores: Stores) -> Iterator[Inbox]:
     journal = Journal()
     inbox = Inbox(WorkOptions(queues=["default"]), journal, Shutdown(30, journal))
     inbox.batch_filled = CountedWakeup()
-    ours = Finisher(inbox, cast(Consumer, stores), cast(Database, stores))
+    overtaken = cast(OvertakenDeliveries, stores)
+    ours = Finisher(inbox, cast(Consumer, stores), cast(Database, stores), overtaken=overtaken)
     thread = threading.Thread(target=ours.run, daemon=True)
     thread.start()
     try:
@@ -117,6 +140,48 @@ def test_what_ended_first_waits_for_its_like_while_more_is_waiting_to_run(stores
         end_next(inbox)
         wait_until(lambda: not inbox.claimed)
     assert stores.finished == [[1, 2, 3]]
+
+
+def test_a_thin_delivery_is_cleared_only_if_rqs_tools_were_shown_its_job(stores: Stores) -> None:
+    with finishing(stores) as inbox:
+        short, slow, whole = claimed(inbox, 1, 2, 3)
+        short.rq_id, slow.rq_id = "shop-1-05", "shop-2-06"
+        assert not short.has_hash
+        for seconds in (0.5, 1.5, 0.5):
+            inbox.add_outcome(cast(ClaimedJob, inbox.waiting.popleft()), FINISHED, seconds)
+        wait_until(lambda: not inbox.claimed)
+    assert stores.cleared == [slow.rq_id, whole.rq_id]
+
+
+def end_committed(inbox: Inbox) -> None:
+    job = cast(ClaimedJob, inbox.waiting.popleft())
+    inbox.add_outcome(job, AlreadyFinished(FINISHED, is_durable=False), 0.002)
+
+
+def test_nobody_is_told_of_a_commit_that_has_not_waited_before_it_is_durable(stores: Stores) -> None:
+    with finishing(stores) as inbox:
+        claimed(inbox, 4, 5)
+        end_committed(inbox)
+        wait_until(lambda: cast(CountedWakeup, inbox.batch_filled).waits)
+        (committed, _) = inbox.journal.entries()
+        assert committed.progress is Progress.COMMITTED
+        assert (stores.durable, stores.cleared) == ([], [])
+        end_committed(inbox)
+        wait_until(lambda: not inbox.claimed)
+    assert (stores.durable, stores.cleared) == ([4, 5], ["rq-4", "rq-5"])
+    assert (stores.finished, inbox.journal.counts) == ([], (2, 0))
+
+
+def test_a_commit_of_which_nobody_knows_whether_it_lasts_counts_as_no_finish(stores: Stores) -> None:
+    stores.unavailable = UnavailableError("PostgreSQL is away")
+    with finishing(stores) as inbox:
+        claimed(inbox, 4)
+        end_committed(inbox)
+        wait_until(lambda: not inbox.claimed)
+    assert stores.cleared == ["unfinished rq-4"]
+    # It may be finished, and then no redelivery comes that would release its dependents.
+    assert stores.unknown == [PoppedId("rq-4", "default", 4, 0)]
+    assert inbox.journal.counts == (0, 0)
 
 
 def test_the_journal_says_of_a_job_that_has_finished_itself_that_it_may_be_finished() -> None:

@@ -32,5 +32,14 @@ def test_one_slow_job_is_enough_to_take_them_singly_and_fast_ones_make_up_for_it
     assert after(prefetch, 0.00001, 500) == LARGEST
 
 
+@pytest.mark.parametrize(("seconds", "low"), [(0.00001, LARGEST // 2), (0.001, 25), (0.1, 0)])
+def test_more_is_fetched_while_what_is_left_lasts_until_the_claim_is_answered(
+    seconds: float, low: int
+) -> None:
+    prefetch = Prefetch()
+    after(prefetch, seconds, 2000)
+    assert prefetch.low in range(max(0, low - 1), low + 1)
+
+
 def test_a_number_that_was_given_is_kept_to() -> None:
     assert after(Prefetch(7), 0.00001, 1000) == after(Prefetch(7), 10, 10) == 7

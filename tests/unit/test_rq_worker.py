@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import redis
 
+from workers.errors import Dead, WorkerStoppedError
 from workers.plain import rq_commands
 from workers.process import rq_worker
+from workers.process.running import RunningJobs
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,43 @@ def test_the_worker_listens_again_whatever_it_heard(
 
     assert broken_off == [True]
     assert "cannot be received" in caplog.text
+
+
+def job_that_hears(ordered: list[tuple[str, Exception]], name: str) -> Any:
+    def order(cause: Exception, *, stopped: bool) -> None:
+        assert not stopped
+        ordered.append((name, cause))
+
+    # One that can be in a set.
+    return type("Job", (), {"interruption": SimpleNamespace(order=order)})()
+
+
+def commanded(running: RunningJobs, current: str | None, stop: str | None = None) -> None:
+    """Obey stop-job for a job, or else kill-horse."""
+    worker: Any = SimpleNamespace(
+        _inbox=SimpleNamespace(running=running), _stopped_job_id=stop, get_current_job_id=lambda: current
+    )
+    rq_worker.RQWorker.kill_horse(worker)
+
+
+def test_kill_horse_ends_attempts_in_threads_and_in_the_loop_though_the_main_thread_has_no_job() -> None:
+    ordered: list[tuple[str, Exception]] = []
+    running = RunningJobs()
+    running.begin_in_thread(job_that_hears(ordered, "in a thread"))
+    running.begin_async(job_that_hears(ordered, "in the loop"))
+    commanded(running, current=None)
+    assert {name for name, _ in ordered} == {"in a thread", "in the loop"}
+    # They run again.
+    assert {type(cause) for _, cause in ordered} == {WorkerStoppedError}
+
+
+@pytest.mark.parametrize(("current", "heard"), [("app-1-1", ["main"]), ("app-2-2", []), (None, [])])
+def test_stop_job_ends_the_job_that_it_names_and_no_other(current: str | None, heard: list[str]) -> None:
+    ordered: list[tuple[str, Exception]] = []
+    running = RunningJobs()
+    running.begin(job_that_hears(ordered, "main"))
+    running.begin_in_thread(job_that_hears(ordered, "in a thread"))
+    running.begin_async(job_that_hears(ordered, "in the loop"))
+    commanded(running, current, stop="app-1-1")
+    assert [name for name, _ in ordered] == heard
+    assert all(type(cause) is Dead for _, cause in ordered)

@@ -44,8 +44,9 @@ WRITES: dict[str, dict[str, set[str]]] = {
     "outcomes": {
         "UPDATE": {"inflight_jobs"},
         "DELETE FROM": {"inflight_jobs"},
-        "INSERT INTO": {"finished_jobs", "dead_jobs"},
+        "INSERT INTO": {"dead_jobs"},
     },
+    "finishes": {"DELETE FROM": {"inflight_jobs"}, "INSERT INTO": {"finished_jobs"}},
     "redeliveries": {
         "UPDATE": {"inflight_jobs"},
         "DELETE FROM": {"inflight_jobs"},
@@ -69,7 +70,16 @@ WRITES: dict[str, dict[str, set[str]]] = {
     "rules": {"UPDATE": {"queues"}, "INSERT INTO": {"queues"}, "DELETE FROM": {"queues"}},
     "pauses": {"INSERT INTO": {"queue_pauses"}, "DELETE FROM": {"queue_pauses"}},
 }
-OF_INFLIGHT_JOBS = {"unique", "claims", "leases", "outcomes", "redeliveries", "cancellations", "changes"}
+OF_INFLIGHT_JOBS = {
+    "unique",
+    "claims",
+    "leases",
+    "finishes",
+    "outcomes",
+    "redeliveries",
+    "cancellations",
+    "changes",
+}
 
 KINDS = "TABLE|INDEX|TRIGGER|FUNCTION|TYPE|SCHEMA|VIEW|SEQUENCE|EXTENSION|DOMAIN|POLICY|ROLE"
 DDL = re.compile(

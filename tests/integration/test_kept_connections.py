@@ -1,0 +1,95 @@
+"""Connections that a process keeps from one job to the next: nothing of one job is left for another."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import sqlalchemy
+
+from tests.helpers import query, wait_until
+from workers.context import kept
+from workers.context.session import session_of
+
+PID = sqlalchemy.text("SELECT pg_backend_pid()")
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    kept.close_all()
+
+
+def sessions_of_jobs(database_url: str) -> int:
+    ((count,),) = query(
+        database_url,
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name = 'drain job'",
+    )
+    return int(count)
+
+
+def test_a_session_that_is_used_after_its_block_does_not_write_in_the_transaction_of_another_job(
+    database_url: str,
+) -> None:
+    """As in two `async def` jobs, of which one goes on while the other is in its transaction."""
+    with session_of(database_url) as first:
+        its_own = first.scalar(PID)
+    with session_of(database_url) as second:
+        assert second.scalar(PID) == its_own
+        assert first.scalar(PID) != its_own
+        first.close()
+
+
+def test_what_a_job_lets_listen_to_its_connection_does_not_hear_the_next_job(database_url: str) -> None:
+    heard: list[str] = []
+    with session_of(database_url) as session:
+        sqlalchemy.event.listen(
+            session.connection(), "before_cursor_execute", lambda *each: heard.append(each[2])
+        )
+        session.scalar(PID)
+    with session_of(database_url) as session:
+        session.scalar(sqlalchemy.text("SELECT 'the next job'"))
+    assert heard == [str(PID)]
+    wait_until(lambda: sessions_of_jobs(database_url) == 1)
+
+
+def leave_a_statement_unanswered(database_url: str) -> None:
+    with kept.of_session(database_url) as connection:
+        connection.execute(PID)
+        kept.driver_of(connection).pgconn.send_query(b"SELECT 1")
+        raise KeyError
+
+
+def test_an_error_while_a_statement_is_unanswered_comes_out_as_it_is_and_ends_the_session(
+    database_url: str,
+) -> None:
+    with pytest.raises(KeyError):
+        leave_a_statement_unanswered(database_url)
+    assert kept._kept_for_sessions[os.getpid(), database_url] == []
+    wait_until(lambda: sessions_of_jobs(database_url) == 0)
+
+
+def test_options_that_a_job_has_set_are_not_those_of_the_next(database_url: str) -> None:
+    with session_of(database_url) as session:
+        session.connection().execution_options(logging_token="the first job")
+    with session_of(database_url) as session:
+        assert dict(session.connection().get_execution_options()) == {}
+
+
+def test_a_connection_that_a_job_closes_after_its_block_is_replaced(database_url: str) -> None:
+    with session_of(database_url) as session:
+        connection = session.connection()
+    connection.close()
+    with session_of(database_url) as session:
+        assert session.scalar(sqlalchemy.text("SELECT 1")) == 1
+
+
+@pytest.mark.parametrize("way", [session_of, kept.bare], ids=["sqlalchemy", "psycopg"])
+def test_one_connection_is_kept_of_however_many_were_open(
+    database_url: str, way: Callable[[str], AbstractContextManager[Any]]
+) -> None:
+    with way(database_url), way(database_url), way(database_url):
+        pass
+    wait_until(lambda: sessions_of_jobs(database_url) == 1)

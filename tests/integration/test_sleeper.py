@@ -1,0 +1,322 @@
+"""The sleep of the leader: what it answers with a batch, and when it wakes up."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event
+from time import monotonic
+
+import psycopg
+import pytest
+from redis import Redis
+
+from drain.admission import arrivals
+from drain.database import locks, postgres
+from drain.enqueuer import cursor, leader, sleeper
+from drain.enqueuer import lanes as lane_groups
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.sleeper import Sleeper
+from drain.tables import lanes
+from tests.helpers import ids_in, is_asleep, new_enqueuer, pushed_jobs, query, stage_jobs
+
+# Longer than any of these tests takes.
+LONG_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _searches_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no search be put off because one was slow, on whatever machine."""
+    monkeypatch.setattr(cursor, "_SCAN_SECONDS", LONG_SECONDS)
+
+
+def sleep(enqueuer: Enqueuer, until: float | None = None) -> None:
+    end = monotonic() + LONG_SECONDS if until is None else until
+    Sleeper(enqueuer, Event(), poll_seconds=LONG_SECONDS).sleep(end)
+
+
+class LongWaitError(Exception):
+    """The leader has nothing to drain, and would wait for longer."""
+
+
+def when_it_waits(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
+    """Do one of these each time the leader waits; then end its sleep."""
+    left = iter(steps)
+    wait = leader.wait_for_notify
+
+    def wait_and_do(connection: postgres.Connection, seconds: float) -> bool:
+        step = next(left, None)
+        if step is None:
+            raise LongWaitError
+        step()
+        return wait(connection, seconds)
+
+    monkeypatch.setattr(leader, "wait_for_notify", wait_and_do)
+
+
+def test_jobs_that_are_staged_one_by_one_are_drained_in_one_sleep(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asleep: list[bool] = []
+
+    def stage_one() -> None:
+        stage_jobs(database_url)
+        asleep.append(is_asleep(database_url))
+
+    when_it_waits(monkeypatch, *[stage_one] * 4)
+    # Another machine may be slow: each wait counts as a pause.
+    monkeypatch.setattr(sleeper, "_PAUSE_SECONDS", -1.0)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        with suppress(LongWaitError):
+            sleep(enqueuer)
+        assert asleep == [True] * 4
+        assert pushed_jobs(redis_url) == ids_in(database_url, "inflight_jobs")
+        assert len(ids_in(database_url, "inflight_jobs")) == 4
+        assert not is_asleep(database_url)
+
+
+def test_transactions_need_not_notify_while_jobs_come_without_a_pause(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    when_it_waits(monkeypatch, *[lambda: stage_jobs(database_url)] * 100)
+    monkeypatch.setattr(sleeper, "_PAUSE_SECONDS", LONG_SECONDS)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        sleep(enqueuer)
+        assert not locks_are_held(database_url)
+        enqueuer.drain()
+    assert len(pushed_jobs(redis_url)) == len(ids_in(database_url, "inflight_jobs")) == sleeper._WITHOUT_PAUSE
+
+
+def locks_are_held(database_url: str) -> bool:
+    with psycopg.connect(database_url, autocommit=True) as other:
+        return not locks.try_lock(other, locks.ASLEEP)
+
+
+def test_a_batch_that_cannot_hold_all_ends_the_sleep(database_url: str, redis_url: str) -> None:
+    stage_jobs(database_url, 11)
+    with new_enqueuer(database_url, redis_url, batch_size=10) as enqueuer:
+        sleep(enqueuer)
+    assert len(pushed_jobs(redis_url)) == 10
+
+
+def test_a_list_that_is_filled_again_and_again_does_not_end_the_sleep(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = stage_jobs(database_url, 100)
+    batches: list[int] = []
+    with new_enqueuer(database_url, redis_url, depth=30) as enqueuer, Redis.from_url(redis_url) as client:
+        run_once = enqueuer.run_once
+
+        def run_and_count() -> int:
+            batches.append(run_once())
+            return batches[-1]
+
+        def work_off() -> None:
+            if sum(batches) == len(ids):
+                raise LongWaitError
+            if batches[-1]:
+                client.ltrim("rq:queue:default", 1, 0)
+
+        monkeypatch.setattr(enqueuer, "run_once", run_and_count)
+        when_it_waits(monkeypatch, *[work_off] * 20)
+        with suppress(LongWaitError):
+            sleep(enqueuer)
+    assert batches[0] == 30
+    assert sum(batches) == len(ids)
+
+
+def test_the_watermark_is_recorded_before_a_long_wait(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[int] = []
+
+    def look() -> None:
+        ((number,),) = query(database_url, "SELECT last_value FROM drain_pushed_up_to")
+        recorded.append(number)
+
+    stage_jobs(database_url, 3)
+    when_it_waits(monkeypatch, look)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        with suppress(LongWaitError):
+            sleep(enqueuer)
+        look()
+    assert recorded == [0, 3]
+
+
+def test_a_scheduled_job_ends_a_wait(database_url: str, redis_url: str) -> None:
+    (first, soon) = stage_jobs(database_url, 2)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        query(
+            database_url,
+            "UPDATE staged_jobs SET scheduled_at = clock_timestamp() + interval '0.2 s' WHERE id = %s",
+            soon,
+        )
+        sleep(enqueuer)
+        enqueuer.drain()
+    assert pushed_jobs(redis_url) == [first, soon]
+
+
+def test_the_rows_of_a_small_batch_come_with_the_search(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("rows that a search has read are read again")
+
+    monkeypatch.setattr(lanes, "read_due", refuse)
+    urgent = stage_jobs(database_url, lanes.FIRST_ROWS - 1)
+    (elsewhere,) = stage_jobs(database_url, queue="mail")
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        assert enqueuer.drain() == lanes.FIRST_ROWS
+    assert pushed_jobs(redis_url) == urgent
+    assert pushed_jobs(redis_url, queue="mail") == [elsewhere]
+
+
+@pytest.mark.parametrize("rows", [lanes.FIRST_ROWS - 1, lanes.FIRST_ROWS, 3 * lanes.FIRST_ROWS])
+@pytest.mark.parametrize("batch_size", [5, 1000])
+def test_rows_leave_in_their_order_however_many_a_search_reads(
+    database_url: str, redis_url: str, rows: int, batch_size: int
+) -> None:
+    ids = stage_jobs(database_url, rows)
+    (first,) = stage_jobs(database_url, priority=-1)
+    with new_enqueuer(database_url, redis_url, batch_size=batch_size) as enqueuer:
+        assert enqueuer.drain() == rows + 1
+    assert pushed_jobs(redis_url) == [first, *ids]
+
+
+def test_what_matures_after_the_search_is_drained_in_its_place(database_url: str, redis_url: str) -> None:
+    (ready,) = stage_jobs(database_url)
+    (better,) = stage_jobs(database_url, priority=-1)
+    query(
+        database_url,
+        "UPDATE staged_jobs SET scheduled_at = staged_at + interval '1 us' WHERE id = %s",
+        better,
+    )
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        assert enqueuer.drain() == 2
+    assert pushed_jobs(redis_url) == [better, ready]
+
+
+def test_a_row_that_is_passed_over_stays_though_a_search_has_read_it(
+    database_url: str, redis_url: str
+) -> None:
+    left, taken = stage_jobs(database_url, 2)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer._due_rows.pass_over_row(left)
+        enqueuer.drain()
+    assert (pushed_jobs(redis_url), ids_in(database_url, "staged_jobs")) == ([taken], [left])
+
+
+def drain_until_a_wait(enqueuer: Enqueuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do as a term does until it waits for a notification."""
+    when_it_waits(monkeypatch)
+    with suppress(LongWaitError):
+        while True:
+            if not enqueuer.drain(looks_again=False) or not enqueuer.may_leave_some:
+                sleep(enqueuer)
+
+
+def test_patient_rows_wait_for_no_notification_after_a_batch_of_few_urgent_ones(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged: list[int] = []
+
+    def stage_both() -> None:
+        staged.extend(stage_jobs(database_url))
+        staged.extend(stage_jobs(database_url, priority=1))
+
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        when_it_waits(monkeypatch, stage_both)
+        with suppress(LongWaitError):
+            sleep(enqueuer)
+            drain_until_a_wait(enqueuer, monkeypatch)
+        assert pushed_jobs(redis_url) == staged
+
+
+@pytest.mark.parametrize("batch_size", [1, 20])
+def test_full_batches_of_few_rows_follow_each_other_without_a_wait(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    ids = stage_jobs(database_url, 3 * batch_size)
+    with new_enqueuer(database_url, redis_url, batch_size=batch_size) as enqueuer:
+        drain_until_a_wait(enqueuer, monkeypatch)
+    assert pushed_jobs(redis_url) == ids
+
+
+def test_queues_that_a_batch_has_not_read_wait_for_no_notification(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_groups, "_MOST_LANES", 2)
+    for queue in ("mail", "search", "video"):
+        stage_jobs(database_url, queue=queue)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        assert enqueuer.drain(looks_again=False) == 3
+
+
+def test_queues_that_have_run_empty_do_not_hide_the_rows_of_another_one(
+    database_url: str, redis_url: str
+) -> None:
+    stage_jobs(database_url, 3)
+    stage_jobs(database_url, queue="mail")
+    with new_enqueuer(database_url, redis_url, batch_size=1) as enqueuer:
+        assert enqueuer.drain() == 4
+
+
+def test_a_job_that_is_staged_in_an_idle_queue_with_rules_leaves_at_once(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_IDLE_SECONDS", LONG_SECONDS)
+    query(database_url, "INSERT INTO queues (queue, running) VALUES ('default', 10)")
+    ids: list[int] = []
+    # Hints are spaced out.
+    steps = [lambda: ids.extend(stage_jobs(database_url)), lambda: None, lambda: None]
+    when_it_waits(monkeypatch, *steps)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+        with suppress(LongWaitError):
+            sleep(enqueuer, monotonic() + 0.3)
+    assert len(ids) == 1
+    assert pushed_jobs(redis_url) == ids
+
+
+def test_an_idle_queue_with_rules_is_not_looked_at_again_and_again(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "_IDLE_SECONDS", LONG_SECONDS)
+    query(database_url, "INSERT INTO queues (queue, running) VALUES ('default', 10)")
+    batches: list[int] = []
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+        run_once = enqueuer.run_once
+        monkeypatch.setattr(enqueuer, "run_once", lambda: batches.append(run_once()))
+        sleep(enqueuer, monotonic() + 0.2)
+    # The second one after a hint that had to be put off.
+    assert 1 <= len(batches) <= 2
+
+
+def test_rows_wait_for_no_notification_while_a_row_spoils_batches(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = stage_jobs(database_url, 8)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer._batches._size.shrink(2)
+        drain_until_a_wait(enqueuer, monkeypatch)
+    assert pushed_jobs(redis_url) == ids
+
+
+def test_a_batch_of_a_lone_row_is_followed_by_no_other_before_the_wait(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    # Another machine may be slow: no search counts as one that steps over dead rows.
+    monkeypatch.setattr(cursor, "_SCAN_SECONDS", LONG_SECONDS)
+    when_it_waits(monkeypatch, *[lambda: stage_jobs(database_url)] * 3)
+    monkeypatch.setattr(sleeper, "_PAUSE_SECONDS", -1.0)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        run_once = enqueuer.run_once
+
+        def run_and_note() -> int:
+            batches.append(run_once())
+            return batches[-1]
+
+        monkeypatch.setattr(enqueuer, "run_once", run_and_note)
+        with suppress(LongWaitError):
+            sleep(enqueuer)
+    assert batches == [0, 1, 1, 1]

@@ -1,0 +1,182 @@
+"""`make bench`: its parts, how far it has come, and where their figures go."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as bench
+from benchmarks import figures, goals, parts, servers
+from benchmarks.peers import killed, peers, report, results, run, work
+from benchmarks.peers.delay import Delay
+from benchmarks.peers.rate import Run
+from benchmarks.peers.results import Delays, Rates, Results
+from benchmarks.progress import Progress
+from benchmarks.sizes import Sizes
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> parts.Place:
+    return parts.Place(tmp_path, servers.EMBEDDED, Sizes())
+
+
+def run_bench(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, failing: set[str], *options: str
+) -> list[str]:
+    """Run `python -m benchmarks` with parts that only note their names; returns these."""
+    measured: list[str] = []
+
+    def measure(part: str, place: parts.Place) -> None:
+        measured.append(part)
+        if part in failing:
+            raise SystemExit(1)
+        place.write(part, [f"# {part}"])
+
+    words = ["benchmarks", "--directory", str(directory), "--parts", "drain", "held", "plain", *options]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(bench, "commit", lambda: "abc")
+    with pytest.raises(SystemExit) as ended:
+        bench.main()
+    assert ended.value.code == bool(failing)
+    return measured
+
+
+def test_a_part_that_fails_does_not_throw_away_the_others_and_is_measured_by_the_next_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_bench(monkeypatch, tmp_path, {"held"}) == ["drain", "held", "plain"]
+    assert "failed: held" in capsys.readouterr().err
+    written = (tmp_path / "RESULTS.md").read_text(encoding="utf-8")
+    assert "# drain" in written
+    assert "# plain" in written
+    assert run_bench(monkeypatch, tmp_path, set()) == ["held"]
+    assert run_bench(monkeypatch, tmp_path, set()) == []
+    assert run_bench(monkeypatch, tmp_path, set(), "--again") == ["drain", "held", "plain"]
+
+
+def test_the_other_kind_of_servers_has_parts_and_sections_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run_bench(monkeypatch, tmp_path, set())
+    assert run_bench(monkeypatch, tmp_path, set(), "--servers", "debian") == ["drain", "held", "plain"]
+    written = (tmp_path / "RESULTS.md").read_text(encoding="utf-8")
+    assert written.index("# held\n") < written.index("# held, on Debian's servers\n")
+
+
+def test_what_a_run_is_going_to_take_is_said_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Progress(tmp_path / ".progress.json", "another commit")
+    progress.ended(servers.EMBEDDED, "held", 612)
+    run_bench(monkeypatch, tmp_path, set())
+    first, *_ = capsys.readouterr().out.split("==")
+    assert "held             10 min" in first
+    assert "drain            not known" in first
+
+
+def test_parts_of_another_commit_are_not_done(tmp_path: Path) -> None:
+    path = tmp_path / "progress"
+    Progress(path, "abc").ended("embedded", "drain", 5)
+    assert Progress.load(path, "abc").is_done("embedded", "drain")
+    assert not Progress.load(path, "abc").is_done("debian", "drain")
+    assert not Progress.load(path, "def").is_done("embedded", "drain")
+    assert not Progress.load(path, "abc", again=True).is_done("embedded", "drain")
+
+
+def test_a_part_is_replaced_in_its_place_and_what_was_written_by_hand_stays(place: parts.Place) -> None:
+    place.results_file.write_text("<!-- minutes -->\nby hand\n\n<!-- plain -->\n# old\n", encoding="utf-8")
+    place.write("plain", ["# new"])
+    place.write("drain", ["# drained"])
+    text = place.results_file.read_text(encoding="utf-8")
+    assert "# old" not in text
+    assert text.index("# drained") < text.index("# new") < text.index("by hand")
+
+
+def test_parts_without_an_order_keep_theirs(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    path.write_text("<!-- b -->\nb\n\n<!-- a -->\na\n", encoding="utf-8")
+    assert figures.merge(path, {"c": ["c"]}) == "<!-- b -->\nb\n\n<!-- a -->\na\n\n<!-- c -->\nc\n"
+
+
+def some_results() -> Results:
+    one = Run(10, 100.0, 99.0, 5.0, 80.0, 0.0, {"PostgreSQL": 2.0}, 0.1)
+    delay = Delay(2000, 2000, 1.0, 2.0, 8.0, 20.0)
+    return Results(
+        rates=[Rates(peer.name, name, [one]) for name, measured in run.WORKS.items() for peer in measured],
+        delays=[Delays(peer.name, each, [delay]) for each in run.PER_SECOND for peer in peers.ALL],
+        killed=[
+            killed.Killed(system.name, moment, 1, killed.DONE, 4.0)
+            for system in killed.SYSTEMS
+            for moment in (work.BEFORE, work.AFTER)
+        ],
+        ratios={"a": [1.0]},
+    )
+
+
+def test_each_kind_of_servers_keeps_its_own_figures(tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    results.save(some_results(), servers.EMBEDDED, path)
+    results.save(Results(machine="another"), servers.DEBIAN, path)
+    assert results.load(servers.EMBEDDED, path) == some_results()
+    assert results.load(servers.DEBIAN, path) == Results(machine="another")
+
+
+def test_figures_that_are_not_there_yet_leave_out_their_tables() -> None:
+    assert "## A job of one UPDATE" in "".join(report.sections(some_results(), "a.png", "b.png"))
+    assert "## A job" not in "".join(report.sections(Results(), "a.png", "b.png"))
+
+
+def test_a_goal_beside_a_peer_is_compared_round_by_round() -> None:
+    found = some_results()
+    found.rates = [each for each in found.rates if each.work == run.UPDATE]
+    update = found.rates_of(run.UPDATE)
+    fast = Run(10, 300.0, 99.0, 5.0, 80.0, 0.0)
+    for name in (peers.DRAIN, peers.DRAIN_PSYCOPG):
+        update[name].runs.insert(0, fast)
+    for name in (peers.PGQUEUER.name, peers.DRAMATIQ.name):
+        update[name].runs[:] = [fast, fast]
+    (goal,) = (
+        each for each in goals.goals(found) if each.what == "one UPDATE, `transaction()`, beside PgQueuer"
+    )
+    assert goal.measured == [1.0, 100 / 300]
+    assert not goal.is_reached
+
+
+def test_only_systems_that_keep_up_with_the_commits_are_a_goal_at_two_thousand_a_second() -> None:
+    found = some_results()
+    behind = next(each for each in found.delays if (each.peer, each.per_second) == ("PgQueuer", 2000))
+    behind.runs[:] = [Delay(1300, 1300, 1.0, 0.5, 1.0, 2.0)]
+    beside = [each.what for each in goals.goals(found) if "which keeps up" in each.what]
+    assert any("Dramatiq" in what for what in beside)
+    assert not any("PgQueuer" in what for what in beside)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ((1, killed.DONE), (1, killed.DONE), "exactly once"),
+        ((1, killed.DONE), (2, killed.DONE), "at least once"),
+        ((0, killed.GONE), (1, killed.GONE), "at most once"),
+        ((0, "`doing`"), (1, "`doing`"), "at most once; a person has to look"),
+        ((1, killed.DONE), (1, "`doing`"), "once; a person has to look"),
+    ],
+)
+def test_what_a_system_promises_is_what_was_seen_at_both_moments(
+    before: tuple[int, str], after: tuple[int, str], expected: str
+) -> None:
+    found = some_results()
+    name = killed.SYSTEMS[0].name
+    moments = zip((work.BEFORE, work.AFTER), (before, after), strict=True)
+    found.killed[:2] = [killed.Killed(name, moment, *seen, 1.0) for moment, seen in moments]
+    row = next(line for line in killed.table(found).splitlines() if line.startswith(f"| {name} |"))
+    assert f"| {expected} |" in row
+
+
+def test_systems_that_no_goal_names_take_part_in_two_rounds() -> None:
+    systems = [(each, each.name) for each in peers.ALL]
+    rounds = [[name for _, name in run._taking_part(systems, number)] for number in range(3)]
+    assert rounds[0] == rounds[1] == [name for _, name in systems]
+    assert rounds[2] == ["job-drain", "RQ, SimpleWorker", "PgQueuer", "Dramatiq"]
