@@ -12,11 +12,11 @@ from drain.tables import waiting
 # Bounds of a nap: it doubles from the first to the longest.
 _FIRST_NAP_SECONDS = 0.001
 _LONGEST_NAP_SECONDS = 0.05
-# Number of batches after the other, each with a notification before it ended, after which transactions shall no longer
-# notify: as they commit they hold a lock that all of them share.
-_WITHOUT_PAUSE = 8
-# Shortest wait for a notification that counts as a pause.
-_PAUSE_SECONDS = 0.000_1
+# Jobs a second above which transactions shall not notify: as they commit they hold a lock that all of them share. At
+# 2,000 single jobs a second naps instead take p50 from commit to start from 7.4 to 6.8 ms, and p99 from 28 to 23.
+_MOST_NOTIFIED = 1000
+# Shortest time for which jobs are counted.
+_COUNTED_SECONDS = 0.05
 # Wait for a notification after a batch with rows. Behind it come a batch that finds nothing, the record of the
 # watermark and the question for scheduled rows: five exchanges, for which the next row would wait.
 _BRIEF_SECONDS = 0.005
@@ -36,6 +36,8 @@ class Sleeper:
         self._stop = stop
         self._poll_seconds = poll_seconds
         self._nap = _FIRST_NAP_SECONDS
+        self._busy = False
+        self._counted_from, self._counted = monotonic(), enqueuer.delivered
 
     def begin_with_short_naps(self) -> None:
         """Let the next nap be a short one: there was something to do."""
@@ -45,9 +47,12 @@ class Sleeper:
         """Sleep until there is more to do than a batch takes, or until this time of `monotonic()`.
 
         Each notification is answered by one batch. While a transaction that stages is open as the sleep begins, this is
-        a nap of at most 50 ms instead: others may not notify.
+        a nap of at most 50 ms instead: others may not notify. While jobs come fast it is a nap of 1 ms.
         """
         self._enqueuer.admission.expect_arrivals()
+        if self._is_busy():
+            self._stop.wait(_FIRST_NAP_SECONDS)
+            return
         with leader.asleep(self._enqueuer.connection) as all_will_notify:
             if all_will_notify:
                 self._drain_when_notified(until)
@@ -60,23 +65,29 @@ class Sleeper:
         self._nap = min(2 * self._nap, _LONGEST_NAP_SECONDS)
 
     def _drain_when_notified(self, until: float) -> None:
-        """Run a batch now and after each notification, while each takes all, and there are pauses between them."""
+        """Run a batch now and after each notification, while each takes all, and jobs do not come fast."""
         enqueuer = self._enqueuer
-        without_pause = 0
-        while without_pause < _WITHOUT_PAUSE:
+        while not self._is_busy():
             # The first one too: rows that were committed between the last batch and the lock have not notified.
             moved = enqueuer.run_once()
             enqueuer.wait_for_push()
             if moved and enqueuer.may_leave_some:
                 return
-            began = monotonic()
             if moved:
                 self._wait_briefly(until)
             elif not self._wait(until):
                 return
-            if (now := monotonic()) >= until or self._stop.is_set():
+            if monotonic() >= until or self._stop.is_set():
                 return
-            without_pause = 0 if now - began > _PAUSE_SECONDS else without_pause + 1
+
+    def _is_busy(self) -> bool:
+        """Return whether jobs have come too fast of late for each transaction to notify."""
+        now = monotonic()
+        if (seconds := now - self._counted_from) >= _COUNTED_SECONDS:
+            count = self._enqueuer.delivered
+            self._busy = count - self._counted > _MOST_NOTIFIED * seconds
+            self._counted_from, self._counted = now, count
+        return self._busy
 
     def _wait_briefly(self, until: float) -> None:
         """Wait for a notification that comes soon, and so spare the statements before a longer wait."""

@@ -1,5 +1,6 @@
 """The sleep of the leader: what it answers with a batch, and when it wakes up."""
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Event
@@ -62,8 +63,7 @@ def test_jobs_that_are_staged_one_by_one_are_drained_in_one_sleep(
         asleep.append(is_asleep(database_url))
 
     when_it_waits(monkeypatch, *[stage_one] * 4)
-    # Another machine may be slow: each wait counts as a pause.
-    monkeypatch.setattr(sleeper, "_PAUSE_SECONDS", -1.0)
+    monkeypatch.setattr(sleeper, "_MOST_NOTIFIED", math.inf)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         with suppress(LongWaitError):
             sleep(enqueuer)
@@ -73,16 +73,25 @@ def test_jobs_that_are_staged_one_by_one_are_drained_in_one_sleep(
         assert not is_asleep(database_url)
 
 
-def test_transactions_need_not_notify_while_jobs_come_without_a_pause(
+def test_transactions_need_not_notify_while_jobs_come_fast(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    when_it_waits(monkeypatch, *[lambda: stage_jobs(database_url)] * 100)
-    monkeypatch.setattr(sleeper, "_PAUSE_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(sleeper, "_MOST_NOTIFIED", 0)
+    monkeypatch.setattr(sleeper, "_COUNTED_SECONDS", 0.0)
     with new_enqueuer(database_url, redis_url) as enqueuer:
-        sleep(enqueuer)
+        one = Sleeper(enqueuer, Event(), poll_seconds=LONG_SECONDS)
+        when_it_waits(monkeypatch, lambda: stage_jobs(database_url), lambda: None)
+        one.sleep(monotonic() + LONG_SECONDS)
         assert not locks_are_held(database_url)
+        assert len(pushed_jobs(redis_url)) == 1
+        stage_jobs(database_url)
         enqueuer.drain()
-    assert len(pushed_jobs(redis_url)) == len(ids_in(database_url, "inflight_jobs")) == sleeper._WITHOUT_PAUSE
+        # A nap: it neither takes the lock nor waits for a notification.
+        with monkeypatch.context() as patch:
+            patch.setattr(leader, "asleep", None)
+            one.sleep(monotonic() + LONG_SECONDS)
+        with pytest.raises(LongWaitError):
+            one.sleep(monotonic() + LONG_SECONDS)
 
 
 def locks_are_held(database_url: str) -> bool:
@@ -308,7 +317,7 @@ def test_a_batch_of_a_lone_row_is_followed_by_no_other_before_the_wait(
     # Another machine may be slow: no search counts as one that steps over dead rows.
     monkeypatch.setattr(cursor, "_SCAN_SECONDS", LONG_SECONDS)
     when_it_waits(monkeypatch, *[lambda: stage_jobs(database_url)] * 3)
-    monkeypatch.setattr(sleeper, "_PAUSE_SECONDS", -1.0)
+    monkeypatch.setattr(sleeper, "_MOST_NOTIFIED", math.inf)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         run_once = enqueuer.run_once
 

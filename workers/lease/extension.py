@@ -26,8 +26,11 @@ log = logging.getLogger(__name__)
 
 # Pause after an extension that failed.
 _RETRY_SECONDS = 0.5
-# Timeout for one extension, which is then tried again on a new connection.
-_LONGEST_SECONDS = 15.0
+# Timeout for one extension at the server, which is then tried again on a new connection.
+_LONGEST_SECONDS = 10.0
+# How much longer this side waits: an extension that only waits for a lock is ended by the server, whose answer says so.
+# Broken off from here, it would look as if PostgreSQL were away.
+_STALLED_RATIO = 1.5
 
 
 class Watched(Protocol):
@@ -75,7 +78,7 @@ class Extender:
         kept = [each for each in watched if not each.lease.ending]
         if not kept:
             return
-        seconds = min(_LONGEST_SECONDS, max(1.0, min(each.lease.heartbeat_seconds for each in kept)))
+        seconds = max(1, int(min(_LONGEST_SECONDS, *(each.lease.heartbeat_seconds for each in kept))))
         began, was_open = monotonic(), self._connection is not None
         try:
             self._extend_or_lose(kept, now, seconds)
@@ -99,23 +102,22 @@ class Extender:
         elif not is_stale:
             self._stores.failed(error)
 
-    def _extend_or_lose(self, held: Sequence[Watched], now: float, seconds: float) -> None:
+    def _extend_or_lose(self, held: Sequence[Watched], now: float, seconds: int) -> None:
         with postgres.reachable(self._database_url):
             connection = self._connected(seconds)
             # Connecting may have taken longer than the job.
             if self.ended:
                 return
-            with postgres.time_limit(connection, seconds):
+            with postgres.time_limit(connection, seconds * _STALLED_RATIO):
                 refused = _extend(connection, held, now)
         for each in refused:
             if not each.lease.ending:
                 _lose(each)
 
-    def _connected(self, seconds: float) -> Connection:
+    def _connected(self, seconds: int) -> Connection:
         if self._connection is None:
             # A heartbeat that waits for a lock must not stay behind on the server when it is given up here.
-            settings = session(max(1, int(seconds)))
-            connection = postgres.connect(self._database_url, "drain lease", settings=settings)
+            connection = postgres.connect(self._database_url, "drain lease", settings=session(seconds))
             with self._connecting:
                 self._connection = connection
         return self._connection
