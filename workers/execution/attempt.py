@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
+from drain.jobs.signature import ArgumentsError
 from workers.context.current import Attempt, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
@@ -159,16 +160,23 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def prepare(attempt: Attempt) -> Call | Failed | Unreadable:
+def prepare(attempt: Attempt) -> Call | Failed | GaveUp | Unreadable:
     """Read the arguments of a job for its function; or return why it cannot be called."""
     claim, job = attempt.claim, attempt.job
     if job is None:
         unknown = _not_registered(claim.job_name)
         return Failed(describe(unknown), cause=unknown)
     try:
-        return Call(job, _read(claim.job_args)[0], _read(claim.job_kwargs)[0])
+        args, kwargs = _read(claim.job_args)[0], _read(claim.job_kwargs)[0]
     except (ValueError, RecursionError) as error:
         return Unreadable(f"Python cannot read its arguments: {error}")
+    if job.signature.decodes:
+        try:
+            job.signature.decode(args, kwargs)
+        except ArgumentsError as error:
+            # Ten attempts would not change that.
+            return GaveUp(describe(error), error)
+    return Call(job, args, kwargs)
 
 
 def concluded(attempt: Attempt, result: Outcome) -> Outcome:
