@@ -128,7 +128,8 @@ def test_a_redis_that_answers_and_takes_no_jobs_is_one_line(database_url: str) -
     with EmbeddedRedis(settings={"maxmemory": "1mb"}) as redis:
         stage_jobs(database_url, 5000)
         port = free_port()
-        env = environment(database_url, redis.url)
+        # How much an empty Redis holds differs between machines: more is pushed than any of them has room for.
+        env = environment(database_url, redis.url) | {"DRAIN_DEPTH": "0"}
         with drain_command("run", "--metrics-port", str(port), env=env) as command:
             wait_until(lambda: command.events("down"))
             wait_until(lambda: _failures(port) >= 4, seconds=30)
