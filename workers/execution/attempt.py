@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.jobs.signature import ArgumentsError
+from workers.context import django_connections
 from workers.context.current import Attempt, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
@@ -51,7 +52,6 @@ from workers.execution.outcome import (
     Unreadable,
     describe,
 )
-from workers.lease.interruption import Interruption
 
 _LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
 
@@ -77,7 +77,7 @@ def run(attempt: Attempt, alarm: Alarm = interruptible) -> Outcome:
     interruption = attempt.interruption
     try:
         alarm(
-            partial(_call, call, interruption),
+            partial(_call, attempt, call),
             attempt.claim.timeout_seconds,
             interruption.cause,
             interruption.stop,
@@ -103,6 +103,7 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
     pid = os.getpid()
     interruption = attempt.interruption
     interruption.start(_canceler(), attempt.claim.timeout_seconds)
+    django_connections.renew_beside_the_loop()
     try:
         interruption.coroutine = coroutine = call.job.function(*call.args, **call.kwargs)
         await coroutine
@@ -117,6 +118,7 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
         result = FINISHED
     finally:
         interruption.stop()
+        django_connections.renew_beside_the_loop()
     return concluded(attempt, result)
 
 
@@ -188,15 +190,26 @@ def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     return result
 
 
-def _call(
-    call: Call, interruption: Interruption, interrupt: Callable[[], None] | None, after_seconds: float
-) -> None:
+def _call(attempt: Attempt, call: Call, interrupt: Callable[[], None] | None, after_seconds: float) -> None:
+    interruption = attempt.interruption
     interruption.start(interrupt, after_seconds)
-    result = call.job.function(*call.args, **call.kwargs)
-    # What isinstance() asks of a proxy may raise.
-    if issubclass(type(result), CoroutineType):
-        interruption.coroutine = result
-        asyncio.run(result)
+    django_connections.renew()
+    try:
+        result = call.job.function(*call.args, **call.kwargs)
+        # What isinstance() asks of a proxy may raise.
+        if issubclass(type(result), CoroutineType):
+            interruption.coroutine = result
+            django_connections.renew_beside_the_loop()
+            asyncio.run(_awaited(attempt, result))
+    finally:
+        django_connections.renew()
+
+
+async def _awaited(attempt: Attempt, coroutine: CoroutineType[Any, Any, Any]) -> None:
+    await coroutine
+    # As its loop ends, asyncio cancels what is left: a block that was thrown away would look as if it had ended.
+    if attempt.in_transaction:
+        raise TransactionError(_LEFT_OPEN)
 
 
 def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:
