@@ -7,8 +7,8 @@
         stage(session, "shop.jobs.send_receipt", [order.id])
 
 All that an application needs is imported from here: `job`, `stage` and `stage_many`, `astage` and `astage_many`;
-`codec`; `schedule` and `unschedule`; `cancel`; in a running job `current_job` and `transaction`; what a job raises,
-`Defer`, `RateLimited` and `Dead`; `queues`, for the rules of queues; and the errors.
+`codec`; `schedule` and `unschedule`; `cancel`; in a running job `current_job`, `transaction` and `async_transaction`;
+what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`, for the rules of queues; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -25,6 +25,7 @@ The packages, in the order in which a job passes:
 
 Beside that way:
 
+    drain.django          `drain.django.transaction()`, for jobs that write through Django's ORM
     drain.database        connections to PostgreSQL, poolers, locks, schema, roles
     drain.service         HTTP and systemd, for the programs that watch a long-running process
     drain.audit           the proof that no job is lost, doubled or stuck
@@ -77,6 +78,8 @@ if TYPE_CHECKING:
         NoCurrentJobError,
         RateLimited,
         TransactionError,
+        async_psycopg_transaction,
+        async_transaction,
         current_job,
         psycopg_transaction,
         transaction,
@@ -99,6 +102,8 @@ __all__ = [
     "TransactionError",
     "astage",
     "astage_many",
+    "async_psycopg_transaction",
+    "async_transaction",
     "cancel",
     "codec",
     "current_job",

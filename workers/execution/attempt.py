@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.jobs.signature import ArgumentsError
+from workers.context import django_connections
 from workers.context.current import Attempt, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
@@ -103,6 +104,7 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
     pid = os.getpid()
     interruption = attempt.interruption
     interruption.start(_canceler(), attempt.claim.timeout_seconds)
+    django_connections.renew_beside_the_loop()
     try:
         interruption.coroutine = coroutine = call.job.function(*call.args, **call.kwargs)
         await coroutine
@@ -117,6 +119,7 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
         result = FINISHED
     finally:
         interruption.stop()
+        django_connections.renew_beside_the_loop()
     return concluded(attempt, result)
 
 
@@ -192,11 +195,16 @@ def _call(
     call: Call, interruption: Interruption, interrupt: Callable[[], None] | None, after_seconds: float
 ) -> None:
     interruption.start(interrupt, after_seconds)
-    result = call.job.function(*call.args, **call.kwargs)
-    # What isinstance() asks of a proxy may raise.
-    if issubclass(type(result), CoroutineType):
-        interruption.coroutine = result
-        asyncio.run(result)
+    django_connections.renew()
+    try:
+        result = call.job.function(*call.args, **call.kwargs)
+        # What isinstance() asks of a proxy may raise.
+        if issubclass(type(result), CoroutineType):
+            interruption.coroutine = result
+            django_connections.renew_beside_the_loop()
+            asyncio.run(result)
+    finally:
+        django_connections.renew()
 
 
 def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:
