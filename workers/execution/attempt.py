@@ -106,7 +106,9 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
     django_connections.renew_beside_the_loop()
     try:
         interruption.coroutine = coroutine = call.job.function(*call.args, **call.kwargs)
-        await coroutine
+        returned = await coroutine
+        if attempt.options.keeps_result:
+            attempt.keep_returned(returned)
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
     except BaseException as error:  # noqa: BLE001
         leave_if_forked(pid, error)
@@ -187,6 +189,8 @@ def concluded(attempt: Attempt, result: Outcome) -> Outcome:
         return AlreadyFinished(result, is_durable=not attempt.groups_commit)
     if attempt.in_transaction and isinstance(result, Finished):
         return Failed(describe(TransactionError(_LEFT_OPEN)), attempt.options)
+    if attempt.result is not None and isinstance(result, Finished):
+        return Finished(attempt.result)
     return result
 
 
@@ -200,16 +204,19 @@ def _call(attempt: Attempt, call: Call, interrupt: Callable[[], None] | None, af
         if issubclass(type(result), CoroutineType):
             interruption.coroutine = result
             django_connections.renew_beside_the_loop()
-            asyncio.run(_awaited(attempt, result))
+            result = asyncio.run(_awaited(attempt, result))
+        if call.job.job_options.keeps_result:
+            attempt.keep_returned(result)
     finally:
         django_connections.renew()
 
 
-async def _awaited(attempt: Attempt, coroutine: CoroutineType[Any, Any, Any]) -> None:
-    await coroutine
+async def _awaited(attempt: Attempt, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    result = await coroutine
     # As its loop ends, asyncio cancels what is left: a block that was thrown away would look as if it had ended.
     if attempt.in_transaction:
         raise TransactionError(_LEFT_OPEN)
+    return result
 
 
 def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:
