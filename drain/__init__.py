@@ -7,8 +7,8 @@
         stage(session, "shop.jobs.send_receipt", [order.id])
 
 All that an application needs is imported from here: `job`, `stage` and `stage_many`; `schedule` and `unschedule`;
-`cancel`; in a running job `current_job` and `transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`;
-`queues`, for the rules of queues; and the errors.
+`cancel`; `progress` of a running job; in the job `current_job` and `transaction`; what a job raises, `Defer`,
+`RateLimited` and `Dead`; `queues`, for the rules of queues; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -65,6 +65,7 @@ from drain.jobs.staging import stage, stage_many
 
 if TYPE_CHECKING:
     from drain import queues as queues
+    from drain.jobs.progress import Progress, progress
     from workers import (
         CurrentJob,
         Dead,
@@ -91,6 +92,7 @@ __all__ = [
     "JobTimeoutError",
     "LeaseLostError",
     "NoCurrentJobError",
+    "Progress",
     "RateLimited",
     "SelectionError",
     "StageError",
@@ -98,6 +100,7 @@ __all__ = [
     "cancel",
     "current_job",
     "job",
+    "progress",
     "psycopg_transaction",
     "queues",
     "schedule",
@@ -111,11 +114,13 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Import `queues`, or a name of `workers`, at its first use: an application that only stages loads neither."""
+        """Import at its first use a name that an application does not need to stage."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "queues":
             return importlib.import_module("drain.queues")
+        if name in ("Progress", "progress"):
+            return getattr(importlib.import_module("drain.jobs.progress"), name)
         # Imported by name: the modules of `drain` do not depend on `workers`.
         from drain import packages
 

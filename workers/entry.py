@@ -27,6 +27,7 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
 from drain.tables import claims, leader_progress
 from drain.tables.claims import Claim
+from workers.context import log_fields, reporter
 from workers.context.current import Attempt
 from workers.context.transaction import load_sessions
 from workers.execution.attempt import run as run_here
@@ -38,6 +39,7 @@ from workers.stores import Stores
 
 if TYPE_CHECKING:
     from rq import Retry
+    from rq.job import Job
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +81,9 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     current = get_current_job()
     queue = current.origin if current is not None else None
     delivery = _delivery_of(job_id, current.id) if current is not None else None
-    worker = _worker()
+    worker = _worker(current)
     word = worker.execute(job_id, delivery=delivery, queue=queue or None, installation=installation)
+    reporter.flush()
     death = worker.recorder.last_death()
     if death is not None:
         raise death.exception()
@@ -259,6 +262,7 @@ def load() -> Settings:
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong, or a module does not import.
     """
     settings = Settings.from_environment()
+    log_fields.install()
     registry.load(settings.jobs)
     prepare(settings.database_url)
     return settings
@@ -267,7 +271,7 @@ def load() -> Settings:
 _workers: dict[int, Worker] = {}
 
 
-def _worker() -> Worker:
+def _worker(current: Job | None) -> Worker:
     """Return the worker of this process: a forked child must not share its parent's connection."""
     worker = _workers.get(os.getpid())
     if worker is None:
@@ -275,4 +279,7 @@ def _worker() -> Worker:
         settings = load()
         _workers.clear()
         worker = _workers[os.getpid()] = Worker(settings)
+        # A worker that RQ has started needs no URL of Redis.
+        client = None if current is None else current.connection
+        reporter.report_to(settings.redis_url, settings.namespace, client)
     return worker

@@ -42,6 +42,9 @@ job-drain's own:
                             have lately waited until their lists have room. Expires while none wait
     drain:trace:<namespace>:<id>
                             hash, hop -> seconds since 1970: when a job passed the processes; expires after an hour
+    drain:progress:<namespace>:<id>
+                            string, a JSON object: what the attempt that runs has reported of its progress. Deleted
+                            when the attempt has ended; expires half a minute after the last word of its process
     drain:owners:nothing    never exists: a worker blocks on it while there is no list to wait for
     drain:dependents:<rq id>
                             set of RQ job ids: dependents of a delivery that RQ regards as finished, though its
@@ -79,6 +82,11 @@ def intermediate_key(queue: str) -> str:
 def trace_key(namespace: str, job_id: int) -> str:
     """Trace of a job."""
     return f"drain:trace:{namespace}:{job_id}"
+
+
+def progress_key(namespace: str, job_id: int) -> str:
+    """Progress of a running job."""
+    return f"drain:progress:{namespace}:{job_id}"
 
 
 def failed_key(queue: str) -> str:
