@@ -1,7 +1,7 @@
 """Log lines: plain lines on a terminal, JSON elsewhere; and the running job, in the records of every logger.
 
-`extra` may name the fields of the job itself: its own then win. Python refuses an `extra` that names an attribute that a
-record factory has set, so the fields enter a record only when its message is read, as every formatter does first.
+`extra` may name the fields of the job itself: its own then win. Python refuses an `extra` that names an attribute that
+a record factory has set, so the fields enter a record only when its message is read, as every formatter does first.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def carry_job(read: Callable[[], JobFields | None]) -> None:
 
     def factory(*args: Any, **kwargs: Any) -> logging.LogRecord:
         made = make(*args, **kwargs)
-        kind = _with_job(type(made))
+        kind = _with_job(type(made))  # type: ignore[arg-type]
         record = kind.__new__(kind)
         record.__dict__.update(made.__dict__)
         record._job = read() or _NO_JOB

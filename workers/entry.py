@@ -81,7 +81,7 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     current = get_current_job()
     queue = current.origin if current is not None else None
     delivery = _delivery_of(job_id, current.id) if current is not None else None
-    worker = _worker(current)
+    worker = _worker(job_id, current)
     word = worker.execute(job_id, delivery=delivery, queue=queue or None, installation=installation)
     reporter.flush()
     death = worker.recorder.last_death()
@@ -271,7 +271,7 @@ def load() -> Settings:
 _workers: dict[int, Worker] = {}
 
 
-def _worker(current: Job | None) -> Worker:
+def _worker(job_id: int, current: Job | None) -> Worker:
     """Return the worker of this process: a forked child must not share its parent's connection."""
     worker = _workers.get(os.getpid())
     if worker is None:
@@ -279,7 +279,10 @@ def _worker(current: Job | None) -> Worker:
         settings = load()
         _workers.clear()
         worker = _workers[os.getpid()] = Worker(settings)
-        # A worker that RQ has started needs no URL of Redis.
-        client = None if current is None else current.connection
-        reporter.report_to(settings.redis_url, settings.namespace, client)
+        if current is None:
+            reporter.report_to(settings.redis_url, settings.namespace)
+        else:
+            # A worker that RQ has started need not be told of Redis and of the namespace.
+            named, _, _ = current.id.rpartition(f"-{job_id}-")
+            reporter.report_to(settings.redis_url, named or settings.namespace, current.connection)
     return worker
