@@ -59,14 +59,24 @@ def _with_job(kind: Any) -> Any:
     return kind if issubclass(kind, _OfJob) else type(kind.__name__, (_OfJob, kind), {})
 
 
-def carry_job(read: Callable[[], JobFields | None]) -> None:
+def _no_job() -> None:
+    return None
+
+
+_read: Callable[[], JobFields | None] = _no_job
+
+
+def carry_job(read: Callable[[], JobFields | None] | None = None) -> None:
     """Let every log record carry the running job: `%(job_id)s`, `%(job_name)s`, `%(attempt)s` in any formatter.
 
-    May be called again. A factory that makes records of its own still makes them.
+    Workers call this. Another process of an application calls it if its formatters have these fields, which are then
+    None. It may be called again. A factory that makes records of its own still makes them.
 
     Args:
         read: Returns the fields of the job that is running in this thread or task; None if none is.
     """
+    global _read  # noqa: PLW0603
+    _read = read or _read
     make = logging.getLogRecordFactory()
     if getattr(make, "carries_job", False):
         return
@@ -76,7 +86,7 @@ def carry_job(read: Callable[[], JobFields | None]) -> None:
         kind = _with_job(type(made))  # type: ignore[arg-type]
         record = kind.__new__(kind)
         record.__dict__.update(made.__dict__)
-        record._job = read() or _NO_JOB
+        record._job = _read() or _NO_JOB
         return record  # type: ignore[no-any-return]
 
     factory.carries_job = True  # type: ignore[attr-defined]
