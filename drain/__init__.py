@@ -7,9 +7,9 @@
         stage(session, "shop.jobs.send_receipt", [order.id])
 
 All that an application needs is imported from here: `job`, `stage` and `stage_many`, `astage` and `astage_many`;
-`codec`; `schedule` and `unschedule`; `cancel`; `state`, `result` and `aresult`; in a running job `current_job`,
-`transaction` and `async_transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`, for the rules of
-queues; and the errors.
+`codec`; `schedule` and `unschedule`; `cancel`; `state`, `result`, `aresult` and `progress`; in a running job
+`current_job`, `transaction` and `async_transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`,
+for the rules of queues; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -80,6 +80,7 @@ from drain.jobs.staging import stage, stage_many
 
 if TYPE_CHECKING:
     from drain import queues as queues
+    from drain.jobs.progress import Progress, progress
     from workers import (
         CurrentJob,
         Dead,
@@ -113,6 +114,7 @@ __all__ = [
     "NoCurrentJobError",
     "NoResultError",
     "NotFinishedError",
+    "Progress",
     "RateLimited",
     "ResultError",
     "SelectionError",
@@ -130,6 +132,7 @@ __all__ = [
     "codec",
     "current_job",
     "job",
+    "progress",
     "psycopg_transaction",
     "queues",
     "result",
@@ -145,11 +148,13 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Import `queues`, or a name of `workers`, at its first use: an application that only stages loads neither."""
+        """Import at its first use a name that an application does not need to stage."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "queues":
             return importlib.import_module("drain.queues")
+        if name in ("Progress", "progress"):
+            return getattr(importlib.import_module("drain.jobs.progress"), name)
         # Imported by name: the modules of `drain` do not depend on `workers`.
         from drain import packages
 

@@ -32,6 +32,10 @@ class SelectionError(DrainError, ValueError):
     """Jobs cannot be selected as they were named; the caller's transaction is untouched."""
 
 
+class ProgressError(DrainError, ValueError):
+    """A job has reported something as its progress that cannot be one."""
+
+
 class ConnectableError(StageError, SelectionError):
     """The connection that was passed is none on which statements of job-drain can be sent."""
 

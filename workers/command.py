@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from drain.config import VARIABLES, Settings
 from drain.jobs import registry
 from workers import stores
+from workers.context import log_fields
 from workers.context.transaction import load_sessions
 from workers.exits import DONE, STOP_SIGNALS
 from workers.options import WorkOptions
@@ -36,6 +37,7 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
         ConfigError, SchemaError: A setting, or the database, cannot be used as it is.
         UnavailableError: A store is away in a burst.
     """
+    log_fields.install()
     registry.load(settings.jobs)
     check_options(options.plain)
     load_sessions()

@@ -28,6 +28,7 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
 from drain.tables import claims, leader_progress
 from drain.tables.claims import Claim
+from workers.context import log_fields, reporter
 from workers.context.current import Attempt
 from workers.context.transaction import load_sessions
 from workers.execution.attempt import run as run_here
@@ -40,6 +41,7 @@ from workers.stores import Stores
 if TYPE_CHECKING:
     from redis import Redis
     from rq import Retry
+    from rq.job import Job
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +83,9 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     current = get_current_job()
     queue = current.origin if current is not None else None
     delivery = _delivery_of(job_id, current.id) if current is not None else None
-    worker = _worker()
+    worker = _worker(job_id, current)
     word = worker.execute(job_id, delivery=delivery, queue=queue or None, installation=installation)
+    reporter.flush()
     death = worker.recorder.last_death()
     if worker.keeps_result and current is not None:
         _tell(current.connection, job_id)
@@ -277,6 +280,7 @@ def load() -> Settings:
         ConfigError: DRAIN_DATABASE_URL or DRAIN_JOBS is missing or wrong, or a module does not import.
     """
     settings = Settings.from_environment()
+    log_fields.install()
     registry.load(settings.jobs)
     prepare(settings.database_url)
     return settings
@@ -285,7 +289,7 @@ def load() -> Settings:
 _workers: dict[int, Worker] = {}
 
 
-def _worker() -> Worker:
+def _worker(job_id: int, current: Job | None) -> Worker:
     """Return the worker of this process: a forked child must not share its parent's connection."""
     worker = _workers.get(os.getpid())
     if worker is None:
@@ -293,4 +297,10 @@ def _worker() -> Worker:
         settings = load()
         _workers.clear()
         worker = _workers[os.getpid()] = Worker(settings)
+        if current is None:
+            reporter.report_to(settings.redis_url, settings.namespace)
+        else:
+            # A worker that RQ has started need not be told of Redis and of the namespace.
+            named, _, _ = current.id.rpartition(f"-{job_id}-")
+            reporter.report_to(settings.redis_url, named or settings.namespace, current.connection)
     return worker

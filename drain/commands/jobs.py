@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import Any
 
@@ -11,11 +12,14 @@ import click
 
 from drain.commands.database import database, hint_at_unknown
 from drain.config import Settings
+from drain.errors import UnavailableError
+from drain.jobs.progress import fields_of
 from drain.tables import queries
 from drain.terminal.commandline import JOB_ID, as_json_option, limit_option, settings_options
 from drain.terminal.job_details import show_job
 from drain.terminal.job_table import show_jobs
 from drain.terminal.values import json_default
+from drain.wire import ProgressBoard
 
 
 @click.command("list", short_help="List jobs by state: staged, inflight, finished, dead.")
@@ -45,19 +49,37 @@ def list_jobs(settings: Settings, *, state: str, queue: str | None, limit: int, 
 
 @click.command(short_help="Show all that is known about one job.")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
-@settings_options("database_url")
+@settings_options("database_url", "redis_url", "namespace")
 @as_json_option
 def show(settings: Settings, *, job_id: int, as_json: bool) -> None:
     """Show all that is known about one job, in whichever table it is.
 
+    Of a job that runs, `progress` is what it has reported last, if it has: Redis has it, so it is left out if
+    no Redis is named or Redis does not answer.
+
     \b
     drain show 42
     drain show 42 --json | jq .last_error
+    drain show 42 --json | jq .progress.done
     """  # noqa: D301
     with database(settings) as connection:
         job = queries.job(connection, job_id)
         now = queries.now(connection)
-    print_job(job, now, as_json=as_json)
+    print_job(job | _progress(settings, job), now, as_json=as_json)
+
+
+def _progress(settings: Settings, job: dict[str, Any]) -> dict[str, Any]:
+    """Return the progress of the attempt that runs, if Redis has it, as a field of the job."""
+    if job.get("lease_expires_at") is None or not settings.redis_url:
+        return {}
+    try:
+        with closing(ProgressBoard.at(settings.redis_url, settings.namespace)) as board:
+            found = board.read(job["id"])
+    except UnavailableError as error:
+        click.echo(f"its progress is not known: {error}", err=True)
+        return {}
+    fields = fields_of(found, job["fencing_token"]) if found else None
+    return {"progress": fields} if fields else {}
 
 
 def print_jobs(state: str, jobs: Sequence[dict[str, Any]], now: datetime, *, as_json: bool) -> None:

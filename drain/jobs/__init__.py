@@ -18,6 +18,7 @@
     schedules    `schedule` and `unschedule`: jobs that are staged at each tick; those that `@job` declares
     results      `state`, `result` and `aresult`: what became of one job
     cancelling   `cancel`: jobs that wait or run are given up
+    progress     `progress`: what a running job has reported of its progress
 
 What always holds: staging joins the transaction of the application, and never commits it or rolls it back. A job that
 cannot be staged is refused before anything is sent, so that the transaction is unchanged.

@@ -59,6 +59,8 @@ def _show_fields(fields: dict[str, Any], now: datetime, console: Console) -> Non
 
 def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
     """Format a value as lines that may still be too long."""
+    if name == "progress" and isinstance(value, dict):
+        return [_progress(value, now)]
     if name.endswith("_at") and isinstance(value, str):
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
@@ -71,6 +73,14 @@ def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
         indented = json.dumps(value, ensure_ascii=False, default=json_default, indent=2)
         return [visible(line) for line in indented.splitlines()]
     return [text]
+
+
+def _progress(progress: dict[str, Any], now: datetime) -> str:
+    """Format progress in one line: `340 of 1,000 (34 %), page 7, 2.1s ago`."""
+    done, total, text = progress["done"], progress["total"], progress["text"]
+    of = "" if total is None else f" of {total:,} ({int(100 * done / total) if total else 100} %)"
+    words = [f"{done:,}{of}", *([visible(text)] if text else []), relative(progress["reported_at"], now)]
+    return ", ".join(words)
 
 
 def _folded(lines: Sequence[str], width: int) -> list[str]:

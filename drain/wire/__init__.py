@@ -22,6 +22,7 @@ Each module, in the order in which a job passes:
     ends        ends of a job as workers tell of them, for who waits for its result
     earlier     deliveries that did not come back: RQ's verdict, and the RQ jobs that depend on them
     traces      when a job passed which process
+    progress    progress of running jobs, as they report it
     workers     workers in RQ's data: counted, shown to RQ's tools, and removed once they have died
 
 What always holds: in the tracked mode the RQ job calls one fixed function with the id of the row and the installation
@@ -44,6 +45,7 @@ from drain.wire.ids import AwaitedId, PoppedId, delivery_number, is_thin, thin_i
 from drain.wire.jobs import FAILED_TTL_SECONDS, Delivery, forwarded, tracked
 from drain.wire.keys import job_key
 from drain.wire.producer import JOBS_PER_CALL, Producer
+from drain.wire.progress import ProgressBoard
 from drain.wire.queues import QueueReader
 from drain.wire.thin import NEEDS_NO_HASH, write_hash
 from drain.wire.traces import Traces
@@ -63,6 +65,7 @@ __all__ = [
     "Delivery",
     "PoppedId",
     "Producer",
+    "ProgressBoard",
     "QueueReader",
     "RQVerdict",
     "ReplacedDelivery",

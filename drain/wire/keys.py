@@ -43,6 +43,9 @@ job-drain's own:
     drain:trace:<namespace>:<id>
                             hash, hop -> seconds since 1970: when a job passed the processes; expires after an hour
     drain:ended:<id>        channel: an attempt at a job with a kept result has ended, for those who wait for the result
+    drain:progress:<namespace>:<id>
+                            string, a JSON object: what the attempt that runs has reported of its progress. Deleted
+                            when the attempt has ended; expires half a minute after the last word of its process
     drain:owners:nothing    never exists: a worker blocks on it while there is no list to wait for
     drain:dependents:<rq id>
                             set of RQ job ids: dependents of a delivery that RQ regards as finished, though its
@@ -85,6 +88,11 @@ def trace_key(namespace: str, job_id: int) -> str:
 def ended_channel(job_id: int) -> str:
     """Channel of the ends of a job; databases that share a Redis share it, so an end is only a reason to look."""
     return f"drain:ended:{job_id}"
+
+
+def progress_key(namespace: str, job_id: int) -> str:
+    """Progress of a running job."""
+    return f"drain:progress:{namespace}:{job_id}"
 
 
 def failed_key(queue: str) -> str:

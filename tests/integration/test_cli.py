@@ -623,7 +623,7 @@ DATABASE, REDIS = "DRAIN_DATABASE_URL", "DRAIN_REDIS_URL"
         ("status", [DATABASE, REDIS]),
         ("audit", [DATABASE, REDIS, "DRAIN_NAMESPACE"]),
         ("list", [DATABASE]),
-        ("show", [DATABASE]),
+        ("show", [DATABASE, REDIS, "DRAIN_NAMESPACE"]),
         ("dead list", [DATABASE]),
         ("dead show", [DATABASE]),
         ("dead retry", [DATABASE]),

@@ -9,12 +9,15 @@ HTML comments in a page, which no reader sees: `<!-- test: EXPRESSION -->` must 
 print: lines in this order, beside others, where `…` is any text. Times and durations are not compared.
 """
 
+import io
 import json
+import logging
 import re
 import runpy
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,12 +26,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import drain
 from drain.__main__ import main
 from drain.jobs import registry
 from tests import pages
-from tests.helpers import environment, ids_in, new_enqueuer, query
+from tests.helpers import NAMESPACE, environment, ids_in, new_enqueuer, query
 from tests.inprocess_worker import Workshop
 from tests.pages import DOCS, README, ROOT, Block
+from workers.context import log_fields, reporter
 
 TUTORIAL = DOCS / "tutorial.md"
 HOW_TO = sorted((DOCS / "howto").glob("*.md"))
@@ -69,6 +74,8 @@ class Reader:
             "last_error": self.last_error,
             "rows": self.rows,
             "explained": self.explained,
+            "asked_while_running": self.asked_while_running,
+            "logged": self.logged,
             "pytest": self.pytest,
         }
 
@@ -169,6 +176,31 @@ class Reader:
         assert result.exit_code == 0, result.output
         return str(json.loads(result.stdout)["cause"])
 
+    def asked_while_running(self, ask: Callable[[int], Any], job: Any, *args: Any) -> Any:
+        """Deliver one job and try it; returns the last answer about its progress that was given meanwhile."""
+        job_id = self.shop.deliver(job, *args)
+        answers, has_ended = [], threading.Event()
+
+        def keep_asking() -> None:
+            while not has_ended.wait(0.01):
+                if drain.progress(job_id) is not None:
+                    answers.append(ask(job_id))
+
+        asking = threading.Thread(target=keep_asking)
+        asking.start()
+        word = self.shop.work(job_id)
+        has_ended.set()
+        asking.join()
+        assert word == "finished"
+        return next(answer for answer in reversed(answers) if "attempt" in answer)
+
+    def logged(self, handler: logging.StreamHandler[Any], job: Any, *args: Any) -> str:
+        """Deliver one job, try it once; returns its last line in the log."""
+        before = handler.setStream(written := io.StringIO())
+        self.outcome(job, *args)
+        handler.setStream(before or sys.stderr)
+        return written.getvalue().splitlines()[-1]
+
     def pytest(self, file: str) -> bool:
         """Whether the tests of a file that the page has written pass."""
         done = subprocess.run(
@@ -193,8 +225,14 @@ def reader(
     monkeypatch.syspath_prepend(tmp_path)
     for name, text in environment(shop.database_url, redis_url).items():
         monkeypatch.setenv(name, text)
+    # As in the processes of `drain work`; a job of a page takes a moment only.
+    monkeypatch.setattr(reporter, "EVERY_SECONDS", 0.01)
+    reporter.report_to(redis_url, NAMESPACE)
+    monkeypatch.setattr(logging, "_logRecordFactory", logging.getLogRecordFactory())
+    log_fields.install()
     before = set(sys.modules)
     yield Reader(shop, redis_url, tmp_path, monkeypatch)
+    reporter.report_to("", NAMESPACE)
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]

@@ -4,6 +4,9 @@ In the order in which a job passes:
 
     current       the attempt that is running here, and `current_job()`, the part of it that a job may see
     written_result  the result of the job, as the JSON that its row keeps
+    report        `CurrentJob.progress()`: checks of what a job reports
+    reporter      progress of the jobs of this process, carried to Redis by a thread of its own
+    log_fields    id, name and attempt of the running job, in each of its log records
     transaction   `transaction()`: the writes of the job and its finish in one commit
     once          rules of every such transaction: there is one, and it says why it could not commit
     session       the SQLAlchemy session of that transaction

@@ -10,6 +10,8 @@ from uuid import uuid5
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.tables.claims import Claim
+from workers.context import reporter
+from workers.context.report import MOST, Report, checked
 from workers.context.written_result import written
 from workers.errors import NoCurrentJobError, UnfitResultError
 from workers.lease.interruption import Interruption, Watcher
@@ -39,6 +41,8 @@ class Attempt:
         finished: The job's `transaction()` has committed.
         in_transaction: The job's `transaction()` is open, or was thrown away without having been ended.
         result: Result of the job as JSON, if the job keeps one and has given it; None otherwise.
+        progress: What the job has reported last of its progress; None before.
+        has_ended: The function of the job has ended.
     """
 
     __slots__ = (
@@ -52,7 +56,7 @@ class Attempt:
             "job",
             "lease",
         ),
-        *("_current", "options", "result"),
+        *("_current", "has_ended", "options", "progress", "result"),
     )
 
     def __init__(self, claim: Claim, asked_at: float, watcher: Watcher, database_url: str) -> None:
@@ -62,8 +66,9 @@ class Attempt:
         self.lease = lease = Lease(claim, options, asked_at)
         self.interruption = Interruption(lease, options, watcher)
         self.database_url = database_url
-        self.groups_commit = self.finished = self.in_transaction = False
+        self.groups_commit = self.finished = self.in_transaction = self.has_ended = False
         self.result: str | None = None
+        self.progress: Report | None = None
         self._current: CurrentJob | None = None
 
     @property
@@ -145,6 +150,34 @@ class CurrentJob:
             )
         attempt.result = written(self.id, value)
 
+    def progress(self, done: float, total: float | None = None, text: str | None = None) -> None:
+        """Report how far the job is, for `drain.progress` and `drain show`.
+
+        Cheap enough for a loop: the latest report is kept, and a thread of the worker carries it to Redis, twice a
+        second at most. While Redis is away nobody sees it, and the job goes on. Each attempt begins anew.
+
+        Args:
+            done: Number of steps that are done, or of bytes, or whatever the job counts.
+            total: Number of all steps, as far as is known.
+            text: A word about the present step; its first 200 characters are kept.
+
+        Raises:
+            ProgressError: A number is none, is negative, or is larger than the total.
+        """
+        kind, attempt = type(done), self._attempt
+        if (
+            (kind is int or kind is float)
+            and (0 <= done <= MOST if total is None else type(total) is int and 0 <= done <= total <= MOST)
+            and (text is None or type(text) is str)
+        ):
+            report: Report = (done, total, text)
+        else:
+            report = checked(done, total, text)
+        is_first = attempt.progress is None
+        attempt.progress = report
+        if is_first:
+            reporter.follow(attempt)
+
     @property
     def finished(self) -> bool:
         """True once its `transaction()` has committed."""
@@ -210,6 +243,15 @@ def current_attempt() -> Attempt:
     if attempt is None:
         raise NoCurrentJobError("no job is running here; this can be asked only inside of a job's function")
     return attempt
+
+
+def job_fields() -> tuple[int, str, int] | None:
+    """Return id, name and number of the attempt that is running in this context; None if none is."""
+    attempt = _running.get()
+    if attempt is None:
+        return None
+    claim = attempt.claim
+    return claim.id, claim.job_name, claim.attempts
 
 
 def begin(attempt: Attempt) -> Token[Attempt | None]:

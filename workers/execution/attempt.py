@@ -185,6 +185,8 @@ def prepare(attempt: Attempt) -> Call | Failed | GaveUp | Unreadable:
 
 def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     """Return the outcome of an attempt in view of its transaction, which may have finished the job."""
+    # From now on nothing is carried of its progress.
+    attempt.has_ended = True
     if attempt.finished:
         return AlreadyFinished(result, is_durable=not attempt.groups_commit)
     if attempt.in_transaction and isinstance(result, Finished):

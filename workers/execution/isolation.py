@@ -18,6 +18,7 @@ from contextlib import suppress
 from time import monotonic, sleep
 from types import FrameType
 
+from workers.context import reporter
 from workers.context.current import Attempt
 from workers.errors import Dead, WorkerDiedError, WorkerStoppedError
 from workers.execution.attempt import run as run_here
@@ -183,10 +184,12 @@ def _run_and_record(parents: Attempt, order: mmap.mmap) -> bytes:
     signal.signal(STOP_NOW, stop)
     # systemd signals the whole cgroup; whether there is time to end is for the supervisor to say.
     signal.signal(signal.SIGTERM, lambda *_: None)
+    reporter.report_as_parent()
     result = run_here(attempt)
     heartbeat.stop()
     recorder = Recorder(database)
     word = recorder.record(attempt.claim, result)
+    reporter.flush()
     database.close()
     death = recorder.last_death()
     if death is not None:

@@ -6,6 +6,7 @@ main thread   waiting ──► run ──► outcomes       event loop: the sam
               plain RQ jobs ──► RQ process, which is forked before everything else
 finisher      outcomes ──► finished in PostgreSQL, cleared in Redis
 leases        the heartbeat: extends the leases of all claimed jobs
+progress      what jobs report of their progress ──► Redis; starts with the first report
 watchdog      checks the grace period, the memory, the supervisor and the RQ process
 RQ presence   shows the tracked jobs to RQ's tools, and writes RQ's books; RQ's commands come in a thread of RQ's own
 """
@@ -24,6 +25,7 @@ from drain.config import Settings
 from drain.errors import DrainError
 from drain.tables import leader_progress
 from drain.wire import Consumer, Traces
+from workers.context import reporter
 from workers.execution.rq_books import RQBooks
 from workers.exits import DONE, FAILED, RECYCLED
 from workers.handover.journal import Journal
@@ -88,6 +90,7 @@ class Process:
         self._inbox = inbox = Inbox(options, journal, shutdown)
         self._stores = stores = Stores(self._note_stores)
         database = Database(url, stores=stores)
+        reporter.report_to(redis_url, settings.namespace)
         refuses = options.plain.mode is Plain.REFUSE
         self._consumer = consumer = Consumer(
             redis_url,
@@ -163,6 +166,7 @@ class Process:
         self._finisher.stop()
         finisher.join()
         self._heartbeat.stop()
+        reporter.flush()
         self._watchdog.stop()
         self._presence.stop()
         watchdog.join()

@@ -1,0 +1,44 @@
+"""Report of a running job about its progress: checked before anything is kept of it."""
+
+from __future__ import annotations
+
+from drain.errors import ProgressError
+
+# Done, total and text.
+Report = tuple[float, float | None, str | None]
+
+# Upper bound of a number that is reported.
+MOST = 2**63 - 1
+
+
+def checked(done: object, total: object, text: object) -> Report:
+    """Return what a job reports as numbers of Python's own.
+
+    Raises:
+        ProgressError: It is no progress; the text says why.
+    """
+    steps = _number("done", done)
+    of = None if total is None else _number("total", total)
+    if of is not None and steps > of:
+        raise ProgressError(
+            f"progress: {steps:g} done of a total of {of:g}: no more than the total can be done"
+        )
+    if text is not None and not isinstance(text, str):
+        raise ProgressError(f"progress: text must be a str, not {text!r:.60}")
+    return steps, of, text
+
+
+def _number(name: str, value: object) -> float:
+    kind = type(value)
+    number: float
+    try:
+        if kind is bool or isinstance(value, str | bytes):
+            raise TypeError
+        # Numbers of numpy, decimals and fractions too.
+        number = value.__index__() if hasattr(kind, "__index__") else float(value)  # type: ignore[attr-defined, arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise ProgressError(f"progress: {name} must be a number, not {value!r:.60}") from None
+    # NaN is not within any bounds.
+    if not 0 <= number <= MOST:
+        raise ProgressError(f"progress: {name} must lie between 0 and 2**63 - 1, not {value!r:.60}")
+    return number

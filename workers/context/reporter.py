@@ -1,0 +1,247 @@
+"""Progress of the attempts of this process, and the thread that carries it to Redis, twice a second at most.
+
+A job that reports writes one attribute of its attempt. The thread starts with the first report of a process, looks at
+the attempts that report, and writes what has changed in one command for all. It is a thread of its own, since a
+Redis that stalls must delay no lease and no outcome. An attempt that ends within half a second is never written; what
+was written of another one is deleted once it has ended, or expires if this process has died.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import monotonic, time
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from drain.tables.claims import Claim
+from workers.context.report import Report
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from drain.wire.progress import ProgressBoard, Written
+
+log = logging.getLogger(__name__)
+
+# Interval of the writes, and the pause after one that has failed.
+EVERY_SECONDS = 0.5
+_PAUSE_SECONDS = 5.0
+# Interval after which unchanged progress is written again: a third of its lifetime in Redis.
+_AGAIN_SECONDS = 10.0
+# Number of characters of a text that are kept.
+_LONGEST_TEXT = 200
+# Patience with Redis at the end of a process that has written progress.
+_PATIENCE_SECONDS = 0.5
+
+
+class Reporting(Protocol):
+    """An attempt that reports progress.
+
+    Attributes:
+        claim: The claim.
+        progress: Its latest report: done, total and text; None before the first.
+        has_ended: The function of the job has ended.
+    """
+
+    claim: Claim
+    progress: Report | None
+    has_ended: bool
+
+
+class _Sent(NamedTuple):
+    report: Report | None
+    text: str
+    again_at: float
+
+
+class Reporter:
+    """Carries the progress of attempts to Redis.
+
+    Args:
+        open_board: Makes the connection to Redis, in the thread of the reporter.
+    """
+
+    def __init__(self, open_board: Callable[[], ProgressBoard]) -> None:
+        self._open_board = open_board
+        self._board: ProgressBoard | None = None
+        self._followed: set[Reporting] = set()
+        # By attempt, what Redis has of it, or may have.
+        self._sent: dict[Reporting, _Sent] = {}
+        # One for each attempt that begins to report. A job may be interrupted in the middle of `follow`, where the lock
+        # of an Event could stay locked.
+        self._notices: SimpleQueue[None] = SimpleQueue()
+        self._hurry = threading.Event()
+        # Redis has no progress of this process.
+        self._is_clear = threading.Event()
+        self._is_clear.set()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._has_warned = False
+
+    def follow(self, attempt: Reporting) -> None:
+        """Carry the reports of an attempt until it has ended."""
+        self._followed.add(attempt)
+        self._notices.put(None)
+        # The lock is not waited for: another job starts the thread.
+        if self._thread is None and self._starting.acquire(blocking=False):
+            try:
+                self._start()
+            finally:
+                self._starting.release()
+
+    def flush(self) -> None:
+        """Delete the progress of attempts that have ended, now; waits for half a second at most, or not at all."""
+        if not self._is_clear.is_set():
+            self._hurry.set()
+            self._is_clear.wait(_PATIENCE_SECONDS)
+
+    def _start(self) -> None:
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._run, name="progress", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            # The next attempt that reports tries again.
+            log.debug("progress is not seen, no thread can be started: %s", error)
+        else:
+            self._thread = thread
+
+    def _run(self) -> None:
+        while True:
+            self._notices.get()
+            while self._followed:
+                self._hurry.wait(EVERY_SECONDS)
+                self._hurry.clear()
+                if not self._carry():
+                    self._hurry.wait(_PAUSE_SECONDS)
+
+    def _carry(self) -> bool:
+        """Write what has changed; return False if Redis did not take it."""
+        self._forget_notices()
+        changed = self._changes()
+        if not changed:
+            return True
+        try:
+            if self._board is None:
+                self._board = self._open_board()
+            self._board.write(changed)
+        # Progress is worth no failure: neither that of a job nor that of this thread.
+        except Exception as error:  # noqa: BLE001
+            self._note_failure(error)
+            return False
+        finally:
+            # What could not be deleted expires.
+            if not self._sent:
+                self._is_clear.set()
+        self._has_warned = False
+        return True
+
+    def _forget_notices(self) -> None:
+        try:
+            while True:
+                self._notices.get_nowait()
+        except Empty:
+            return
+
+    def _changes(self) -> list[Written]:
+        from drain.wire.progress import Written
+
+        now, changed = monotonic(), []
+        for attempt in list(self._followed):
+            claim, sent = attempt.claim, self._sent.get(attempt)
+            if attempt.has_ended:
+                self._followed.discard(attempt)
+                if self._sent.pop(attempt, None) is not None:
+                    changed.append(Written(claim.id, claim.fencing_token, ""))
+                continue
+            report = attempt.progress
+            if sent is None or sent.report != report:
+                sent = _Sent(report, _text(claim, report), now + _AGAIN_SECONDS)
+            elif now >= sent.again_at:
+                sent = sent._replace(again_at=now + _AGAIN_SECONDS)
+            else:
+                continue
+            self._is_clear.clear()
+            self._sent[attempt] = sent
+            changed.append(Written(claim.id, claim.fencing_token, sent.text))
+        return changed
+
+    def _note_failure(self, error: Exception) -> None:
+        for attempt, sent in self._sent.items():
+            self._sent[attempt] = sent._replace(report=None)
+        if not self._has_warned:
+            log.warning("the progress of jobs is not seen: %s", error, extra={"event": "progress_unseen"})
+        self._has_warned = True
+
+
+def _text(claim: Claim, report: Report | None) -> str:
+    done, total, text = report or (0, None, None)
+    found = {
+        "token": claim.fencing_token,
+        "attempt": claim.attempts,
+        "done": done,
+        "total": total,
+        "text": text and text[:_LONGEST_TEXT],
+        "at": round(time(), 3),
+    }
+    return json.dumps({name: value for name, value in found.items() if value is not None})
+
+
+# Makes the connection to Redis for this process and for those that it forks for one job.
+_open: Callable[[], ProgressBoard] | None = None
+_reporter: Reporter | None = None
+
+
+def report_to(redis_url: str, namespace: str, client: Redis | None = None) -> None:
+    """Let this process carry the progress of its jobs to Redis; the connection is opened at the first report.
+
+    Args:
+        redis_url: URL of Redis; empty if there is none but the client, or none at all.
+        namespace: First part of our RQ ids.
+        client: Connection of RQ's worker, which is used without a URL.
+    """
+    global _open  # noqa: PLW0603
+    _open = partial(_open_board, redis_url, namespace, client) if redis_url or client is not None else None
+    report_as_parent()
+
+
+def report_as_parent() -> None:
+    """Let this process, which was forked for one job, carry the progress of its job where its parent does."""
+    global _reporter  # noqa: PLW0603
+    _reporter = None if _open is None else Reporter(_open)
+
+
+def follow(attempt: Reporting) -> None:
+    """Carry the reports of an attempt, if this process has a Redis for them."""
+    if _reporter is not None:
+        _reporter.follow(attempt)
+
+
+def flush() -> None:
+    """Do as `Reporter.flush`, if there is a reporter."""
+    if _reporter is not None:
+        _reporter.flush()
+
+
+def _open_board(redis_url: str, namespace: str, client: Redis | None) -> ProgressBoard:
+    # Here, since most jobs report nothing.
+    from drain.wire import ProgressBoard
+
+    if redis_url or client is None:
+        return ProgressBoard.at(redis_url, namespace)
+    return ProgressBoard(client, "the address of RQ's worker", namespace)
+
+
+def _forget() -> None:
+    global _reporter  # noqa: PLW0603
+    _reporter = None
+
+
+# A process that a job forks has no thread for its reports, and must not share the connection.
+os.register_at_fork(after_in_child=_forget)
