@@ -94,6 +94,10 @@ class JobDeadError(Exception):
     """The job has gone to `dead_jobs`; RQ's books and exception handlers see this if the job itself raised nothing."""
 
 
+class HookError(Exception):
+    """A hook of the application cannot be used around the job."""
+
+
 class NoCurrentJobError(RuntimeError):
     """`current_job()` or `transaction()` was called where no job is running."""
 

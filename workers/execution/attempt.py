@@ -21,9 +21,10 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, NamedTuple
 
+from drain import hooks
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
-from workers.context.current import Attempt, begin, end
+from workers.context.current import Attempt, CurrentJob, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
     Dead,
@@ -35,6 +36,7 @@ from workers.errors import (
     TransactionError,
     checked,
 )
+from workers.execution import around
 from workers.execution.alarm import Alarm, interruptible
 from workers.execution.outcome import (
     FINISHED,
@@ -50,7 +52,6 @@ from workers.execution.outcome import (
     Unreadable,
     describe,
 )
-from workers.lease.interruption import Interruption
 
 _LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
 
@@ -76,7 +77,7 @@ def run(attempt: Attempt, alarm: Alarm = interruptible) -> Outcome:
     interruption = attempt.interruption
     try:
         alarm(
-            partial(_call, call, interruption),
+            partial(_call, call, attempt),
             attempt.claim.timeout_seconds,
             interruption.cause,
             interruption.stop,
@@ -103,7 +104,11 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
     interruption = attempt.interruption
     interruption.start(_canceler(), attempt.claim.timeout_seconds)
     try:
-        interruption.coroutine = coroutine = call.job.function(*call.args, **call.kwargs)
+        interruption.coroutine = coroutine = (
+            _awaited_within_hooks(call, attempt.current)
+            if hooks.around_hooks
+            else call.job.function(*call.args, **call.kwargs)
+        )
         await coroutine
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
     except BaseException as error:  # noqa: BLE001
@@ -181,14 +186,54 @@ def concluded(attempt: Attempt, result: Outcome) -> Outcome:
 
 
 def _call(
-    call: Call, interruption: Interruption, interrupt: Callable[[], None] | None, after_seconds: float
+    call: Call, attempt: Attempt, interrupt: Callable[[], None] | None, after_seconds: float
 ) -> None:
+    interruption = attempt.interruption
     interruption.start(interrupt, after_seconds)
+    if hooks.around_hooks:
+        _call_within_hooks(call, attempt)
+        return
     result = call.job.function(*call.args, **call.kwargs)
     # What isinstance() asks of a proxy may raise.
     if issubclass(type(result), CoroutineType):
         interruption.coroutine = result
         asyncio.run(result)
+
+
+def _call_within_hooks(call: Call, attempt: Attempt) -> None:
+    interruption, pid = attempt.interruption, os.getpid()
+
+    def act() -> None:
+        try:
+            result = call.job.function(*call.args, **call.kwargs)
+            if issubclass(type(result), CoroutineType):
+                interruption.coroutine = result
+                asyncio.run(result)
+        # A child of the job's own would leave the hooks a second time.
+        except BaseException as error:
+            leave_if_forked(pid, error)
+            raise
+        leave_if_forked(pid)
+
+    if inspect.iscoroutinefunction(call.job.function):
+        interruption.coroutine = _awaited_within_hooks(call, attempt.current)
+        asyncio.run(interruption.coroutine)
+    else:
+        around.call(attempt.current, act)
+
+
+def _awaited_within_hooks(call: Call, current: CurrentJob) -> CoroutineType[Any, Any, Any]:
+    pid = os.getpid()
+
+    async def act() -> None:
+        try:
+            await call.job.function(*call.args, **call.kwargs)
+        except BaseException as error:
+            leave_if_forked(pid, error)
+            raise
+        leave_if_forked(pid)
+
+    return around.wait(current, act)
 
 
 def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:
