@@ -6,9 +6,9 @@
         session.add(order)
         stage(session, "shop.jobs.send_receipt", [order.id])
 
-All that an application needs is imported from here: `job`, `stage` and `stage_many`; `schedule` and `unschedule`;
-`cancel`; in a running job `current_job` and `transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`;
-`queues`, for the rules of queues; and the errors.
+All that an application needs is imported from here: `job`, `stage` and `stage_many`, `astage` and `astage_many`;
+`codec`; `schedule` and `unschedule`; `cancel`; in a running job `current_job` and `transaction`; what a job raises,
+`Defer`, `RateLimited` and `Dead`; `queues`, for the rules of queues; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -41,6 +41,7 @@ Beside that way:
 Modules that every package may use:
 
     config                settings, from the environment or the command line
+    hooks                 functions of an application around each attempt, at staging, and at the end of a job
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
     failpoints            instants at which a test kills a process
@@ -58,7 +59,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from drain.errors import DrainError, IdempotencyConflictError, SelectionError, StageError
+from drain.hooks import around, on_dead, on_finish, on_stage
+from drain.jobs.async_staging import astage, astage_many
 from drain.jobs.cancelling import Cancelled, cancel
+from drain.jobs.codecs import codec
 from drain.jobs.registry import job
 from drain.jobs.schedules import schedule, unschedule
 from drain.jobs.staging import stage, stage_many
@@ -95,9 +99,16 @@ __all__ = [
     "SelectionError",
     "StageError",
     "TransactionError",
+    "around",
+    "astage",
+    "astage_many",
     "cancel",
+    "codec",
     "current_job",
     "job",
+    "on_dead",
+    "on_finish",
+    "on_stage",
     "psycopg_transaction",
     "queues",
     "schedule",

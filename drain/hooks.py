@@ -33,10 +33,11 @@ dead_hooks: tuple[Hook, ...] = ()
 def around(hook: F) -> F:
     """Register a function that returns a context manager, which is entered around each attempt at a job.
 
-    The function is called with what `drain.current_job()` returns, in the thread, task or process of the job, and within
-    the time limit of the attempt. The block of the context manager is the call of the job's function: what the block
-    raises is what the job raises. An exception of a hook counts as one of the attempt. A hook may raise another
-    exception in place of the job's, and may swallow an error; Defer, RateLimited, Dead and interruptions pass through.
+    The function is called with what `drain.current_job()` returns, in the thread, task or process of the job, and
+    within the time limit of the attempt. The block of the context manager is the call of the job's function: what the
+    block raises is what the job raises. An exception of a hook counts as one of the attempt. A hook may raise another
+    exception in place of the job's, and may swallow an error; Defer, RateLimited, Dead and interruptions it cannot
+    swallow.
 
     Args:
         hook: Such a function, or a generator function that yields once. If its context manager is an asynchronous one,
@@ -80,8 +81,8 @@ def on_stage(hook: F) -> F:
 def on_finish(hook: F) -> F:
     """Register a function that is called in the worker once a job is recorded as finished: `hook(job)`.
 
-    It is called at most once: a worker that is killed between the two never calls it. What must happen for sure is a job
-    of its own, staged in the job's `transaction()`. An exception is logged, and changes nothing.
+    It is called at most once: a worker that is killed between the two never calls it. What must happen for sure is a
+    job of its own, staged in the job's `transaction()`. An exception is logged, and changes nothing.
 
     Args:
         hook: A function of what `drain.current_job()` returned while the job ran.
@@ -99,7 +100,7 @@ def on_finish(hook: F) -> F:
 def on_dead(hook: F) -> F:
     """Register a function that is called in the worker once a job is recorded as dead: `hook(job, reason)`.
 
-    It is called at most once, as a hook of `on_finish`, and only for a job that a worker has given up: `drain dead list`
+    It is called at most once, as a hook of `on_finish`, and only for a job that a worker has given up: `drain dead`
     and the metrics show all. An exception is logged, and changes nothing.
 
     Args:
@@ -117,7 +118,7 @@ def on_dead(hook: F) -> F:
 
 def remove(hook: Hook) -> None:
     """Take a hook away from all kinds that it is registered for."""
-    global around_hooks, stage_hooks, finish_hooks, dead_hooks  # noqa: PLW0603
+    global around_hooks, stage_hooks, finish_hooks, dead_hooks
     around_hooks, stage_hooks = _without(around_hooks, hook), _without(stage_hooks, hook)
     finish_hooks, dead_hooks = _without(finish_hooks, hook), _without(dead_hooks, hook)
 

@@ -32,7 +32,7 @@ BACKEND_PID: LiteralString = "SELECT pg_backend_pid()"
 
 # Connections that reach their session through a pooler, which may give it to another client as soon as the transaction
 # ends.
-_pooled: WeakSet[Connection] = WeakSet()
+_pooled: WeakSet[Connection | psycopg.AsyncConnection[Any]] = WeakSet()
 
 # URLs of poolers that refuse settings as a client connects. Forked children inherit the set.
 _take_no_settings: set[str] = set()
@@ -116,7 +116,7 @@ def backend_pid(connection: Connection) -> int:
     return int(pid)
 
 
-def detect_pooler(connection: Connection, pid: int) -> None:
+def detect_pooler(connection: Connection | psycopg.AsyncConnection[Any], pid: int) -> None:
     """Find out whether a pooler stands between program and server, and remember it for this connection.
 
     Args:
@@ -129,7 +129,7 @@ def detect_pooler(connection: Connection, pid: int) -> None:
         _pooled.add(connection)
 
 
-def is_pooled(connection: Connection) -> bool:
+def is_pooled(connection: Connection | psycopg.AsyncConnection[Any]) -> bool:
     """Return True if another client may have its session between two transactions, as far as is known."""
     return connection in _pooled
 

@@ -7,6 +7,7 @@ In the order in which a job passes:
     alarm       SIGALRM, by which a job in the main thread is interrupted
     thread_alarm  exceptions by which a job in another thread is interrupted
     isolation   the same attempt in a child process, which also records the outcome
+    forked      the end of a child that a job has forked
     outcome     outcomes as plain values: finished, failed, deferred, given up, interrupted
     decision    what follows from an outcome: which statement, which word, which log line; without a store
     recorder    the one door to the tables: executes a decision under the token of the claim

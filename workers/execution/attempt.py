@@ -14,7 +14,6 @@ import asyncio
 import inspect
 import json
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 from drain import hooks
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
+from drain.jobs.signature import ArgumentsError
 from workers.context.current import Attempt, CurrentJob, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
@@ -38,6 +38,7 @@ from workers.errors import (
 )
 from workers.execution import around
 from workers.execution.alarm import Alarm, interruptible
+from workers.execution.forked import leave_if_forked
 from workers.execution.outcome import (
     FINISHED,
     AlreadyFinished,
@@ -137,25 +138,6 @@ def _canceler() -> Callable[[], None]:
     return cancel
 
 
-def leave_if_forked(pid: int, error: BaseException | None = None) -> None:
-    """End this process if it is not the one that began the job, but a child that the job has forked.
-
-    The child would go on as a second worker, with the connections and the other jobs of the first.
-    """
-    if os.getpid() == pid:
-        return
-    code: object = 0
-    if error is not None:
-        code = error.code if isinstance(error, SystemExit) else 1
-        if code is not None and not isinstance(code, int):
-            with suppress(Exception):
-                sys.stderr.write(f"{code}\n")
-    with suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
-
-
 class Call(NamedTuple):
     """The function of a job, and its arguments."""
 
@@ -164,16 +146,23 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def prepare(attempt: Attempt) -> Call | Failed | Unreadable:
+def prepare(attempt: Attempt) -> Call | Failed | GaveUp | Unreadable:
     """Read the arguments of a job for its function; or return why it cannot be called."""
     claim, job = attempt.claim, attempt.job
     if job is None:
         unknown = _not_registered(claim.job_name)
         return Failed(describe(unknown), cause=unknown)
     try:
-        return Call(job, _read(claim.job_args)[0], _read(claim.job_kwargs)[0])
+        args, kwargs = _read(claim.job_args)[0], _read(claim.job_kwargs)[0]
     except (ValueError, RecursionError) as error:
         return Unreadable(f"Python cannot read its arguments: {error}")
+    if job.signature.decodes:
+        try:
+            job.signature.decode(args, kwargs)
+        except ArgumentsError as error:
+            # Ten attempts would not change that.
+            return GaveUp(describe(error), error)
+    return Call(job, args, kwargs)
 
 
 def concluded(attempt: Attempt, result: Outcome) -> Outcome:
@@ -185,9 +174,7 @@ def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     return result
 
 
-def _call(
-    call: Call, attempt: Attempt, interrupt: Callable[[], None] | None, after_seconds: float
-) -> None:
+def _call(call: Call, attempt: Attempt, interrupt: Callable[[], None] | None, after_seconds: float) -> None:
     interruption = attempt.interruption
     interruption.start(interrupt, after_seconds)
     if hooks.around_hooks:
@@ -222,7 +209,7 @@ def _call_within_hooks(call: Call, attempt: Attempt) -> None:
         around.call(attempt.current, act)
 
 
-def _awaited_within_hooks(call: Call, current: CurrentJob) -> CoroutineType[Any, Any, Any]:
+def _awaited_within_hooks(call: Call, current: CurrentJob) -> Any:
     pid = os.getpid()
 
     async def act() -> None:
