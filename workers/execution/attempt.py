@@ -24,7 +24,7 @@ from drain import hooks
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.jobs.signature import ArgumentsError
-from workers.context.current import Attempt, CurrentJob, begin, end
+from workers.context.current import Attempt, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
     Dead,
@@ -106,7 +106,7 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
     interruption.start(_canceler(), attempt.claim.timeout_seconds)
     try:
         interruption.coroutine = coroutine = (
-            _awaited_within_hooks(call, attempt.current)
+            _awaited_within_hooks(call, attempt)
             if hooks.around_hooks
             else call.job.function(*call.args, **call.kwargs)
         )
@@ -203,13 +203,13 @@ def _call_within_hooks(call: Call, attempt: Attempt) -> None:
         leave_if_forked(pid)
 
     if inspect.iscoroutinefunction(call.job.function):
-        interruption.coroutine = _awaited_within_hooks(call, attempt.current)
+        interruption.coroutine = _awaited_within_hooks(call, attempt)
         asyncio.run(interruption.coroutine)
     else:
         around.call(attempt.current, act)
 
 
-def _awaited_within_hooks(call: Call, current: CurrentJob) -> Any:
+def _awaited_within_hooks(call: Call, attempt: Attempt) -> Any:
     pid = os.getpid()
 
     async def act() -> None:
@@ -217,10 +217,14 @@ def _awaited_within_hooks(call: Call, current: CurrentJob) -> Any:
             await call.job.function(*call.args, **call.kwargs)
         except BaseException as error:
             leave_if_forked(pid, error)
+            # Hooks see why a job was interrupted, as beside the event loop.
+            cause = attempt.interruption.cause() if isinstance(error, asyncio.CancelledError) else None
+            if cause is not None:
+                raise cause.with_traceback(error.__traceback__) from None
             raise
         leave_if_forked(pid)
 
-    return around.wait(current, act)
+    return around.wait(attempt.current, act)
 
 
 def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:
