@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import Any
 
 from drain import packages
@@ -22,7 +23,7 @@ def carrier(context: str | None, *names: str) -> dict[str, str]:
 
 def meaning(error: BaseException) -> str:
     """Return what the exception of an attempt means: it failed, it will go on later, or it was interrupted."""
-    errors = packages.own("workers.errors")
+    errors = _errors()
     if isinstance(error, (errors.Defer, errors.RateLimited)):
         return DEFERRED
     if isinstance(error, (errors.WorkerStoppedError, errors.JobCancelledError)):
@@ -32,5 +33,10 @@ def meaning(error: BaseException) -> str:
 
 def is_last(job: Any, error: BaseException) -> bool:
     """Return whether a job is dead after this attempt failed."""
-    errors = packages.own("workers.errors")
-    return isinstance(error, errors.Dead) or 0 < job.max_attempts <= job.attempt
+    return isinstance(error, _errors().Dead) or 0 < job.max_attempts <= job.attempt
+
+
+def _errors() -> Any:
+    # Imported by name: the modules of `drain` do not depend on `workers`.
+    packages.own("workers")
+    return import_module("workers.errors")

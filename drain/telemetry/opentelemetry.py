@@ -11,6 +11,7 @@ for messaging. The trace context travels as `traceparent`, `tracestate` and `bag
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
 from types import TracebackType
@@ -19,7 +20,7 @@ from typing import Any
 from opentelemetry import baggage, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context, attach, detach
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -34,7 +35,7 @@ _traces = TraceContextTextMapPropagator()
 _baggage = W3CBaggagePropagator()
 
 
-class DrainInstrumentor(BaseInstrumentor):
+class DrainInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Instrumentor of job-drain; its methods are `instrument(tracer_provider=None)` and `uninstrument()`."""
 
     _telemetry: _Telemetry | None = None
@@ -182,8 +183,11 @@ def _fail(span: Span, error: BaseException) -> None:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     span.set_attribute("error.type", name)
-    span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
+    span.set_status(Status(StatusCode.ERROR))
+    # The text of an exception is made by its class, which may raise.
+    with suppress(Exception):
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, f"{kind.__name__}: {error}"))
 
 
 def _version() -> str:
