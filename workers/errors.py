@@ -91,7 +91,13 @@ class ArgumentsDoNotFitError(TypeError):
 
 
 class JobDeadError(Exception):
-    """The job has gone to `dead_jobs`; RQ's books and exception handlers see this if the job itself raised nothing."""
+    """The job has gone to `dead_jobs`; RQ's books and exception handlers see this if the job itself raised nothing.
+
+    Attributes:
+        drain_job_id: Id of the job.
+    """
+
+    drain_job_id: int | None = None
 
 
 class HookError(Exception):
