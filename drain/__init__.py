@@ -36,6 +36,7 @@ Beside that way:
     drain.commands        the command line, which `drain.__main__` puts together
     drain.terminal        how the commands read their options and print for people
     drain.dev             `drain dev`: all programs in one terminal
+    drain.telemetry       jobs in OpenTelemetry and in Sentry, for applications that ask for it
     drain.embedded        PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     workers.plain         RQ jobs that were not staged
     pipeline              work on millions of jobs at once, on Spark
@@ -43,6 +44,7 @@ Beside that way:
 Modules that every package may use:
 
     config                settings, from the environment or the command line
+    hooks                 functions of an application around each attempt, at staging, and at the end of a job
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
     failpoints            instants at which a test kills a process
@@ -70,6 +72,7 @@ from drain.errors import (
     StageError,
     UnknownJobError,
 )
+from drain.hooks import around, on_dead, on_finish, on_stage
 from drain.jobs.async_staging import astage, astage_many
 from drain.jobs.cancelling import Cancelled, cancel
 from drain.jobs.codecs import codec
@@ -123,6 +126,7 @@ __all__ = [
     "UnfitResultError",
     "UnknownJobError",
     "aresult",
+    "around",
     "astage",
     "astage_many",
     "astate",
@@ -132,6 +136,9 @@ __all__ = [
     "codec",
     "current_job",
     "job",
+    "on_dead",
+    "on_finish",
+    "on_stage",
     "progress",
     "psycopg_transaction",
     "queues",

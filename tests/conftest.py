@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from psycopg.sql import SQL, Identifier
 from redis import Redis
 from xdist.scheduler import LoadFileScheduling
 
+from drain import hooks
 from drain.embedded import Services, services
 from drain.embedded.binaries import find_postgres, find_redis
 from drain.errors import EmbeddedError
@@ -126,6 +128,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares:
     """Whatever way of dividing the tests was asked for, this is the one."""
     return Shares(config, log)
+
+
+@pytest.fixture(autouse=True)
+def no_hook_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Begin without hooks, and undo what a test registers; those of telemetry do nothing until they are wanted."""
+    for kind in ("around_hooks", "stage_hooks", "finish_hooks", "dead_hooks", "producers"):
+        monkeypatch.setattr(hooks, kind, ())
+    yield
+    if (telemetry := sys.modules.get("drain.telemetry.opentelemetry")) is not None:
+        instrumentor = telemetry.DrainInstrumentor()
+        if instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.uninstrument()
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,9 @@ from drain.tables.claims import Claim
 from workers.context import log_fields, reporter
 from workers.context.current import Attempt
 from workers.context.transaction import load_sessions
+from workers.execution import ends
 from workers.execution.attempt import run as run_here
+from workers.execution.decision import FINISHED
 from workers.execution.outcome import Outcome
 from workers.execution.recorder import Recorder, log_finished
 from workers.lease.database import Database, prepare
@@ -198,7 +200,11 @@ class Worker:
             return "refused"
         failpoint(FailurePoint.CLAIMED)
         if claim.expired or claim.is_spent:
-            return self.recorder.bury_unrun(claim)
+            word = self.recorder.bury_unrun(claim)
+            if ends.are_wanted():
+                watcher = Heartbeat(self.database.url, list, self.database.stores)
+                self._call_end_hooks(Attempt(claim, asked_at, watcher, self.database.url), word)
+            return word
         heartbeat = Heartbeat(self.database.url, lambda: [attempt], self.database.stores)
         attempt = Attempt(claim, asked_at, heartbeat, self.database.url)
         self.keeps_result = attempt.options.keeps_result
@@ -212,7 +218,16 @@ class Worker:
         failpoint(FailurePoint.RECORDED)
         if word == "finished":
             log_finished([(claim, took)])
+        if ends.are_wanted():
+            self._call_end_hooks(attempt, word)
         return word
+
+    def _call_end_hooks(self, attempt: Attempt, word: str) -> None:
+        death = self.recorder.death
+        if death is not None:
+            ends.call(attempt, death.explanation)
+        elif word == FINISHED:
+            ends.call(attempt)
 
     def close(self) -> None:
         """Close the connection."""

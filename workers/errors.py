@@ -95,7 +95,17 @@ class ArgumentsDoNotFitError(TypeError):
 
 
 class JobDeadError(Exception):
-    """The job has gone to `dead_jobs`; RQ's books and exception handlers see this if the job itself raised nothing."""
+    """The job has gone to `dead_jobs`; RQ's books and exception handlers see this if the job itself raised nothing.
+
+    Attributes:
+        drain_job_id: Id of the job.
+    """
+
+    drain_job_id: int | None = None
+
+
+class HookError(Exception):
+    """A hook of the application cannot be used around the job."""
 
 
 class NoCurrentJobError(RuntimeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
+from drain import hooks
 from drain.jobs import async_callers, rows
 from drain.jobs.async_callers import AsyncConnectable
 from drain.jobs.rows import Arguments, Job
@@ -38,6 +39,21 @@ async def astage(
     Warns:
         UserWarning: No transaction is open on an asyncpg connection: the job is committed by itself.
     """
+    if not hooks.producers:
+        return await _stage(connection, job, args, kwargs, options)
+    with rows.production(job, options) as production:
+        job_id = await _stage(connection, job, args, kwargs, options)
+        production.ids = (job_id,)
+        return job_id
+
+
+async def _stage(
+    connection: AsyncConnectable,
+    job: Job,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    options: StageOptions,
+) -> int:
     insert = rows.insert_one(job, args, kwargs, **options)
     (job_id,) = insert.ids(await async_callers.insert(connection, insert.statement, insert.parameters))
     return job_id
@@ -66,6 +82,16 @@ async def astage_many(
     Warns:
         UserWarning: As `drain.astage`.
     """
+    if not hooks.producers:
+        return await _stage_many(connection, job, arguments, options)
+    with rows.production(job, options, many=True) as production:
+        production.ids = ids = await _stage_many(connection, job, arguments, options)
+        return ids
+
+
+async def _stage_many(
+    connection: AsyncConnectable, job: Job, arguments: Iterable[Arguments], options: ManyOptions
+) -> list[int]:
     ids: list[int] = []
     for insert in rows.insert_many(job, arguments, **options):
         ids += await async_callers.insert(connection, insert.statement, insert.parameters)

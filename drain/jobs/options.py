@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast
 
 from drain.errors import StageError
 from drain.jobs.keys import NO_KEYS, KeyOption, Keys
@@ -156,7 +156,6 @@ def _is_a(kind: Any, value: object) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-@runtime_checkable
 class RegisteredJob(Protocol):
     """A function that `@job` has registered: it has a name and options."""
 
@@ -204,8 +203,10 @@ def name_and_options(
     """
     if isinstance(job, str):
         return job, None
-    if isinstance(job, RegisteredJob):
-        return job.job_name, job.job_options
+    # Not isinstance(): for a protocol that takes ten microseconds on Python 3.11, a tenth of the time of a `stage`.
+    options = getattr(job, "job_options", None)
+    if isinstance(options, JobOptions):
+        return cast(RegisteredJob, job).job_name, options
     if callable(job):
         return dotted_name(job), None
     raise StageError(f"a job is given by its name or as a function, not as a {type(job).__name__}")

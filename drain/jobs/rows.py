@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, Unpack, cast
 
+from drain import hooks
 from drain.errors import StageError
 from drain.jobs import idempotency, values
 from drain.jobs.keys import NO_KEYS, KeyOption, Keys
-from drain.jobs.options import JobOptions, RegisteredJob, name_and_options
+from drain.jobs.options import DEFAULT_QUEUE, JobOptions, RegisteredJob, name_and_options
 from drain.jobs.stage_options import ManyOptions, StageOptions, check_names, refuse_for_many
 from drain.tables import inserts
 
@@ -67,6 +68,9 @@ def insert_one(
     check_names("stage()", options)
     key = options.pop("idempotency_key", None)
     period = options.pop("idempotency_period", None)
+    if hooks.stage_hooks:
+        name, _ = name_and_options(job)
+        options["context"] = hooks.staging(name, args, kwargs or {}, options.get("context"))
     columns = row(job, args, kwargs, **cast(ManyOptions, options))
     if key is not None:
         return Insert(*idempotency.statement(key, period, columns), idempotency_key=key)
@@ -87,6 +91,8 @@ def insert_many(
     refuse_for_many(options)
     name, registered = name_and_options(job)
     keys = _keys(options, registered)
+    if hooks.stage_hooks:
+        options["context"] = hooks.staging(name, None, None, options.get("context"))
     columns = _columns(name, registered, options)
     own_keys = keys is not None and keys.differ
     if keys is not None and not own_keys:
@@ -98,6 +104,17 @@ def insert_many(
     check = None if registered is None else cast(RegisteredJob, job).check_arguments
     for block in _blocks(_element(check, given, keys if own_keys else None) for given in arguments):
         yield Insert(statement, {**columns, inserts.ARGUMENTS: f"[{','.join(block)}]"})
+
+
+def production(job: Job, options: StageOptions | ManyOptions, *, many: bool = False) -> hooks.Production:
+    """Return the block in which a call that stages jobs is measured.
+
+    Raises:
+        StageError: `job` is none.
+    """
+    name, registered = name_and_options(job)
+    default = DEFAULT_QUEUE if registered is None else registered.queue
+    return hooks.Production(name, options.get("queue") or default, many=many)
 
 
 def row(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
+from drain import hooks
 from drain.jobs import callers, rows
 from drain.jobs.callers import Connectable
 from drain.jobs.rows import Arguments, Job
@@ -69,6 +70,21 @@ def stage(
             The transaction is unchanged.
         The driver's own IntegrityError: A CHECK of the schema refused the row, by its name.
     """
+    if not hooks.producers:
+        return _stage(connection, job, args, kwargs, options)
+    with rows.production(job, options) as production:
+        job_id = _stage(connection, job, args, kwargs, options)
+        production.ids = (job_id,)
+        return job_id
+
+
+def _stage(
+    connection: Connectable,
+    job: Job,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    options: StageOptions,
+) -> int:
     insert = rows.insert_one(job, args, kwargs, **options)
     (job_id,) = insert.ids(callers.insert(connection, insert.statement, insert.parameters))
     return job_id
@@ -108,6 +124,16 @@ def stage_many(
         StageError: As for `stage`. Jobs before the refused element may have been staged: roll back, or use
             a savepoint.
     """
+    if not hooks.producers:
+        return _stage_many(connection, job, arguments, options)
+    with rows.production(job, options, many=True) as production:
+        production.ids = ids = _stage_many(connection, job, arguments, options)
+        return ids
+
+
+def _stage_many(
+    connection: Connectable, job: Job, arguments: Iterable[Arguments], options: ManyOptions
+) -> list[int]:
     ids: list[int] = []
     for insert in rows.insert_many(job, arguments, **options):
         ids += callers.insert(connection, insert.statement, insert.parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextvars import ContextVar, Token
 from datetime import datetime
 from typing import Any
@@ -177,6 +178,21 @@ class CurrentJob:
         attempt.progress = report
         if is_first:
             reporter.follow(attempt)
+
+    @property
+    def args(self) -> list[Any]:
+        """Positional arguments as they were staged: JSON values, a new list each time."""
+        return list(json.loads(self._attempt.claim.job_args))
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Keyword arguments as they were staged: JSON values, a new dictionary each time."""
+        return dict(json.loads(self._attempt.claim.job_kwargs))
+
+    @property
+    def max_attempts(self) -> int:
+        """Upper bound of the attempts; 0 for none."""
+        return self._attempt.claim.max_attempts
 
     @property
     def finished(self) -> bool:

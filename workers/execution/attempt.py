@@ -14,17 +14,14 @@ import asyncio
 import inspect
 import json
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import CoroutineType
-from typing import Any, NamedTuple
+from typing import Any
 
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.jobs.signature import ArgumentsError
-from workers.context import django_connections
 from workers.context.current import Attempt, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
@@ -37,7 +34,10 @@ from workers.errors import (
     TransactionError,
     checked,
 )
+from workers.execution import calling
 from workers.execution.alarm import Alarm, interruptible
+from workers.execution.calling import LEFT_OPEN, Call
+from workers.execution.forked import leave_if_forked
 from workers.execution.outcome import (
     FINISHED,
     AlreadyFinished,
@@ -52,8 +52,6 @@ from workers.execution.outcome import (
     Unreadable,
     describe,
 )
-
-_LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
 
 # The text of a jsonb has no space around it, which json.loads() would look for: 0.5 us instead of 1.4.
 _read = json.JSONDecoder().raw_decode
@@ -77,7 +75,7 @@ def run(attempt: Attempt, alarm: Alarm = interruptible) -> Outcome:
     interruption = attempt.interruption
     try:
         alarm(
-            partial(_call, attempt, call),
+            partial(_call, call, attempt),
             attempt.claim.timeout_seconds,
             interruption.cause,
             interruption.stop,
@@ -103,12 +101,8 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
     pid = os.getpid()
     interruption = attempt.interruption
     interruption.start(_canceler(), attempt.claim.timeout_seconds)
-    django_connections.renew_beside_the_loop()
     try:
-        interruption.coroutine = coroutine = call.job.function(*call.args, **call.kwargs)
-        returned = await coroutine
-        if attempt.options.keeps_result:
-            attempt.keep_returned(returned)
+        await calling.wait(call, attempt)
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
     except BaseException as error:  # noqa: BLE001
         leave_if_forked(pid, error)
@@ -120,7 +114,6 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
         result = FINISHED
     finally:
         interruption.stop()
-        django_connections.renew_beside_the_loop()
     return concluded(attempt, result)
 
 
@@ -135,33 +128,6 @@ def _canceler() -> Callable[[], None]:
                 loop.call_soon_threadsafe(task.cancel)
 
     return cancel
-
-
-def leave_if_forked(pid: int, error: BaseException | None = None) -> None:
-    """End this process if it is not the one that began the job, but a child that the job has forked.
-
-    The child would go on as a second worker, with the connections and the other jobs of the first.
-    """
-    if os.getpid() == pid:
-        return
-    code: object = 0
-    if error is not None:
-        code = error.code if isinstance(error, SystemExit) else 1
-        if code is not None and not isinstance(code, int):
-            with suppress(Exception):
-                sys.stderr.write(f"{code}\n")
-    with suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
-
-
-class Call(NamedTuple):
-    """The function of a job, and its arguments."""
-
-    job: registry.Job[..., Any]
-    args: list[Any]
-    kwargs: dict[str, Any]
 
 
 def prepare(attempt: Attempt) -> Call | Failed | GaveUp | Unreadable:
@@ -190,35 +156,15 @@ def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     if attempt.finished:
         return AlreadyFinished(result, is_durable=not attempt.groups_commit)
     if attempt.in_transaction and isinstance(result, Finished):
-        return Failed(describe(TransactionError(_LEFT_OPEN)), attempt.options)
+        return Failed(describe(TransactionError(LEFT_OPEN)), attempt.options)
     if attempt.result is not None and isinstance(result, Finished):
         return Finished(attempt.result)
     return result
 
 
-def _call(attempt: Attempt, call: Call, interrupt: Callable[[], None] | None, after_seconds: float) -> None:
-    interruption = attempt.interruption
-    interruption.start(interrupt, after_seconds)
-    django_connections.renew()
-    try:
-        result = call.job.function(*call.args, **call.kwargs)
-        # What isinstance() asks of a proxy may raise.
-        if issubclass(type(result), CoroutineType):
-            interruption.coroutine = result
-            django_connections.renew_beside_the_loop()
-            result = asyncio.run(_awaited(attempt, result))
-        if call.job.job_options.keeps_result:
-            attempt.keep_returned(result)
-    finally:
-        django_connections.renew()
-
-
-async def _awaited(attempt: Attempt, coroutine: CoroutineType[Any, Any, Any]) -> Any:
-    result = await coroutine
-    # As its loop ends, asyncio cancels what is left: a block that was thrown away would look as if it had ended.
-    if attempt.in_transaction:
-        raise TransactionError(_LEFT_OPEN)
-    return result
+def _call(call: Call, attempt: Attempt, interrupt: Callable[[], None] | None, after_seconds: float) -> None:
+    attempt.interruption.start(interrupt, after_seconds)
+    calling.call_here(call, attempt)
 
 
 def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:
@@ -256,7 +202,7 @@ def _is_of_the_call(error: BaseException) -> bool:
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    return traceback is not None and traceback.tb_frame.f_globals is globals()
+    return traceback is not None and traceback.tb_frame.f_globals is vars(calling)
 
 
 def _misfit(call: Call, error: BaseException) -> BaseException:

@@ -32,8 +32,12 @@ class Death(NamedTuple):
         line = f"job {self.job_id} is dead: {self.explanation}"
         # What isinstance() asks of an exception may raise.
         if self.cause is None or not issubclass(type(self.cause), Exception):
-            return JobDeadError(f"{line}\n\n{self.traceback}" if self.traceback else line)
+            dead = JobDeadError(f"{line}\n\n{self.traceback}" if self.traceback else line)
+            dead.drain_job_id = self.job_id
+            return dead
         with suppress(Exception):
+            # Tells a tool that hears of it from RQ that it is that of a tracked job.
+            self.cause.drain_job_id = self.job_id  # type: ignore[attr-defined]
             if line not in getattr(self.cause, "__notes__", ()):
                 self.cause.add_note(line)
         return self.cause  # type: ignore[return-value]

@@ -62,6 +62,11 @@ class Recorder:
             # The database's encoding lacks a character of the texts.
             return self._apply(claim, decide(claim, in_ascii(result)))
 
+    @property
+    def death(self) -> Death | None:
+        """Death of the job for which a method has just returned "dead", until `last_death` is called."""
+        return self._death
+
     def last_death(self) -> Death | None:
         """Return once why the job is dead for which a method has just returned "dead"."""
         # Its exception keeps whatever the job had in its variables.

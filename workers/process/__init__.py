@@ -15,6 +15,7 @@ The modules, in the order in which a job passes:
     plain_jobs        plain RQ jobs, which run in the RQ process of `workers.plain`
     finisher          thread: records outcomes, many in one statement
     outcome_batch     outcomes that are recorded together
+    end_hooks         thread: calls the application's hooks for jobs that have ended
     uncleared         clears the hashes of finished deliveries in Redis
     overtaken         deliveries whose jobs run under an earlier one, and whose dependents wait
 

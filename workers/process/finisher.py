@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
 from drain.wire import Consumer, PoppedId, Traces
+from workers.execution import ends
 from workers.execution.death import Death
 from workers.execution.decision import CANCELLED
 from workers.execution.outcome import Outcome
 from workers.execution.recorder import Recorder, is_news, log_finished
 from workers.execution.rq_books import RQBooks
 from workers.lease.database import Database
+from workers.process.end_hooks import EndHooks
 from workers.process.inbox import Inbox
 from workers.process.jobs import ClaimedJob
 from workers.process.outcome_batch import OutcomeBatch
@@ -55,6 +57,7 @@ class Finisher:
     _recorder: Recorder = field(init=False)
     _is_last_batch: bool = field(default=False, init=False)
     _ended: UnclearedDeliveries = field(init=False)
+    _end_hooks: EndHooks = field(default_factory=EndHooks, init=False)
 
     def __post_init__(self) -> None:
         self._recorder = Recorder(self.database)
@@ -71,6 +74,7 @@ class Finisher:
                     inbox.batch_filled.wait(_BATCHING_SECONDS)
                 self._record([inbox.outcomes.popleft() for _ in range(len(inbox.outcomes))])
             self._ended.clear()
+            self._end_hooks.close()
         finally:
             self.database.close()
 
@@ -152,6 +156,9 @@ class Finisher:
         self._count()
         if is_news([job.claim for job in jobs]):
             log_finished([(job.claim, job.took) for job in jobs], _MORE)
+        if ends.are_wanted():
+            for job in jobs:
+                self._end_hooks.add(job)
 
     def _record_one(self, job: ClaimedJob, outcome: Outcome) -> None:
         try:
@@ -165,3 +172,5 @@ class Finisher:
         self.note_recorded(job.rq_id, job.claim.queue, word, death, has_hash=job.has_hash)
         if word == "finished":
             log_finished([(job.claim, job.took)], _MORE)
+        if ends.are_wanted() and (death is not None or word == "finished"):
+            self._end_hooks.add(job, death and death.explanation)

@@ -1,0 +1,154 @@
+"""Overheads of hooks and of OpenTelemetry, by turns with and without: `python -m benchmarks.overheads`.
+
+Staging is measured in one open transaction, so that the time is that of the INSERT and of what is put around it; the
+SDK hands its spans to a batch processor whose exporter drops them. Hooks that nobody has registered are measured by
+themselves: their cost is far below the noise of a job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import timeit
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from statistics import median
+from time import monotonic, perf_counter
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import sqlalchemy
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from sqlalchemy.orm import Session
+
+from benchmarks import servers
+from drain import hooks, job, stage
+from drain.tables.claims import Claim
+from drain.telemetry.opentelemetry import DrainInstrumentor
+from workers.context.current import Attempt
+from workers.execution import ends
+from workers.execution.attempt import run
+from workers.lease.heartbeat import Heartbeat
+
+_NOWHERE = "postgresql://nowhere"
+
+
+@job
+def nothing(_number: int) -> None:
+    """Do nothing."""
+
+
+class _Dropped(SpanExporter):
+    def export(self, spans: Any) -> SpanExportResult:
+        del spans
+        return SpanExportResult.SUCCESS
+
+
+@contextmanager
+def instrumented(provider: TracerProvider) -> Iterator[None]:
+    """Instrument the drain while the block runs."""
+    DrainInstrumentor().instrument(tracer_provider=provider)
+    try:
+        yield
+    finally:
+        DrainInstrumentor().uninstrument()
+
+
+def staging_seconds(connection: Any, jobs: int) -> float:
+    """Stage jobs in a transaction that is rolled back; returns the seconds of one."""
+    began = perf_counter()
+    for number in range(jobs):
+        stage(connection, nothing, [number])
+    took = perf_counter() - began
+    connection.rollback()
+    return took / jobs
+
+
+def staging(connection: Any, jobs: int, rounds: int) -> tuple[float, float, float]:
+    """Measure by turns; returns the medians in seconds without and with, and the median of the ratios of each turn."""
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(_Dropped()))
+    without: list[float] = []
+    with_spans: list[float] = []
+    staging_seconds(connection, jobs)
+    for number in range(rounds):
+        turns: list[Callable[[], None]] = [lambda: without.append(staging_seconds(connection, jobs))]
+
+        def traced() -> None:
+            with instrumented(provider):
+                with_spans.append(staging_seconds(connection, jobs))
+
+        turns.append(traced)
+        for turn in turns[:: 1 if number % 2 else -1]:
+            turn()
+    provider.shutdown()
+    return (
+        median(without),
+        median(with_spans),
+        median(b / a for a, b in zip(without, with_spans, strict=True)),
+    )
+
+
+def unused_hooks_seconds() -> float:
+    """Measure the looks at empty tuples, from the staging of a job to its end."""
+
+    def look() -> bool:
+        return bool(hooks.stage_hooks or hooks.producers or hooks.around_hooks or ends.are_wanted())
+
+    number = 100_000
+    empty = min(timeit.repeat(lambda: None, number=number, repeat=9))
+    return (min(timeit.repeat(look, number=number, repeat=9)) - empty) / number
+
+
+def attempt_seconds() -> float:
+    """Measure an attempt at a job that does nothing, without any store: the least that a job costs a worker."""
+    claim = Claim(
+        *(1, nothing.job_name, "[1]", "{}", "default", None, None, 1, 3, 30, 30.0, 1, datetime.now(UTC)),
+        *(False, False, None, UUID(int=0)),
+    )
+    attempts: list[Attempt] = []
+    heartbeat = Heartbeat(_NOWHERE, lambda: attempts)
+
+    def act(end: Callable[..., None] = lambda act, *_: act(None, 60.0)) -> None:
+        run(Attempt(claim, monotonic(), heartbeat, _NOWHERE), end)
+
+    number = 20_000
+    seconds = min(timeit.repeat(act, number=number, repeat=5)) / number
+    heartbeat.stop()
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=500, help="Jobs staged in one turn.")
+    parser.add_argument("--rounds", type=int, default=31, help="Turns with and without.")
+    options = parser.parse_args()
+    with servers.running(servers.EMBEDDED) as services:
+        url = services.database_url
+        with psycopg.connect(url) as connection:
+            _tell("psycopg", staging(connection, options.jobs, options.rounds))
+        engine = sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://", 1))
+        with Session(engine) as session:
+            _tell("SQLAlchemy", staging(session, options.jobs, options.rounds))
+        engine.dispose()
+    unused, attempt = unused_hooks_seconds(), attempt_seconds()
+    print(
+        f"hooks unused: {unused * 1e9:.0f} ns, beside {attempt * 1e6:.1f} us of an attempt without stores: "
+        f"{unused / attempt:.2%}"
+    )
+
+
+def _tell(driver: str, measured: tuple[float, float, float]) -> None:
+    without, with_spans, ratio = measured
+    print(
+        f"stage() with {driver}: {without * 1e6:.0f} us without, {with_spans * 1e6:.0f} us with spans, "
+        f"ratio {ratio:.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Attempts as telemetry tells of them: the trace context of a job, and what an exception means."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import Any
+
+from drain import packages
+
+FAILED, DEFERRED, INTERRUPTED = "failed", "deferred", "interrupted"
+
+
+def carrier(context: str | None, *names: str) -> dict[str, str]:
+    """Read those members of a job's context that are texts and have one of these names."""
+    if context is None or not any(name in context for name in names):
+        return {}
+    read = json.loads(context)
+    if not isinstance(read, dict):
+        return {}
+    return {name: read[name] for name in names if isinstance(read.get(name), str)}
+
+
+def meaning(error: BaseException) -> str:
+    """Return what the exception of an attempt means: it failed, it will go on later, or it was interrupted."""
+    errors = _errors()
+    if isinstance(error, (errors.Defer, errors.RateLimited)):
+        return DEFERRED
+    if isinstance(error, (errors.WorkerStoppedError, errors.JobCancelledError)):
+        return INTERRUPTED
+    return FAILED
+
+
+def is_last(job: Any, error: BaseException) -> bool:
+    """Return whether a job is dead after this attempt failed."""
+    return isinstance(error, _errors().Dead) or 0 < job.max_attempts <= job.attempt
+
+
+def _errors() -> Any:
+    # Imported by name: the modules of `drain` do not depend on `workers`.
+    packages.own("workers")
+    return import_module("workers.errors")

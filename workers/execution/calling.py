@@ -1,0 +1,126 @@
+"""The call of a job's function: within the application's hooks, and with what it returns kept if the job says so."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from types import CoroutineType
+from typing import Any, NamedTuple
+
+from drain import hooks
+from drain.jobs import registry
+from workers.context import django_connections
+from workers.context.current import Attempt
+from workers.errors import TransactionError
+from workers.execution import around
+from workers.execution.forked import leave_if_forked
+
+LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
+
+
+class Call(NamedTuple):
+    """The function of a job, and its arguments."""
+
+    job: registry.Job[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def call_here(call: Call, attempt: Attempt) -> None:
+    """Call the function in this thread; what an `async def` returns is awaited in a loop of its own."""
+    pid = os.getpid()
+    django_connections.renew()
+    try:
+        try:
+            returned = _call_within_hooks(call, attempt) if hooks.around_hooks else _call(call, attempt)
+        # A child of the job's own would renew the connections of its parent, and so end them.
+        except BaseException as error:
+            leave_if_forked(pid, error)
+            raise
+        leave_if_forked(pid)
+        if call.job.job_options.keeps_result:
+            attempt.keep_returned(returned)
+    finally:
+        django_connections.renew()
+
+
+async def wait(call: Call, attempt: Attempt) -> None:
+    """Await the function in the running loop."""
+    pid = os.getpid()
+    django_connections.renew_beside_the_loop()
+    try:
+        try:
+            coroutine = _within_hooks(call, attempt) if hooks.around_hooks else _called(call)
+            attempt.interruption.coroutine = coroutine
+            returned = await coroutine
+        # As beside the loop.
+        except BaseException as error:
+            leave_if_forked(pid, error)
+            raise
+        leave_if_forked(pid)
+        if call.job.job_options.keeps_result:
+            attempt.keep_returned(returned)
+    finally:
+        django_connections.renew_beside_the_loop()
+
+
+def _called(call: Call) -> Any:
+    return call.job.function(*call.args, **call.kwargs)
+
+
+def _call(call: Call, attempt: Attempt) -> Any:
+    returned = _called(call)
+    # What isinstance() asks of a proxy may raise.
+    if issubclass(type(returned), CoroutineType):
+        attempt.interruption.coroutine = returned
+        django_connections.renew_beside_the_loop()
+        return asyncio.run(_awaited(attempt, returned))
+    return returned
+
+
+async def _awaited(attempt: Attempt, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    returned = await coroutine
+    # As its loop ends, asyncio cancels what is left: a block that was thrown away would look as if it had ended.
+    if attempt.in_transaction:
+        raise TransactionError(LEFT_OPEN)
+    return returned
+
+
+def _call_within_hooks(call: Call, attempt: Attempt) -> Any:
+    pid = os.getpid()
+
+    def act() -> Any:
+        try:
+            returned = _call(call, attempt)
+        # A child of the job's own would leave the hooks a second time.
+        except BaseException as error:
+            leave_if_forked(pid, error)
+            raise
+        leave_if_forked(pid)
+        return returned
+
+    if inspect.iscoroutinefunction(call.job.function):
+        attempt.interruption.coroutine = coroutine = _within_hooks(call, attempt)
+        django_connections.renew_beside_the_loop()
+        return asyncio.run(_awaited(attempt, coroutine))
+    return around.call(attempt.current, act)
+
+
+def _within_hooks(call: Call, attempt: Attempt) -> Any:
+    pid = os.getpid()
+
+    async def act() -> Any:
+        try:
+            returned = await _called(call)
+        except BaseException as error:
+            leave_if_forked(pid, error)
+            # Hooks see why a job was interrupted, as beside the event loop.
+            cause = attempt.interruption.cause() if isinstance(error, asyncio.CancelledError) else None
+            if cause is not None:
+                raise cause.with_traceback(error.__traceback__) from None
+            raise
+        leave_if_forked(pid)
+        return returned
+
+    return around.wait(attempt.current, act)

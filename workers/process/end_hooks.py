@@ -1,0 +1,52 @@
+"""The thread that calls the hooks at the ends of jobs, so that a slow hook keeps no outcome from being recorded."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from queue import SimpleQueue
+
+from workers.context.current import Attempt
+from workers.execution import ends
+
+log = logging.getLogger(__name__)
+
+# Upper bound of the ended jobs whose hooks wait for slower ones; the hooks of further jobs are not called.
+_MOST_WAITING = 10_000
+# Time within which the last hooks may end once the process stops.
+_LAST_SECONDS = 5.0
+
+
+class EndHooks:
+    """Calls hooks one after the other; its thread starts with the first of them."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[tuple[Attempt, str | None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_late = False
+
+    def add(self, attempt: Attempt, reason: str | None = None) -> None:
+        """Let the hooks of an ended job be called; see `workers.execution.ends.call`."""
+        if self._queue.qsize() >= _MOST_WAITING:
+            if not self._is_late:
+                log.warning(
+                    "hooks of on_finish and on_dead are slower than jobs end: those of some jobs are not called",
+                    extra={"event": "hooks_left_out"},
+                )
+            self._is_late = True
+            return
+        self._is_late = False
+        self._queue.put((attempt, reason))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="hooks", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait a moment for the hooks of the jobs that have ended."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(_LAST_SECONDS)
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            ends.call(*item)
