@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, cast
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol, cast
 
 from drain.database import postgres
 from workers.context.connection import JobConnection
@@ -21,6 +22,20 @@ _kept_for_sessions: dict[tuple[int, str], list[sqlalchemy.Connection]] = {}
 _most = 1
 
 
+class Lender(Protocol):
+    """Lends connections to jobs whose transactions are part of another one: that of a test, in `drain.testing`."""
+
+    def bare(self) -> AbstractContextManager[JobConnection]:
+        """Do as the function of this name."""
+
+    def of_session(self) -> AbstractContextManager[sqlalchemy.Connection]:
+        """Do as the function of this name."""
+
+
+# Lender for jobs that run in this context; None in a worker.
+lender: ContextVar[Lender | None] = ContextVar("lender", default=None)
+
+
 def keep(number: int) -> None:
     """Let this process keep as many connections of each kind: one for each thread that runs jobs."""
     global _most  # noqa: PLW0603
@@ -30,6 +45,10 @@ def keep(number: int) -> None:
 @contextmanager
 def bare(database_url: str) -> Iterator[JobConnection]:
     """Yield a connection with no transaction open; if the block succeeds, this process keeps one for its next job."""
+    if (lending := lender.get()) is not None:
+        with lending.bare() as lent:
+            yield lent
+        return
     kept = _kept.setdefault((os.getpid(), database_url), [])
     connection = _one_of(kept) or _connect(database_url)
     try:
@@ -63,6 +82,10 @@ def of_session(database_url: str) -> Iterator[sqlalchemy.Connection]:
     A pool of SQLAlchemy's would keep the connection as well, but to take it from there and to put it back takes a tenth
     of the processor time of a job of one statement.
     """
+    if (lending := lender.get()) is not None:
+        with lending.of_session() as lent:
+            yield lent
+        return
     kept = _kept_for_sessions.setdefault((os.getpid(), database_url), [])
     connection = _one_for_sessions(kept) or _engine(database_url).connect()
     try:
