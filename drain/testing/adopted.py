@@ -22,6 +22,7 @@ _AUTOCOMMIT = (
     "the connection is in autocommit mode and has no transaction open, so nothing of the test would be rolled back: "
     "open one, in Django by TestCase or @pytest.mark.django_db without transaction=True"
 )
+_NOT_BEGUN = "the asynchronous session of the test has no transaction yet: `await session.connection()` first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,8 @@ def _of_sqlalchemy(connection: Any) -> tuple[Any, Any] | None:
         connection = connection()
     if hasattr(connection, "sync_session"):
         source, connection = connection, connection.sync_session
+        if not connection.in_transaction():
+            raise HarnessError(_NOT_BEGUN)
     if isinstance(connection, Session):
         source = source or connection
         connection = _begun(connection.connection)
@@ -146,9 +149,7 @@ def _begun(begin: Any) -> Any:
     try:
         return begin()
     except sqlalchemy.exc.MissingGreenlet:
-        raise HarnessError(
-            "the asynchronous session of the test has no transaction yet: `await session.connection()` first"
-        ) from None
+        raise HarnessError(_NOT_BEGUN) from None
 
 
 def _psycopg(driver: Any) -> Any:
