@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
+
+from psycopg.rows import dict_row
 
 from drain.database.postgres import Connection
 from drain.jobs import values
 from drain.jobs.options import RegisteredJob, name_and_options
+from drain.tables.columns import DELIVERED
 from drain.wording import count
 
 Job = str | Callable[..., Any] | RegisteredJob
@@ -69,31 +72,31 @@ def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     return text if len(text) <= _LONGEST_ARGUMENTS else f"{text[:_LONGEST_ARGUMENTS]}…"
 
 
-_COLUMNS = "id, job_name, job_args, job_kwargs, queue"
-_REST = "priority, expires_at, tag, key, unique_key, max_attempts, context"
-_READ = f"""
-SELECT {_COLUMNS}, CASE WHEN scheduled_at > clock_timestamp() THEN 'scheduled' ELSE 'waiting' END,
-    scheduled_at, {_REST}, 0, NULL::jsonb
-FROM staged_jobs
-UNION ALL
-SELECT {_COLUMNS}, CASE WHEN lease_expires_at IS NOT NULL THEN 'running' WHEN next_run_at IS NULL THEN 'waiting'
-        ELSE 'retrying' END,
-    coalesce(next_run_at, scheduled_at), {_REST}, attempts, last_error
+_READ_STAGED = """
+SELECT *, CASE WHEN scheduled_at > clock_timestamp() THEN 'scheduled' ELSE 'waiting' END AS state FROM staged_jobs
+"""
+_READ_IN_FLIGHT = """
+SELECT *, CASE WHEN lease_expires_at IS NOT NULL THEN 'running' WHEN next_run_at IS NULL THEN 'waiting'
+    ELSE 'retrying' END AS state
 FROM inflight_jobs
-ORDER BY id
 """
 
 
 def read(connection: Connection) -> list[StagedJob]:
     """Read all jobs that are staged, or in flight, in the order of their ids."""
-    return [StagedJob(*row) for row in connection.execute(_READ)]
+    with connection.cursor(row_factory=dict_row) as cursor:
+        found = [*cursor.execute(_READ_STAGED), *cursor.execute(_READ_IN_FLIGHT)]
+    return sorted(map(_job_of, found), key=lambda job: job.id)
+
+
+def _job_of(row: Mapping[str, Any]) -> StagedJob:
+    known = {each.name: row[each.name] for each in fields(StagedJob) if each.name in row}
+    run_at = row.get("next_run_at") or row["scheduled_at"]
+    return StagedJob(args=row["job_args"], kwargs=row["job_kwargs"], run_at=run_at, **known)
 
 
 # Delivered jobs, in the order of their deliveries, which is that in which workers get them.
-_DELIVERED = """
-SELECT id, delivery, job_name FROM inflight_jobs
-WHERE lease_expires_at IS NULL AND next_run_at IS NULL ORDER BY delivery
-"""
+_DELIVERED = f"SELECT id, delivery, job_name FROM inflight_jobs WHERE {DELIVERED} ORDER BY delivery"
 _ENDED = """
 SELECT id, job_name, 'dead', reason, explanation FROM dead_jobs WHERE id = ANY (%(ids)s)
 UNION ALL

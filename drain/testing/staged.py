@@ -22,7 +22,6 @@ from drain.testing.adopted import Adopted, adopt, is_in_loop
 from drain.testing.nested import LeaderConnection
 from drain.testing.rows import Job, StagedJob, Wanted, listed
 from drain.testing.worker import InlineWorker, Ran
-from drain.wording import count
 
 # Number of attempts after which `run` believes that jobs stage each other for ever.
 _MOST_ATTEMPTS = 1000
@@ -256,7 +255,7 @@ class _Results:
         """
         if self._left <= 0 and not self._is_given:
             raise HarnessError(
-                f"{count(_MOST_ATTEMPTS, 'attempt')} were made and more jobs are due; do they stage each other? "
+                f"{_MOST_ATTEMPTS:,} attempts were made and more jobs are due; do they stage each other? "
                 "Give run() a limit"
             )
         return self._left > 0

@@ -36,6 +36,8 @@ HOW_TO = sorted((DOCS / "howto").glob("*.md"))
 MOST_ATTEMPTS = 20
 # For the tests that a page has written: they start several commands, one after the other.
 TESTS_SECONDS = 120
+# Plugin of an installed job-drain; that of pytest-django is another project's, and wants its settings.
+PLUGINS = ("-p", "drain.testing.plugin", "-p", "no:django")
 
 
 def comparable(line: str) -> str:
@@ -169,10 +171,10 @@ class Reader:
         assert result.exit_code == 0, result.output
         return str(json.loads(result.stdout)["cause"])
 
-    def pytest(self, file: str) -> bool:
-        """Whether the tests of a file that the page has written pass."""
+    def pytest(self, *files: str) -> bool:
+        """Whether the tests of files that the page has written pass."""
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGINS, *files],
             env=environment(self.shop.database_url, self._redis_url, PYTHONPATH=f"{self._directory}:{ROOT}"),
             cwd=self._directory,
             capture_output=True,
