@@ -31,6 +31,7 @@ that is refused changes nothing. Whatever a job raises is recorded, and never st
 """
 
 from drain.jobs.registry import job
+from workers.context.async_transaction import async_psycopg_transaction, async_transaction
 from workers.context.current import CurrentJob, current_job
 from workers.context.transaction import psycopg_transaction, transaction
 from workers.errors import (
@@ -42,6 +43,7 @@ from workers.errors import (
     NoCurrentJobError,
     RateLimited,
     TransactionError,
+    UnfitResultError,
 )
 
 __all__ = [
@@ -54,6 +56,9 @@ __all__ = [
     "NoCurrentJobError",
     "RateLimited",
     "TransactionError",
+    "UnfitResultError",
+    "async_psycopg_transaction",
+    "async_transaction",
     "current_job",
     "job",
     "psycopg_transaction",
