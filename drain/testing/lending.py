@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from psycopg.pq.abc import PGconn
 
-from drain.testing.nested import LentConnection
+from drain.testing.nested import LentAsyncConnection, LentConnection, Nested
+from workers.context import async_kept
+from workers.context.async_connection import JobAsyncConnection
 from workers.context.connection import JobConnection
 from workers.context.kept import driver_of
 
 if TYPE_CHECKING:
     import sqlalchemy
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+T = TypeVar("T", bound=Nested)
 
 
 class Lender:
-    """Lends the session of a test to its jobs; `workers.context.kept` asks it.
+    """Lends the session of a test to its jobs; `workers.context` asks it.
 
     Args:
         pgconn: The session, in the transaction of the test.
@@ -26,6 +31,11 @@ class Lender:
     def __init__(self, pgconn: PGconn) -> None:
         self._pgconn = pgconn
         self._engine: sqlalchemy.Engine | None = None
+        self._async_engine: AsyncEngine | None = None
+
+    def lends(self, pgconn: PGconn) -> bool:
+        """Return whether this is the session that is lent."""
+        return pgconn is self._pgconn
 
     @contextmanager
     def bare(self) -> Iterator[JobConnection]:
@@ -36,36 +46,59 @@ class Lender:
     @contextmanager
     def of_session(self) -> Iterator[sqlalchemy.Connection]:
         """Do as `bare`, on a connection of SQLAlchemy's."""
-        with self._engine_of_its_own().connect() as connection, _within_savepoint(_driver_of(connection)):
-            yield connection
-
-    def _engine_of_its_own(self) -> sqlalchemy.Engine:
         import sqlalchemy
 
         if self._engine is None:
             self._engine = sqlalchemy.create_engine(
                 "postgresql+psycopg://", creator=self._connect, poolclass=sqlalchemy.NullPool
             )
-        return self._engine
+        with self._engine.connect() as connection, _within_savepoint(_nested(driver_of(connection))):
+            yield connection
+
+    @asynccontextmanager
+    async def async_bare(self) -> AsyncIterator[JobAsyncConnection]:
+        """Do as `bare`, for the transaction of an `async def`."""
+        with _within_savepoint(await self._connect_async()) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def async_of_session(self) -> AsyncIterator[AsyncConnection]:
+        """Do as `of_session`, for the transaction of an `async def`."""
+        import sqlalchemy
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        if self._async_engine is None:
+            self._async_engine = create_async_engine(
+                "postgresql+psycopg://", async_creator=self._connect_async, poolclass=sqlalchemy.NullPool
+            )
+        async with self._async_engine.connect() as connection:
+            below = connection.sync_connection
+            assert below is not None  # noqa: S101  (it has been started)
+            with _within_savepoint(_nested(async_kept.driver_of(below))):
+                yield connection
 
     def _connect(self) -> LentConnection:
         connection = LentConnection(self._pgconn)
         connection.be_ready()
         return connection
 
+    async def _connect_async(self) -> LentAsyncConnection:
+        connection = LentAsyncConnection(self._pgconn)
+        await connection.be_ready()
+        return connection
 
-def _driver_of(connection: sqlalchemy.Connection) -> LentConnection:
-    driver = driver_of(connection)
-    assert isinstance(driver, LentConnection)  # noqa: S101  (the engine has no other creator)
+
+def _nested(driver: object) -> Nested:
+    assert isinstance(driver, Nested)  # noqa: S101  (the engine has no other creator)
     return driver
 
 
 @contextmanager
-def _within_savepoint(connection: LentConnection) -> Iterator[LentConnection]:
+def _within_savepoint(connection: T) -> Iterator[T]:
     connection.begin()
     try:
         yield connection
         connection.end()
     except BaseException:
-        connection.rollback()
+        connection.undo()
         raise

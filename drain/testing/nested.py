@@ -7,6 +7,7 @@ statement, since the names would collide with those of the first object, and nev
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 from typing import Any
 
@@ -15,31 +16,23 @@ from psycopg import errors
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
-from drain.database.cursor import TransactionCursor
-from workers.context.connection import JobConnection, too_early
+from drain.database.cursor import AsyncTransactionCursor, TransactionCursor
+from workers.context.async_connection import JobAsyncConnection
+from workers.context.connection import JobConnection
+from workers.context.once import too_early
 
+_COMMIT = b"COMMIT"
 _numbers = count(1)
 
 
-class NestedCursor(psycopg.Cursor[Any]):
-    """Cursor whose COMMIT ends the savepoint of its connection."""
-
-    def execute(self, query: Any, params: Any = None, **options: Any) -> NestedCursor:
-        """Execute a statement; a COMMIT by `execute_and_commit` is that of the nested transaction."""
-        if query == b"COMMIT":
-            connection: Any = self.connection
-            connection.end()
-            return self
-        super().execute(query, params, **options)
-        return self
-
-
-class NestedConnection(psycopg.Connection[Any]):
-    """Connection on another one's session; its transaction is a savepoint.
+class Nested(psycopg.BaseConnection[Any]):
+    """Base of connections on another one's session; their transaction is a savepoint.
 
     Args:
         pgconn: The session, in a transaction.
     """
+
+    _savepoint: bytes | None = None
 
     def __init__(self, pgconn: PGconn, *args: Any, **options: Any) -> None:
         session: Any = pgconn
@@ -48,19 +41,9 @@ class NestedConnection(psycopg.Connection[Any]):
         # Notices go on to the application's own connection.
         session.notice_handler, session.notify_handler = handlers
         self.prepare_threshold = None
-        self._savepoint: bytes | None = None
 
     def __del__(self, *_: Any) -> None:
         """Close nothing, and warn of nothing: the session is the application's."""
-
-    def close(self) -> None:
-        """Leave the session open."""
-
-    def cursor(self, *args: Any, **options: Any) -> Any:
-        """Open a cursor that knows that the transaction is nested."""
-        if self.cursor_factory in (psycopg.Cursor, TransactionCursor):
-            self.cursor_factory = NestedCursor
-        return super().cursor(*args, **options)
 
     def begin(self) -> None:
         """Begin the nested transaction."""
@@ -74,7 +57,7 @@ class NestedConnection(psycopg.Connection[Any]):
             self._savepoint = None
             self._send(b"RELEASE SAVEPOINT " + savepoint)
 
-    def rollback(self) -> None:
+    def undo(self) -> None:
         """Undo what was written since `begin`; nothing happens if that has ended already."""
         if (savepoint := self._savepoint) is not None:
             self._savepoint = None
@@ -85,6 +68,36 @@ class NestedConnection(psycopg.Connection[Any]):
         result = self.pgconn.exec_(command)
         if result.status != ExecStatus.COMMAND_OK:
             raise errors.error_from_result(result)
+
+
+class NestedCursor(psycopg.Cursor[Any]):
+    """Cursor whose COMMIT ends the savepoint of its connection."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> NestedCursor:
+        """Execute a statement; a COMMIT by `execute_and_commit` is that of the nested transaction."""
+        connection: Any = self.connection
+        if query == _COMMIT:
+            connection.end()
+        else:
+            super().execute(query, params, **options)
+        return self
+
+
+class NestedConnection(Nested, psycopg.Connection[Any]):
+    """Connection on another one's session."""
+
+    def close(self) -> None:
+        """Leave the session open."""
+
+    def cursor(self, *args: Any, **options: Any) -> Any:
+        """Open a cursor that knows that the transaction is nested."""
+        if self.cursor_factory in (psycopg.Cursor, TransactionCursor):
+            self.cursor_factory = NestedCursor
+        return super().cursor(*args, **options)
+
+    def rollback(self) -> None:
+        """Undo what was written since the transaction began."""
+        self.undo()
 
 
 class LeaderConnection(NestedConnection):
@@ -107,6 +120,49 @@ class LentConnection(NestedConnection, JobConnection):
     """Connection of a job's transaction in a test: its commit finishes the job, and ends a savepoint."""
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
+        """Refuse to let each statement commit by itself."""
+        if value:
+            raise too_early()
+
+
+class NestedAsyncCursor(psycopg.AsyncCursor[Any]):
+    """Cursor whose COMMIT ends the savepoint of its connection."""
+
+    async def execute(self, query: Any, params: Any = None, **options: Any) -> NestedAsyncCursor:
+        """Execute a statement, as `NestedCursor.execute`."""
+        connection: Any = self.connection
+        if query == _COMMIT:
+            connection.end()
+        else:
+            await super().execute(query, params, **options)
+        return self
+
+
+class LentAsyncConnection(Nested, JobAsyncConnection):
+    """Connection of an async job's transaction in a test, as `LentConnection`."""
+
+    async def be_ready(self) -> None:
+        """Note the loop, and the settings."""
+        self._loop = asyncio.get_running_loop()
+        self._note_settings()
+
+    def drop(self) -> None:
+        """Leave the session open."""
+
+    async def close(self) -> None:
+        """Leave the session open."""
+
+    def cursor(self, *args: Any, **options: Any) -> Any:
+        """Open a cursor that knows that the transaction is nested."""
+        if self.cursor_factory in (psycopg.AsyncCursor, AsyncTransactionCursor):
+            self.cursor_factory = NestedAsyncCursor
+        return super().cursor(*args, **options)
+
+    async def rollback(self) -> None:
+        """Undo what was written since the transaction began."""
+        self.undo()
+
+    async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
         """Refuse to let each statement commit by itself."""
         if value:
             raise too_early()

@@ -24,8 +24,8 @@ from drain.tables.claims import Claim
 from drain.testing.adopted import Adopted
 from drain.testing.lending import Lender
 from drain.testing.nested import LeaderConnection
-from workers.context import kept
 from workers.context.current import Attempt
+from workers.context.lender import lender
 from workers.execution.attempt import run, run_in_loop
 from workers.execution.outcome import AlreadyFinished, Outcome
 from workers.execution.recorder import Recorder
@@ -148,13 +148,13 @@ class InlineWorker:
         """Lend the session to the job in the block; its failed statements do not spoil the test's transaction."""
         guard = LeaderConnection(self._adopted.pgconn)
         guard.begin()
-        token = kept.lender.set(self._lender)
+        token = lender.set(self._lender)
         try:
             yield
         finally:
-            kept.lender.reset(token)
+            lender.reset(token)
             if self._adopted.pgconn.transaction_status == TransactionStatus.INERROR:
-                guard.rollback()
+                guard.undo()
                 self._adopted.repair()
             else:
                 guard.end()

@@ -89,7 +89,7 @@ def test_what_is_staged_is_found_and_run(connection: psycopg.Connection[Any], st
     calls: list[Any] = []
 
     @job(queue="mail")
-    def send(order: int, *, to: tuple[str, ...] = ()) -> None:
+    def send(order: int, *, to: Any = ()) -> None:
         calls.append((order, to, current_job().attempt))
 
     staged.none()
@@ -183,7 +183,8 @@ def test_each_outcome_is_decided_as_by_a_worker(connection: psycopg.Connection[A
     first = stage(connection, slow_down, key="ada")
     second = stage(connection, slow_down, key="ada")
     other = stage(connection, slow_down, key="eve")
-    stage(connection, misfit, [1], max_attempts=1)
+    # By name, since the arguments of a registered function are checked as they are staged.
+    stage(connection, "tests.misfit", [1], queue="d", max_attempts=1)
     stage(connection, "nobody.knows", queue="e")
     results = {each.id: each for each in staged.run()}
     by_name = {each.job_name.rpartition(".")[2]: each for each in results.values()}
@@ -456,6 +457,66 @@ def test_async_jobs_are_run_inside_and_outside_of_a_loop(
     assert effects(connection) == ["1", "1"]
 
 
+def test_transactions_of_async_jobs_are_savepoints(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
+    @job
+    async def write(label: str, *, fail: bool = False) -> None:
+        async with drain.async_psycopg_transaction() as inner:
+            await inner.execute("INSERT INTO effects VALUES (%s)", [label])
+            async with inner.transaction():
+                await drain.astage(inner, "nobody.knows", run_in=3600)
+            if fail:
+                raise ValueError
+
+    @job
+    async def session(label: str, *, fail: bool = False) -> None:
+        async with drain.async_transaction() as inner:
+            await inner.execute(sqlalchemy.text("INSERT INTO effects VALUES (:label)"), {"label": label})
+            if fail:
+                await inner.execute(sqlalchemy.text("SELECT 1 / 0"))
+
+    def stage_all() -> None:
+        for each in (write, session):
+            each.stage(connection, each.job_name)
+            each.stage(connection, f"{each.job_name} that fails", fail=True)
+
+    async def in_a_loop() -> list[str]:
+        return states(await staged.arun())
+
+    stage_all()
+    assert states(staged.run()) == ["finished", "retrying"] * 2
+    stage_all()
+    assert asyncio.run(in_a_loop()) == ["finished", "retrying"] * 2
+    assert effects(connection) == ["tests.write", "tests.session"] * 2
+    assert len(staged.all("nobody.knows")) == 2
+
+
+def test_a_job_that_breaks_the_transaction_of_the_test_is_undone(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
+    @job
+    def spoil() -> None:
+        connection.execute("INSERT INTO effects VALUES ('lost')")
+        connection.execute("SELECT 1 / 0")
+
+    connection.execute("INSERT INTO effects VALUES ('kept')")
+    spoil.stage(connection)
+    (ran,) = staged.run()
+    assert (ran.state, type(ran.error)) == ("retrying", psycopg.errors.DivisionByZero)
+    assert effects(connection) == ["kept"]
+
+
+def test_a_result_is_kept(connection: psycopg.Connection[Any], staged: Staged) -> None:
+    @job(result="keep")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    job_id = add.stage(connection, 1, 2)
+    staged.run(check=True)
+    assert drain.result(connection, job_id) == 3
+
+
 def _session(url: str) -> Iterator[Any]:
     engine = sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with Session(engine) as session:
@@ -469,6 +530,18 @@ def _core(url: str) -> Iterator[Any]:
     with engine.connect() as connection:
         yield connection
         connection.rollback()
+    engine.dispose()
+
+
+def _joined(url: str) -> Iterator[Any]:
+    """The recipe of SQLAlchemy's manual for tests of code that commits."""
+    engine = sqlalchemy.create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        outer = connection.begin()
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            yield session
+            session.commit()
+        outer.rollback()
     engine.dispose()
 
 
@@ -486,7 +559,7 @@ def _dict_rows(url: str) -> Iterator[Any]:
         connection.rollback()
 
 
-@pytest.mark.parametrize("kind", [_session, _core, _block, _dict_rows])
+@pytest.mark.parametrize("kind", [_session, _core, _joined, _block, _dict_rows])
 def test_every_kind_of_connection_serves(url: str, kind: Callable[[str], Iterator[Any]]) -> None:
     @job
     def write() -> None:

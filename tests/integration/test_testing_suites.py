@@ -169,19 +169,31 @@ def settle(order_id):
     with drain.psycopg_transaction() as inner:
         inner.execute("UPDATE orders SET receipt = true WHERE id = %s", [order_id])
 
+@drain.job(max_attempts=1)
+def settle_by_orm(order_id, fail=False):
+    import drain.django
+    with drain.django.transaction():
+        Order.objects.filter(id=order_id).update(receipt=True)
+        with transaction.atomic():
+            drain.stage(connection, "nobody.knows", run_in=3600)
+        if fail:
+            raise ValueError
+    raise RuntimeError("after the finish")
+
 def buy(order_id):
     order = Order.objects.create(id=order_id)
-    # As `drain.stage(connection, …)` where wrappers of Django's are looked through.
-    return send_receipt.stage(connection.connection, order.id)
+    return send_receipt.stage(connection, order.id)
 """
 DJANGO_TESTS = """
+import unittest.mock
 import django
+import drain
 django.setup()
 from django.db import connection
 from django.test import TestCase, TransactionTestCase
 from drain.errors import HarnessError
 from drain.testing import Staged
-from shop import Order, buy, send_receipt, settle, twice
+from shop import Order, buy, send_receipt, settle, settle_by_orm, twice
 import pytest
 
 class Shop(TestCase):
@@ -200,13 +212,38 @@ class Shop(TestCase):
         self.assertTrue(Order.objects.get(id=42).receipt)
 
     def test_a_transaction(self):
-        settle.stage(connection.connection, 1)
+        settle.stage(connection, 1)
         self.staged.run(check=True)
         self.assertTrue(Order.objects.get(id=1).receipt)
 
+    def test_a_transaction_of_the_orm(self):
+        settle_by_orm.stage(connection, 1, fail=True)
+        self.assertEqual([each.state for each in self.staged.run()], ["dead"])
+        self.assertFalse(Order.objects.get(id=1).receipt)
+        self.staged.none()
+        settle_by_orm.stage(connection, 1)
+        (ran,) = self.staged.run()
+        self.assertEqual((ran.state, type(ran.error)), ("finished", RuntimeError))
+        self.assertTrue(Order.objects.get(id=1).receipt)
+        self.staged.assert_one("nobody.knows", state="scheduled")
+
+    def test_a_cancelled_job_in_a_transaction_of_the_orm(self):
+        job_id = settle_by_orm.stage(connection, 1)
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE staged_jobs SET fencing_token = 5")
+        original = Order.objects.filter
+        def overtake(**given):
+            with connection.cursor() as cursor:
+                cursor.execute("UPDATE inflight_jobs SET fencing_token = 9")
+            return original(**given)
+        with unittest.mock.patch.object(Order.objects, "filter", overtake):
+            (ran,) = self.staged.run()
+        self.assertIsInstance(ran.error, drain.LeaseLostError)
+        self.assertFalse(Order.objects.get(id=1).receipt)
+
     def test_a_job_that_breaks_the_transaction(self):
         buy(42)
-        twice.stage(connection.connection, 1)
+        twice.stage(connection, 1)
         states = [each.state for each in self.staged.run()]
         self.assertEqual(sorted(states), ["finished", "retrying"])
         self.assertTrue(Order.objects.get(id=42).receipt)
@@ -248,7 +285,7 @@ def test_djangos_test_case(suite: Suite, database_url: str, monkeypatch: pytest.
         shop=DJANGO_SHOP,
         test_django=DJANGO_TESTS,
     )
-    assert "5 passed" in printed
+    assert "7 passed" in printed
     assert query(database_url, "SELECT * FROM orders") == []
 
 

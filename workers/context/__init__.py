@@ -9,6 +9,7 @@ In the order in which a job passes:
     session       the SQLAlchemy session of that transaction
     kept          connections that a process keeps from one job to the next
     connection    the psycopg connection of that transaction, which commits with the finish
+    lender        lends connections to the jobs of a test, whose transactions are savepoints in that of the test
     guarded       the part of that connection which its async twin has too
 
 For `async def` jobs, with the same rules and statements: async_transaction, async_session, async_kept and

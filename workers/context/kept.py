@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol, cast
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, cast
 
 from drain.database import postgres
 from workers.context.connection import JobConnection
+from workers.context.lender import lender
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -23,20 +23,6 @@ _most = 1
 
 # Name that the server shows for the sessions of jobs' transactions.
 APPLICATION_NAME = "drain job"
-
-
-class Lender(Protocol):
-    """Lends connections to jobs whose transactions are part of another one: that of a test, in `drain.testing`."""
-
-    def bare(self) -> AbstractContextManager[JobConnection]:
-        """Do as the function of this name."""
-
-    def of_session(self) -> AbstractContextManager[sqlalchemy.Connection]:
-        """Do as the function of this name."""
-
-
-# Lender for jobs that run in this context; None in a worker.
-lender: ContextVar[Lender | None] = ContextVar("lender", default=None)
 
 
 def keep(number: int) -> None:
