@@ -346,7 +346,7 @@ def test_schedules_tick_on_the_calendar_of_the_virtual_time(
 ) -> None:
     ticks: list[datetime] = []
 
-    @job(cron="30 9 * * 1", timezone="Europe/Berlin")
+    @job(cron="30 9 * * 1", timezone="Asia/Tokyo")
     def weekly() -> None:
         context = current_job().context
         assert context is not None
