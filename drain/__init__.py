@@ -37,6 +37,7 @@ Beside that way:
     drain.terminal        how the commands read their options and print for people
     drain.dev             `drain dev`: all programs in one terminal
     drain.telemetry       jobs in OpenTelemetry and in Sentry, for applications that ask for it
+    drain.testing         jobs in tests, within the test's own transaction; a plugin of pytest
     drain.embedded        PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     workers.plain         RQ jobs that were not staged
     pipeline              work on millions of jobs at once, on Spark

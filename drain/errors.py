@@ -78,3 +78,7 @@ class NameTakenError(DrainError, ImportError):
 
 class EmbeddedError(DrainError):
     """An embedded PostgreSQL or Redis could not be found or started."""
+
+
+class HarnessError(DrainError):
+    """A test uses `drain.testing` in a way that cannot work."""

@@ -23,7 +23,7 @@ def model() -> Any:
     if "effect" in apps.all_models["tests"]:
         return apps.all_models["tests"]["effect"]
 
-    class Effect(models.Model):
+    class Effect(models.Model):  # type: ignore[misc]  # Django has no types
         label = models.TextField()
         worker = models.IntegerField(default=os.getpid)
 

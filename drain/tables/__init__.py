@@ -25,6 +25,7 @@ passes:
     cancellations    jobs that wait or run and are given up by a person or an application
     changes          jobs that wait get another queue, priority or time
     dead             jobs that were given up: revived or discarded by a person
+    times            times of all that waits, shifted together by tests
     crons            schedules: a job is staged at each tick
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
     rules            rules of queues, which people change and the leader follows

@@ -30,6 +30,7 @@ import drain
 from drain.__main__ import main
 from drain.jobs import registry
 from tests import pages
+from tests.blocks import use_django_at
 from tests.helpers import NAMESPACE, environment, ids_in, new_enqueuer, query
 from tests.inprocess_worker import Workshop
 from tests.pages import DOCS, README, ROOT, Block
@@ -41,6 +42,8 @@ HOW_TO = sorted((DOCS / "howto").glob("*.md"))
 MOST_ATTEMPTS = 20
 # For the tests that a page has written: they start several commands, one after the other.
 TESTS_SECONDS = 120
+# Plugin of an installed job-drain; that of pytest-django is another project's, and wants its settings.
+PLUGINS = ("-p", "drain.testing.plugin", "-p", "no:django")
 
 
 def comparable(line: str) -> str:
@@ -73,6 +76,7 @@ class Reader:
             "outcome": self.outcome,
             "last_error": self.last_error,
             "rows": self.rows,
+            "use_django": self.use_django,
             "explained": self.explained,
             "asked_while_running": self.asked_while_running,
             "logged": self.logged,
@@ -169,6 +173,16 @@ class Reader:
         """What the database answers."""
         return query(self.shop.database_url, statement)
 
+    def use_django(self, *models: Any) -> bool:
+        """Let Django's default database be that of the jobs, and make the tables of these models."""
+        use_django_at(self.shop.database_url)
+        from django.db import connection
+
+        with connection.schema_editor() as editor:
+            for model in models:
+                editor.create_model(model)
+        return True
+
     def explained(self, job_id: int) -> str:
         """Cause for which a job waits while an enqueuer leads."""
         with new_enqueuer(self.shop.database_url, self._redis_url):
@@ -201,10 +215,10 @@ class Reader:
         handler.setStream(before or sys.stderr)
         return written.getvalue().splitlines()[-1]
 
-    def pytest(self, file: str) -> bool:
-        """Whether the tests of a file that the page has written pass."""
+    def pytest(self, *files: str) -> bool:
+        """Whether the tests of files that the page has written pass."""
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGINS, *files],
             env=environment(self.shop.database_url, self._redis_url, PYTHONPATH=f"{self._directory}:{ROOT}"),
             cwd=self._directory,
             capture_output=True,

@@ -3,13 +3,14 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import pytest
 import sqlalchemy
+from psycopg.pq import TransactionStatus
 
-from tests.helpers import wait_until
+from tests.helpers import query, wait_until
 from tests.integration.test_kept_connections import PID, sessions_of_jobs
 from workers.context import async_kept
 from workers.context.async_session import session_of
@@ -147,8 +148,23 @@ def test_a_connection_that_a_job_closes_after_its_block_is_replaced(database_url
 
 @BOTH
 def test_a_connection_whose_server_session_has_ended_is_replaced(database_url: str, way: Way) -> None:
-    from tests.helpers import query
-
     pid = asyncio.run(use(database_url, way))
     query(database_url, "SELECT pg_terminate_backend(%s, 10000)", pid)
     assert asyncio.run(use(database_url, way)) != pid
+
+
+def test_whenever_a_task_is_cancelled_the_next_statement_is_in_a_transaction(database_url: str) -> None:
+    async def act() -> None:
+        async with async_kept.bare(database_url) as connection:
+            for moment in range(100):
+                if moment % 2:
+                    await connection.execute("SELECT")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(moment * 20e-6):
+                        await connection.execute("SELECT pg_sleep(%s)", (moment * 10e-6,))
+                await connection.rollback()
+                await connection.execute("SELECT")
+                assert connection.info.transaction_status == TransactionStatus.INTRANS
+                await connection.rollback()
+
+    asyncio.run(act())

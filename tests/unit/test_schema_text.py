@@ -66,6 +66,12 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "DELETE FROM": {"crons"},
         "INSERT INTO": {"crons", "staged_jobs"},
     },
+    "times": {
+        "UPDATE": {
+            *("staged_jobs", "inflight_jobs", "finished_jobs"),
+            *("crons", "queue_pauses", "idempotency_keys"),
+        },
+    },
     "leader_progress": {"UPDATE": {"drain_state"}},
     "rules": {"UPDATE": {"queues"}, "INSERT INTO": {"queues"}, "DELETE FROM": {"queues"}},
     "pauses": {"INSERT INTO": {"queue_pauses"}, "DELETE FROM": {"queue_pauses"}},
@@ -79,6 +85,7 @@ OF_INFLIGHT_JOBS = {
     "redeliveries",
     "cancellations",
     "changes",
+    "times",
 }
 
 KINDS = "TABLE|INDEX|TRIGGER|FUNCTION|TYPE|SCHEMA|VIEW|SEQUENCE|EXTENSION|DOMAIN|POLICY|ROLE"

@@ -12,10 +12,17 @@ In the order in which a job passes:
     session       the SQLAlchemy session of that transaction
     kept          connections that a process keeps from one job to the next
     connection    the psycopg connection of that transaction, which commits with the finish
+    lender        lends connections to the jobs of a test, whose transactions are savepoints in that of the test
     guarded       the part of that connection which its async twin has too
 
-For `async def` jobs, with the same rules and statements: async_transaction, async_session, async_kept and
-async_connection. For jobs that write through Django's ORM:
+For `async def` jobs, with the same rules and statements:
+
+    async_transaction   `async_transaction()` and `async_psycopg_transaction()`
+    async_session       the SQLAlchemy session of that transaction
+    async_kept          connections that a process keeps from one async job to the next
+    async_connection    the psycopg connection of that transaction
+
+For jobs that write through Django's ORM:
 
     django_transaction  `drain.django.transaction()`: the same on a connection of Django's
     django_connections  Django's connections, renewed between two attempts

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from drain.database import async_postgres
 from workers.context.async_connection import JobAsyncConnection
 from workers.context.kept import APPLICATION_NAME, is_as_made, settings_of_jobs
+from workers.context.lender import lender
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -28,6 +29,10 @@ _Kept = TypeVar("_Kept")
 @asynccontextmanager
 async def bare(database_url: str) -> AsyncIterator[JobAsyncConnection]:
     """Yield a connection with no transaction open; if the block succeeds, this process keeps one for its next job."""
+    if (lending := lender.get()) is not None:
+        async with lending.async_bare() as lent:
+            yield lent
+        return
     kept = _kept.setdefault((os.getpid(), database_url), [])
     connection = _one_of(kept, _itself) or await _connect(database_url)
     try:
@@ -45,6 +50,10 @@ async def bare(database_url: str) -> AsyncIterator[JobAsyncConnection]:
 @asynccontextmanager
 async def of_session(database_url: str) -> AsyncIterator[AsyncConnection]:
     """Do as `bare`, for a session."""
+    if (lending := lender.get()) is not None:
+        async with lending.async_of_session() as lent:
+            yield lent
+        return
     kept = _kept_for_sessions.setdefault((os.getpid(), database_url), [])
     connection = _one_of(kept, _driver_of_kept) or await _engine(database_url).connect()
     try:

@@ -16,6 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from workers.context.guarded import is_ended
+from workers.context.lender import lender
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ def renew() -> None:
     """Close those of Django's connections in this thread that the next job should not inherit."""
     # All that a job without Django pays: one look at a dict.
     django_db = sys.modules.get("django.db")
-    if django_db is None:
+    # The connections of a test are the test's to close.
+    if django_db is None or lender.get() is not None:
         return
     try:
         _renew(django_db)
@@ -39,7 +41,7 @@ def renew() -> None:
 def renew_beside_the_loop() -> None:
     """Do so in the thread in which asgiref, and so Django's async ORM, executes what must not run in an event loop."""
     asgiref = sys.modules.get("asgiref.sync")
-    if asgiref is None or "django.db" not in sys.modules:
+    if asgiref is None or "django.db" not in sys.modules or lender.get() is not None:
         return
     executor: Any = getattr(asgiref.SyncToAsync, "single_thread_executor", None)
     # Where no thread has started, there is no connection. Nobody waits for the call: the thread executes it before

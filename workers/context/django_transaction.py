@@ -21,6 +21,7 @@ from drain.tables import finishes
 from drain.tables.cancellations import IS_CANCELLED
 from workers.context.current import Attempt, current_attempt
 from workers.context.django_connections import abandon, cancel
+from workers.context.lender import is_lent
 from workers.context.once import note_heartbeat, nothing_committed, only_one, refusal
 from workers.errors import TransactionError
 
@@ -55,22 +56,26 @@ def transaction(using: str = "default") -> Iterator[Any]:
 
     with only_one(attempt):
         connection = connections[using]
-        _check(connection, attempt)
+        is_nested = connection.connection is not None and is_lent(connection.connection.pgconn)
+        _check(connection, attempt, is_nested=is_nested)
         try:
-            with atomic(using=using, durable=True):
+            with atomic(using=using, durable=not is_nested):
+                within = len(connection.savepoint_ids)
                 try:
                     yield connection
                     failpoint(FailurePoint.WRITTEN)
-                    _finish(connection, attempt)
+                    _finish(connection, attempt, within)
                 except BaseException:
                     if connection.connection is not None:
                         # A signal may have come in the middle of a statement.
                         cancel(connection.connection)
                     raise
         finally:
-            if connection.in_atomic_block:
+            if connection.in_atomic_block and not is_nested:
                 # A block within this one was left open, and Django has ended that one instead.
                 abandon(connection)
+        # The transaction of a test is never committed.
+        attempt.finished |= is_nested
         if not attempt.finished:
             raise nothing_committed(attempt)
         failpoint(FailurePoint.FINISHED_AND_COMMITTED)
@@ -87,14 +92,16 @@ def _refuse_event_loop() -> None:
     )
 
 
-def _check(connection: Any, attempt: Attempt) -> None:
+def _check(connection: Any, attempt: Attempt, *, is_nested: bool) -> None:
     """Make sure that a commit of Django's on this connection can be the finish of the job.
+
+    In the transaction of a test it is the end of a savepoint.
 
     Raises:
         TransactionError: It cannot; the text says why.
     """
     alias = connection.alias
-    if connection.in_atomic_block:
+    if connection.in_atomic_block and not is_nested:
         raise TransactionError(
             "drain.django.transaction() must be the outermost block: it stands within an atomic()"
         )
@@ -109,7 +116,7 @@ def _check(connection: Any, attempt: Attempt) -> None:
         raise TransactionError(
             f"Django's database {alias!r} uses psycopg2: install psycopg 3, and remove psycopg2"
         )
-    if not connection.get_autocommit():
+    if not (connection.get_autocommit() or is_nested):
         raise TransactionError(
             f"autocommit is off on Django's database {alias!r}, so the end of the block would commit nothing"
         )
@@ -137,15 +144,20 @@ def _check_installation(connection: Any, attempt: Attempt) -> None:
         )
 
 
-def _finish(connection: Any, attempt: Attempt) -> None:
+def _finish(connection: Any, attempt: Attempt, within: int) -> None:
     """Finish the job, if its token is still the current one, in the transaction of Django's that is open.
+
+    Args:
+        connection: Django's.
+        attempt: Attempt at the job.
+        within: Number of savepoints within which the transaction of the job has begun: none, but in a test.
 
     Raises:
         LeaseLostError: Another worker has claimed the job.
         JobCancelledError: The job was cancelled.
         TransactionError: The job is finished already; or Django would not commit.
     """
-    if connection.savepoint_ids:
+    if len(connection.savepoint_ids) > within:
         raise TransactionError(
             "an atomic() is still open within the transaction of the job; all of it is rolled back"
         )

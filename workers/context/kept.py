@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from drain.database import postgres
 from workers.context.connection import JobConnection
+from workers.context.lender import lender
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -33,6 +34,10 @@ def keep(number: int) -> None:
 @contextmanager
 def bare(database_url: str) -> Iterator[JobConnection]:
     """Yield a connection with no transaction open; if the block succeeds, this process keeps one for its next job."""
+    if (lending := lender.get()) is not None:
+        with lending.bare() as lent:
+            yield lent
+        return
     kept = _kept.setdefault((os.getpid(), database_url), [])
     connection = _one_of(kept) or _connect(database_url)
     try:
@@ -66,6 +71,10 @@ def of_session(database_url: str) -> Iterator[sqlalchemy.Connection]:
     A pool of SQLAlchemy's would keep the connection as well, but to take it from there and to put it back takes a tenth
     of the processor time of a job of one statement.
     """
+    if (lending := lender.get()) is not None:
+        with lending.of_session() as lent:
+            yield lent
+        return
     kept = _kept_for_sessions.setdefault((os.getpid(), database_url), [])
     connection = _one_for_sessions(kept) or _engine(database_url).connect()
     try:

@@ -1,0 +1,168 @@
+"""Psycopg connections on the session of the test's own connection, whose transactions are savepoints in the test's.
+
+A second connection object on the same `PGconn` has psycopg's defaults: the statements of job-drain find the row
+factory, cursors and adapters that they expect, whatever the application has set on its own object. It prepares no
+statement, since the names would collide with those of the first object, and never closes the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import Any
+
+import psycopg
+from psycopg import errors
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGconn
+
+from drain.database.cursor import AsyncTransactionCursor, TransactionCursor
+from workers.context.async_connection import JobAsyncConnection
+from workers.context.connection import JobConnection
+from workers.context.once import too_early
+
+_COMMIT = b"COMMIT"
+_numbers = count(1)
+
+
+class Nested(psycopg.BaseConnection[Any]):
+    """Base of connections on another one's session; their transaction is a savepoint.
+
+    Args:
+        pgconn: The session, in a transaction.
+    """
+
+    _savepoint: bytes | None = None
+
+    def __init__(self, pgconn: PGconn, *args: Any, **options: Any) -> None:
+        session: Any = pgconn
+        handlers = session.notice_handler, session.notify_handler
+        super().__init__(session, *args, **options)
+        # Notices go on to the application's own connection.
+        session.notice_handler, session.notify_handler = handlers
+        self.prepare_threshold = None
+
+    def __del__(self, *_: Any) -> None:
+        """Close nothing, and warn of nothing: the session is the application's."""
+
+    def begin(self) -> None:
+        """Begin the nested transaction."""
+        savepoint = b"drain_testing_%d" % next(_numbers)
+        self._send(b"SAVEPOINT " + savepoint)
+        self._savepoint = savepoint
+
+    def end(self) -> None:
+        """Keep what was written since `begin`; nothing happens if that has ended already."""
+        if (savepoint := self._savepoint) is not None:
+            self._savepoint = None
+            self._send(b"RELEASE SAVEPOINT " + savepoint)
+
+    def undo(self) -> None:
+        """Undo what was written since `begin`; nothing happens if that has ended already."""
+        if (savepoint := self._savepoint) is not None:
+            self._savepoint = None
+            self._send(b"ROLLBACK TO SAVEPOINT " + savepoint)
+            self._send(b"RELEASE SAVEPOINT " + savepoint)
+
+    def _send(self, command: bytes) -> None:
+        result = self.pgconn.exec_(command)
+        if result.status != ExecStatus.COMMAND_OK:
+            raise errors.error_from_result(result)
+
+
+class NestedCursor(psycopg.Cursor[Any]):
+    """Cursor whose COMMIT ends the savepoint of its connection."""
+
+    def execute(self, query: Any, params: Any = None, **options: Any) -> NestedCursor:
+        """Execute a statement; a COMMIT by `execute_and_commit` is that of the nested transaction."""
+        connection: Any = self.connection
+        if query == _COMMIT:
+            connection.end()
+        else:
+            super().execute(query, params, **options)
+        return self
+
+
+class NestedConnection(Nested, psycopg.Connection[Any]):
+    """Connection on another one's session."""
+
+    def close(self) -> None:
+        """Leave the session open."""
+
+    def cursor(self, *args: Any, **options: Any) -> Any:
+        """Open a cursor that knows that the transaction is nested."""
+        if self.cursor_factory in (psycopg.Cursor, TransactionCursor):
+            self.cursor_factory = NestedCursor
+        return super().cursor(*args, **options)
+
+    def rollback(self) -> None:
+        """Undo what was written since the transaction began."""
+        self.undo()
+
+
+class LeaderConnection(NestedConnection):
+    """Connection that seems to be in autocommit mode: the transactions of leader and worker are savepoints."""
+
+    def commit(self) -> None:
+        """Keep what was written since the transaction began."""
+        self.end()
+
+    def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
+        """Begin a nested transaction where `postgres.transaction` begins one."""
+        if not value:
+            self.begin()
+
+    def set_isolation_level(self, value: psycopg.IsolationLevel | None) -> None:
+        """Keep the level of the test's transaction: it has begun already."""
+
+
+class LentConnection(NestedConnection, JobConnection):
+    """Connection of a job's transaction in a test: its commit finishes the job, and ends a savepoint."""
+
+    def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
+        """Refuse to let each statement commit by itself."""
+        if value:
+            raise too_early()
+
+
+class NestedAsyncCursor(psycopg.AsyncCursor[Any]):
+    """Cursor whose COMMIT ends the savepoint of its connection."""
+
+    async def execute(self, query: Any, params: Any = None, **options: Any) -> NestedAsyncCursor:
+        """Execute a statement, as `NestedCursor.execute`."""
+        connection: Any = self.connection
+        if query == _COMMIT:
+            connection.end()
+        else:
+            await super().execute(query, params, **options)
+        return self
+
+
+class LentAsyncConnection(Nested, JobAsyncConnection):
+    """Connection of an async job's transaction in a test, as `LentConnection`."""
+
+    async def be_ready(self) -> None:
+        """Note the loop, and the settings."""
+        self._loop = asyncio.get_running_loop()
+        self._note_settings()
+
+    def drop(self) -> None:
+        """Leave the session open."""
+
+    async def close(self) -> None:
+        """Leave the session open."""
+
+    def cursor(self, *args: Any, **options: Any) -> Any:
+        """Open a cursor that knows that the transaction is nested."""
+        if self.cursor_factory in (psycopg.AsyncCursor, AsyncTransactionCursor):
+            self.cursor_factory = NestedAsyncCursor
+        return super().cursor(*args, **options)
+
+    async def rollback(self) -> None:
+        """Undo what was written since the transaction began."""
+        self.undo()
+
+    async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
+        """Refuse to let each statement commit by itself."""
+        if value:
+            raise too_early()

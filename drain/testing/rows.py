@@ -1,0 +1,171 @@
+"""Jobs that wait, as a test sees them, and the lists of them in failures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from drain.database.postgres import Connection
+from drain.jobs import values
+from drain.jobs.options import RegisteredJob, name_and_options
+from drain.tables.columns import DELIVERED
+from drain.wording import count
+
+Job = str | Callable[..., Any] | RegisteredJob
+
+# Upper bound of the jobs that a failure lists, and of the characters of each one's arguments.
+_MOST_LISTED = 20
+_LONGEST_ARGUMENTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StagedJob:
+    """Job that waits, or runs.
+
+    Attributes:
+        id: Its id.
+        job_name: The name that it was staged under.
+        args: Positional arguments, as JSON gives them back: a tuple is a list.
+        kwargs: Keyword arguments, as JSON gives them back.
+        queue: Its queue.
+        state: "waiting" if it is due, "scheduled" if its time is to come, "retrying" if it has been tried before and
+            waits for its next attempt, "running" in the job itself.
+        run_at: Time before which it does not run.
+        priority, expires_at, tag, key, unique_key, max_attempts, context: As it was staged.
+        attempts: Number of attempts so far.
+        last_error: Type, message and traceback of the last failure; None if there was none.
+    """
+
+    id: int
+    job_name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    queue: str
+    state: str
+    run_at: datetime
+    priority: int = 0
+    expires_at: datetime | None = None
+    tag: str | None = None
+    key: str | None = None
+    unique_key: str | None = None
+    max_attempts: int | None = None
+    context: dict[str, Any] | None = None
+    attempts: int = 0
+    last_error: dict[str, Any] | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        """Return the job on one line."""
+        keys = f", key {self.key}" if self.key is not None else ""
+        when = "" if self.state == "waiting" else f" until {self.run_at:%Y-%m-%d %H:%M:%S %Z}"
+        call = f"{self.job_name}({_call(self.args, self.kwargs)})"
+        return f"job {self.id}: {call}, queue {self.queue}{keys}, {self.state}{when}"
+
+
+def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    words = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
+    text = ", ".join(words)
+    return text if len(text) <= _LONGEST_ARGUMENTS else f"{text[:_LONGEST_ARGUMENTS]}…"
+
+
+_READ_STAGED = """
+SELECT *, CASE WHEN scheduled_at > clock_timestamp() THEN 'scheduled' ELSE 'waiting' END AS state FROM staged_jobs
+"""
+_READ_IN_FLIGHT = """
+SELECT *, CASE WHEN lease_expires_at IS NOT NULL THEN 'running' WHEN next_run_at IS NULL THEN 'waiting'
+    ELSE 'retrying' END AS state
+FROM inflight_jobs
+"""
+
+
+def read(connection: Connection) -> list[StagedJob]:
+    """Read all jobs that are staged, or in flight, in the order of their ids."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        found = [*cursor.execute(_READ_STAGED), *cursor.execute(_READ_IN_FLIGHT)]
+    return sorted(map(_job_of, found), key=lambda job: job.id)
+
+
+def _job_of(row: Mapping[str, Any]) -> StagedJob:
+    known = {each.name: row[each.name] for each in fields(StagedJob) if each.name in row}
+    run_at = row.get("next_run_at") or row["scheduled_at"]
+    return StagedJob(args=row["job_args"], kwargs=row["job_kwargs"], run_at=run_at, **known)
+
+
+# Delivered jobs, in the order of their deliveries, which is that in which workers get them.
+_DELIVERED = f"SELECT id, delivery, job_name FROM inflight_jobs WHERE {DELIVERED} ORDER BY delivery"
+_ENDED = """
+SELECT id, job_name, 'dead', reason, explanation FROM dead_jobs WHERE id = ANY (%(ids)s)
+UNION ALL
+SELECT id, job_name, CASE WHEN superseded_by IS NULL THEN 'finished' ELSE 'superseded' END, NULL,
+    'it gave way to job ' || superseded_by
+FROM finished_jobs WHERE id = ANY (%(ids)s)
+ORDER BY id
+"""
+
+
+def delivered(connection: Connection) -> list[tuple[int, int, str]]:
+    """Read id, number of the delivery and name of each job that a worker could claim now."""
+    return connection.execute(_DELIVERED).fetchall()
+
+
+def ended(connection: Connection, ids: Sequence[int]) -> list[tuple[int, str, str, str | None, str | None]]:
+    """Read id, name, state, reason and explanation of those of the jobs that are finished or dead."""
+    return connection.execute(_ENDED, {"ids": list(ids)}).fetchall()
+
+
+class Wanted:
+    """Jobs that a test asks for: those with all that is given.
+
+    Args:
+        job: Name of the job, or the function itself; None for any.
+        args: Positional arguments; compared as JSON, so that a tuple is a list.
+        kwargs: Keyword arguments, compared as JSON.
+        columns: Values of other attributes of `StagedJob`.
+    """
+
+    def __init__(
+        self,
+        job: Job | None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **columns: object,
+    ) -> None:
+        self.name = None if job is None else name_and_options(job)[0]
+        given_args, given_kwargs = map(json.loads, values.as_arguments(args or (), kwargs or {}))
+        self._args = None if args is None else given_args
+        self._kwargs = None if kwargs is None else given_kwargs
+        self._columns = {name: value for name, value in columns.items() if value is not None}
+
+    def __call__(self, row: StagedJob) -> bool:
+        """Return whether a job is one of these."""
+        return (
+            self.name in (None, row.job_name)
+            and self._args in (None, row.args)
+            and self._kwargs in (None, row.kwargs)
+            and all(getattr(row, name) == value for name, value in self._columns.items())
+        )
+
+    def __str__(self) -> str:
+        """Return what is asked for, for people."""
+        words = [self.name or "job"]
+        if self._args is not None:
+            words.append(f"args={self._args!r}")
+        if self._kwargs is not None:
+            words.append(f"kwargs={self._kwargs!r}")
+        words += [f"{name}={value!r}" for name, value in self._columns.items()]
+        return " with ".join([words[0], ", ".join(words[1:])]) if words[1:] else words[0]
+
+
+def listed(rows: Sequence[StagedJob]) -> str:
+    """List jobs for a failure, a line for each."""
+    if not rows:
+        return "nothing is staged"
+    lines = [f"{count(len(rows), 'job')} {'is' if len(rows) == 1 else 'are'} staged:"]
+    lines += [f"  {row}" for row in rows[:_MOST_LISTED]]
+    if len(rows) > _MOST_LISTED:
+        lines.append(f"  … and {len(rows) - _MOST_LISTED} more")
+    return "\n".join(lines)
