@@ -6,9 +6,9 @@
         session.add(order)
         stage(session, "shop.jobs.send_receipt", [order.id])
 
-All that an application needs is imported from here: `job`, `stage` and `stage_many`; `schedule` and `unschedule`;
-`cancel`; in a running job `current_job` and `transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`;
-`queues`, for the rules of queues; and the errors.
+All that an application needs is imported from here: `job`, `stage` and `stage_many`, `astage` and `astage_many`;
+`codec`; `schedule` and `unschedule`; `cancel`; in a running job `current_job`, `transaction` and `async_transaction`;
+what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`, for the rules of queues; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -25,6 +25,7 @@ The packages, in the order in which a job passes:
 
 Beside that way:
 
+    drain.django          `drain.django.transaction()`, for jobs that write through Django's ORM
     drain.database        connections to PostgreSQL, poolers, locks, schema, roles
     drain.service         HTTP and systemd, for the programs that watch a long-running process
     drain.audit           the proof that no job is lost, doubled or stuck
@@ -58,7 +59,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from drain.errors import DrainError, IdempotencyConflictError, SelectionError, StageError
+from drain.jobs.async_staging import astage, astage_many
 from drain.jobs.cancelling import Cancelled, cancel
+from drain.jobs.codecs import codec
 from drain.jobs.registry import job
 from drain.jobs.schedules import schedule, unschedule
 from drain.jobs.staging import stage, stage_many
@@ -75,6 +78,8 @@ if TYPE_CHECKING:
         NoCurrentJobError,
         RateLimited,
         TransactionError,
+        async_psycopg_transaction,
+        async_transaction,
         current_job,
         psycopg_transaction,
         transaction,
@@ -95,7 +100,12 @@ __all__ = [
     "SelectionError",
     "StageError",
     "TransactionError",
+    "astage",
+    "astage_many",
+    "async_psycopg_transaction",
+    "async_transaction",
     "cancel",
+    "codec",
     "current_job",
     "job",
     "psycopg_transaction",

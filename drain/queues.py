@@ -25,7 +25,7 @@ from drain.errors import ConfigError
 from drain.jobs import callers
 from drain.jobs.callers import Connectable
 from drain.jobs.options import name_and_options
-from drain.jobs.staging import Job
+from drain.jobs.rows import Job
 from drain.tables import pauses as paused
 from drain.tables import rules as ruled
 from drain.tables.pauses import Pause

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from drain import stage
 from drain.tables import claims, finishes, staged
 from drain.tables.claims import Claim
+from tests.blocks import InLoop, OfDjango
 from tests.helpers import BOUNDS, query, redeliver, wait_until
 from workers import job
 from workers.entry import Worker
@@ -142,7 +143,7 @@ class Workshop:
         return [label for (label,) in query(self.database_url, "SELECT label FROM effects ORDER BY id")]
 
 
-def leave(session: Session | psycopg.Connection[Any], label: str) -> None:
+def leave(session: Session | psycopg.Connection[Any] | InLoop | OfDjango, label: str) -> None:
     """Leave an effect in the session's transaction."""
     if isinstance(session, Session):
         session.execute(sqlalchemy.text("INSERT INTO effects (label) VALUES (:label)"), {"label": label})

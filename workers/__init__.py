@@ -31,6 +31,7 @@ that is refused changes nothing. Whatever a job raises is recorded, and never st
 """
 
 from drain.jobs.registry import job
+from workers.context.async_transaction import async_psycopg_transaction, async_transaction
 from workers.context.current import CurrentJob, current_job
 from workers.context.transaction import psycopg_transaction, transaction
 from workers.errors import (
@@ -54,6 +55,8 @@ __all__ = [
     "NoCurrentJobError",
     "RateLimited",
     "TransactionError",
+    "async_psycopg_transaction",
+    "async_transaction",
     "current_job",
     "job",
     "psycopg_transaction",

@@ -1,10 +1,10 @@
-"""A cursor whose BEGIN and COMMIT travel with the first and the last statement of a transaction.
+"""Cursors whose BEGIN and COMMIT travel with the first and the last statement of a transaction.
 
 psycopg sends each by itself and waits for its answer. Measured for a job of one UPDATE: a BEGIN by itself takes 20 us
 of processor time here, and as many in the server, of 285 that the job costs all processes; a COMMIT takes the same.
-psycopg's pipeline mode costs more than the exchange that it saves. So this cursor uses libpq's for a single statement,
-by methods that psycopg does not promise to keep. In other versions of psycopg than those that were tried, the cursor is
-psycopg's.
+psycopg's pipeline mode costs more than the exchange that it saves. So these cursors use libpq's for a single statement,
+by methods that psycopg does not promise to keep. In other versions of psycopg than those that were tried, the cursors
+are psycopg's.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ with suppress(ImportError):
     from psycopg.generators import execute
 
 if TYPE_CHECKING:
+    from psycopg._cursor_base import BaseCursor
     from psycopg._queries import PostgresQuery
     from psycopg.abc import Params, PQGen, Query
     from psycopg.pq.abc import PGresult
+
+    Base = BaseCursor[Any, Any]
+else:
+    Base = psycopg.Cursor.__base__
 
 _TRIED = ("3.2", "3.3")
 _COMMIT = b"COMMIT"
 
 
-class BeginningCursor(psycopg.Cursor[Any]):
+class _Beginning(Base):
     """Sends the BEGIN of its connection together with the statement that begins the transaction."""
 
     # True while a statement is on its way that begins a transaction, or that the commit follows.
@@ -128,9 +133,19 @@ class BeginningCursor(psycopg.Cursor[Any]):
         return answers
 
 
+class BeginningCursor(_Beginning, psycopg.Cursor[Any]):
+    """Cursor of a connection."""
+
+
+class BeginningAsyncCursor(_Beginning, psycopg.AsyncCursor[Any]):
+    """Cursor of an async connection."""
+
+
+_IS_TRIED = psycopg.__version__.rpartition(".")[0] in _TRIED
 # For connections that are not in autocommit mode.
-TransactionCursor: type[psycopg.Cursor[Any]] = (
-    BeginningCursor if psycopg.__version__.rpartition(".")[0] in _TRIED else psycopg.Cursor
+TransactionCursor: type[psycopg.Cursor[Any]] = BeginningCursor if _IS_TRIED else psycopg.Cursor
+AsyncTransactionCursor: type[psycopg.AsyncCursor[Any]] = (
+    BeginningAsyncCursor if _IS_TRIED else psycopg.AsyncCursor
 )
 
 
@@ -149,3 +164,16 @@ def execute_and_commit(
     else:
         cursor.execute(statement, parameters)
         cursor.execute(_COMMIT)
+
+
+async def execute_and_commit_async(
+    connection: psycopg.AsyncConnection[Any], statement: LiteralString, parameters: Params
+) -> None:
+    """Do as `execute_and_commit`, on an async connection."""
+    cursor = connection.cursor()
+    if isinstance(cursor, BeginningAsyncCursor):
+        cursor._commits = True
+        await cursor.execute(statement, parameters)
+    else:
+        await cursor.execute(statement, parameters)
+        await cursor.execute(_COMMIT)

@@ -43,6 +43,9 @@ _CLAIM = (
     "fencing_token, attempts, interruptions, batched, claimed_at, claimed_by, lease_expires_at, next_run_at"
 )
 
+_STAGE_OF = "drain_stage_of(regclass, text, jsonb, jsonb)"
+_FINISH_WITH_RESULT = "drain_finish_with_result(bigint, bigint, jsonb)"
+
 
 class Grant(NamedTuple):
     """Privileges on objects of one kind, as GRANT spells them, and what they are for."""
@@ -67,6 +70,9 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "drain_stage_once(text, double precision, jsonb)",
             "FUNCTION",
         ),
+        Grant("Stages from any language ...", "EXECUTE", "drain_stage(text, jsonb, jsonb)", "FUNCTION"),
+        Grant("... by a function that checks.", "EXECUTE", _STAGE_OF, "FUNCTION"),
+        Grant("State and result of a job, as the owner.", "EXECUTE", "drain_job_state(bigint)", "FUNCTION"),
     ),
     "enqueuer": (
         _VERSION,
@@ -144,7 +150,8 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             f"SELECT, DELETE, UPDATE ({_CLAIM}, failed_at, last_error)",
             "inflight_jobs",
         ),
-        Grant("Finishes it.", "EXECUTE", "drain_finish(bigint, bigint)", "FUNCTION"),
+        Grant("Finishes it ...", "EXECUTE", "drain_finish(bigint, bigint)", "FUNCTION"),
+        Grant("... with its result.", "EXECUTE", _FINISH_WITH_RESULT, "FUNCTION"),
         Grant(
             "... and asks whether it has.", "INSERT, SELECT (id, fencing_token, finished_at)", "finished_jobs"
         ),
@@ -212,6 +219,12 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "SELECT",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled, inflight_jobs, finished_jobs, dead_jobs, "
             "stale_finishes, bulk_runs, drain_state, drain_schema, queues, queue_pauses, crons, idempotency_keys",
+        ),
+        Grant(
+            "State and result of a job.",
+            "EXECUTE",
+            "drain_job_state(bigint)",
+            "FUNCTION",
         ),
         Grant(
             "The last numbers that were given out.",

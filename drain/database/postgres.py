@@ -17,22 +17,23 @@ from drain.database.url import conninfo, describe, without_password
 from drain.errors import ConfigError, UnavailableError
 
 Connection = psycopg.Connection[Any]
+AnyConnection = psycopg.BaseConnection[Any]
 
 # Setting of all sessions. Our statements find few rows each, and none is worth compiling; but where statistics are
 # missing or old, a server with JIT, as packages have it, compiles them: measured, 0.4 to 1.4 s for each statement.
-_NEVER_COMPILE = {"jit": "off"}
+NEVER_COMPILE = {"jit": "off"}
 # SQLSTATEs of a server that ends a session or a transaction by a timeout, or accepts no writes for now. For psycopg
 # these are no OperationalErrors.
 _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 
 # Timeout for the first answer on a new connection: a pooler may have no session left.
-_FIRST_ANSWER_SECONDS = 15.0
+FIRST_ANSWER_SECONDS = 15.0
 
 BACKEND_PID: LiteralString = "SELECT pg_backend_pid()"
 
 # Connections that reach their session through a pooler, which may give it to another client as soon as the transaction
 # ends.
-_pooled: WeakSet[Connection] = WeakSet()
+_pooled: WeakSet[AnyConnection] = WeakSet()
 
 # URLs of poolers that refuse settings as a client connects. Forked children inherit the set.
 _take_no_settings: set[str] = set()
@@ -42,7 +43,7 @@ def connect(
     database_url: str,
     application_name: str,
     *,
-    settings: Mapping[str, str] = _NEVER_COMPILE,
+    settings: Mapping[str, str] = NEVER_COMPILE,
     kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
     """Open a connection in autocommit mode: transactions begin where the code says so.
@@ -61,7 +62,7 @@ def connect(
     """
     connection = dial(database_url, application_name, settings=settings, kind=kind)
     try:
-        with reachable(database_url), time_limit(connection, _FIRST_ANSWER_SECONDS):
+        with reachable(database_url), time_limit(connection, FIRST_ANSWER_SECONDS):
             detect_pooler(connection, backend_pid(connection))
     except BaseException:
         connection.close()
@@ -75,7 +76,7 @@ def dial(
     database_url: str,
     application_name: str,
     *,
-    settings: Mapping[str, str] = _NEVER_COMPILE,
+    settings: Mapping[str, str] = NEVER_COMPILE,
     kind: type[Connection] = psycopg.Connection,
 ) -> Connection:
     """Open a connection in autocommit mode, and send no statement on it.
@@ -92,20 +93,37 @@ def dial(
         UnavailableError: The server cannot be reached, or refuses.
     """
     with reachable(database_url):
-        if settings and database_url not in _take_no_settings:
+        if settings and takes_settings(database_url):
             try:
                 return _connect(conninfo(database_url, application_name, settings), kind)
             except psycopg.OperationalError as error:
-                # PgBouncer's words, and those of RDS Proxy.
-                if not any(word in str(error) for word in ("startup parameter", "command-line options")):
-                    raise
-            _take_no_settings.add(database_url)
+                note_refused_settings(database_url, error)
         return _connect(conninfo(database_url, application_name), kind)
 
 
+def takes_settings(database_url: str) -> bool:
+    """Return False if a pooler has refused settings there."""
+    return database_url not in _take_no_settings
+
+
+def note_refused_settings(database_url: str, error: psycopg.OperationalError) -> None:
+    """Remember that a pooler has refused the settings of a session; raise any other error."""
+    # PgBouncer's words, and those of RDS Proxy.
+    if not any(word in str(error) for word in ("startup parameter", "command-line options")):
+        raise error
+    _take_no_settings.add(database_url)
+
+
 def _connect(text: str, kind: type[Connection]) -> Connection:
-    try:
+    with readable_host():
         return kind.connect(text, autocommit=True)
+
+
+@contextmanager
+def readable_host() -> Iterator[None]:
+    """Turn the error of a host that has no name of a host into one of ours."""
+    try:
+        yield
     except UnicodeError:
         raise ConfigError("DRAIN_DATABASE_URL cannot be read: its host is no name of a host") from None
 
@@ -116,7 +134,7 @@ def backend_pid(connection: Connection) -> int:
     return int(pid)
 
 
-def detect_pooler(connection: Connection, pid: int) -> None:
+def detect_pooler(connection: AnyConnection, pid: int) -> None:
     """Find out whether a pooler stands between program and server, and remember it for this connection.
 
     Args:
@@ -129,7 +147,7 @@ def detect_pooler(connection: Connection, pid: int) -> None:
         _pooled.add(connection)
 
 
-def is_pooled(connection: Connection) -> bool:
+def is_pooled(connection: AnyConnection) -> bool:
     """Return True if another client may have its session between two transactions, as far as is known."""
     return connection in _pooled
 
@@ -183,7 +201,7 @@ def transaction(connection: Connection, isolation: psycopg.IsolationLevel) -> It
 
 
 @contextmanager
-def time_limit(connection: Connection, seconds: float) -> Iterator[None]:
+def time_limit(connection: AnyConnection, seconds: float) -> Iterator[None]:
     """Break the connection if the block takes longer: for a server that accepts and never answers.
 
     The server's own timeouts cannot help there, and TCP sees nothing wrong.
@@ -195,7 +213,7 @@ def time_limit(connection: Connection, seconds: float) -> Iterator[None]:
         yield
 
 
-def break_off(connection: Connection) -> None:
+def break_off(connection: AnyConnection) -> None:
     """End a connection from another thread: a thread that waits on it gets an OperationalError."""
     # The descriptor belongs to libpq, which closes it: a copy is shut down.
     with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as copy:
@@ -229,7 +247,7 @@ def limit_session(
 
 def session_settings(*, statement_seconds: int, lock_seconds: int, idle_seconds: int = 0) -> dict[str, str]:
     """Return the settings of a session: the timeouts of `limit_session`, and no JIT."""
-    return _NEVER_COMPILE | {
+    return NEVER_COMPILE | {
         "statement_timeout": f"{statement_seconds}s",
         "lock_timeout": f"{lock_seconds}s",
         "idle_in_transaction_session_timeout": f"{idle_seconds or statement_seconds}s",

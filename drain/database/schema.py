@@ -13,7 +13,7 @@ from drain.database import locks, postgres
 from drain.database.postgres import Connection
 from drain.errors import SchemaError
 
-VERSION = 4
+VERSION = 5
 
 # Timeout of an installation.
 _LONGEST_SECONDS = 300

@@ -3,8 +3,9 @@
     TASKS = {"default": {"BACKEND": "drain.django.DrainBackend"}}
     INSTALLED_APPS = [..., "drain.django"]
 
-Each name is imported at its first use, so that a project that needs one part loads no other.
+Nothing here is imported by `import drain`, and Django itself only when it is used.
 
+    transaction   `drain.django.transaction()`: what a job writes through Django's ORM commits with the job's finish
     apps          the application `drain`, for INSTALLED_APPS
     backend       `DrainBackend`: tasks are staged in the transaction that is open
     options       options of a backend and of a task, checked
@@ -25,13 +26,15 @@ Each name is imported at its first use, so that a project that needs one part lo
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from drain.django.transaction import transaction
+
 if TYPE_CHECKING:
     from drain.django.backend import DrainBackend
 
 # Name -> module that defines it.
 _HOMES = {"DrainBackend": "drain.django.backend"}
 
-__all__ = ["DrainBackend"]
+__all__ = ["DrainBackend", "transaction"]
 
 if not TYPE_CHECKING:
 

@@ -107,13 +107,12 @@ class DrainBackend(BaseTaskBackend):
         try:
             with connections[self.database].wrap_database_errors:
                 row = queries.job(connection, int(text))
-                value = _value(connection, row)
         except UnknownJobError as error:
             raise TaskResultDoesNotExist(str(error)) from None
         task = find(row["job_name"])
         if task is None:
             raise TaskResultDoesNotExist(f"job {text} is no task: {row['job_name']!r} is not the path of one")
-        return result_of(task, row, value)
+        return result_of(task, row)
 
     def check(self, **_kwargs: Any) -> Iterable[checks.CheckMessage]:
         """Check the database, for `manage.py check`."""
@@ -138,7 +137,3 @@ def _as_json(
 def _aware(time: datetime | None) -> datetime | None:
     return timezone.make_aware(time) if time is not None and timezone.is_naive(time) else time
 
-
-def _value(connection: Any, row: Mapping[str, Any]) -> Any:
-    """Read the value that the task returned; None if it has not finished."""
-    return row.get("result") if row["state"] == "finished" else None

@@ -102,6 +102,7 @@ class FinishedJob(Job):
     finished_at = models.DateTimeField()
     finished_by = models.TextField(null=True)  # noqa: DJ001
     last_error = models.JSONField(null=True)
+    result = models.JSONField(null=True)
     superseded_by = models.BigIntegerField(null=True)
 
     class Meta:

@@ -54,13 +54,12 @@ class DrainResult(TaskResult):
                 object.__setattr__(self, each.name, getattr(fresh, each.name))
 
 
-def result_of(task: Task, row: Mapping[str, Any], value: Any) -> DrainResult:
+def result_of(task: Task, row: Mapping[str, Any]) -> DrainResult:
     """Build the result of a task from the row of its job, with the name of its table as `state`.
 
     Args:
         task: The task, as its module defines it.
         row: All columns of the row.
-        value: The value that was returned, if one is kept.
     """
     context = row["context"] if isinstance(row["context"], dict) else {}
     alias = context.get(BACKEND, task.backend)
@@ -86,9 +85,10 @@ def result_of(task: Task, row: Mapping[str, Any], value: Any) -> DrainResult:
         backend=alias,
         errors=list(_errors(row)),
         worker_ids=[worker] if worker else [],
-        _attempts=row.get("attempts") or 0,
+        # An attempt that was claimed together with others counts from its end on.
+        _attempts=(row.get("attempts") or 0) + bool(row.get("batched")),
     )
-    object.__setattr__(result, "_return_value", value)
+    object.__setattr__(result, "_return_value", row.get("result"))
     return result
 
 

@@ -9,7 +9,6 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections
 from django.utils import timezone
 
 from drain import packages
@@ -101,7 +100,6 @@ class TaskAttempt:
 
     def start(self) -> None:
         """Tell receivers of `task_started`."""
-        close_old_connections()
         self._send(signals.task_started)
 
     def checked(self, value: Any) -> Any:
@@ -130,8 +128,6 @@ class TaskAttempt:
         elif self._is_last(error):
             self.result.errors.append(described(error))
             self._end(TaskResultStatus.FAILED)
-        else:
-            close_old_connections()
 
     def _is_last(self, error: BaseException) -> bool:
         errors = import_module("workers.errors")
@@ -148,7 +144,6 @@ class TaskAttempt:
         object.__setattr__(self.result, "status", status)
         object.__setattr__(self.result, "finished_at", timezone.now())
         self._send(signals.task_finished)
-        close_old_connections()
 
     def _send(self, signal: Any) -> None:
         send(signal, type(self.result.task.get_backend()), self.result)

@@ -3,9 +3,15 @@
     options      name and options of a job: queue, attempts, timeout, lease
     keys         key, unique key and quiet time of a job
     registry     `@job`: functions by name; a worker imports the job modules, and runs no other function
-    callers      statements in the transaction of an application, on whatever connection it has
+    signature    what a job's function takes: arguments are checked when they are staged, and read by its annotations
+    codecs       types of arguments that JSON does not know
+    stage_options  the options of `stage`, with their types
     values       checks of what an application gives
+    rows         the row of a job, and the statement that stages it
+    callers      statements in the transaction of an application, on whatever connection it has
+    async_callers  the same, awaited
     staging      `stage` and `stage_many`: the INSERT into `staged_jobs`
+    async_staging  `astage` and `astage_many`
     idempotency  a job that is staged once for an idempotency key
     timetable    the ticks of a cron line in a time zone
     schedules    `schedule` and `unschedule`: jobs that are staged at each tick; those that `@job` declares

@@ -1,4 +1,4 @@
-"""Statements in the transaction that the application has open, on a connection of SQLAlchemy or psycopg.
+"""Statements in the transaction that the application has open, on a connection of SQLAlchemy, psycopg or Django.
 
 Nothing here commits or rolls that transaction back. Statements have placeholders as `%(name)s`, and no other percent
 sign.
@@ -7,9 +7,10 @@ sign.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -24,8 +25,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+class DjangoConnection(Protocol):
+    """`connection` of django.db, or one of its `connections`."""
+
+    alias: str
+    vendor: str
+
+    def ensure_connection(self) -> None:
+        """Connect, unless it is connected."""
+
+
 Connectable: TypeAlias = (
-    "Session | scoped_session[Any] | sqlalchemy.Connection | psycopg.Connection[Any] | psycopg.Cursor[Any]"
+    "Session | scoped_session[Any] | sqlalchemy.Connection | psycopg.Connection[Any] | psycopg.Cursor[Any] "
+    "| DjangoConnection"
 )
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 # Number of tries of a block that another transaction was in the way of.
@@ -75,6 +88,14 @@ def execute(connection: Connectable, statement: str, parameters: Mapping[str, An
     return _execute_with_sqlalchemy(connection, statement, parameters)
 
 
+def is_one(connection: Any) -> bool:
+    """Return whether statements can be sent on this, without waiting for a loop."""
+    try:
+        return _of_psycopg(connection) is not None or _of_sqlalchemy(connection) is not None
+    except ConnectableError:
+        return False
+
+
 def together(connection: Connectable, block: Callable[[], T]) -> T:
     """Call a function whose statements have their effect together or not at all, behind a savepoint.
 
@@ -114,7 +135,37 @@ def _sqlstate(error: Exception) -> str | None:
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
 
 
-def _of_psycopg(connection: Connectable) -> psycopg.Connection[Any] | None:
+def below_django(connection: Any) -> Any:
+    """Return the driver's connection below Django's `connection`, and any other connection as it is.
+
+    Raises:
+        ConnectableError: Django has another database than PostgreSQL there, or another driver than psycopg 3.
+    """
+    # Who has such a connection has imported it.
+    if "django.db" not in sys.modules:
+        return connection
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.utils.connection import ConnectionProxy
+
+    if isinstance(connection, ConnectionProxy):
+        connection = connection._connections[connection._alias]
+    if not isinstance(connection, BaseDatabaseWrapper):
+        return connection
+    connection.validate_thread_sharing()
+    connection.validate_no_broken_transaction()
+    connection.ensure_connection()
+    # Django's own cursors may have rows that are not fetched yet, and count queries: statements open their own.
+    driver = connection.connection
+    if not isinstance(driver, psycopg.Connection):
+        raise ConnectableError(
+            f"Django's connection {connection.alias!r} is {connection.vendor} by {type(driver).__module__}; "
+            "jobs are staged on PostgreSQL by psycopg 3: pip install 'psycopg[binary]'"
+        )
+    return driver
+
+
+def _of_psycopg(connection: Any) -> psycopg.Connection[Any] | None:
+    connection = below_django(connection)
     if isinstance(connection, psycopg.Cursor):
         # Statements of ours open their own cursor: the caller's may have rows that are not fetched yet.
         return connection.connection
@@ -129,9 +180,11 @@ def _of_sqlalchemy(connection: Any) -> sqlalchemy.Connection:
     if isinstance(connection, Session | scoped_session):
         connection = connection.connection()
     if not isinstance(connection, sqlalchemy.Connection):
+        asynchronous = hasattr(connection, "run_sync") or "Async" in type(connection).__name__
+        hint = "; await drain.astage on it" if asynchronous else ""
         raise ConnectableError(
-            f"cannot work on a {type(connection).__name__}; pass a SQLAlchemy Session or Connection, "
-            "or a psycopg connection or cursor"
+            f"cannot work on a {type(connection).__name__}{hint}; pass a SQLAlchemy Session or Connection, "
+            "a psycopg connection or cursor, or Django's connection"
         )
     return connection
 

@@ -16,7 +16,7 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import callers
 from drain.jobs.callers import Connectable
 from drain.jobs.options import name_and_options
-from drain.jobs.staging import Job
+from drain.jobs.rows import Job
 from drain.tables import cancellations
 from drain.tables.columns import id_array
 from drain.tables.selections import Selection

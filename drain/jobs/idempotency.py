@@ -9,8 +9,6 @@ from typing import Any
 
 from drain.errors import IdempotencyConflictError
 from drain.failpoints import FailurePoint, failpoint
-from drain.jobs import callers
-from drain.jobs.callers import Connectable
 from drain.jobs.values import as_key, as_seconds
 from drain.tables import idempotency
 
@@ -21,31 +19,36 @@ _LONGEST_PERIOD = timedelta(days=3650)
 _JSON = frozenset({"job_args", "job_kwargs", "context"})
 
 
-def stage_once(
-    connection: Connectable, key: str, period: timedelta | None, columns: Mapping[str, Any]
-) -> int:
-    """Stage a job unless a job was staged under this key, and the key is kept still; returns the id of the job.
+def statement(key: str, period: timedelta | None, columns: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Build the statement that stages a job unless one was staged under this key, and the key is kept still.
+
+    It returns one number, for `check_answer`.
 
     Args:
-        connection: As for `stage`.
         key: Idempotency key.
         period: Time for which the key is kept, if the job is new; None for a week.
         columns: Columns of the job that have a value.
 
     Raises:
-        StageError: Key or period are impossible ones. Nothing was sent.
-        IdempotencyConflictError: The job under this key has another name or other arguments. Nothing was staged.
+        StageError: Key or period are impossible ones.
     """
     text = as_key("idempotency_key", key)
     seconds = as_seconds("idempotency_period", DEFAULT_PERIOD if period is None else period, _LONGEST_PERIOD)
-    parameters = {"idempotency_key": text, "seconds": seconds, "job": _object(columns)}
-    (job_id,) = callers.insert(connection, idempotency.STAGE_ONCE, parameters)
+    return idempotency.STAGE_ONCE, {"idempotency_key": text, "seconds": seconds, "job": _object(columns)}
+
+
+def check_answer(key: str, number: int) -> None:
+    """Check the number that the statement has returned: the id of the job, and a negative one for another job.
+
+    Raises:
+        IdempotencyConflictError: The job under this key has another name or other arguments. Nothing was staged.
+    """
     failpoint(FailurePoint.STAGED_ONCE)
-    if job_id < 0:
+    if number < 0:
         raise IdempotencyConflictError(
-            f"the idempotency key {text!r:.100} is that of job {-job_id}, which has another name or other arguments"
+            f"the idempotency key {str.__str__(key)!r:.100} is that of job {-number}, which has another name or other "
+            "arguments"
         )
-    return int(job_id)
 
 
 def _object(columns: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
@@ -151,6 +151,9 @@ class RegisteredJob(Protocol):
 
     job_name: str
     job_options: JobOptions
+
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Check that the function can be called with these arguments."""
 
 
 def dotted_name(function: Callable[..., Any]) -> str:

@@ -11,11 +11,13 @@ from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
 from drain import packages
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
+from drain.jobs.async_callers import AsyncConnectable
+from drain.jobs.async_staging import astage, astage_many
 from drain.jobs.callers import Connectable
 from drain.jobs.keys import KeyOption
 from drain.jobs.options import (
@@ -23,6 +25,9 @@ from drain.jobs.options import (
     JobOptions,
     dotted_name,
 )
+from drain.jobs.rows import Arguments
+from drain.jobs.signature import Signature
+from drain.jobs.stage_options import ManyOptions, StageOptions, check_names, refuse_for_many
 from drain.jobs.staging import stage, stage_many
 from drain.jobs.timetable import LONGEST_NAME
 from drain.tables.limits import (
@@ -39,7 +44,42 @@ _OPTIONS = ("name", *(each.name for each in fields(JobOptions)))
 _OPTIONS_OF_STAGE = ("priority", "run_at", "expires_at", "tag", "context", "idempotency_key")
 
 
-class Job(Generic[P, R]):
+class Stager(Generic[P]):
+    """Stages jobs of one function, with the options that `options()` was given.
+
+    Args:
+        job: The registered function.
+        given: Options of `drain.stage`.
+    """
+
+    def __init__(self, job: Job[P, Any], given: StageOptions) -> None:
+        self._job = job
+        self._given = given
+
+    def stage(self, connection: Connectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Stage one job in the transaction that is open on `connection`; returns the id of the job.
+
+        Raises:
+            StageError: As `drain.stage`.
+        """
+        return stage(connection, self._job, args, kwargs, **self._given)
+
+    def stage_many(self, connection: Connectable, arguments: Iterable[Arguments], /) -> list[int]:
+        """Stage one job for each element of `arguments`; returns the ids. See `drain.stage_many`."""
+        refuse_for_many(self._given)
+        return stage_many(connection, self._job, arguments, **cast(ManyOptions, self._given))
+
+    async def astage(self, connection: AsyncConnectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Do as `stage`, on an asynchronous connection. See `drain.astage`."""
+        return await astage(connection, self._job, args, kwargs, **self._given)
+
+    async def astage_many(self, connection: AsyncConnectable, arguments: Iterable[Arguments], /) -> list[int]:
+        """Do as `stage_many`, on an asynchronous connection. See `drain.astage_many`."""
+        refuse_for_many(self._given)
+        return await astage_many(connection, self._job, arguments, **cast(ManyOptions, self._given))
+
+
+class Job(Stager[P], Generic[P, R]):
     """A registered function: still callable as before, and able to stage itself.
 
     Attributes:
@@ -47,34 +87,41 @@ class Job(Generic[P, R]):
         job_name: Name that it is registered under.
         job_options: Options of its jobs.
         runs_in_loop: True for an `async def`: many of its jobs run at once, in the event loop of a worker process.
+        signature: What the function takes.
     """
 
     def __init__(self, function: Callable[P, R], name: str, options: JobOptions) -> None:
+        super().__init__(self, {})
         functools.update_wrapper(self, function)
         self.function = function
         self.job_name = name
         self.job_options = options
         self.runs_in_loop = inspect.iscoroutinefunction(function) and not options.isolated
+        self.signature = Signature(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function here and now."""
         return self.function(*args, **kwargs)
 
-    def stage(self, connection: Connectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Stage one job in the transaction that is open on `connection`; returns the id of the job.
+    def options(self, **given: Unpack[StageOptions]) -> Stager[P]:
+        """Return what stages jobs of this function with options: `send.options(run_in=60).stage(session, 42)`.
 
-        For a priority, a time or another option use `drain.stage(connection, this, args, kwargs, …)`.
+        Args:
+            given: Options of `drain.stage`.
 
         Raises:
-            StageError: As `drain.stage`.
+            TypeError: There is no such option.
         """
-        return stage(connection, self, args, kwargs)
+        check_names("options()", given)
+        return Stager(self, given)
 
-    def stage_many(
-        self, connection: Connectable, arguments: Iterable[Sequence[Any] | Mapping[str, Any]], /
-    ) -> list[int]:
-        """Stage one job for each element of `arguments`; returns the ids. See `drain.stage_many`."""
-        return stage_many(connection, self, arguments)
+    def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Check that the function can be called with these arguments.
+
+        Raises:
+            StageError: It cannot; the text says what is missing, or what it does not know.
+        """
+        self.signature.check(self.job_name, args, kwargs)
 
 
 _jobs: dict[str, Job[..., Any]] = {}

@@ -16,7 +16,7 @@ from drain.jobs import callers, registry
 from drain.jobs.callers import Connectable
 from drain.jobs.keys import KeyOption
 from drain.jobs.options import name_and_options
-from drain.jobs.staging import Job, row
+from drain.jobs.rows import Job, row
 from drain.jobs.timetable import LONGEST_NAME, TimetableError, check_schedule
 from drain.tables import crons
 

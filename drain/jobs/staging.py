@@ -7,24 +7,13 @@ another transaction with the same one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Unpack
 
-from drain.errors import StageError
-from drain.jobs import callers, values
+from drain.jobs import callers, rows
 from drain.jobs.callers import Connectable
-from drain.jobs.idempotency import stage_once
-from drain.jobs.keys import NO_KEYS, KeyOption, Keys
-from drain.jobs.options import JobOptions, RegisteredJob, name_and_options
-from drain.tables import inserts
-
-Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
-
-# Upper bounds of one INSERT of stage_many, in rows and characters: few round trips, and no JSON array that is larger
-# than PostgreSQL accepts.
-_ROWS_PER_STATEMENT = 10_000
-_CHARACTERS_PER_STATEMENT = 8_000_000
+from drain.jobs.rows import Arguments, Job
+from drain.jobs.stage_options import ManyOptions, StageOptions
 
 
 def stage(
@@ -32,21 +21,7 @@ def stage(
     job: Job,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    *,
-    queue: str | None = None,
-    priority: int | None = None,
-    run_at: datetime | None = None,
-    expires_at: datetime | None = None,
-    tag: str | None = None,
-    max_attempts: int | None = None,
-    timeout_seconds: int | None = None,
-    context: Mapping[str, Any] | None = None,
-    key: KeyOption | None = None,
-    unique_key: KeyOption | None = None,
-    keep: Literal["first", "last"] | None = None,
-    quiet: timedelta | None = None,
-    idempotency_key: str | None = None,
-    idempotency_period: timedelta | None = None,
+    **options: Unpack[StageOptions],
 ) -> int:
     """Stage one job in the transaction that is open on `connection`; one round trip.
 
@@ -54,15 +29,17 @@ def stage(
     function, and from the schema's defaults otherwise.
 
     Args:
-        connection: A SQLAlchemy Session or Connection, or a psycopg connection or cursor. Its
-            transaction is joined and never committed. On a connection in autocommit mode the INSERT
-            is a transaction of its own.
+        connection: A SQLAlchemy Session or Connection, a psycopg connection or cursor, or `connection` of
+            django.db. Its transaction is joined and never committed. On a connection in autocommit mode the
+            INSERT is a transaction of its own.
         job: The job's name, such as `"shop.jobs.send_receipt"`, or the function itself.
-        args: Positional arguments; they travel as JSON.
-        kwargs: Keyword arguments; they travel as JSON.
+        args: Positional arguments; they travel as JSON, and those of a registered function are checked
+            against its parameters.
+        kwargs: Keyword arguments, likewise.
         queue: Queue whose workers run it.
         priority: Lower runs first; 0 by default.
         run_at: Time before which it does not run; with a time zone.
+        run_in: The same as a length of time, or in seconds, from now by the clock of this machine.
         expires_at: Time after which it does not run; with a time zone.
         tag: Place where it was staged, for people: `"storage.create_annotation"`.
         max_attempts: Attempts before it is dead; 0 for no limit.
@@ -92,46 +69,16 @@ def stage(
             The transaction is unchanged.
         The driver's own IntegrityError: A CHECK of the schema refused the row, by its name.
     """
-    columns = row(
-        *(job, args, kwargs),
-        queue=queue,
-        priority=priority,
-        run_at=run_at,
-        expires_at=expires_at,
-        tag=tag,
-        max_attempts=max_attempts,
-        timeout_seconds=timeout_seconds,
-        context=context,
-        key=key,
-        unique_key=unique_key,
-        keep=keep,
-        quiet=quiet,
-    )
-    if idempotency_key is not None:
-        return stage_once(connection, idempotency_key, idempotency_period, columns)
-    if idempotency_period is not None:
-        raise StageError("idempotency_period needs an idempotency_key")
-    (job_id,) = callers.insert(connection, inserts.insert_one(tuple(columns)), columns)
-    return int(job_id)
+    insert = rows.insert_one(job, args, kwargs, **options)
+    (job_id,) = insert.ids(callers.insert(connection, insert.statement, insert.parameters))
+    return job_id
 
 
 def stage_many(
     connection: Connectable,
     job: Job,
-    arguments: Iterable[Sequence[Any] | Mapping[str, Any]],
-    *,
-    queue: str | None = None,
-    priority: int | None = None,
-    run_at: datetime | None = None,
-    expires_at: datetime | None = None,
-    tag: str | None = None,
-    max_attempts: int | None = None,
-    timeout_seconds: int | None = None,
-    context: Mapping[str, Any] | None = None,
-    key: KeyOption | None = None,
-    unique_key: KeyOption | None = None,
-    keep: Literal["first", "last"] | None = None,
-    quiet: timedelta | None = None,
+    arguments: Iterable[Arguments],
+    **options: Unpack[ManyOptions],
 ) -> list[int]:
     """Stage one job for each element of `arguments`, in one statement per 10,000.
 
@@ -143,6 +90,7 @@ def stage_many(
         queue: As for `stage`.
         priority: As for `stage`.
         run_at: As for `stage`.
+        run_in: As for `stage`.
         expires_at: As for `stage`.
         tag: As for `stage`.
         max_attempts: As for `stage`.
@@ -160,112 +108,7 @@ def stage_many(
         StageError: As for `stage`. Jobs before the refused element may have been staged: roll back, or use
             a savepoint.
     """
-    name, options = name_and_options(job)
-    columns = _columns(
-        name, options, queue, priority, run_at, expires_at, tag, max_attempts, timeout_seconds, context
-    )
-    keys = _keys(key, unique_key, keep, quiet, options)
-    own_keys = keys is not None and keys.differ
-    if keys is not None and not own_keys:
-        columns |= keys.columns((), {})
-    statement = inserts.insert_many(tuple(columns), own_keys=own_keys)
     ids: list[int] = []
-    waiting: list[str] = []
-
-    def send() -> None:
-        parameters = {**columns, inserts.ARGUMENTS: f"[{','.join(waiting)}]"}
-        ids.extend(callers.insert(connection, statement, parameters))
-        waiting.clear()
-
-    size = 0
-    if not isinstance(arguments, Iterable):
-        kind = values.name_of_type(arguments)
-        raise StageError(f"the arguments of many jobs are given as a list, not as a {kind}")
-    for given in arguments:
-        waiting.append(_element(given, keys if own_keys else None))
-        size += len(waiting[-1])
-        if len(waiting) == _ROWS_PER_STATEMENT or size > _CHARACTERS_PER_STATEMENT:
-            send()
-            size = 0
-    if waiting:
-        send()
+    for insert in rows.insert_many(job, arguments, **options):
+        ids += callers.insert(connection, insert.statement, insert.parameters)
     return ids
-
-
-def row(
-    job: Job,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-    *,
-    key: KeyOption | None = None,
-    unique_key: KeyOption | None = None,
-    keep: str | None = None,
-    quiet: timedelta | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Check a job and the options of `stage`; returns the columns of its row that have a value.
-
-    Raises:
-        StageError: As for `stage`.
-    """
-    name, registered = name_and_options(job)
-    columns = _columns(name, registered, **options)
-    columns["job_args"], columns["job_kwargs"] = values.as_arguments(args, kwargs or {})
-    keys = _keys(key, unique_key, keep, quiet, registered)
-    return columns if keys is None else columns | keys.columns(args, kwargs or {})
-
-
-def _element(given: Sequence[Any] | Mapping[str, Any], keys: Keys | None) -> str:
-    """Write the arguments of one of many jobs as JSON, with its own keys if it has some."""
-    args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
-    parts = list(values.as_arguments(args, kwargs))
-    if keys is not None:
-        parts.append(values.as_json("keys", keys.columns(args, kwargs)))
-    return f"[{','.join(parts)}]"
-
-
-def _keys(
-    key: KeyOption | None,
-    unique_key: KeyOption | None,
-    keep: str | None,
-    quiet: timedelta | None,
-    options: JobOptions | None,
-) -> Keys | None:
-    """Merge the keys of a call with those of the registration, and check them; None if there are none."""
-    defaults = NO_KEYS if options is None else options.keys
-    if defaults is NO_KEYS and key is None and unique_key is None and keep is None and quiet is None:
-        return None
-    merged = Keys(key, unique_key, keep, quiet).over(defaults)
-    merged.check()
-    return merged
-
-
-def _columns(
-    name: str,
-    options: JobOptions | None,
-    queue: str | None = None,
-    priority: int | None = None,
-    run_at: datetime | None = None,
-    expires_at: datetime | None = None,
-    tag: str | None = None,
-    max_attempts: int | None = None,
-    timeout_seconds: int | None = None,
-    context: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Collect the columns of the row that have a value; the others get the schema's defaults."""
-    if options is not None:
-        queue = options.queue if queue is None else queue
-        max_attempts = options.max_attempts if max_attempts is None else max_attempts
-        timeout_seconds = options.timeout_seconds if timeout_seconds is None else timeout_seconds
-    columns = {
-        "job_name": values.as_text("job", name),
-        "queue": values.as_text("queue", queue),
-        "priority": values.as_integer("priority", priority),
-        "scheduled_at": values.as_time("run_at", run_at),
-        "expires_at": values.as_time("expires_at", expires_at),
-        "tag": values.as_text("tag", tag),
-        "max_attempts": values.as_integer("max_attempts", max_attempts),
-        "timeout_seconds": values.as_integer("timeout_seconds", timeout_seconds),
-        "context": values.as_context(context),
-    }
-    return {column: value for column, value in columns.items() if value is not None}

@@ -10,10 +10,11 @@ import json
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from drain.errors import StageError
+from drain.jobs import codecs
 
 # Largest value that the integer columns of the schema can hold.
 LARGEST_INTEGER = 2**31 - 1
@@ -36,6 +37,20 @@ def as_time(name: str, time: datetime | None) -> datetime | None:
     if time.utcoffset() is None:
         raise StageError(f"{name} has no time zone; use datetime.now(UTC) + ... or add tzinfo")
     return time
+
+
+def as_later(name: str, time: timedelta | float) -> datetime:
+    """Convert a length of time, a number being seconds, to the time that is so far away from now."""
+    # True is an int to Python, but a mistake as a number here.
+    if isinstance(time, bool) or not isinstance(time, timedelta | int | float):
+        raise StageError(f"{name} must be a timedelta or seconds, not a {name_of_type(time)}")
+    try:
+        length = time if isinstance(time, timedelta) else timedelta(seconds=time)
+        if length < timedelta():
+            raise StageError(f"{name} must not be negative: {time}")
+        return datetime.now(UTC) + length
+    except (ValueError, OverflowError):
+        raise StageError(f"{name} is no time that Python can count: {time}") from None
 
 
 def as_context(context: Mapping[str, Any] | None) -> str | None:
@@ -109,7 +124,9 @@ def as_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, s
 def as_json(part: str, value: Any) -> str:
     """Write a value as JSON that PostgreSQL accepts."""
     try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(
+            value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=codecs.encode
+        )
         # PostgreSQL would refuse surrogates and NUL too, and would abort the application's transaction.
         text.encode()
         if _NUL.search(text):

@@ -14,6 +14,7 @@ passes:
     limits           attempts, timeout and lease of a claim, as the worker's registration has them
     leases           leases of claims, extended by heartbeats or given back
     finishes         a claimed job is finished: by its worker, or in its own transaction
+    async_finishes   finishes in the transaction of an async job
     outcomes         a claimed job is tried again, deferred, interrupted or given up
     stale            outcomes that were refused because their token was stale
     keyed            due rows of a queue with rules: heads of its keys and lanes, the next rows of many of them

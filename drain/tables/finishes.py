@@ -19,8 +19,8 @@ from drain.tables.leases import THESE_CLAIMS, ids_and_tokens, is_current
 FINISH_ONCE = "SELECT drain_finish(%(id)s::bigint, %(token)s::bigint)"
 # The server commits nothing behind a statement that fails, so the commit is sent before the answer comes: a job of one
 # statement has two exchanges with the server instead of three.
-_FINISH = "SELECT 1 / drain_finish(%s::bigint, %s::bigint)::integer"
-_FINISH_WITHOUT_WAIT = (
+FINISH_OR_FAIL = "SELECT 1 / drain_finish(%s::bigint, %s::bigint)::integer"
+FINISH_OR_FAIL_WITHOUT_WAIT = (
     "SELECT set_config('synchronous_commit', 'off', true), 1 / drain_finish(%s::bigint, %s::bigint)::integer"
 )
 FINISH_MANY = f"""
@@ -93,7 +93,9 @@ def finish_and_commit(connection: Connection, job_id: int, token: int, *, waits:
         psycopg.Error: All is rolled back. After an OperationalError it is unknown whether all is committed.
     """
     try:
-        execute_and_commit(connection, _FINISH if waits else _FINISH_WITHOUT_WAIT, (job_id, token))
+        execute_and_commit(
+            connection, FINISH_OR_FAIL if waits else FINISH_OR_FAIL_WITHOUT_WAIT, (job_id, token)
+        )
     except DivisionByZero:
         connection.rollback()
         # Under a current token the division by zero is that of a trigger.

@@ -18,7 +18,7 @@ from tests.django_project.site import Site
 from tests.helpers import query
 from tests.inprocess_worker import Workshop
 from tests.worker_processes import Yard
-from workers.context.kept import close_all
+from workers.context import async_kept, kept
 from workers.entry import Worker
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
@@ -31,7 +31,8 @@ def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksho
     jobs_for_tests.create_effects(database_url)
     with closing(Worker(Settings(database_url=database_url))) as worker:
         yield Workshop(database_url, worker)
-    close_all()
+    kept.close_all()
+    async_kept.close_all()
 
 
 @pytest.fixture

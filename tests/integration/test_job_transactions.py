@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy
+from django.db import OperationalError as DjangoError
 from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
@@ -22,6 +23,7 @@ from drain.config import Settings
 from drain.enqueuer.redelivery import Redelivery
 from drain.failpoints import FailurePoint
 from tests import jobs_for_tests
+from tests.blocks import WAYS, Block, InLoop, OfDjango, forget_django
 from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
@@ -41,15 +43,26 @@ from workers.entry import Worker
 QUICK: dict[str, Any] = {"lease_seconds": 30, "heartbeat_seconds": HEARTBEAT_SECONDS, "timeout_seconds": 60}
 
 
-Block = Callable[[], AbstractContextManager[Any]]
-Handle = Session | psycopg.Connection[Any]
+Handle = Session | psycopg.Connection[Any] | InLoop | OfDjango
+
+# Those for a test that stages by `drain.stage`, or runs in the event loop of an async job.
+SYNC = pytest.mark.parametrize("block", ["sqlalchemy", "psycopg"], indirect=True)
+# Those whose statements a signal interrupts; an event loop is not interrupted, but told.
+INTERRUPTED = pytest.mark.parametrize("block", ["sqlalchemy", "psycopg", "django"], indirect=True)
+# Those that a job may roll back. Django refuses that within atomic().
+ROLLED_BACK = pytest.mark.parametrize(
+    "block", ["sqlalchemy", "psycopg", "async sqlalchemy", "async psycopg"], indirect=True
+)
+# What a job gets if the server ends its session.
+Lost = (sqlalchemy.exc.OperationalError, psycopg.OperationalError, DjangoError)
 
 
-@pytest.fixture(params=[transaction, psycopg_transaction], ids=["sqlalchemy", "psycopg"])
-def block(request: pytest.FixtureRequest) -> Block:
-    """Each of both ways to have a transaction."""
-    way: Block = request.param
-    return way
+@pytest.fixture(params=WAYS)
+def block(request: pytest.FixtureRequest) -> Iterator[Block]:
+    """Each of the ways to have a transaction."""
+    yield WAYS[request.param]
+    if request.param == "django":
+        forget_django()
 
 
 def execute(handle: Handle, statement: str) -> None:
@@ -57,6 +70,12 @@ def execute(handle: Handle, statement: str) -> None:
         handle.execute(sqlalchemy.text(statement))
     else:
         handle.execute(statement.encode())
+
+
+def savepoint(handle: Handle) -> AbstractContextManager[Any]:
+    if isinstance(handle, Session):
+        return handle.begin_nested()
+    return handle.transaction() if isinstance(handle, psycopg.Connection) else handle.savepoint()
 
 
 def one_event(caplog: pytest.LogCaptureFixture, name: str) -> str:
@@ -144,6 +163,7 @@ def test_a_job_that_catches_what_its_block_raised_finishes_without_what_it_wrote
     assert shop.effects() == []
 
 
+@ROLLED_BACK
 def test_a_job_may_roll_back_within_its_block_or_try_the_block_again(shop: Workshop, block: Block) -> None:
     def write(label: str) -> None:
         with block() as session:
@@ -162,6 +182,7 @@ def test_a_job_may_roll_back_within_its_block_or_try_the_block_again(shop: Works
     assert shop.effects() == ["second"]
 
 
+@SYNC
 def test_whatever_was_staged_in_the_block_exists_exactly_if_the_job_finished(
     shop: Workshop, block: Block
 ) -> None:
@@ -215,6 +236,7 @@ def test_what_the_session_has_not_flushed_yet_is_written_and_can_be_read_afterwa
     assert read == [(1, "an object")]
 
 
+@SYNC
 def test_an_async_job_has_its_transaction_too_in_the_loop_and_in_a_thread(
     shop: Workshop, block: Block
 ) -> None:
@@ -268,6 +290,7 @@ def test_a_block_whose_lease_was_taken_over_is_rolled_back(
     assert shop.finish(claims[0])
 
 
+@INTERRUPTED
 def test_a_block_in_the_middle_of_a_statement_learns_that_its_lease_is_lost_and_is_rolled_back(
     shop: Workshop,
     block: Block,
@@ -309,6 +332,7 @@ def wait_for_a_lock(session: Handle) -> None:
         execute(session, "SELECT FROM dead_jobs")
 
 
+@INTERRUPTED
 @pytest.mark.parametrize("wait", [sleep_in_python, sleep_in_the_database, wait_for_a_lock])
 def test_a_block_that_takes_too_long_is_rolled_back_and_the_server_works_on_it_no_more(
     shop: Workshop, block: Block, monkeypatch: pytest.MonkeyPatch, wait: Callable[[Handle], None]
@@ -611,8 +635,7 @@ def test_a_savepoint_that_is_rolled_back_after_many_statements_does_not_stop_the
         with block() as handle:
             for number in range(8):
                 leave(handle, str(number))
-            nested = handle.begin_nested() if isinstance(handle, Session) else handle.transaction()
-            with suppress(ValueError), nested:
+            with suppress(ValueError), savepoint(handle):
                 leave(handle, "rolled back")
                 raise ValueError
 
@@ -839,7 +862,7 @@ def test_a_job_that_tries_again_after_a_commit_whose_answer_was_lost_writes_noth
     proxy, shop = between
 
     def act() -> None:
-        with suppress(sqlalchemy.exc.OperationalError, psycopg.OperationalError), block() as session:
+        with suppress(*Lost), block() as session:
             leave(session, "written")
             proxy.lose = b"COMMIT"
         assert proxy.lose is None
@@ -860,7 +883,7 @@ def test_a_heartbeat_after_a_commit_whose_answer_was_lost_does_not_say_that_the_
 
     def act() -> None:
         watched = current_attempt().lease
-        with suppress(sqlalchemy.exc.OperationalError, psycopg.OperationalError), block() as session:
+        with suppress(*Lost), block() as session:
             leave(session, "written")
             proxy.lose = b"COMMIT"
         wait_until(lambda: watched.ending or watched.lost)

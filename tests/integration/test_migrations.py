@@ -59,8 +59,8 @@ def test_the_newest_version_and_the_way_from_the_first_one_make_the_same_databas
 
 BREAKAGES = {
     "columns": "ALTER TABLE dead_jobs ADD COLUMN more text",
-    "columns: another order": "ALTER TABLE dead_jobs DROP COLUMN salt, DROP COLUMN reason, ADD salt bigint, "
-    "ADD reason text NOT NULL",
+    "columns: another order": "ALTER TABLE dead_jobs DROP COLUMN keep, DROP COLUMN quiet_seconds, "
+    "ADD quiet_seconds double precision, ADD keep text",
     "columns: a type": "ALTER TABLE dead_jobs ALTER attempts TYPE bigint",
     "columns: a default": "ALTER TABLE inflight_jobs ALTER attempts SET DEFAULT 1",
     "columns: null": "ALTER TABLE inflight_jobs ALTER queue DROP NOT NULL",

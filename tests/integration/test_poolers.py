@@ -125,7 +125,7 @@ def test_a_pooler_whose_sessions_are_all_in_use_is_noticed_when_one_is_free(
 def test_a_pooler_that_has_no_session_for_us_is_given_up(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_FIRST_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(postgres, "FIRST_ANSWER_SECONDS", 0.2)
     with (
         SmallPooler(database_url, "transaction", size=1) as pooler,
         all_in_use(pooler, 1),

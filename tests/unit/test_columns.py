@@ -63,7 +63,7 @@ def test_finishing_many_jobs_records_what_finishing_one_does() -> None:
     many = dict(zip(columns.FINISHED.split(", "), columns.FINISHED_VALUES.split(", "), strict=True))
 
     assert many == one
-    assert columns_of("finished_jobs") - set(many) == {"finished_xid", "superseded_by"}
+    assert columns_of("finished_jobs") - set(many) == {"finished_xid", "superseded_by", "result"}
 
 
 def test_a_claimed_jobs_columns_are_those_of_its_table() -> None:

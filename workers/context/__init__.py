@@ -4,9 +4,17 @@ In the order in which a job passes:
 
     current       the attempt that is running here, and `current_job()`, the part of it that a job may see
     transaction   `transaction()`: the writes of the job and its finish in one commit
+    once          rules of every such transaction: there is one, and it says why it could not commit
     session       the SQLAlchemy session of that transaction
     kept          connections that a process keeps from one job to the next
     connection    the psycopg connection of that transaction, which commits with the finish
+    guarded       the part of that connection which its async twin has too
+
+For `async def` jobs, with the same rules and statements: async_transaction, async_session, async_kept and
+async_connection. For jobs that write through Django's ORM:
+
+    django_transaction  `drain.django.transaction()`: the same on a connection of Django's
+    django_connections  Django's connections, renewed between two attempts
 
 What always holds here: a transaction of a job commits once, with the job's finish, or not at all. A job that
 another worker has claimed cannot commit. The transaction belongs to the process that began it. Nothing here is imported

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import select
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
-from psycopg.rows import tuple_row
 
 from drain.database import postgres
 from drain.database.cursor import TransactionCursor
 from drain.tables import cancellations, finishes
-from workers.context.current import Attempt
+from workers.context.guarded import GuardedConnection
+from workers.context.once import note_heartbeat, refusal, too_early
 from workers.errors import (
     Dead,
     JobCancelledError,
     JobTimeoutError,
     LeaseLostError,
-    TransactionError,
     WorkerStoppedError,
 )
 
@@ -29,34 +26,14 @@ from workers.errors import (
 _CANCEL_SECONDS = 5.0
 
 
-class JobConnection(psycopg.Connection[Any]):
-    """Commits with the finish of a job, and at no other time.
-
-    Attributes:
-        finishing: The attempt whose job is finished by the next commit; None while no commit is allowed.
-    """
-
-    finishing: Attempt | None = None
-    _pid = 0
-    _savepoints = 0
-    _as_opened: tuple[object, ...] = ()
+class JobConnection(GuardedConnection, psycopg.Connection[Any]):
+    """Commits with the finish of a job, and at no other time."""
 
     def be_ready(self) -> None:
         """Begin transactions from now on, and note the settings with which `is_fit` compares."""
         self.autocommit = False
         self.cursor_factory = TransactionCursor
-        self._pid = os.getpid()
-        self._as_opened = self._settings()
-
-    def is_fit(self) -> bool:
-        """Return whether the connection is as it was opened, and so fit for the next job."""
-        if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE or self._savepoints:
-            return False
-        # All that the server sends on an idle connection is that it ends the session. Polling costs a microsecond;
-        # a query, as by SQLAlchemy's `pool_pre_ping`, costs two of the exchanges of a job.
-        looking = select.poll()
-        looking.register(self, select.POLLIN)
-        return self._settings() == self._as_opened and not looking.poll(0)
+        self._note_settings()
 
     def commit(self) -> None:
         """Finish the job, and commit that together with what has been written: both, or neither.
@@ -67,41 +44,20 @@ class JobConnection(psycopg.Connection[Any]):
             TransactionError: The block of the transaction has not ended; or the job is finished already; or a savepoint
                 or a pipeline is still open.
         """
-        attempt = self.finishing
-        if attempt is None:
-            raise too_early()
-        if os.getpid() != self._pid:
-            raise TransactionError(
-                "the transaction of a job is for the process that began it, not for a child of it"
-            )
-        if self._savepoints or self.pgconn.pipeline_status != PipelineStatus.OFF:
-            raise TransactionError(
-                "a transaction() or pipeline() of psycopg's is still open within the transaction of the job; "
-                "all of it is rolled back"
-            )
-        claim = attempt.claim
-        # The job may have replaced these factories; reset them.
-        self.row_factory, self.cursor_factory = tuple_row, TransactionCursor
+        attempt = self._begin_finish(TransactionCursor)
+        job_id, token = attempt.claim.id, attempt.claim.fencing_token
         try:
             attempt.finished = finishes.finish_and_commit(
-                self, claim.id, claim.fencing_token, waits=not attempt.groups_commit
+                self, job_id, token, waits=not attempt.groups_commit
             )
         except psycopg.errors.SerializationFailure as error:
-            error.add_note(
-                "A heartbeat has extended the job's lease since the transaction took its snapshot."
-            )
+            note_heartbeat(error)
             raise
         if attempt.finished:
             return
-        if finishes.is_finished(self, claim.id, claim.fencing_token):
-            attempt.finished = True
-            raise TransactionError(
-                f"job {claim.id} was finished by its first transaction(), whose commit was not answered; "
-                "this one is rolled back"
-            )
-        if cancellations.is_cancelled(self, claim.id, claim.fencing_token):
-            raise JobCancelledError(f"job {claim.id} was cancelled; its writes are rolled back")
-        raise LeaseLostError(f"job {claim.id} has been claimed by another worker; its writes are rolled back")
+        is_finished = finishes.is_finished(self, job_id, token)
+        is_cancelled = not is_finished and cancellations.is_cancelled(self, job_id, token)
+        raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
 
     def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
         """Refuse to let each statement commit by itself."""
@@ -148,17 +104,3 @@ class JobConnection(psycopg.Connection[Any]):
                 # Interrupted within the cursor's own pipeline: a further statement would wait for ever.
                 self.close()
             raise
-
-    def _settings(self) -> tuple[object, ...]:
-        return (
-            *(self.row_factory, self.cursor_factory, self.server_cursor_factory, self.prepare_threshold),
-            *(self.isolation_level, self.read_only, self.deferrable, self.autocommit),
-        )
-
-
-def too_early() -> TransactionError:
-    """Return the error of a job that begins or commits by itself."""
-    return TransactionError(
-        "the transaction of a job begins and commits by itself, together with the job's finish; use begin_nested(), or "
-        "psycopg's transaction(), for savepoints, and a session of your own for what must be committed earlier"
-    )

@@ -20,6 +20,9 @@ _kept_for_sessions: dict[tuple[int, str], list[sqlalchemy.Connection]] = {}
 # Upper bound of the connections of each kind that a process keeps.
 _most = 1
 
+# Name that the server shows for the sessions of jobs' transactions.
+APPLICATION_NAME = "drain job"
+
 
 def keep(number: int) -> None:
     """Let this process keep as many connections of each kind: one for each thread that runs jobs."""
@@ -88,9 +91,13 @@ def _one_for_sessions(kept: list[sqlalchemy.Connection]) -> sqlalchemy.Connectio
 
 
 def _is_fit_for_sessions(connection: sqlalchemy.Connection) -> bool:
+    return is_as_made(connection) and driver_of(connection).is_fit()
+
+
+def is_as_made(connection: sqlalchemy.Connection) -> bool:
+    """Return whether a job has left a connection of SQLAlchemy's as it was."""
     # Options that a job has set, and functions that it lets listen, would be the next job's too.
-    is_as_made = not (connection.closed or connection.get_execution_options() or connection._has_events)
-    return is_as_made and driver_of(connection).is_fit()
+    return not (connection.closed or connection.get_execution_options() or connection._has_events)
 
 
 def _discard(connection: sqlalchemy.Connection) -> None:
@@ -129,10 +136,15 @@ def close_all() -> None:
 
 
 def _connect(database_url: str) -> JobConnection:
-    # The job's statements may take as long as the job; but the server releases the locks of a machine that is gone.
-    settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
     connection = cast(
-        JobConnection, postgres.connect(database_url, "drain job", settings=settings, kind=JobConnection)
+        JobConnection,
+        postgres.connect(database_url, APPLICATION_NAME, settings=settings_of_jobs(), kind=JobConnection),
     )
     connection.be_ready()
     return connection
+
+
+def settings_of_jobs() -> dict[str, str]:
+    """Return the settings of the sessions of jobs' transactions."""
+    # The job's statements may take as long as the job; but the server releases the locks of a machine that is gone.
+    return postgres.session_settings(statement_seconds=0, lock_seconds=0)

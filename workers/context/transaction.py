@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from drain.failpoints import FailurePoint, failpoint
-from workers.context.connection import JobConnection
-from workers.context.current import Attempt, current_attempt
+from workers.context.current import current_attempt
 from workers.context.kept import bare, driver_of
-from workers.errors import TransactionError
+from workers.context.once import finishing, only_one
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -58,12 +57,12 @@ def transaction() -> Iterator[Session]:
     from workers.context.session import session_of
 
     attempt = current_attempt()
-    with _its_only_one(attempt):
+    with only_one(attempt):
         with session_of(attempt.database_url) as session:
             yield session
             session.flush()
             failpoint(FailurePoint.WRITTEN)
-            with _finishing(attempt, driver_of(session.connection())):
+            with finishing(attempt, driver_of(session.connection())):
                 session.commit_with_the_finish()
         failpoint(FailurePoint.FINISHED_AND_COMMITTED)
 
@@ -83,48 +82,17 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
         LeaseLostError, JobCancelledError, NoCurrentJobError, TransactionError: As `transaction`.
     """
     attempt = current_attempt()
-    with _its_only_one(attempt), bare(attempt.database_url) as connection:
+    with only_one(attempt), bare(attempt.database_url) as connection:
         yield connection
         failpoint(FailurePoint.WRITTEN)
-        with _finishing(attempt, connection):
+        with finishing(attempt, connection):
             connection.commit()
         failpoint(FailurePoint.FINISHED_AND_COMMITTED)
 
 
 def load_sessions() -> None:
-    """Import the modules that `transaction` needs, if SQLAlchemy is imported already, for processes forked later."""
+    """Import the modules that sessions need, if SQLAlchemy is imported already, for processes forked later."""
     if "sqlalchemy" in sys.modules:
         importlib.import_module("workers.context.session")
-
-
-@contextmanager
-def _finishing(attempt: Attempt, connection: JobConnection) -> Iterator[None]:
-    """Let the commit in the block finish the job."""
-    # From here on a refused heartbeat may be the echo of our own finish.
-    attempt.lease.ending = True
-    connection.finishing = attempt
-    try:
-        yield
-    finally:
-        connection.finishing = None
-    if not attempt.finished:
-        raise TransactionError(f"nothing of the transaction of job {attempt.claim.id} has been committed")
-
-
-@contextmanager
-def _its_only_one(attempt: Attempt) -> Iterator[None]:
-    if attempt.finished or attempt.in_transaction:
-        raise TransactionError(
-            f"job {attempt.claim.id} has its transaction already; a job has one, since it finishes it"
-        )
-    attempt.in_transaction = True
-    never_ended = False
-    try:
-        yield
-    except GeneratorExit:
-        # The block was thrown away before its end: what it wrote is lost, so the job must not finish.
-        never_ended = True
-        raise
-    finally:
-        attempt.in_transaction = never_ended
-        attempt.lease.ending = attempt.finished
+    if {"sqlalchemy.ext.asyncio", "greenlet"} <= sys.modules.keys():
+        importlib.import_module("workers.context.async_session")

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
+from drain.jobs.signature import ArgumentsError
+from workers.context import django_connections
 from workers.context.current import Attempt, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
@@ -102,6 +104,7 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
     pid = os.getpid()
     interruption = attempt.interruption
     interruption.start(_canceler(), attempt.claim.timeout_seconds)
+    django_connections.renew_beside_the_loop()
     try:
         interruption.coroutine = coroutine = call.job.function(*call.args, **call.kwargs)
         await coroutine
@@ -116,6 +119,7 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
         result = FINISHED
     finally:
         interruption.stop()
+        django_connections.renew_beside_the_loop()
     return concluded(attempt, result)
 
 
@@ -159,16 +163,23 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-def prepare(attempt: Attempt) -> Call | Failed | Unreadable:
+def prepare(attempt: Attempt) -> Call | Failed | GaveUp | Unreadable:
     """Read the arguments of a job for its function; or return why it cannot be called."""
     claim, job = attempt.claim, attempt.job
     if job is None:
         unknown = _not_registered(claim.job_name)
         return Failed(describe(unknown), cause=unknown)
     try:
-        return Call(job, _read(claim.job_args)[0], _read(claim.job_kwargs)[0])
+        args, kwargs = _read(claim.job_args)[0], _read(claim.job_kwargs)[0]
     except (ValueError, RecursionError) as error:
         return Unreadable(f"Python cannot read its arguments: {error}")
+    if job.signature.decodes:
+        try:
+            job.signature.decode(args, kwargs)
+        except ArgumentsError as error:
+            # Ten attempts would not change that.
+            return GaveUp(describe(error), error)
+    return Call(job, args, kwargs)
 
 
 def concluded(attempt: Attempt, result: Outcome) -> Outcome:
@@ -184,11 +195,16 @@ def _call(
     call: Call, interruption: Interruption, interrupt: Callable[[], None] | None, after_seconds: float
 ) -> None:
     interruption.start(interrupt, after_seconds)
-    result = call.job.function(*call.args, **call.kwargs)
-    # What isinstance() asks of a proxy may raise.
-    if issubclass(type(result), CoroutineType):
-        interruption.coroutine = result
-        asyncio.run(result)
+    django_connections.renew()
+    try:
+        result = call.job.function(*call.args, **call.kwargs)
+        # What isinstance() asks of a proxy may raise.
+        if issubclass(type(result), CoroutineType):
+            interruption.coroutine = result
+            django_connections.renew_beside_the_loop()
+            asyncio.run(result)
+    finally:
+        django_connections.renew()
 
 
 def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:

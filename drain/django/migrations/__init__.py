@@ -3,5 +3,5 @@
 Each brings the tables to the version that the installed program needs, whichever that is. `migrate drain zero` leaves
 them where they are.
 
-    0001_version_4  the tables, and the models by which the admin reads them
+    0001_version_5  the tables, and the models by which the admin reads them
 """

@@ -77,6 +77,7 @@ class Migration(migrations.Migration):
             ("finished_at", models.DateTimeField()),
             ("finished_by", models.TextField(null=True)),
             ("last_error", models.JSONField(null=True)),
+            ("result", models.JSONField(null=True)),
             ("superseded_by", models.BigIntegerField(null=True)),
             verbose_name="finished job",
         ),

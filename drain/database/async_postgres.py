@@ -1,0 +1,57 @@
+"""Connections to PostgreSQL for `async def` jobs: as those of `postgres`, but the event loop waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import psycopg
+
+from drain.database import postgres
+from drain.database.url import conninfo
+
+Connection = psycopg.AsyncConnection[Any]
+Kind = TypeVar("Kind", bound=Connection)
+
+
+async def connect(
+    database_url: str,
+    application_name: str,
+    *,
+    kind: type[Kind],
+    settings: Mapping[str, str] = postgres.NEVER_COMPILE,
+) -> Kind:
+    """Open a connection in autocommit mode; see `postgres.connect`.
+
+    Raises:
+        ConfigError: The URL cannot be read.
+        UnavailableError: The server cannot be reached, or refuses.
+    """
+    with postgres.reachable(database_url):
+        connection = await _dial(database_url, application_name, settings, kind)
+    try:
+        with (
+            postgres.reachable(database_url),
+            postgres.time_limit(connection, postgres.FIRST_ANSWER_SECONDS),
+        ):
+            cursor = await connection.execute(postgres.BACKEND_PID)
+            (pid,) = await cursor.fetchone() or (0,)
+            postgres.detect_pooler(connection, int(pid))
+    except BaseException:
+        await connection.close()
+        raise
+    if postgres.is_pooled(connection):
+        connection.prepare_threshold = None
+    return connection
+
+
+async def _dial(
+    database_url: str, application_name: str, settings: Mapping[str, str], kind: type[Kind]
+) -> Kind:
+    with postgres.readable_host():
+        if settings and postgres.takes_settings(database_url):
+            try:
+                return await kind.connect(conninfo(database_url, application_name, settings), autocommit=True)
+            except psycopg.OperationalError as error:
+                postgres.note_refused_settings(database_url, error)
+        return await kind.connect(conninfo(database_url, application_name), autocommit=True)

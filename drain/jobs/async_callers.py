@@ -1,0 +1,143 @@
+"""Statements in the transaction that an asynchronous application has open: SQLAlchemy's, psycopg's or asyncpg's.
+
+Nothing here commits or rolls that transaction back. Statements have placeholders as `%(name)s`, and no other percent
+sign; each value has a CAST around it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from drain.database import postgres
+from drain.errors import ConnectableError
+from drain.jobs import callers
+
+if TYPE_CHECKING:
+    import asyncpg
+    import asyncpg.pool
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+AsyncConnectable: TypeAlias = (
+    "AsyncSession | AsyncConnection | async_scoped_session[Any] | psycopg.AsyncConnection[Any] "
+    "| psycopg.AsyncCursor[Any] | asyncpg.Connection[Any] | asyncpg.pool.PoolConnectionProxy[Any]"
+)
+_CAST = re.compile(r"CAST\(%\((\w+)\)s AS ([\w ]+)\)")
+# Whoever has a codec of his own for one of these would have the text written as a JSON string.
+_AS_TEXT = {"json", "jsonb"}
+
+
+async def insert(connection: AsyncConnectable, statement: str, parameters: Mapping[str, Any]) -> list[int]:
+    """Run a statement that ends with the one number that it returns; as `callers.insert`.
+
+    Raises:
+        ConnectableError: `connection` is no asynchronous one.
+    """
+    driver = _of_psycopg(connection)
+    if driver is not None:
+        return await _insert_with_psycopg(driver, statement, parameters)
+    return [number for (number,) in await execute(connection, statement, parameters)]
+
+
+async def execute(
+    connection: AsyncConnectable, statement: str, parameters: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    """Run a statement that returns rows; as `callers.execute`.
+
+    Raises:
+        ConnectableError: As for `insert`.
+    """
+    driver = _of_psycopg(connection)
+    if driver is not None:
+        async with psycopg.AsyncCursor(driver, row_factory=tuple_row) as cursor:
+            await cursor.execute(statement.encode(), parameters, prepare=False, binary=True)
+            return await cursor.fetchall()
+    if _is_of_asyncpg(connection):
+        return await _execute_with_asyncpg(connection, statement, parameters)
+    return await _execute_with_sqlalchemy(connection, statement, parameters)
+
+
+def _of_psycopg(connection: Any) -> psycopg.AsyncConnection[Any] | None:
+    if isinstance(connection, psycopg.AsyncCursor):
+        return connection.connection
+    return connection if isinstance(connection, psycopg.AsyncConnection) else None
+
+
+async def _insert_with_psycopg(
+    connection: psycopg.AsyncConnection[Any], statement: str, parameters: Mapping[str, Any]
+) -> list[int]:
+    # As on a synchronous connection: the process id of the server shows whether there is a pooler.
+    prepare = False if postgres.is_pooled(connection) else None
+    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        await cursor.execute(f"{statement}, pg_backend_pid()", parameters, prepare=prepare)
+        rows = await cursor.fetchall()
+    for _, pid in rows[:1]:
+        postgres.detect_pooler(connection, pid)
+    return [number for number, _ in rows]
+
+
+async def _execute_with_sqlalchemy(
+    connection: Any, statement: str, parameters: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    # Who has such a connection has imported it.
+    if "sqlalchemy.ext.asyncio" in sys.modules:
+        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+        if isinstance(connection, async_scoped_session):
+            connection = connection()
+        if isinstance(connection, AsyncSession | AsyncConnection):
+            return await connection.run_sync(callers.execute, statement, parameters)
+    hint = "; use drain.stage on it" if callers.is_one(connection) else ""
+    raise ConnectableError(
+        f"cannot work asynchronously on a {type(connection).__name__}{hint}; pass a SQLAlchemy AsyncSession or "
+        "AsyncConnection, a psycopg AsyncConnection or AsyncCursor, or an asyncpg connection"
+    )
+
+
+class _Numbered(NamedTuple):
+    """A statement with asyncpg's placeholders, and the names of their values in this order."""
+
+    statement: str
+    names: list[str]
+
+
+def _is_of_asyncpg(connection: Any) -> bool:
+    # Who has such a connection has imported it.
+    module = sys.modules.get("asyncpg")
+    return module is not None and isinstance(connection, module.Connection | module.pool.PoolConnectionProxy)
+
+
+async def _execute_with_asyncpg(
+    connection: Any, statement: str, parameters: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    if not connection.is_in_transaction():
+        warnings.warn(
+            "no transaction is open on this asyncpg connection, so the job is committed by itself; stage inside of "
+            "`async with connection.transaction():`",
+            stacklevel=4,
+        )
+    numbered = _numbered(statement)
+    rows = await connection.fetch(numbered.statement, *[parameters[name] for name in numbered.names])
+    return [tuple(row) for row in rows]
+
+
+# An application sends the same few statements again and again.
+@lru_cache(maxsize=500)
+def _numbered(statement: str) -> _Numbered:
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        name, kind = match.groups()
+        if name not in names:
+            names.append(name)
+        place = f"${names.index(name) + 1}"
+        return f"CAST({place}::text AS {kind})" if kind in _AS_TEXT else f"CAST({place} AS {kind})"
+
+    return _Numbered(_CAST.sub(number, statement), names)

@@ -1,0 +1,72 @@
+"""Staging from asynchronous applications: `stage` and `stage_many`, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Unpack
+
+from drain.jobs import async_callers, rows
+from drain.jobs.async_callers import AsyncConnectable
+from drain.jobs.rows import Arguments, Job
+from drain.jobs.stage_options import ManyOptions, StageOptions
+
+
+async def astage(
+    connection: AsyncConnectable,
+    job: Job,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Unpack[StageOptions],
+) -> int:
+    """Stage one job in the transaction that is open on an asynchronous connection; one round trip.
+
+    Args:
+        connection: A SQLAlchemy AsyncSession or AsyncConnection, a psycopg AsyncConnection or AsyncCursor, or an
+            asyncpg Connection. Its transaction is joined and never committed.
+        job: As for `drain.stage`.
+        args: As for `drain.stage`.
+        kwargs: As for `drain.stage`.
+        options: As for `drain.stage`.
+
+    Returns:
+        As `drain.stage`.
+
+    Raises:
+        StageError: As `drain.stage`.
+        IdempotencyConflictError: As `drain.stage`.
+
+    Warns:
+        UserWarning: No transaction is open on an asyncpg connection: the job is committed by itself.
+    """
+    insert = rows.insert_one(job, args, kwargs, **options)
+    (job_id,) = insert.ids(await async_callers.insert(connection, insert.statement, insert.parameters))
+    return job_id
+
+
+async def astage_many(
+    connection: AsyncConnectable,
+    job: Job,
+    arguments: Iterable[Arguments],
+    **options: Unpack[ManyOptions],
+) -> list[int]:
+    """Stage one job for each element of `arguments`, in one statement per 10,000, on an asynchronous connection.
+
+    Args:
+        connection: As for `drain.astage`.
+        job: As for `drain.stage`.
+        arguments: As for `drain.stage_many`.
+        options: As for `drain.stage_many`.
+
+    Returns:
+        The ids, in the order of `arguments`.
+
+    Raises:
+        StageError: As `drain.stage_many`.
+
+    Warns:
+        UserWarning: As `drain.astage`.
+    """
+    ids: list[int] = []
+    for insert in rows.insert_many(job, arguments, **options):
+        ids += await async_callers.insert(connection, insert.statement, insert.parameters)
+    return ids

@@ -1,0 +1,191 @@
+"""Rows of staged jobs, checked and put into statements; `staging` and `async_staging` send these.
+
+Nothing here talks to a database: a job that cannot be staged is refused before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias, Unpack, cast
+
+from drain.errors import StageError
+from drain.jobs import idempotency, values
+from drain.jobs.keys import NO_KEYS, KeyOption, Keys
+from drain.jobs.options import JobOptions, RegisteredJob, name_and_options
+from drain.jobs.stage_options import ManyOptions, StageOptions, check_names, refuse_for_many
+from drain.tables import inserts
+
+Job: TypeAlias = "str | Callable[..., Any] | RegisteredJob"
+Arguments: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
+_Check: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any]], None]
+
+# Upper bounds of one INSERT of many jobs, in rows and characters: few round trips, and no JSON array that is larger
+# than PostgreSQL accepts.
+_ROWS_PER_STATEMENT = 10_000
+_CHARACTERS_PER_STATEMENT = 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """One statement that stages jobs, and returns a number for each.
+
+    Attributes:
+        statement: One of few, with placeholders as `%(name)s`.
+        parameters: Values of the placeholders.
+        idempotency_key: Key under which one job is staged once; None for jobs without such a key.
+    """
+
+    statement: str
+    parameters: Mapping[str, Any]
+    idempotency_key: str | None = None
+
+    def ids(self, numbers: list[int]) -> list[int]:
+        """Return the ids of the jobs, from the numbers that the statement has returned.
+
+        Raises:
+            IdempotencyConflictError: The job under the idempotency key is another one.
+        """
+        if self.idempotency_key is not None:
+            idempotency.check_answer(self.idempotency_key, numbers[0])
+        return numbers
+
+
+def insert_one(
+    job: Job,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    /,
+    **options: Unpack[StageOptions],
+) -> Insert:
+    """Build the statement that stages one job.
+
+    Raises:
+        StageError: As `drain.stage`.
+    """
+    check_names("stage()", options)
+    key = options.pop("idempotency_key", None)
+    period = options.pop("idempotency_period", None)
+    columns = row(job, args, kwargs, **cast(ManyOptions, options))
+    if key is not None:
+        return Insert(*idempotency.statement(key, period, columns), idempotency_key=key)
+    if period is not None:
+        raise StageError("idempotency_period needs an idempotency_key")
+    return Insert(inserts.insert_one(tuple(columns)), columns)
+
+
+def insert_many(
+    job: Job, arguments: Iterable[Arguments], /, **options: Unpack[ManyOptions]
+) -> Iterator[Insert]:
+    """Build the statements that stage one job for each element of `arguments`, one for each 10,000.
+
+    Raises:
+        StageError: As `drain.stage_many`, also between two of the statements.
+    """
+    check_names("stage_many()", options)
+    refuse_for_many(options)
+    name, registered = name_and_options(job)
+    keys = _keys(options, registered)
+    columns = _columns(name, registered, options)
+    own_keys = keys is not None and keys.differ
+    if keys is not None and not own_keys:
+        columns |= keys.columns((), {})
+    if not isinstance(arguments, Iterable):
+        kind = values.name_of_type(arguments)
+        raise StageError(f"the arguments of many jobs are given as a list, not as a {kind}")
+    statement = inserts.insert_many(tuple(columns), own_keys=own_keys)
+    check = None if registered is None else cast(RegisteredJob, job).check_arguments
+    for block in _blocks(_element(check, given, keys if own_keys else None) for given in arguments):
+        yield Insert(statement, {**columns, inserts.ARGUMENTS: f"[{','.join(block)}]"})
+
+
+def row(
+    job: Job, args: Sequence[Any], kwargs: Mapping[str, Any] | None, /, **options: Unpack[ManyOptions]
+) -> dict[str, Any]:
+    """Check a job and the options of `stage`; returns the columns of its row that have a value.
+
+    Raises:
+        StageError: As for `stage`.
+    """
+    name, registered = name_and_options(job)
+    keys = _keys(options, registered)
+    columns = _columns(name, registered, options)
+    check = None if registered is None else cast(RegisteredJob, job).check_arguments
+    columns["job_args"], columns["job_kwargs"] = _arguments(check, args, kwargs or {})
+    return columns if keys is None else columns | keys.columns(args, kwargs or {})
+
+
+def _arguments(check: _Check | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
+    texts = values.as_arguments(args, kwargs)
+    if check is not None:
+        check(args, kwargs)
+    return texts
+
+
+def _blocks(elements: Iterable[str]) -> Iterator[list[str]]:
+    block: list[str] = []
+    size = 0
+    for element in elements:
+        block.append(element)
+        size += len(element)
+        if len(block) == _ROWS_PER_STATEMENT or size > _CHARACTERS_PER_STATEMENT:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _element(check: _Check | None, given: Arguments, keys: Keys | None) -> str:
+    """Write the arguments of one of many jobs as JSON, with its own keys if it has some."""
+    args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
+    parts = list(_arguments(check, args, kwargs))
+    if keys is not None:
+        parts.append(values.as_json("keys", keys.columns(args, kwargs)))
+    return f"[{','.join(parts)}]"
+
+
+def _keys(options: ManyOptions, registered: JobOptions | None) -> Keys | None:
+    """Merge the keys of a call with those of the registration, and check them; None if there are none."""
+    defaults = NO_KEYS if registered is None else registered.keys
+    given: tuple[KeyOption | None, KeyOption | None, str | None, timedelta | None] = (
+        options.pop("key", None),
+        options.pop("unique_key", None),
+        options.pop("keep", None),
+        options.pop("quiet", None),
+    )
+    if defaults is NO_KEYS and given == (None, None, None, None):
+        return None
+    merged = Keys(*given).over(defaults)
+    merged.check()
+    return merged
+
+
+def _columns(name: str, registered: JobOptions | None, options: ManyOptions) -> dict[str, Any]:
+    """Collect the columns of the row that have a value; the others get the schema's defaults."""
+    queue, max_attempts = options.get("queue"), options.get("max_attempts")
+    timeout_seconds = options.get("timeout_seconds")
+    if registered is not None:
+        queue = registered.queue if queue is None else queue
+        max_attempts = registered.max_attempts if max_attempts is None else max_attempts
+        timeout_seconds = registered.timeout_seconds if timeout_seconds is None else timeout_seconds
+    columns = {
+        "job_name": values.as_text("job", name),
+        "queue": values.as_text("queue", queue),
+        "priority": values.as_integer("priority", options.get("priority")),
+        "scheduled_at": _scheduled_at(options.get("run_at"), options.get("run_in")),
+        "expires_at": values.as_time("expires_at", options.get("expires_at")),
+        "tag": values.as_text("tag", options.get("tag")),
+        "max_attempts": values.as_integer("max_attempts", max_attempts),
+        "timeout_seconds": values.as_integer("timeout_seconds", timeout_seconds),
+        "context": values.as_context(options.get("context")),
+    }
+    return {column: value for column, value in columns.items() if value is not None}
+
+
+def _scheduled_at(run_at: datetime | None, run_in: timedelta | float | None) -> datetime | None:
+    if run_in is None:
+        return values.as_time("run_at", run_at)
+    if run_at is not None:
+        raise StageError("a job has run_at or run_in, not both")
+    return values.as_later("run_in", run_in)

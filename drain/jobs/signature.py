@@ -1,0 +1,195 @@
+"""The parameters of a job's function: the arguments are checked against them, and come back as what they say."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import inspect
+import types
+import typing
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import cached_property
+from typing import Any
+
+from drain.errors import StageError
+from drain.jobs import codecs
+from drain.jobs.values import name_of_type
+
+# What JSON gives back as it was.
+_PLAIN = {Any, object, str, int, float, bool, type(None), list, dict, None}
+# What msgspec makes of texts, numbers and lists.
+_READABLE = {
+    *(uuid.UUID, decimal.Decimal, bytes, bytearray, tuple, set, frozenset),
+    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
+}
+_PLAIN_ORIGINS = {list, dict, typing.Union, types.UnionType, typing.Annotated}
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class ArgumentsError(ValueError):
+    """The arguments of a job are not what the annotations of its function say."""
+
+
+class Signature:
+    """What a function takes.
+
+    Args:
+        function: The function of a job.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def check(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Check that the function can be called with these arguments.
+
+        Raises:
+            StageError: It cannot; the text says what is missing, or what it does not know.
+        """
+        most, required = self._counts
+        # Binding takes 3 us, and most jobs have positional arguments alone.
+        if not kwargs and required <= len(args) <= most:
+            return
+        signature = self._signature
+        if signature is None:
+            return
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as misfit:
+            raise StageError(f"the arguments do not fit {name}{signature}: {misfit}") from None
+
+    @property
+    def decodes(self) -> bool:
+        """True if there are annotations of more than numbers, texts, lists and objects."""
+        return bool(self._decoded)
+
+    def decode(self, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Put what the annotations say in the place of what JSON has held.
+
+        Raises:
+            ArgumentsError: A value does not fit its annotation.
+        """
+        names = self._positions
+        for name, kind in self._decoded.items():
+            if name in kwargs:
+                kwargs[name] = _converted(name, kwargs[name], kind)
+            elif (place := names.get(name, len(args))) < len(args):
+                args[place] = _converted(name, args[place], kind)
+
+    @cached_property
+    def _signature(self) -> inspect.Signature | None:
+        try:
+            return inspect.signature(self._function)
+        # Some functions that are written in C have none.
+        except (ValueError, TypeError):
+            return None
+
+    @cached_property
+    def _counts(self) -> tuple[int, int]:
+        """Most and fewest positional arguments, if these are enough; no number fits otherwise."""
+        parameters = self._signature.parameters.values() if self._signature is not None else ()
+        required = [each for each in parameters if each.default is each.empty]
+        if any(each.kind is each.KEYWORD_ONLY for each in required):
+            return -1, 0
+        most = sum(each.kind in _POSITIONAL for each in parameters)
+        return most, sum(each.kind in _POSITIONAL for each in required)
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        parameters = self._signature.parameters.values() if self._signature is not None else ()
+        return {each.name: place for place, each in enumerate(parameters) if each.kind in _POSITIONAL}
+
+    @cached_property
+    def _decoded(self) -> dict[str, Any]:
+        """Annotations that need a conversion, by parameter."""
+        read = _annotations(self._function)
+        return {name: each for name, each in read.items() if name != "return" and _needs_conversion(each)}
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    """Read those annotations that can be read: a name that is imported for type checkers alone is none."""
+    function = inspect.unwrap(function)
+    read: dict[str, Any] = {}
+    for name, annotation in getattr(function, "__annotations__", {}).items():
+        one = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            read |= typing.get_type_hints(one, getattr(function, "__globals__", None), include_extras=True)
+        except (NameError, TypeError, AttributeError, SyntaxError):
+            continue
+    return read
+
+
+def _needs_conversion(annotation: Any) -> bool:
+    return _is_known(annotation) and not _is_plain(annotation) and _is_convertible(annotation)
+
+
+def _is_convertible(annotation: Any) -> bool:
+    """Return whether msgspec can tell what is meant: not for a union of several types that all travel as texts."""
+    if isinstance(annotation, enum.EnumMeta) or (isinstance(annotation, type) and codecs.knows(annotation)):
+        return True
+    import msgspec
+
+    try:
+        msgspec.convert(None, annotation, dec_hook=lambda *_: None)
+    except TypeError:
+        return False
+    # The type is fine, and None is not one of its values.
+    except ValueError:
+        return True
+    return True
+
+
+def _is_plain(annotation: Any) -> bool:
+    origin = typing.get_origin(annotation)
+    if origin is None:
+        return annotation in _PLAIN if isinstance(annotation, typing.Hashable) else False
+    if origin is typing.Literal:
+        return True
+    return origin in _PLAIN_ORIGINS and all(_is_plain(each) for each in _arguments(annotation, origin))
+
+
+def _is_known(annotation: Any) -> bool:
+    """Return whether a value can be made for an annotation; others get what JSON has held."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return True
+    if origin is not None:
+        of = (tuple, set, frozenset)
+        known = origin in _PLAIN_ORIGINS or origin in of
+        return known and all(_is_known(each) for each in _arguments(annotation, origin))
+    if annotation in _PLAIN or annotation in _READABLE:
+        return True
+    if not isinstance(annotation, type):
+        return False
+    return codecs.knows(annotation) or is_dataclass(annotation) or issubclass(annotation, enum.Enum)
+
+
+def _arguments(annotation: Any, origin: Any) -> list[Any]:
+    given = typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return [given[0]]
+    return [each for each in given if each is not Ellipsis]
+
+
+def _converted(name: str, value: Any, kind: Any) -> Any:
+    # Imported here: most jobs take numbers and texts.
+    import msgspec
+
+    try:
+        if isinstance(kind, type) and codecs.knows(kind):
+            return codecs.decode(kind, value)
+        if isinstance(kind, enum.EnumMeta):
+            return kind(value)
+        return msgspec.convert(value, kind, dec_hook=codecs.decode)
+    # A codec of the application's own may raise anything.
+    except Exception as error:
+        raise ArgumentsError(_misfit(name, value, kind, error)) from error
+
+
+def _misfit(name: str, value: Any, kind: Any, error: Exception) -> str:
+    shown = getattr(kind, "__name__", None) or str(kind)
+    reason = f"{name_of_type(error)}: {error}".replace("\n", "; ")
+    return f"the argument {name} is no {shown}: {reason:.300}; it was staged as {value!r:.100}"

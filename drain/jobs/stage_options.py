@@ -1,0 +1,62 @@
+"""Options of the jobs that one call stages, with their types; `drain.stage` says what each of them means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict
+
+from drain.errors import StageError
+from drain.jobs.keys import KeyOption
+
+
+class ManyOptions(TypedDict, total=False):
+    """Options of `drain.stage_many`."""
+
+    queue: str | None
+    priority: int | None
+    run_at: datetime | None
+    run_in: timedelta | float | None
+    expires_at: datetime | None
+    tag: str | None
+    max_attempts: int | None
+    timeout_seconds: int | None
+    context: Mapping[str, Any] | None
+    key: KeyOption | None
+    unique_key: KeyOption | None
+    keep: Literal["first", "last"] | None
+    quiet: timedelta | None
+
+
+class StageOptions(ManyOptions, total=False):
+    """Options of `drain.stage`."""
+
+    idempotency_key: str | None
+    idempotency_period: timedelta | None
+
+
+def check_names(function: str, given: Mapping[str, Any]) -> None:
+    """Check that options are known by these names.
+
+    Raises:
+        TypeError: One is not, as for every function of Python's.
+    """
+    for name in given:
+        if name not in StageOptions.__annotations__:
+            raise TypeError(f"{function} got an unexpected option {name!r}; there are: {', '.join(names())}")
+
+
+def names() -> list[str]:
+    """List the names of all options."""
+    return list(StageOptions.__annotations__)
+
+
+def refuse_for_many(given: Mapping[str, Any]) -> None:
+    """Check that no option is given which belongs to one job alone.
+
+    Raises:
+        StageError: One is.
+    """
+    for name in ("idempotency_key", "idempotency_period"):
+        if given.get(name) is not None:
+            raise StageError(f"{name} is an option of one job, not of many")

@@ -1,0 +1,104 @@
+"""The connection of an async job's transaction: as `JobConnection`, but the event loop waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from drain.database.cursor import AsyncTransactionCursor
+from drain.tables import async_finishes
+from workers.context.guarded import GuardedConnection
+from workers.context.once import note_heartbeat, refusal, too_early
+
+
+class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
+    """Commits with the finish of a job, and at no other time."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    async def be_ready(self) -> None:
+        """Begin transactions from now on, and note the settings with which `is_fit` compares."""
+        await super().set_autocommit(False)
+        self.cursor_factory = AsyncTransactionCursor
+        self._loop = asyncio.get_running_loop()
+        self._note_settings()
+
+    def is_free(self) -> bool:
+        """Return whether the running loop may use the connection: it was its own, or that of a loop that has ended."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                return False
+            # The lock belongs to the loop in which a task has waited for it.
+            self._loop, self.lock = loop, asyncio.Lock()
+        return True
+
+    def drop(self) -> None:
+        """Close the connection at once, whatever it waits for."""
+        self._closed = True
+        self.pgconn.finish()
+
+    async def commit(self) -> None:
+        """Finish the job, and commit that together with what has been written: both, or neither.
+
+        Raises:
+            LeaseLostError, JobCancelledError, TransactionError: As by `JobConnection.commit`.
+        """
+        attempt = self._begin_finish(AsyncTransactionCursor)
+        job_id, token = attempt.claim.id, attempt.claim.fencing_token
+        try:
+            attempt.finished = await async_finishes.finish_and_commit(
+                self, job_id, token, waits=not attempt.groups_commit
+            )
+        except psycopg.errors.SerializationFailure as error:
+            note_heartbeat(error)
+            raise
+        if attempt.finished:
+            return
+        is_finished = await async_finishes.is_finished(self, job_id, token)
+        is_cancelled = not is_finished and await async_finishes.is_cancelled(self, job_id, token)
+        raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
+
+    async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)
+        """Refuse to let each statement commit by itself."""
+        if value:
+            raise too_early()
+        await super().set_autocommit(value)
+
+    async def tpc_begin(self, xid: psycopg.Xid | str) -> None:
+        """Refuse."""
+        del xid
+        raise too_early()
+
+    @asynccontextmanager
+    async def transaction(
+        self,
+        savepoint_name: str | None = None,
+        force_rollback: bool = False,  # noqa: FBT001, FBT002  (psycopg's own)
+    ) -> AsyncIterator[psycopg.AsyncTransaction]:
+        """Begin a savepoint, never a transaction."""
+        if self.info.transaction_status == TransactionStatus.IDLE:
+            # With nothing begun, psycopg would begin a transaction here, and commit it at the end of the block.
+            await self.execute("SELECT")
+        self._savepoints += 1
+        try:
+            async with super().transaction(savepoint_name, force_rollback) as savepoint:
+                yield savepoint
+        finally:
+            self._savepoints -= 1
+
+    async def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        """Wait for the answer; if the task is cancelled meanwhile, psycopg lets the server drop the statement first."""
+        try:
+            return await super().wait(gen, *args, **kwargs)
+        except asyncio.CancelledError:
+            # As in `JobConnection.wait`.
+            self._autocommit = False
+            if self._pipeline is None and self.pgconn.pipeline_status != PipelineStatus.OFF:
+                self.drop()
+            raise

@@ -1,0 +1,143 @@
+"""The connections that a process keeps for the transactions of its async jobs: one for sessions, and one without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from drain.database import async_postgres
+from workers.context.async_connection import JobAsyncConnection
+from workers.context.kept import APPLICATION_NAME, is_as_made, settings_of_jobs
+
+if TYPE_CHECKING:
+    import sqlalchemy
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+# By process and URL, as in `kept`.
+_engines: dict[tuple[int, str], AsyncEngine] = {}
+_kept: dict[tuple[int, str], list[JobAsyncConnection]] = {}
+_kept_for_sessions: dict[tuple[int, str], list[AsyncConnection]] = {}
+# Upper bound of the connections of each kind that a process keeps.
+_MOST = 1
+
+_Kept = TypeVar("_Kept")
+
+
+@asynccontextmanager
+async def bare(database_url: str) -> AsyncIterator[JobAsyncConnection]:
+    """Yield a connection with no transaction open; if the block succeeds, this process keeps one for its next job."""
+    kept = _kept.setdefault((os.getpid(), database_url), [])
+    connection = _one_of(kept, _itself) or await _connect(database_url)
+    try:
+        yield connection
+    except BaseException:
+        # A refused commit, or a cancelled task, may have left its transaction open.
+        connection.drop()
+        raise
+    if len(kept) >= _MOST or not connection.is_fit():
+        connection.drop()
+    else:
+        kept.append(connection)
+
+
+@asynccontextmanager
+async def of_session(database_url: str) -> AsyncIterator[AsyncConnection]:
+    """Do as `bare`, for a session."""
+    kept = _kept_for_sessions.setdefault((os.getpid(), database_url), [])
+    connection = _one_of(kept, _driver_of_kept) or await _engine(database_url).connect()
+    try:
+        yield connection
+    except BaseException:
+        await _discard(connection)
+        raise
+    if len(kept) >= _MOST or not _is_fit(connection):
+        await _discard(connection)
+    else:
+        kept.append(connection)
+
+
+def _one_of(kept: list[_Kept], driver_of: Callable[[_Kept], JobAsyncConnection | None]) -> _Kept | None:
+    # Another thread, with a loop of its own, may take the last one in between.
+    with suppress(IndexError):
+        while True:
+            connection = kept.pop()
+            driver = driver_of(connection)
+            if driver is not None and not driver.is_free():
+                kept.append(connection)
+                return None
+            if driver is not None and driver.is_fit():
+                return connection
+            if driver is not None:
+                driver.drop()
+    return None
+
+
+def _itself(connection: JobAsyncConnection) -> JobAsyncConnection:
+    return connection
+
+
+def _driver_of_kept(connection: AsyncConnection) -> JobAsyncConnection | None:
+    """Return the connection below, or None if the job has closed it, or changed what the next job would inherit."""
+    below = connection.sync_connection
+    return driver_of(below) if below is not None and not below.invalidated and is_as_made(below) else None
+
+
+def _is_fit(connection: AsyncConnection) -> bool:
+    driver = _driver_of_kept(connection)
+    return driver is not None and driver.is_fit()
+
+
+def drop(connection: AsyncConnection) -> None:
+    """Close the psycopg connection below at once, whatever it waits for."""
+    below = connection.sync_connection
+    if below is not None and not below.closed and not below.invalidated:
+        driver_of(below).drop()
+
+
+async def _discard(connection: AsyncConnection) -> None:
+    # By itself SQLAlchemy would wait for a server that may never answer.
+    drop(connection)
+    with suppress(Exception):
+        await connection.invalidate()
+    with suppress(Exception):
+        await connection.close()
+
+
+def _engine(database_url: str) -> AsyncEngine:
+    # Here, since most jobs have no session.
+    import sqlalchemy
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    key = (os.getpid(), database_url)
+    if key not in _engines:
+        _engines[key] = create_async_engine(
+            "postgresql+psycopg://",
+            async_creator=lambda: _connect(database_url),
+            poolclass=sqlalchemy.NullPool,
+        )
+    return _engines[key]
+
+
+def driver_of(connection: sqlalchemy.Connection) -> JobAsyncConnection:
+    """Return the psycopg connection below a connection of SQLAlchemy's."""
+    return cast(JobAsyncConnection, connection.connection.driver_connection)
+
+
+def close_all() -> None:
+    """Close the connections that this process has kept, whatever loop they belong to."""
+    for (pid, _), for_sessions in _kept_for_sessions.items():
+        while pid == os.getpid() and for_sessions:
+            drop(for_sessions.pop())
+    for (pid, _), kept in _kept.items():
+        while pid == os.getpid() and kept:
+            kept.pop().drop()
+
+
+async def _connect(database_url: str) -> JobAsyncConnection:
+    connection = await async_postgres.connect(
+        database_url, APPLICATION_NAME, settings=settings_of_jobs(), kind=JobAsyncConnection
+    )
+    await connection.be_ready()
+    return connection

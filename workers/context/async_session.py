@@ -1,0 +1,51 @@
+"""The SQLAlchemy session of an async job's transaction: it commits with the finish, and at no other time.
+
+Imported by the first job that asks for such a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.util import greenlet_spawn
+
+from workers.context.async_connection import JobAsyncConnection
+from workers.context.async_kept import driver_of, drop, of_session
+from workers.context.session import JobSession
+
+
+@asynccontextmanager
+async def session_of(database_url: str) -> AsyncIterator[AsyncSession]:
+    """Yield a session on a connection of `async_kept.of_session`; used after the block, it opens one of its own."""
+    async with of_session(database_url) as connection:
+        session = AsyncSession(
+            connection,
+            sync_session_class=JobSession,
+            expire_on_commit=False,
+            join_transaction_mode="control_fully",
+        )
+        try:
+            yield session
+        except BaseException:
+            # As in `session.session_of`; a statement may be unanswered, and nobody waits for its answer any more.
+            drop(connection)
+            await session.invalidate()
+            raise
+        finally:
+            # Another job may have this connection by then, and would commit what the session writes.
+            session.bind = connection.engine
+            session.sync_session.bind = connection.engine.sync_engine
+            await session.close()
+
+
+async def driver_of_session(session: AsyncSession) -> JobAsyncConnection:
+    """Return the psycopg connection below a session."""
+    return await session.run_sync(lambda below: driver_of(below.connection()))
+
+
+async def commit_with_the_finish(session: AsyncSession) -> None:
+    """Commit what has been written, and the job's finish with it."""
+    await greenlet_spawn(cast(JobSession, session.sync_session).commit_with_the_finish)

@@ -1,0 +1,105 @@
+"""Django's connections between two attempts: what is lost, too old, or left in the middle of anything is closed.
+
+Django does that before and after each of its requests; in a worker nobody else would. A connection that is lost would
+fail every job of its thread, until the worker is replaced.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from workers.context.guarded import is_ended
+
+log = logging.getLogger(__name__)
+
+# Timeout for the cancellation of a statement.
+_CANCEL_SECONDS = 5.0
+
+
+def renew() -> None:
+    """Close those of Django's connections in this thread that the next job should not inherit."""
+    # All that a job without Django pays: one look at a dict.
+    django_db = sys.modules.get("django.db")
+    if django_db is None:
+        return
+    try:
+        _renew(django_db)
+    # An exception of a backend's may not fail a job that is finished, nor one that does not use that database.
+    except Exception as error:  # noqa: BLE001
+        log.warning("Django's connections could not be renewed: %s", error)
+
+
+def renew_beside_the_loop() -> None:
+    """Do so in the thread in which asgiref, and so Django's async ORM, executes what must not run in an event loop."""
+    asgiref = sys.modules.get("asgiref.sync")
+    if asgiref is None or "django.db" not in sys.modules:
+        return
+    executor: Any = getattr(asgiref.SyncToAsync, "single_thread_executor", None)
+    # Where no thread has started, there is no connection. Nobody waits for the call: the thread executes it before
+    # whatever the job asks of that thread.
+    if getattr(executor, "_threads", None):
+        with suppress(RuntimeError):
+            executor.submit(renew)
+
+
+def _renew(django_db: ModuleType) -> None:
+    # Half imported, or without settings, Django has no connections yet.
+    connections = getattr(django_db, "connections", None)
+    conf = sys.modules.get("django.conf")
+    if connections is None or conf is None or not conf.settings.configured:
+        return
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is None:
+            continue
+        if connection.in_atomic_block:
+            # A test runs jobs within its own transaction: that is the test's to end.
+            if not _is_of_a_test(connection):
+                abandon(connection)
+            continue
+        driver = connection.connection
+        if isinstance(driver, psycopg.Connection) and is_unusable(driver):
+            abandon(connection)
+        else:
+            connection.close_if_unusable_or_obsolete()
+
+
+def _is_of_a_test(connection: Any) -> bool:
+    return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
+
+
+def is_unusable(driver: psycopg.Connection[Any]) -> bool:
+    """Return whether a connection is lost, or in the middle of a statement or a transaction."""
+    if driver.closed or driver.pgconn.transaction_status != TransactionStatus.IDLE:
+        return True
+    return is_ended(driver)
+
+
+def abandon(connection: Any) -> None:
+    """Let the server drop what a connection of Django's is doing, close it, and let Django make a new one."""
+    from django.db import connections
+
+    driver = connection.connection
+    if isinstance(driver, psycopg.Connection):
+        cancel(driver)
+        with suppress(Exception):
+            driver.close()
+    with suppress(Exception):
+        connection.close()
+    if connection.in_atomic_block:
+        # Django would keep the closed one until the end of a block that never ends.
+        with suppress(AttributeError):
+            del connections[connection.alias]
+
+
+def cancel(driver: psycopg.Connection[Any]) -> None:
+    """Let the server drop the statement that it executes, if any."""
+    if not driver.closed and driver.pgconn.transaction_status == TransactionStatus.ACTIVE:
+        with suppress(psycopg.Error):
+            driver.cancel_safe(timeout=_CANCEL_SECONDS)

@@ -1,0 +1,186 @@
+"""The transaction in which a job that writes through Django's ORM finishes itself.
+
+The finish is the last statement of an outermost `atomic()`, on the psycopg connection below Django's. So Django commits
+it together with what the ORM has written, and refuses each earlier commit by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakSet
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from drain.errors import DrainError
+from drain.failpoints import FailurePoint, failpoint
+from drain.tables import finishes
+from drain.tables.cancellations import IS_CANCELLED
+from workers.context.current import Attempt, current_attempt
+from workers.context.django_connections import abandon, cancel
+from workers.context.once import note_heartbeat, nothing_committed, only_one, refusal
+from workers.errors import TransactionError
+
+if TYPE_CHECKING:
+    from typing import LiteralString
+
+_FINISH = "SELECT drain_finish(%s::bigint, %s::bigint)"
+_FINISH_WITHOUT_WAIT = (
+    "SELECT set_config('synchronous_commit', 'off', true), drain_finish(%s::bigint, %s::bigint)"
+)
+_INSTALLATION = "SELECT installation FROM drain_state WHERE only_row"
+
+# Connections that are known to lead to the database of the jobs.
+_known: WeakSet[psycopg.Connection[Any]] = WeakSet()
+
+
+@contextmanager
+def transaction(using: str = "default") -> Iterator[Any]:
+    """See `drain.django.transaction`."""
+    attempt = current_attempt()
+    _refuse_event_loop()
+    try:
+        from django.db import connections
+        from django.db.transaction import atomic
+    except ImportError:
+        raise DrainError("drain.django.transaction() needs Django: pip install django") from None
+
+    with only_one(attempt):
+        connection = connections[using]
+        _check(connection, attempt)
+        try:
+            with atomic(using=using, durable=True):
+                try:
+                    yield connection
+                    failpoint(FailurePoint.WRITTEN)
+                    _finish(connection, attempt)
+                except BaseException:
+                    if connection.connection is not None:
+                        # A signal may have come in the middle of a statement.
+                        cancel(connection.connection)
+                    raise
+        finally:
+            if connection.in_atomic_block:
+                # A block within this one was left open, and Django has ended that one instead.
+                abandon(connection)
+        if not attempt.finished:
+            raise nothing_committed(attempt)
+        failpoint(FailurePoint.FINISHED_AND_COMMITTED)
+
+
+def _refuse_event_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise TransactionError(
+        "Django's ORM is synchronous: call drain.django.transaction() in a function of its own, and "
+        "that by asgiref's sync_to_async(); or make the job a `def`"
+    )
+
+
+def _check(connection: Any, attempt: Attempt) -> None:
+    """Make sure that a commit of Django's on this connection can be the finish of the job.
+
+    Raises:
+        TransactionError: It cannot; the text says why.
+    """
+    alias = connection.alias
+    if connection.in_atomic_block:
+        raise TransactionError(
+            "drain.django.transaction() must be the outermost block: it stands within an atomic()"
+        )
+    connection.ensure_connection()
+    if connection.vendor != "postgresql":
+        raise TransactionError(
+            f"Django's database {alias!r} is {connection.display_name}, and the job's is PostgreSQL: name the database "
+            "of the jobs by transaction(using=...)"
+        )
+    driver = connection.connection
+    if not isinstance(driver, psycopg.Connection):
+        raise TransactionError(
+            f"Django's database {alias!r} uses psycopg2: install psycopg 3, and remove psycopg2"
+        )
+    if not connection.get_autocommit():
+        raise TransactionError(
+            f"autocommit is off on Django's database {alias!r}, so the end of the block would commit nothing"
+        )
+    if driver not in _known or driver.closed:
+        _check_installation(connection, attempt)
+        _known.add(connection.connection)
+
+
+def _check_installation(connection: Any, attempt: Attempt) -> None:
+    from django.db import OperationalError, ProgrammingError
+
+    try:
+        found = _answer(connection, _INSTALLATION)
+    except OperationalError:
+        # The session was ended meanwhile: another one takes its place.
+        connection.close()
+        connection.ensure_connection()
+        found = _answer(connection, _INSTALLATION)
+    except ProgrammingError:
+        found = None
+    if found != attempt.claim.installation:
+        raise TransactionError(
+            f"Django's database {connection.alias!r} is not the database of the jobs, DRAIN_DATABASE_URL: name that "
+            "one by transaction(using=...), or drain its jobs by workers of its own"
+        )
+
+
+def _finish(connection: Any, attempt: Attempt) -> None:
+    """Finish the job, if its token is still the current one, in the transaction of Django's that is open.
+
+    Raises:
+        LeaseLostError: Another worker has claimed the job.
+        JobCancelledError: The job was cancelled.
+        TransactionError: The job is finished already; or Django would not commit.
+    """
+    if connection.savepoint_ids:
+        raise TransactionError(
+            "an atomic() is still open within the transaction of the job; all of it is rolled back"
+        )
+    if connection.needs_rollback or connection.connection is None:
+        raise TransactionError(
+            "the transaction of the job was marked to be rolled back, by set_rollback() or by an error within "
+            "atomic(savepoint=False), or its connection was closed; all of it is rolled back"
+        )
+    # From here on a refused heartbeat may be the echo of our own finish.
+    attempt.lease.ending = True
+    job_id, token = attempt.claim.id, attempt.claim.fencing_token
+    try:
+        is_finished = _answer(
+            connection, _FINISH_WITHOUT_WAIT if attempt.groups_commit else _FINISH, job_id, token
+        )
+    except Exception as error:
+        if isinstance(error.__cause__, psycopg.errors.SerializationFailure):
+            note_heartbeat(error)
+        raise
+    if not is_finished:
+        _refuse(connection, attempt)
+
+    def note() -> None:
+        attempt.finished = True
+
+    # Before the functions that the job has registered, one of which may raise.
+    connection.on_commit(note)
+    connection.run_on_commit.insert(0, connection.run_on_commit.pop())
+
+
+def _refuse(connection: Any, attempt: Attempt) -> NoReturn:
+    job_id, token = attempt.claim.id, attempt.claim.fencing_token
+    is_finished = bool(_answer(connection, finishes.IS_FINISHED, job_id, token))
+    is_cancelled = not is_finished and bool(_answer(connection, IS_CANCELLED, job_id, token))
+    raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
+
+
+def _answer(connection: Any, statement: LiteralString, *parameters: int) -> Any:
+    """Return the last column of the only row; errors are Django's."""
+    with connection.wrap_database_errors:
+        cursor = psycopg.Cursor(connection.connection, row_factory=tuple_row)
+        row = cursor.execute(statement, parameters or None).fetchone()
+    return row[-1] if row else None

@@ -1,0 +1,78 @@
+"""What the connections of jobs' transactions have in common, whether a thread or the event loop waits for them."""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import Any
+
+import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
+
+from workers.context.current import Attempt
+from workers.context.once import too_early
+from workers.errors import TransactionError
+
+
+class GuardedConnection(psycopg.BaseConnection[Any]):
+    """Base of connections that commit with the finish of a job, and at no other time.
+
+    Attributes:
+        finishing: The attempt whose job is finished by the next commit; None while no commit is allowed.
+    """
+
+    finishing: Attempt | None = None
+    row_factory: Any
+    cursor_factory: Any
+    server_cursor_factory: Any
+    _pid = 0
+    _savepoints = 0
+    _as_opened: tuple[object, ...] = ()
+
+    def is_fit(self) -> bool:
+        """Return whether the connection is as it was opened, and so fit for the next job."""
+        if self.closed or self.pgconn.transaction_status != TransactionStatus.IDLE or self._savepoints:
+            return False
+        return self._settings() == self._as_opened and not is_ended(self)
+
+    def _note_settings(self) -> None:
+        self._pid = os.getpid()
+        self._as_opened = self._settings()
+
+    def _settings(self) -> tuple[object, ...]:
+        return (
+            *(self.row_factory, self.cursor_factory, self.server_cursor_factory, self.prepare_threshold),
+            *(self.isolation_level, self.read_only, self.deferrable, self.autocommit),
+        )
+
+    def _begin_finish(self, cursor_factory: type[Any]) -> Attempt:
+        """Return the attempt that the commit finishes.
+
+        Raises:
+            TransactionError: It is no time for a commit.
+        """
+        attempt = self.finishing
+        if attempt is None:
+            raise too_early()
+        if os.getpid() != self._pid:
+            raise TransactionError(
+                "the transaction of a job is for the process that began it, not for a child of it"
+            )
+        if self._savepoints or self.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise TransactionError(
+                "a transaction() or pipeline() of psycopg's is still open within the transaction of the job; "
+                "all of it is rolled back"
+            )
+        # The job may have replaced these factories; reset them.
+        self.row_factory, self.cursor_factory = tuple_row, cursor_factory
+        return attempt
+
+
+def is_ended(connection: psycopg.BaseConnection[Any]) -> bool:
+    """Return whether the server has ended the session of an idle connection."""
+    # All that the server sends on an idle connection is that it ends the session. Polling costs a microsecond;
+    # a query, as by SQLAlchemy's `pool_pre_ping`, costs two of the exchanges of a job.
+    looking = select.poll()
+    looking.register(connection, select.POLLIN)
+    return bool(looking.poll(0))
