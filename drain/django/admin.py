@@ -29,7 +29,7 @@ class BoundedPaginator(Paginator):
 
     @cached_property
     def count(self) -> int:
-        """Number of rows, up to a bound."""
+        """Count the rows, up to a bound."""
         return int(self.object_list[:_MOST_ROWS].count())
 
 
@@ -45,15 +45,15 @@ class JobAdmin(admin.ModelAdmin):
     show_full_result_count = False
     paginator = BoundedPaginator
 
-    def has_add_permission(self, request: HttpRequest, *_args: Any) -> bool:
+    def has_add_permission(self, _request: HttpRequest, *_of: Any, **_named: Any) -> bool:
         """Refuse: jobs are staged by the application."""
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_change_permission(self, _request: HttpRequest, *_of: Any, **_named: Any) -> bool:
         """Refuse: rows are moved by job-drain alone."""
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, _request: HttpRequest, *_of: Any, **_named: Any) -> bool:
         """Refuse, as `has_change_permission`."""
         return False
 
@@ -70,7 +70,7 @@ class JobAdmin(admin.ModelAdmin):
         return super().get_queryset(request).using(self.alias)
 
     def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+        self, _request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         """Find jobs by an id, or by a whole name."""
         term = search_term.strip()
@@ -104,7 +104,9 @@ class JobAdmin(admin.ModelAdmin):
         with transaction.atomic(using=self.alias):
             connection = driver(self.alias)
             dead.revive(connection, dead.Selection(tuple(ids)))
-            left = {row[0] for row in connection.execute("SELECT id FROM dead_jobs WHERE id = ANY (%s)", [ids])}
+            left = {
+                row[0] for row in connection.execute("SELECT id FROM dead_jobs WHERE id = ANY (%s)", [ids])
+            }
         self._report(request, jobs, set(ids) - left, "staged again")
 
     def _may(self, request: HttpRequest, verb: str) -> bool:

@@ -122,18 +122,15 @@ class DrainBackend(BaseTaskBackend):
             yield checks.Error(str(error), id="drain.E001")
 
 
-def _as_json(
-    task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
+def _as_json(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     try:
         return normalize_json(args), normalize_json(kwargs)
     except (TypeError, ValueError) as error:
         raise type(error)(
-            f"an argument of {task.module_path} cannot be written as JSON ({error}): pass numbers, texts, lists and dicts, "
-            "and ids in place of objects"
+            f"an argument of {task.module_path} cannot be written as JSON ({error}): pass numbers, texts, lists and "
+            "dicts, and ids in place of objects"
         ) from None
 
 
 def _aware(time: datetime | None) -> datetime | None:
     return timezone.make_aware(time) if time is not None and timezone.is_naive(time) else time
-

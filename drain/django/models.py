@@ -19,8 +19,8 @@ class Job(models.Model):
     queue = models.TextField()
     priority = models.IntegerField(help_text="Lower runs first.")
     scheduled_at = models.DateTimeField()
-    tag = models.TextField(null=True)  # noqa: DJ001
-    key = models.TextField(null=True)  # noqa: DJ001
+    tag = models.TextField(null=True)
+    key = models.TextField(null=True)
     context = models.JSONField(null=True)
     staged_at = models.DateTimeField()
     history = models.JSONField("former lives", null=True)
@@ -39,7 +39,9 @@ class Job(models.Model):
         Raises:
             DrainError: Always.
         """
-        raise DrainError("rows of job-drain are read only here: use drain.stage, drain.cancel and `drain dead retry`")
+        raise DrainError(
+            "rows of job-drain are read only here: use drain.stage, drain.cancel and `drain dead retry`"
+        )
 
     def delete(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         """Refuse, as `save`.
@@ -76,7 +78,7 @@ class InflightJob(Job):
     attempts = models.IntegerField()
     moved_at = models.DateTimeField()
     claimed_at = models.DateTimeField(null=True)
-    claimed_by = models.TextField(null=True)  # noqa: DJ001
+    claimed_by = models.TextField(null=True)
     lease_expires_at = models.DateTimeField(null=True)
     next_run_at = models.DateTimeField(null=True)
     failed_at = models.DateTimeField(null=True)
@@ -100,7 +102,7 @@ class FinishedJob(Job):
     moved_at = models.DateTimeField()
     claimed_at = models.DateTimeField()
     finished_at = models.DateTimeField()
-    finished_by = models.TextField(null=True)  # noqa: DJ001
+    finished_by = models.TextField(null=True)
     last_error = models.JSONField(null=True)
     result = models.JSONField(null=True)
     superseded_by = models.BigIntegerField(null=True)

@@ -115,7 +115,8 @@ def local(time: datetime | None) -> datetime | None:
     """Return a time as the project has its times: naive in its own time zone under USE_TZ=False."""
     if time is None or settings.USE_TZ or timezone.is_naive(time):
         return time
-    return timezone.make_naive(time)
+    naive: datetime = timezone.make_naive(time)
+    return naive
 
 
 def time_of(text: object) -> datetime | None:

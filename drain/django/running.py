@@ -29,9 +29,10 @@ def function_of(task: Task) -> Callable[..., Any]:
 
     It has the name of the task's function, and no annotations: arguments of a task are what JSON makes of them.
     """
+    run: Callable[..., Any]
     if iscoroutinefunction(task.func):
 
-        async def run(*args: Any, **kwargs: Any) -> Any:
+        async def run_in_loop(*args: Any, **kwargs: Any) -> Any:
             attempt = TaskAttempt(task, args, kwargs)
             # Receivers of signals may ask the database, which Django allows in threads alone.
             await sync_to_async(attempt.start)()
@@ -43,9 +44,10 @@ def function_of(task: Task) -> Callable[..., Any]:
             await sync_to_async(attempt.succeed)(value)
             return value
 
+        run = run_in_loop
     else:
 
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run_here(*args: Any, **kwargs: Any) -> Any:
             attempt = TaskAttempt(task, args, kwargs)
             attempt.start()
             try:
@@ -56,6 +58,7 @@ def function_of(task: Task) -> Callable[..., Any]:
             attempt.succeed(value)
             return value
 
+        run = run_here
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(run, name, getattr(task.func, name))
     return run
@@ -113,7 +116,8 @@ class TaskAttempt:
         except (TypeError, ValueError) as error:
             name = self.result.task.module_path
             raise self._workers.Dead(
-                f"the value that {name} returned cannot be kept as JSON ({error}): return numbers, texts, lists and dicts"
+                f"the value that {name} returned cannot be kept as JSON ({error}): return numbers, texts, lists "
+                "and dicts"
             ) from error
 
     def succeed(self, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Module of jobs for workers: `DRAIN_JOBS=drain.django.tasks` sets Django up, and registers the tasks of all applications.
+"""Module of jobs for workers: `DRAIN_JOBS=drain.django.tasks` sets Django up, and registers the tasks of the project.
 
 Those are the tasks in the module `tasks` of each application, and in modules that are imported on the way. A task
 elsewhere needs its module in DRAIN_JOBS too: `DRAIN_JOBS=drain.django.tasks,shop.mail`.

@@ -147,7 +147,7 @@ def refused() -> dict[str, str]:
     for name, attempt in attempts.items():
         try:
             attempt()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             raised[name] = f"{type(error).__name__}: {error}"
     return raised
 
@@ -156,7 +156,7 @@ def enqueue_on(alias: str) -> str:
     """What is raised by a task on this backend."""
     try:
         tasks.send_receipt.using(backend=alias).enqueue(1)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001
         return f"{type(error).__name__}: {error}"
     return "nothing"
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from psycopg.conninfo import conninfo_to_dict
 
-_given: dict[str, Any] = conninfo_to_dict(os.environ.get("SITE_DATABASE_URL", "postgresql://localhost/nowhere"))
+_given: dict[str, Any] = conninfo_to_dict(
+    os.environ.get("SITE_DATABASE_URL", "postgresql://localhost/nowhere")
+)
 
-SECRET_KEY = "of the tests"  # noqa: S105
+SECRET_KEY = "of the tests"
 USE_TZ = os.environ.get("SITE_USE_TZ") != "no"
 TIME_ZONE = "America/New_York"
 ALLOWED_HOSTS = ["*"]

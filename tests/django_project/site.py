@@ -14,12 +14,11 @@ from tests.helpers import (
     Command,
     drain_command,
     environment,
-    leading,
     query,
     wait_until,
 )
 
-MANAGE = "from django.core.management import execute_from_command_line as e; import sys; e(['manage.py', *sys.argv[1:]])"
+MANAGE = "import sys; from django.core.management import ManagementUtility as m; m(['manage.py', *sys.argv[1:]]).execute()"
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,8 @@ class Site:
     def running(self) -> Iterator[Command]:
         """`manage.py drain_run` that leads, and `manage.py drain_work`, which is returned."""
         with (
-            drain_command("drain_run", "--metrics-port", "0", env=self.env(), program=PROGRAM) as enqueuer,
-            drain_command("drain_work", env=self.env(), program=PROGRAM) as workers,
+            drain_command("drain_run", "--metrics-port", "0", env=self.env(), program=MANAGE) as enqueuer,
+            drain_command("drain_work", env=self.env(), program=MANAGE) as workers,
         ):
             wait_until(lambda: enqueuer.events("leading") or enqueuer.poll() is not None, PATIENCE_SECONDS)
             yield workers
@@ -82,8 +81,3 @@ class Site:
         """Wait until so many jobs are finished or dead."""
         statement = "SELECT (SELECT count(*) FROM finished_jobs) + (SELECT count(*) FROM dead_jobs)"
         wait_until(lambda: query(self.database_url, statement)[0][0] >= count, PATIENCE_SECONDS)
-
-
-PROGRAM = MANAGE
-
-__all__ = ["MANAGE", "Site", "leading"]

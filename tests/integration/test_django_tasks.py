@@ -1,4 +1,4 @@
-"""`drain.django.DrainBackend`: tasks of `django.tasks`, or of `django-tasks` before Django 6, from enqueue to result."""
+"""`drain.django.DrainBackend`: tasks of `django.tasks`, or `django-tasks` before Django 6, from enqueue to result."""
 
 import json
 
@@ -159,9 +159,7 @@ def test_a_setting_that_cannot_be_used_is_one_line(
 
 
 def test_the_programs_need_one_database(site: Site) -> None:
-    tasks = json.dumps(
-        {"second": {"BACKEND": "drain.django.DrainBackend", "OPTIONS": {"database": "other"}}}
-    )
+    tasks = json.dumps({"second": {"BACKEND": "drain.django.DrainBackend", "OPTIONS": {"database": "other"}}})
     run = site.manage("drain_run", "--once", SITE_TASKS=tasks)
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr.startswith("Error: TASKS has backends of several databases, default, other")
@@ -195,7 +193,11 @@ def test_the_help_of_a_program_is_that_of_drain(site: Site) -> None:
         ),
         (
             {
-                **{"NAME": "s", "USER": "u", "PASSWORD": "", "HOST": "a,b", "PORT": "1,2"},
+                "NAME": "s",
+                "USER": "u",
+                "PASSWORD": "",
+                "HOST": "a,b",
+                "PORT": "1,2",
                 "OPTIONS": {"sslmode": "require", "assume_role": "r", "isolation_level": 2},
             },
             "postgresql://u@/s?sslmode=require&host=a%2Cb&port=1%2C2&options=-c%20role%3Dr",

@@ -14,6 +14,8 @@ if "django_tasks" in sys.modules:
 else:
     from django.tasks import task
 
+__all__ = ["fail", "note", "send_mail", "send_receipt", "task"]
+
 
 def note(order: int, text: str) -> None:
     Order.objects.create(note=f"{order} {text}")
