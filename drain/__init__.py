@@ -7,8 +7,9 @@
         stage(session, "shop.jobs.send_receipt", [order.id])
 
 All that an application needs is imported from here: `job`, `stage` and `stage_many`, `astage` and `astage_many`;
-`codec`; `schedule` and `unschedule`; `cancel`; in a running job `current_job`, `transaction` and `async_transaction`;
-what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`, for the rules of queues; and the errors.
+`codec`; `schedule` and `unschedule`; `cancel`; `state`, `result` and `aresult`; in a running job `current_job`,
+`transaction` and `async_transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`, for the rules of
+queues; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -58,11 +59,22 @@ command line alone does.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from drain.errors import DrainError, IdempotencyConflictError, SelectionError, StageError
+from drain.errors import (
+    DeadJobError,
+    DrainError,
+    IdempotencyConflictError,
+    NoResultError,
+    NotFinishedError,
+    ResultError,
+    SelectionError,
+    StageError,
+    UnknownJobError,
+)
 from drain.jobs.async_staging import astage, astage_many
 from drain.jobs.cancelling import Cancelled, cancel
 from drain.jobs.codecs import codec
 from drain.jobs.registry import job
+from drain.jobs.results import JobState, aresult, astate, result, state
 from drain.jobs.schedules import schedule, unschedule
 from drain.jobs.staging import stage, stage_many
 
@@ -78,6 +90,7 @@ if TYPE_CHECKING:
         NoCurrentJobError,
         RateLimited,
         TransactionError,
+        UnfitResultError,
         async_psycopg_transaction,
         async_transaction,
         current_job,
@@ -89,19 +102,28 @@ __all__ = [
     "Cancelled",
     "CurrentJob",
     "Dead",
+    "DeadJobError",
     "Defer",
     "DrainError",
     "IdempotencyConflictError",
     "JobCancelledError",
+    "JobState",
     "JobTimeoutError",
     "LeaseLostError",
     "NoCurrentJobError",
+    "NoResultError",
+    "NotFinishedError",
     "RateLimited",
+    "ResultError",
     "SelectionError",
     "StageError",
     "TransactionError",
+    "UnfitResultError",
+    "UnknownJobError",
+    "aresult",
     "astage",
     "astage_many",
+    "astate",
     "async_psycopg_transaction",
     "async_transaction",
     "cancel",
@@ -110,9 +132,11 @@ __all__ = [
     "job",
     "psycopg_transaction",
     "queues",
+    "result",
     "schedule",
     "stage",
     "stage_many",
+    "state",
     "transaction",
     "unschedule",
 ]

@@ -44,6 +44,22 @@ class UnknownJobError(DrainError, LookupError):
     """No job with this id is in any of the four tables."""
 
 
+class ResultError(DrainError):
+    """There is no result of a job, or none yet."""
+
+
+class NotFinishedError(ResultError, TimeoutError):
+    """The job is not finished yet."""
+
+
+class DeadJobError(ResultError):
+    """The job will not finish: it is dead, cancelled, or has expired. The text has its last error."""
+
+
+class NoResultError(ResultError):
+    """The job is finished, and no result of it was kept."""
+
+
 class UndeliverableError(DrainError):
     """A staged row cannot be written in RQ's format; the enqueuer moves it to `dead_jobs`."""
 

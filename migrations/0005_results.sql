@@ -85,9 +85,11 @@ BEGIN ATOMIC
     )
     SELECT found.id, found.job_name, found.queue, found.state, found.attempts, found.staged_at, found.started_at,
         found.finished_at,
-        CASE WHEN found.state IN ('superseded', 'cancelled', 'expired') OR found.last_error IS NULL
-            THEN found.explanation
-            ELSE pg_catalog.concat_ws(': ', found.last_error ->> 'type', nullif(found.last_error ->> 'message', '')) END,
+        pg_catalog.split_part(
+            CASE WHEN found.state IN ('superseded', 'cancelled', 'expired') OR found.last_error IS NULL
+                THEN found.explanation
+                ELSE pg_catalog.concat_ws(': ', found.last_error ->> 'type', nullif(found.last_error ->> 'message', ''))
+                END, E'\n', 1),
         found.result IS NOT NULL, found.result
     FROM found;
 END;

@@ -43,6 +43,7 @@ from workers.errors import (
     NoCurrentJobError,
     RateLimited,
     TransactionError,
+    UnfitResultError,
 )
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "NoCurrentJobError",
     "RateLimited",
     "TransactionError",
+    "UnfitResultError",
     "async_psycopg_transaction",
     "async_transaction",
     "current_job",

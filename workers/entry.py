@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ from workers.lease.heartbeat import Heartbeat
 from workers.stores import Stores
 
 if TYPE_CHECKING:
+    from redis import Redis
     from rq import Retry
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,8 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
     worker = _worker()
     word = worker.execute(job_id, delivery=delivery, queue=queue or None, installation=installation)
     death = worker.recorder.last_death()
+    if worker.keeps_result and current is not None:
+        _tell(current.connection, job_id)
     if death is not None:
         raise death.exception()
     if word in ("retrying", "deferred", "cancelled") and current is not None:
@@ -90,6 +94,16 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
 
         hold_dependents(current.connection, current.id)
     return _give_back(job_id, queue, installation) if word == FOREIGN else word
+
+
+def _tell(client: Redis, job_id: int) -> None:
+    from redis import RedisError
+
+    from drain.wire.ended import tell
+
+    # Whoever waits looks at the table once a second in any case.
+    with suppress(RedisError):
+        tell(client, [job_id])
 
 
 def _delivery_of(job_id: int, rq_id: str) -> int:
@@ -132,6 +146,7 @@ class Worker:
     Attributes:
         database: The connection.
         recorder: Records outcomes, and knows why the last dead job is dead.
+        keeps_result: The last job that was claimed keeps its result.
     """
 
     def __init__(self, settings: Settings, stores: Stores | None = None) -> None:
@@ -139,6 +154,7 @@ class Worker:
         stores = stores or Stores()
         self.database = Database(settings.database_url, asks_first=False, stores=stores)
         self.recorder = Recorder(self.database)
+        self.keeps_result = False
         self._known: Connection | None = None
 
     def execute(
@@ -163,6 +179,7 @@ class Worker:
             As that function, or `FOREIGN`: the job was delivered from another database, and is untouched.
         """
         failpoint(FailurePoint.POPPED)
+        self.keeps_result = False
         asked_at = monotonic()
         try:
             claim = self._claim(job_id, delivery, queue, installation)
@@ -181,6 +198,7 @@ class Worker:
             return self.recorder.bury_unrun(claim)
         heartbeat = Heartbeat(self.database.url, lambda: [attempt], self.database.stores)
         attempt = Attempt(claim, asked_at, heartbeat, self.database.url)
+        self.keeps_result = attempt.options.keeps_result
         try:
             result = run(attempt)
         finally:

@@ -51,6 +51,10 @@ class Dead(Exception):  # noqa: N818  (it is no error: the job gives up)
         super().__init__(reason)
 
 
+class UnfitResultError(Dead):
+    """The result of a job that keeps it cannot be kept: it is no JSON, or too large. The job is dead at once."""
+
+
 class LeaseLostError(Exception):
     """Another worker has claimed the job: nothing that this attempt does can finish it any more.
 

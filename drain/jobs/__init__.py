@@ -15,6 +15,7 @@
     idempotency  a job that is staged once for an idempotency key
     timetable    the ticks of a cron line in a time zone
     schedules    `schedule` and `unschedule`: jobs that are staged at each tick; those that `@job` declares
+    results      `state`, `result` and `aresult`: what became of one job
     cancelling   `cancel`: jobs that wait or run are given up
 
 What always holds: staging joins the transaction of the application, and never commits it or rolls it back. A job that

@@ -43,6 +43,8 @@ async def insert(connection: AsyncConnectable, statement: str, parameters: Mappi
     driver = _of_psycopg(connection)
     if driver is not None:
         return await _insert_with_psycopg(driver, statement, parameters)
+    if _is_of_asyncpg(connection):
+        _warn_outside_transaction(connection)
     return [number for (number,) in await execute(connection, statement, parameters)]
 
 
@@ -114,15 +116,18 @@ def _is_of_asyncpg(connection: Any) -> bool:
     return module is not None and isinstance(connection, module.Connection | module.pool.PoolConnectionProxy)
 
 
-async def _execute_with_asyncpg(
-    connection: Any, statement: str, parameters: Mapping[str, Any]
-) -> list[tuple[Any, ...]]:
+def _warn_outside_transaction(connection: Any) -> None:
     if not connection.is_in_transaction():
         warnings.warn(
             "no transaction is open on this asyncpg connection, so the job is committed by itself; stage inside of "
             "`async with connection.transaction():`",
             stacklevel=4,
         )
+
+
+async def _execute_with_asyncpg(
+    connection: Any, statement: str, parameters: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
     numbered = _numbered(statement)
     rows = await connection.fetch(numbered.statement, *[parameters[name] for name in numbered.names])
     return [tuple(row) for row in rows]

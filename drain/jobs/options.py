@@ -19,6 +19,8 @@ from drain.visible import visible
 DEFAULT_QUEUE = "default"
 # How the commit of a job's transaction reaches the disk.
 FLUSHED, GROUPED = "flushed", "grouped"
+# What becomes of the value that a job returns.
+DISCARD, KEEP = "discard", "keep"
 # Upper bound of the wait between two attempts: a year.
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
 # Bounds of a lease, in seconds. A shorter lease would expire before its first heartbeat could reach the database.
@@ -61,6 +63,7 @@ class JobOptions:
         unique_key: Text of which one job alone waits, or a function of the arguments that returns it.
         keep: Which job stands for a unique key: `first`, or `last`; None for `first`.
         quiet: Time for which none with the unique key must have come.
+        result: "keep": the value that the job returns is kept in its row of `finished_jobs`; "discard": it is not.
     """
 
     queue: str = DEFAULT_QUEUE
@@ -80,6 +83,7 @@ class JobOptions:
     unique_key: KeyOption | None = None
     keep: str | None = None
     quiet: timedelta | None = None
+    result: str = DISCARD
 
     def __post_init__(self) -> None:
         if not isinstance(self.queue, str) or not self.queue:
@@ -93,6 +97,8 @@ class JobOptions:
             raise ValueError(f"isolated must be True or False, not {self.isolated!r}")
         if self.commit not in (FLUSHED, GROUPED):
             raise ValueError(f'commit must be "{FLUSHED}" or "{GROUPED}", not {self.commit!r}')
+        if self.result not in (DISCARD, KEEP):
+            raise ValueError(f'result must be "{KEEP}" or "{DISCARD}", not {self.result!r}')
         self._check_ranges()
         self._check_schedule()
         Keys(self.key, self.unique_key, self.keep, self.quiet).check()
@@ -133,6 +139,11 @@ class JobOptions:
         if self.key is None and self.unique_key is None and self.keep is None and self.quiet is None:
             return NO_KEYS
         return Keys(self.key, self.unique_key, self.keep, self.quiet)
+
+    @property
+    def keeps_result(self) -> bool:
+        """True if the value that the job returns is kept."""
+        return self.result == KEEP
 
     @property
     def limits(self) -> Limits:

@@ -151,6 +151,7 @@ def job(
     unique_key: KeyOption | None = None,
     keep: Literal["first", "last"] | None = None,
     quiet: timedelta | None = None,
+    result: Literal["discard", "keep"] = "discard",
 ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 def job(
     function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
@@ -187,6 +188,9 @@ def job(
         unique_key: Text of which one job of this name alone waits; given as `key`. See `drain.stage`.
         keep: Which job stands for a unique key, the `"first"`, as by default, or the `"last"`.
         quiet: Time for which no other job with the unique key must have come before one runs.
+        result: "keep" to keep the value that the function returns, as JSON of up to 64 KiB, for `drain.result`; it is
+            written in the commit that finishes the job. A job that finishes itself in its `transaction()` gives it by
+            `current_job().set_result`.
 
     Raises:
         ValueError: An option has an impossible value, another function has this name, or the function is a generator.

@@ -9,22 +9,23 @@ from psycopg.errors import DivisionByZero
 
 from drain.database.cursor import execute_and_commit_async
 from drain.tables.cancellations import IS_CANCELLED
-from drain.tables.finishes import FINISH_OR_FAIL, FINISH_OR_FAIL_WITHOUT_WAIT, IS_FINISHED
+from drain.tables.finishes import IS_FINISHED, finish_or_fail
 from drain.tables.leases import IS_CURRENT
 
 Connection = psycopg.AsyncConnection[Any]
 
 
-async def finish_and_commit(connection: Connection, job_id: int, token: int, *, waits: bool = True) -> bool:
+async def finish_and_commit(
+    connection: Connection, job_id: int, token: int, *, waits: bool = True, result: str | None = None
+) -> bool:
     """Record the job as finished together with the writes of the open transaction; see `finishes`.
 
     Raises:
         psycopg.Error: All is rolled back. After an OperationalError it is unknown whether all is committed.
     """
     try:
-        await execute_and_commit_async(
-            connection, FINISH_OR_FAIL if waits else FINISH_OR_FAIL_WITHOUT_WAIT, (job_id, token)
-        )
+        statement, parameters = finish_or_fail(job_id, token, waits=waits, result=result)
+        await execute_and_commit_async(connection, statement, parameters)
     except DivisionByZero:
         await connection.rollback()
         # Under a current token the division by zero is that of a trigger.

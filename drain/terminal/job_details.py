@@ -20,6 +20,8 @@ from drain.wording import clock, relative
 _NOT_SHOWN = frozenset({"last_error", "history", "salt", "finished_xid"})
 # Blanks between the names and the values.
 _GAP = 2
+# Characters of a result that are shown; --json has all of it.
+_RESULT_CHARACTERS = 500
 
 
 def show_job(job: dict[str, Any], now: datetime) -> None:
@@ -62,6 +64,8 @@ def _lines(name: str, value: Any, now: datetime, width: int) -> list[str]:
             value = datetime.fromisoformat(value)
     if isinstance(value, datetime) and value.tzinfo:
         return [f"{clock(value)}, {relative(value, now)}"]
+    if name == "result" and len(text := json.dumps(value, ensure_ascii=False)) > _RESULT_CHARACTERS:
+        return [f"{visible(text[:_RESULT_CHARACTERS])} ... ({len(text)} characters; --json shows all)"]
     text = visible(as_text(value))
     if isinstance(value, dict | list) and len(text) > width:
         indented = json.dumps(value, ensure_ascii=False, default=json_default, indent=2)

@@ -19,6 +19,7 @@ Each module, in the order in which a job passes:
     moves       ids go back to their list, or through RQ's intermediate list
     strangers   ids that are none of our tracked ones: moved, refused or dropped
     ended       hashes of deliveries whose jobs have ended: deleted
+    ends        ends of a job as workers tell of them, for who waits for its result
     earlier     deliveries that did not come back: RQ's verdict, and the RQ jobs that depend on them
     traces      when a job passed which process
     workers     workers in RQ's data: counted, shown to RQ's tools, and removed once they have died

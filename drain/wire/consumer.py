@@ -166,6 +166,10 @@ class Consumer(RedisConnection):
         if rq_ids:
             self._ended.clear_unless_awaited(rq_ids)
 
+    def tell(self, job_ids: Sequence[int]) -> None:
+        """Tell those who wait for the results of jobs that these have ended."""
+        self._ended.tell(job_ids)
+
     def close(self) -> None:
         """Close all connections."""
         self._waiter.close()

@@ -8,7 +8,7 @@ import redis
 
 from drain.wire import scripts
 from drain.wire.connection import reachable
-from drain.wire.keys import dependents_key
+from drain.wire.keys import dependents_key, ended_channel
 
 # Number of hashes that one call deletes: Lua takes no more than some thousand arguments at once.
 _JOBS_PER_CALL = 1000
@@ -35,6 +35,11 @@ class EndedDeliveries:
                 awaited += self._delete_jobs(args=rq_ids[first : first + _JOBS_PER_CALL])
         return [rq_id.decode() for rq_id in awaited]
 
+    def tell(self, job_ids: Sequence[int]) -> None:
+        """Tell those who wait for the results of jobs that these have ended."""
+        with reachable(self._where):
+            tell(self._redis, job_ids)
+
     def clear_unless_awaited(self, rq_ids: Sequence[str]) -> list[str]:
         """Delete the hashes of deliveries, but for those that RQ jobs depend on; returns the RQ ids of the latter."""
         with reachable(self._where), self._redis.pipeline(transaction=False) as pipeline:
@@ -44,3 +49,11 @@ class EndedDeliveries:
         has_dependents = dict(zip(rq_ids, answers, strict=True))
         self.clear([rq_id for rq_id in rq_ids if not has_dependents[rq_id]])
         return [rq_id for rq_id in rq_ids if has_dependents[rq_id]]
+
+
+def tell(client: redis.Redis, job_ids: Sequence[int]) -> None:
+    """Publish that jobs have ended, in one exchange."""
+    with client.pipeline(transaction=False) as pipeline:
+        for job_id in job_ids:
+            pipeline.publish(ended_channel(job_id), b"")
+        pipeline.execute()

@@ -42,6 +42,7 @@ job-drain's own:
                             have lately waited until their lists have room. Expires while none wait
     drain:trace:<namespace>:<id>
                             hash, hop -> seconds since 1970: when a job passed the processes; expires after an hour
+    drain:ended:<id>        channel: an attempt at a job with a kept result has ended, for those who wait for the result
     drain:owners:nothing    never exists: a worker blocks on it while there is no list to wait for
     drain:dependents:<rq id>
                             set of RQ job ids: dependents of a delivery that RQ regards as finished, though its
@@ -79,6 +80,11 @@ def intermediate_key(queue: str) -> str:
 def trace_key(namespace: str, job_id: int) -> str:
     """Trace of a job."""
     return f"drain:trace:{namespace}:{job_id}"
+
+
+def ended_channel(job_id: int) -> str:
+    """Channel of the ends of a job; databases that share a Redis share it, so an end is only a reason to look."""
+    return f"drain:ended:{job_id}"
 
 
 def failed_key(queue: str) -> str:

@@ -59,6 +59,7 @@ TABLES = {
         "last_error": "json",
         "finished_xid": "bigint",
         "superseded_by": "bigint",
+        "result": "json",
     },
     "dead_jobs": _JOB
     | _LIMITS

@@ -3,6 +3,7 @@
 In the order in which a job passes:
 
     current       the attempt that is running here, and `current_job()`, the part of it that a job may see
+    written_result  the result of the job, as the JSON that its row keeps
     transaction   `transaction()`: the writes of the job and its finish in one commit
     once          rules of every such transaction: there is one, and it says why it could not commit
     session       the SQLAlchemy session of that transaction

@@ -53,7 +53,7 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
         job_id, token = attempt.claim.id, attempt.claim.fencing_token
         try:
             attempt.finished = await async_finishes.finish_and_commit(
-                self, job_id, token, waits=not attempt.groups_commit
+                self, job_id, token, waits=not attempt.groups_commit, result=attempt.result
             )
         except psycopg.errors.SerializationFailure as error:
             note_heartbeat(error)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextvars import ContextVar, Token
 from datetime import datetime
+from typing import Any
 from uuid import uuid5
 
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.tables.claims import Claim
-from workers.errors import NoCurrentJobError
+from workers.context.written_result import written
+from workers.errors import NoCurrentJobError, UnfitResultError
 from workers.lease.interruption import Interruption, Watcher
 from workers.lease.lease import Lease
 
@@ -36,6 +38,7 @@ class Attempt:
             outcome waits.
         finished: The job's `transaction()` has committed.
         in_transaction: The job's `transaction()` is open, or was thrown away without having been ended.
+        result: Result of the job as JSON, if the job keeps one and has given it; None otherwise.
     """
 
     __slots__ = (
@@ -49,7 +52,7 @@ class Attempt:
             "job",
             "lease",
         ),
-        *("_current", "options"),
+        *("_current", "options", "result"),
     )
 
     def __init__(self, claim: Claim, asked_at: float, watcher: Watcher, database_url: str) -> None:
@@ -60,6 +63,7 @@ class Attempt:
         self.interruption = Interruption(lease, options, watcher)
         self.database_url = database_url
         self.groups_commit = self.finished = self.in_transaction = False
+        self.result: str | None = None
         self._current: CurrentJob | None = None
 
     @property
@@ -69,6 +73,22 @@ class Attempt:
         if self._current is None:
             self._current = CurrentJob(self)
         return self._current
+
+    def keep_returned(self, value: Any) -> None:
+        """Keep the value that the function of a job which keeps its result has returned, unless the job has set one.
+
+        Raises:
+            UnfitResultError: The value cannot be kept, or comes too late.
+        """
+        if self.result is not None:
+            return
+        if not self.finished:
+            self.result = written(self.claim.id, value)
+        elif value is not None:
+            raise UnfitResultError(
+                f"what job {self.claim.id} has returned is not kept, since its transaction had finished the job: "
+                "call current_job().set_result(value) within the block"
+            )
 
 
 class CurrentJob:
@@ -105,6 +125,30 @@ class CurrentJob:
 
     def __repr__(self) -> str:
         return f"<job {self.id} ({self.name}), attempt {self.attempt}>"
+
+    def set_result(self, value: Any) -> None:
+        """Set the result of this job, which is registered with `result="keep"`; the last call counts.
+
+        For a job that finishes itself: its `transaction()` commits the result with the finish, before the function
+        returns. What the function returns then is not kept; nor is it in any other job that has set its result.
+
+        Args:
+            value: Numbers, texts, lists and objects, up to 64 KiB of JSON.
+
+        Raises:
+            UnfitResultError: The value is no JSON, or too large; or the job keeps no result, or is finished already.
+                Unless the job catches this, it is dead.
+        """
+        attempt = self._attempt
+        if not attempt.options.keeps_result:
+            raise UnfitResultError(
+                f'job {self.id} ({self.name}) keeps no result: register it with @job(result="keep")'
+            )
+        if attempt.finished:
+            raise UnfitResultError(
+                f"job {self.id} is finished already: set its result within its transaction"
+            )
+        attempt.result = written(self.id, value)
 
     @property
     def finished(self) -> bool:

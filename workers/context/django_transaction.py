@@ -31,6 +31,11 @@ _FINISH = "SELECT drain_finish(%s::bigint, %s::bigint)"
 _FINISH_WITHOUT_WAIT = (
     "SELECT set_config('synchronous_commit', 'off', true), drain_finish(%s::bigint, %s::bigint)"
 )
+_FINISH_WITH_RESULT = "SELECT drain_finish_with_result(%s::bigint, %s::bigint, %s::jsonb)"
+_FINISH_WITH_RESULT_WITHOUT_WAIT = (
+    "SELECT set_config('synchronous_commit', 'off', true), "
+    "drain_finish_with_result(%s::bigint, %s::bigint, %s::jsonb)"
+)
 _INSTALLATION = "SELECT installation FROM drain_state WHERE only_row"
 
 # Connections that are known to lead to the database of the jobs.
@@ -151,11 +156,8 @@ def _finish(connection: Any, attempt: Attempt) -> None:
         )
     # From here on a refused heartbeat may be the echo of our own finish.
     attempt.lease.ending = True
-    job_id, token = attempt.claim.id, attempt.claim.fencing_token
     try:
-        is_finished = _answer(
-            connection, _FINISH_WITHOUT_WAIT if attempt.groups_commit else _FINISH, job_id, token
-        )
+        is_finished = _recorded(connection, attempt)
     except Exception as error:
         if isinstance(error.__cause__, psycopg.errors.SerializationFailure):
             note_heartbeat(error)
@@ -171,6 +173,15 @@ def _finish(connection: Any, attempt: Attempt) -> None:
     connection.run_on_commit.insert(0, connection.run_on_commit.pop())
 
 
+def _recorded(connection: Any, attempt: Attempt) -> bool:
+    job_id, token = attempt.claim.id, attempt.claim.fencing_token
+    if attempt.result is None:
+        statement = _FINISH_WITHOUT_WAIT if attempt.groups_commit else _FINISH
+        return bool(_answer(connection, statement, job_id, token))
+    statement = _FINISH_WITH_RESULT_WITHOUT_WAIT if attempt.groups_commit else _FINISH_WITH_RESULT
+    return bool(_answer(connection, statement, job_id, token, attempt.result))
+
+
 def _refuse(connection: Any, attempt: Attempt) -> NoReturn:
     job_id, token = attempt.claim.id, attempt.claim.fencing_token
     is_finished = bool(_answer(connection, finishes.IS_FINISHED, job_id, token))
@@ -178,7 +189,7 @@ def _refuse(connection: Any, attempt: Attempt) -> NoReturn:
     raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
 
 
-def _answer(connection: Any, statement: LiteralString, *parameters: int) -> Any:
+def _answer(connection: Any, statement: LiteralString, *parameters: object) -> Any:
     """Return the last column of the only row; errors are Django's."""
     with connection.wrap_database_errors:
         cursor = psycopg.Cursor(connection.connection, row_factory=tuple_row)

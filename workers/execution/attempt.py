@@ -25,7 +25,7 @@ from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.jobs.signature import ArgumentsError
 from workers.context import django_connections
-from workers.context.current import Attempt, begin, end
+from workers.context.current import Attempt, begin, current_attempt, end
 from workers.errors import (
     ArgumentsDoNotFitError,
     Dead,
@@ -107,7 +107,9 @@ async def run_in_loop(attempt: Attempt) -> Outcome:
     django_connections.renew_beside_the_loop()
     try:
         interruption.coroutine = coroutine = call.job.function(*call.args, **call.kwargs)
-        await coroutine
+        returned = await coroutine
+        if attempt.options.keeps_result:
+            attempt.keep_returned(returned)
     # SystemExit and CancelledError too: the job has failed, and the worker goes on.
     except BaseException as error:  # noqa: BLE001
         leave_if_forked(pid, error)
@@ -188,6 +190,8 @@ def concluded(attempt: Attempt, result: Outcome) -> Outcome:
         return AlreadyFinished(result, is_durable=not attempt.groups_commit)
     if attempt.in_transaction and isinstance(result, Finished):
         return Failed(describe(TransactionError(_LEFT_OPEN)), attempt.options)
+    if attempt.result is not None and isinstance(result, Finished):
+        return Finished(attempt.result)
     return result
 
 
@@ -202,7 +206,9 @@ def _call(
         if issubclass(type(result), CoroutineType):
             interruption.coroutine = result
             django_connections.renew_beside_the_loop()
-            asyncio.run(result)
+            result = asyncio.run(result)
+        if call.job.job_options.keeps_result:
+            current_attempt().keep_returned(result)
     finally:
         django_connections.renew()
 

@@ -105,8 +105,11 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
             return Decision(FINISHED, log=_failed_after_finish(claim, rest))
         case Recorded(dead, word):
             return Decision(word) if dead is None else _died_elsewhere(claim, dead)
-        case Finished():
-            return Decision(FINISHED, finishes.finish, if_forbidden=_ID_IS_TAKEN, stale_outcome=FINISHED)
+        case Finished(kept):
+            values = {} if kept is None else {"result": kept}
+            return Decision(
+                FINISHED, finishes.finish, values, if_forbidden=_ID_IS_TAKEN, stale_outcome=FINISHED
+            )
         case Interrupted():
             return _interrupt(claim, result)
         case Failed():

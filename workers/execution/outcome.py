@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from drain.jobs.options import JobOptions
-from workers.errors import CommitUndoneError
+from workers.errors import CommitUndoneError, UnfitResultError
 
 # Upper bounds of stored texts, in characters. PostgreSQL takes a lot more, but no person reads it, and a row that is
 # read at each claim should be small.
@@ -21,12 +21,20 @@ _LONGEST_TRACEBACK = 32_000
 _MACHINERY = frozenset({"workers", "asyncio", "selectors"})
 # Handlers of the alarm, in which an exception from outside is raised: frames at the end that say nothing of the job.
 _ALARMS = frozenset({"interrupt", "_interrupt"})
+# Message of an outcome whose result the database's encoding cannot hold.
+_NOT_ENCODED = "its result has characters that the encoding of the database lacks"
 _ALARMS_FILE = str(Path(__file__).with_name("alarm.py"))
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The function returned."""
+    """The function returned.
+
+    Attributes:
+        result: What it has returned, as JSON, if the job keeps that; None otherwise.
+    """
+
+    result: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +159,8 @@ def in_ascii(result: Outcome) -> Outcome:
             return replace(result, error={name: _in_ascii(text) for name, text in result.error.items()})
         case Unreadable():
             return Unreadable(_in_ascii(result.explanation))
+        case Finished(str()):
+            return GaveUp(describe(UnfitResultError(_NOT_ENCODED)))
     return result
 
 

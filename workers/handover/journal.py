@@ -40,7 +40,8 @@ class Progress(IntEnum):
     RUNNING = 2
     # The function has returned, and the outcome is not yet recorded.
     FINISHED = 3
-    # The job has finished itself, in a commit that may not be durable yet.
+    # The job has finished itself, in a commit that may not be durable yet; or its result is kept, and may not be
+    # recorded yet.
     COMMITTED = 4
 
 
@@ -142,7 +143,7 @@ class Journal:
         _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _FINISHED, _NEVER)
 
     def commit(self, slot: int) -> None:
-        """Note that the job has finished itself, in a commit that may not be durable yet."""
+        """Note that the job has ended, and that the database alone knows whether it is finished."""
         _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _COMMITTED, _NEVER)
 
     def end(self, slot: int) -> None:

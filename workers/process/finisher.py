@@ -126,6 +126,9 @@ class Finisher:
         for job, outcome in batch.alone:
             self._record_one(job, outcome)
         self._leave(batch.left)
+        for job, _ in ended:
+            if job.options.keeps_result:
+                self._ended.kept(job.claim.id)
         for job in batch.finished:
             if job.has_hash:
                 self._ended.finished(job.rq_id, job.claim.queue)

@@ -228,8 +228,11 @@ class Inbox:
             at_once: Upper bound of the jobs that this process ran meanwhile.
         """
         failpoint(FailurePoint.RAN)
-        if isinstance(outcome, AlreadyFinished):
-            # Even where the worker does not group commits: a job may set synchronous_commit in its transaction.
+        if isinstance(outcome, AlreadyFinished) or (
+            isinstance(outcome, Finished) and outcome.result is not None
+        ):
+            # Even where the worker does not group commits: a job may set synchronous_commit in its transaction. And a
+            # result is not in the journal: without it, nobody else may finish the job.
             self.journal.commit(job.slot)
         elif isinstance(outcome, Finished):
             self.journal.finish(job.slot)

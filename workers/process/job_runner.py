@@ -120,6 +120,10 @@ class JobRunner:
                 else:
                     self._finisher.note_refused()
                     self._run_if_plain(popped)
+                if item.attempt is not None and item.attempt.options.keeps_result:
+                    # Whoever waits looks at the table once a second in any case.
+                    with suppress(UnavailableError):
+                        self._consumer.tell([popped.job_id])
             except UnavailableError as error:
                 log.debug("job %d could not be claimed or recorded: %s", popped.job_id, error)
                 self._stores.leave(1, error)

@@ -8,7 +8,7 @@ import psycopg
 
 from drain.errors import UnavailableError
 from drain.tables import finishes
-from workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Outcome, undone_by_crash
+from workers.execution.outcome import AlreadyFinished, Finished, Outcome, undone_by_crash
 from workers.lease.database import Database
 from workers.process.jobs import ClaimedJob
 
@@ -30,11 +30,14 @@ class OutcomeBatch:
         self.alone: list[tuple[ClaimedJob, Outcome]] = []
         self.left: list[ClaimedJob] = []
         self._returned: list[ClaimedJob] = []
+        self._results: dict[int, str] = {}
         self._committed: list[tuple[ClaimedJob, AlreadyFinished]] = []
         for job, outcome in ended:
             job.lease.ending = True
             if isinstance(outcome, Finished):
                 self._returned.append(job)
+                if outcome.result is not None:
+                    self._results[job.claim.id] = outcome.result
             elif isinstance(outcome, AlreadyFinished) and not outcome.is_durable:
                 self._committed.append((job, outcome))
             else:
@@ -48,9 +51,10 @@ class OutcomeBatch:
             self._make_durable(database)
 
     def _finish(self, database: Database) -> None:
-        jobs = self._returned
+        jobs, results = self._returned, self._results
+        claims = [job.claim for job in jobs]
         try:
-            recorded = database.ask(lambda c: finishes.finish_many(c, [job.claim for job in jobs]))
+            recorded = database.ask(lambda c: finishes.finish_many(c, claims, results))
         except psycopg.Error:
             # One of them cannot be finished, and none was.
             recorded = set()
@@ -61,7 +65,7 @@ class OutcomeBatch:
             if job.claim.id in recorded:
                 self.finished.append(job)
             else:
-                self.alone.append((job, FINISHED))
+                self.alone.append((job, Finished(results.get(job.claim.id))))
 
     def _make_durable(self, database: Database) -> None:
         claims = [job.claim for job, _ in self._committed]

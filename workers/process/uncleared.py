@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from drain.errors import UnavailableError
 from drain.wire import Consumer
 from workers.execution.rq_books import RQBooks
@@ -26,6 +28,7 @@ class UnclearedDeliveries:
         self._books = books
         self._finished: list[tuple[str, str]] = []
         self._unfinished: list[str] = []
+        self._kept: list[int] = []
 
     def finished(self, rq_id: str, queue: str) -> None:
         """Clear the hash of a finished job's delivery with the next ones, and release RQ jobs that depend on it."""
@@ -35,8 +38,14 @@ class UnclearedDeliveries:
         """Clear the hash of another delivery with the next ones, unless RQ jobs depend on it."""
         self._unfinished.append(rq_id)
 
+    def kept(self, job_id: int) -> None:
+        """Tell with the next ones that a job has ended which keeps its result; if Redis is away, nobody is told."""
+        self._kept.append(job_id)
+
     def clear(self) -> None:
         """Clear the hashes of all these deliveries; if Redis is away, the next call tries again."""
+        if self._kept:
+            self._tell()
         finished, self._finished = self._finished, []
         unfinished, self._unfinished = self._unfinished, []
         if not finished and not unfinished:
@@ -52,3 +61,9 @@ class UnclearedDeliveries:
         except UnavailableError:
             self._finished = finished[-_MOST_UNCLEARED:] + self._finished
             self._unfinished = unfinished[-_MOST_UNCLEARED:] + self._unfinished
+
+    def _tell(self) -> None:
+        kept, self._kept = self._kept, []
+        # Whoever waits looks at the table once a second in any case.
+        with suppress(UnavailableError), answering(self._stores, REDIS):
+            self._consumer.tell(kept)

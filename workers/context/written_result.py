@@ -1,0 +1,51 @@
+"""The result of a job, written as the JSON that its row keeps."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from drain.errors import StageError
+from drain.jobs import values
+from workers.errors import UnfitResultError
+
+# Upper bounds of a result: of its JSON in bytes, and of the lists and objects within each other, of which PostgreSQL
+# reads only as many as its stack holds.
+MOST_BYTES = 65_536
+_DEEPEST = 500
+_BRACKETS = re.compile(r"[][{}]")
+_TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+def written(job_id: int, value: Any) -> str:
+    """Write a result as JSON.
+
+    Raises:
+        UnfitResultError: It is no JSON, or too large.
+    """
+    try:
+        text = values.as_json(f"result of job {job_id}", value)
+    except StageError as error:
+        raise UnfitResultError(str(error)) from None
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > MOST_BYTES:
+        raise UnfitResultError(
+            f"the result of job {job_id} is too large: {size} bytes of JSON, and {MOST_BYTES} at most are kept; "
+            "store it elsewhere, and return where it is"
+        )
+    if _is_deep(text):
+        raise UnfitResultError(
+            f"the result of job {job_id} has lists or objects within each other, more than {_DEEPEST} deep"
+        )
+    return text
+
+
+def _is_deep(text: str) -> bool:
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return False
+    depth = 0
+    for bracket in _BRACKETS.findall(_TEXTS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > _DEEPEST:
+            return True
+    return False
