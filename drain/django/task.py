@@ -11,9 +11,7 @@ from drain.django.options import OF_JOBS
 from drain.django.running import function_of
 from drain.jobs import registry
 from drain.jobs.keys import KeyOption
-from drain.jobs.options import JobOptions
 
-_KEEP = {"result": "keep"} if "result" in {each.name for each in fields(JobOptions)} else {}
 # Tasks by dotted path: the first of each, as its module defines it.
 _tasks: dict[str, Task] = {}
 
@@ -66,8 +64,7 @@ def register(task: Task) -> None:
     """
     name = task.module_path
     if name not in _tasks:
-        options = {"queue": task.queue_name, **_KEEP, **options_of(task)}
-        registry.job(name=name, **options)(function_of(task))
+        registry.job(name=name, queue=task.queue_name, result="keep", **options_of(task))(function_of(task))
         _tasks[name] = task
 
 

@@ -18,7 +18,11 @@ from tests.helpers import (
     wait_until,
 )
 
-MANAGE = "import sys; from django.core.management import ManagementUtility as m; m(['manage.py', *sys.argv[1:]]).execute()"
+MANAGE = """
+import sys
+from django.core.management import execute_from_command_line
+execute_from_command_line(["manage.py", *sys.argv[1:]])
+"""
 
 
 @dataclass(frozen=True)
