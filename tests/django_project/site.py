@@ -54,10 +54,10 @@ class Site:
             timeout=PATIENCE_SECONDS,
         )
 
-    def play(self, scene: str, *words: Any, **more: str) -> Any:
-        """Play a scene of `scenes`, and return what it returns."""
+    def play(self, scene: str, *words: Any, module: str = "scenes", **more: str) -> Any:
+        """Play a scene of a module, and return what it returns."""
         played = subprocess.run(
-            [sys.executable, "-m", "tests.django_project.scenes", scene, json.dumps(words)],
+            [sys.executable, "-m", f"tests.django_project.{module}", scene, json.dumps(words)],
             cwd=ROOT,
             env=self.env(**more),
             capture_output=True,
