@@ -26,7 +26,7 @@ The packages, in the order in which a job passes:
 
 Beside that way:
 
-    drain.django          `drain.django.transaction()`, for jobs that write through Django's ORM
+    drain.django          Django: backend of tasks, `drain.django.transaction()`, programs of manage.py, admin
     drain.database        connections to PostgreSQL, poolers, locks, schema, roles
     drain.service         HTTP and systemd, for the programs that watch a long-running process
     drain.audit           the proof that no job is lost, doubled or stuck

@@ -1,10 +1,45 @@
-"""Jobs in an application of Django's.
+"""Django: tasks that commit with the request's transaction, and the tables in migrations, commands and the admin.
+
+    TASKS = {"default": {"BACKEND": "drain.django.DrainBackend"}}
+    INSTALLED_APPS = [..., "drain.django"]
+
+Nothing here is imported by `import drain`, and Django itself only when it is used.
 
     transaction   `drain.django.transaction()`: what a job writes through Django's ORM commits with the job's finish
-
-What always holds: nothing here is imported by `import drain`, and Django itself only when it is used.
+    apps          the application `drain`, for INSTALLED_APPS
+    backend       `DrainBackend`: tasks are staged in the transaction that is open
+    options       options of a backend and of a task, checked
+    framework     `django.tasks` of Django 6, or the package `django-tasks` for Django before 6
+    task          `DrainTask`: a task with options of `@job`; registration of each task as a job
+    running       one attempt at a task: context, signals, the returned value
+    results       state and result of a task, from the row of its job
+    tasks         module of jobs for workers: DRAIN_JOBS=drain.django.tasks
+    connections   the psycopg connection and the URL of a database of Django's
+    installation  the tables, made by a migration
+    environment   settings of the programs, from those of Django
+    management    `manage.py drain_run` and `manage.py drain_work`
+    migrations    `manage.py migrate` makes the tables
+    models        the four tables, read only
+    admin         the four tables in the admin, with actions to retry and to cancel
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from drain.django.transaction import transaction
 
-__all__ = ["transaction"]
+if TYPE_CHECKING:
+    from drain.django.backend import DrainBackend
+
+# Name -> module that defines it.
+_HOMES = {"DrainBackend": "drain.django.backend"}
+
+__all__ = ["DrainBackend", "transaction"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import a name at its first use."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
+import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.sql import Composed
@@ -160,9 +161,10 @@ def is_known_key(connection: Connection, key: str, queues: Collection[str]) -> b
 def _objects(
     connection: Connection, statement: Composed, parameters: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    with connection.cursor(row_factory=dict_row, binary=True) as cursor:
+    # A cursor of psycopg's own: those of an application's connection may be of a class that reads no binary.
+    with psycopg.Cursor(connection, row_factory=dict_row) as cursor:
         cursor.adapters.register_loader("xid8", Int8BinaryLoader)
-        return cursor.execute(statement, parameters).fetchall()
+        return cursor.execute(statement, parameters, binary=True).fetchall()
 
 
 def _json_or_text(data: str | bytes) -> Any:

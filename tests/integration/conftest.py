@@ -14,6 +14,7 @@ from drain.database import schema
 from drain.embedded import CARELESS, EmbeddedPostgres, Services
 from drain.jobs import registry
 from tests import hostility, jobs_for_tests, jobs_in_batches
+from tests.django_project.site import Site
 from tests.helpers import query
 from tests.inprocess_worker import Workshop
 from tests.worker_processes import Yard
@@ -39,6 +40,26 @@ def yard(database_url: str, redis_url: str) -> Yard:
     """Processes of `drain work` in a database with a table for effects."""
     jobs_in_batches.create_effects(database_url)
     return Yard(database_url, redis_url)
+
+
+@pytest.fixture(scope="session")
+def template_of_django(servers: Services) -> str:
+    """A database in which `manage.py migrate` of the Django project of the tests has made all tables."""
+    name = "template_django"
+    query(servers.postgres.url_of("postgres"), f"CREATE DATABASE {name}")
+    migrated = Site(servers.postgres.url_of(name), servers.redis_url).manage("migrate")
+    assert migrated.returncode == 0, migrated.stderr
+    return name
+
+
+@pytest.fixture
+def site(servers: Services, template_of_django: str, redis_url: str) -> Iterator[Site]:
+    """The Django project, in a database of its own."""
+    name = f"test_{uuid4().hex}"
+    administrator = servers.postgres.url_of("postgres")
+    query(administrator, f"CREATE DATABASE {name} TEMPLATE {template_of_django}")
+    yield Site(servers.postgres.url_of(name), redis_url)
+    query(administrator, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

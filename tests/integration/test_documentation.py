@@ -121,7 +121,9 @@ class Reader:
 
     def _write(self, block: Block) -> None:
         name = block.title.removeprefix("added to ")
-        with (self._directory / name).open("a" if name != block.title else "w") as file:
+        path = self._directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a" if name != block.title else "w") as file:
             file.write(block.text)
         # What was imported is imported again, as by a worker that starts again.
         sys.modules.pop(Path(name).stem, None)

@@ -107,11 +107,15 @@ class CurrentJob:
         tag: Tag that it was staged with.
         context: JSON text of what its stager gave along; None if nothing.
         attempt: 1 for the first. Deferrals do not count.
+        max_attempts: Upper bound of the attempts that may fail; 0 for none.
         fencing_token: Grows with each claim. A store that keeps the highest one it has seen, and refuses
             lower ones, is safe from workers that come back late.
     """
 
-    __slots__ = ("_attempt", "attempt", "context", "fencing_token", "id", "name", "queue", "tag")
+    __slots__ = (
+        *("_attempt", "attempt", "context", "fencing_token", "id", "max_attempts"),
+        *("name", "queue", "tag"),
+    )
 
     def __init__(self, attempt: Attempt) -> None:
         claim = attempt.claim
@@ -121,6 +125,7 @@ class CurrentJob:
         self.tag = claim.tag
         self.context = claim.context
         self.attempt = claim.attempts
+        self.max_attempts = claim.max_attempts
         self.fencing_token = claim.fencing_token
         self._attempt = attempt
 

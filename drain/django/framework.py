@@ -1,0 +1,67 @@
+"""Framework of tasks that is installed: `django.tasks` of Django 6, or the package `django-tasks` for Django before.
+
+Both have the same names but for two errors. All other modules import those from here.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from drain.errors import ConfigError
+
+if find_spec("django.tasks") is not None:
+    from django.tasks import signals, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import (
+        TASK_MAX_PRIORITY,
+        TASK_MIN_PRIORITY,
+        Task,
+        TaskContext,
+        TaskError,
+        TaskResult,
+        TaskResultStatus,
+    )
+    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
+    from django.utils.json import normalize_json
+elif find_spec("django_tasks") is not None:
+    from django_tasks import signals, task_backends
+    from django_tasks.backends.base import BaseTaskBackend
+    from django_tasks.base import (
+        TASK_MAX_PRIORITY,
+        TASK_MIN_PRIORITY,
+        Task,
+        TaskContext,
+        TaskError,
+        TaskResult,
+        TaskResultStatus,
+    )
+    from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
+    from django_tasks.exceptions import InvalidTaskError as InvalidTask
+    from django_tasks.exceptions import TaskResultDoesNotExist
+    from django_tasks.utils import normalize_json
+else:
+    raise ConfigError("tasks need Django 6, or before it the package django-tasks: pip install django-tasks")
+
+__all__ = [
+    "TASK_MAX_PRIORITY",
+    "TASK_MIN_PRIORITY",
+    "BaseTaskBackend",
+    "InvalidTask",
+    "InvalidTaskBackend",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultStatus",
+    "normalize_json",
+    "send",
+    "signals",
+    "task_backends",
+]
+
+
+def send(signal: Any, sender: type, task_result: TaskResult) -> None:
+    """Send one of the three signals of tasks. What a receiver raises is logged, and goes no further."""
+    signal.send_robust(sender, task_result=task_result)

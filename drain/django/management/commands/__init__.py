@@ -1,0 +1,5 @@
+"""Commands that Django finds by their names.
+
+drain_run   the enqueuer: `manage.py drain_run`
+drain_work  the workers: `manage.py drain_work`
+"""

@@ -1,0 +1,138 @@
+"""The four tables as models that are only read: `migrate` makes no table of them, and nothing is saved by them."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from django.db import models
+
+from drain.errors import DrainError
+
+
+class Job(models.Model):
+    """Columns that all four tables have."""
+
+    id = models.BigIntegerField(primary_key=True)
+    job_name = models.TextField("job")
+    job_args = models.JSONField("arguments")
+    job_kwargs = models.JSONField("keyword arguments")
+    queue = models.TextField()
+    priority = models.IntegerField(help_text="Lower runs first.")
+    scheduled_at = models.DateTimeField()
+    tag = models.TextField(null=True)
+    key = models.TextField(null=True)
+    context = models.JSONField(null=True)
+    staged_at = models.DateTimeField()
+    history = models.JSONField("former lives", null=True)
+
+    class Meta:
+        """Not a table itself."""
+
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self.job_name} ({self.pk})"
+
+    def save(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Refuse: rows are moved by job-drain alone.
+
+        Raises:
+            DrainError: Always.
+        """
+        raise DrainError(
+            "rows of job-drain are read only here: use drain.stage, drain.cancel and `drain dead retry`"
+        )
+
+    def delete(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Refuse, as `save`.
+
+        Raises:
+            DrainError: Always.
+        """
+        self.save()
+
+
+class StagedJob(Job):
+    """A job that waits in `staged_jobs`."""
+
+    expires_at = models.DateTimeField(null=True)
+    max_attempts = models.IntegerField(null=True)
+    timeout_seconds = models.IntegerField(null=True)
+
+    class Meta:
+        """Table and rights."""
+
+        managed = False
+        db_table = "staged_jobs"
+        default_permissions = ("view",)
+        permissions = (("cancel_stagedjob", "Can cancel staged jobs"),)
+        verbose_name = "staged job"
+
+
+class InflightJob(Job):
+    """A job that is delivered, runs, or waits for its next attempt."""
+
+    expires_at = models.DateTimeField(null=True)
+    max_attempts = models.IntegerField(null=True)
+    timeout_seconds = models.IntegerField(null=True)
+    attempts = models.IntegerField()
+    moved_at = models.DateTimeField()
+    claimed_at = models.DateTimeField(null=True)
+    claimed_by = models.TextField(null=True)
+    lease_expires_at = models.DateTimeField(null=True)
+    next_run_at = models.DateTimeField(null=True)
+    failed_at = models.DateTimeField(null=True)
+    last_error = models.JSONField(null=True)
+
+    class Meta:
+        """Table and rights."""
+
+        managed = False
+        db_table = "inflight_jobs"
+        default_permissions = ("view",)
+        permissions = (("cancel_inflightjob", "Can cancel jobs in flight"),)
+        verbose_name = "job in flight"
+        verbose_name_plural = "jobs in flight"
+
+
+class FinishedJob(Job):
+    """A job that has finished."""
+
+    attempts = models.IntegerField()
+    moved_at = models.DateTimeField()
+    claimed_at = models.DateTimeField()
+    finished_at = models.DateTimeField()
+    finished_by = models.TextField(null=True)
+    last_error = models.JSONField(null=True)
+    result = models.JSONField(null=True)
+    superseded_by = models.BigIntegerField(null=True)
+
+    class Meta:
+        """Table and rights."""
+
+        managed = False
+        db_table = "finished_jobs"
+        default_permissions = ("view",)
+        verbose_name = "finished job"
+
+
+class DeadJob(Job):
+    """A job that was given up."""
+
+    expires_at = models.DateTimeField(null=True)
+    max_attempts = models.IntegerField(null=True)
+    timeout_seconds = models.IntegerField(null=True)
+    attempts = models.IntegerField()
+    last_error = models.JSONField(null=True)
+    died_at = models.DateTimeField()
+    reason = models.TextField()
+    explanation = models.TextField()
+
+    class Meta:
+        """Table and rights."""
+
+        managed = False
+        db_table = "dead_jobs"
+        default_permissions = ("view",)
+        permissions = (("retry_deadjob", "Can retry dead jobs"),)
+        verbose_name = "dead job"

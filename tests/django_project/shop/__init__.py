@@ -1,0 +1,1 @@
+"""An application with an order, and tasks."""
