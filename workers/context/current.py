@@ -195,11 +195,6 @@ class CurrentJob:
         return dict(json.loads(self._attempt.claim.job_kwargs))
 
     @property
-    def max_attempts(self) -> int:
-        """Upper bound of the attempts; 0 for none."""
-        return self._attempt.claim.max_attempts
-
-    @property
     def finished(self) -> bool:
         """True once its `transaction()` has committed."""
         return self._attempt.finished
