@@ -7,7 +7,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from typing import Any
 
 import psycopg
@@ -17,13 +17,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 import drain
 from drain import failpoints
+from drain.config import Settings
 from drain.failpoints import FailurePoint
+from drain.jobs import registry
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, end, query, wait_until
 from tests.inprocess_worker import FOREVER_SECONDS, Workshop, note_how_finishes_commit
 from tests.integration.test_job_transactions import QUICK, Effect, one_event
+from tests.poolers import SmallPooler
 from tests.worker_processes import Yard
 from workers import LeaseLostError, current_job
+from workers.context import async_kept
+from workers.entry import Worker
 
 AsyncBlock = Callable[[], AbstractAsyncContextManager[Any]]
 Handle = AsyncSession | psycopg.AsyncConnection[Any]
@@ -369,6 +374,31 @@ def test_a_transaction_that_is_left_open_fails_the_job(shop: Workshop, block: As
     assert "still open" in shop.row(job_id)["last_error"]["message"]
     opened.clear()
     assert shop.effects() == []
+
+
+# --- through a pooler
+
+
+def test_through_a_pooler_nothing_stays_in_a_session(
+    database_url: str, block: AsyncBlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_jobs", {})
+    jobs.create_effects(database_url)
+
+    async def act() -> None:
+        async with block() as handle:
+            for number in range(8):
+                await leave(handle, str(number))
+
+    with (
+        SmallPooler(database_url, "transaction", size=2) as pooler,
+        closing(Worker(Settings(database_url=pooler.url))) as worker,
+    ):
+        shop = Workshop(database_url, worker)
+        for _ in range(3):
+            assert shop.work(shop.delivered(act)) == "finished"
+        async_kept.close_all()
+    assert shop.effects() == [str(number) for number in range(8)] * 3
 
 
 # --- many at once

@@ -356,6 +356,25 @@ def test_a_transaction_of_a_test_case_is_left_as_it_is(shop: Workshop) -> None:
     assert shop.effects() == []
 
 
+def test_within_a_test_case_the_block_is_a_savepoint(shop: Workshop) -> None:
+    def act() -> None:
+        with drain.django.transaction():
+            leave(f"attempt {current_job().attempt}")
+            if current_job().attempt == 1:
+                raise ValueError("not yet")
+
+    job_id = shop.delivered(act)
+    block = atomic()
+    block._from_testcase = True
+    assert shop.work(job_id) == "retrying"
+    with block:
+        assert shop.work(job_id) == "finished"
+        labels = jobs_of_django.model().objects.values_list("label", flat=True)
+        assert list(labels) == ["attempt 2"]
+        of_django.set_rollback(True)
+    assert shop.effects() == []
+
+
 # --- processes of `drain work`
 
 

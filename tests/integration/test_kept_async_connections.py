@@ -10,9 +10,12 @@ import pytest
 import sqlalchemy
 from psycopg.pq import TransactionStatus
 
+from drain.database.cursor import execute_and_commit_async
+from drain.errors import UnavailableError
 from tests.helpers import query, wait_until
 from tests.integration.test_kept_connections import PID, sessions_of_jobs
 from workers.context import async_kept
+from workers.context.async_connection import JobAsyncConnection
 from workers.context.async_session import session_of
 
 Way = Callable[[str], AbstractAsyncContextManager[Any]]
@@ -168,3 +171,32 @@ def test_whenever_a_task_is_cancelled_the_next_statement_is_in_a_transaction(dat
                 await connection.rollback()
 
     asyncio.run(act())
+
+
+def test_begin_and_commit_travel_with_the_first_and_the_last_statement(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+    states: list[TransactionStatus] = []
+    execute = JobAsyncConnection._exec_command
+
+    def noted(self: JobAsyncConnection, command: bytes, *args: Any, **kwargs: Any) -> Any:
+        sent.append(command)
+        return execute(self, command, *args, **kwargs)
+
+    async def act() -> None:
+        async with async_kept.bare(database_url) as connection:
+            await connection.execute("SELECT %s::integer", (1,))
+            states.append(connection.info.transaction_status)
+            await execute_and_commit_async(connection, "SELECT %s::integer", (1,))
+            states.append(connection.info.transaction_status)
+
+    monkeypatch.setattr(JobAsyncConnection, "_exec_command", noted)
+    asyncio.run(act())
+    assert (sent, states) == ([], [TransactionStatus.INTRANS, TransactionStatus.IDLE])
+
+
+@BOTH
+def test_a_server_that_cannot_be_reached_is_one_line(way: Way) -> None:
+    with pytest.raises(UnavailableError, match=r"PostgreSQL at .* cannot be used"):
+        asyncio.run(use("postgresql://drain:secret@127.0.0.1:1/none", way))
