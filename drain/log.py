@@ -142,6 +142,8 @@ def configure(level: str = "INFO") -> None:
         level: Lowest level that is logged.
     """
     logging.raiseExceptions = False
+    # Before any module of jobs is imported, whose formatters may have the fields of jobs.
+    carry_job()
     handler = logging.StreamHandler(sys.stderr)
     if sys.stderr.isatty():
         handler.setFormatter(Lines("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))

@@ -170,10 +170,14 @@ class CurrentJob:
         Raises:
             ProgressError: A number is none, is negative, or is larger than the total.
         """
-        kind, attempt = type(done), self._attempt
+        kind, of, attempt = type(done), type(total), self._attempt
         if (
             (kind is int or kind is float)
-            and (0 <= done <= MOST if total is None else type(total) is int and 0 <= done <= total <= MOST)
+            and (
+                0 <= done <= MOST
+                if total is None
+                else (of is int or of is float) and 0 <= done <= total <= MOST
+            )
             and (text is None or type(text) is str)
         ):
             report: Report = (done, total, text)
