@@ -121,7 +121,7 @@ async def _execute_with_asyncpg(
         warnings.warn(
             "no transaction is open on this asyncpg connection, so the job is committed by itself; stage inside of "
             "`async with connection.transaction():`",
-            stacklevel=4,
+            stacklevel=5,
         )
     numbered = _numbered(statement)
     rows = await connection.fetch(numbered.statement, *[parameters[name] for name in numbered.names])
