@@ -12,6 +12,7 @@
     machine        where something was measured, in a line
     figures        formats of figures, and the parts of RESULTS.md
     peers/         the same work by other queues
+    overheads      staging with and without spans, and hooks that nobody has registered
     alone          command line of a module that measures one section
 
 All other modules measure one section of RESULTS.md each.

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from drain.errors import StageError
 from drain.jobs.keys import NO_KEYS, KeyOption, Keys
@@ -156,6 +156,7 @@ def _is_a(kind: Any, value: object) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
+@runtime_checkable
 class RegisteredJob(Protocol):
     """A function that `@job` has registered: it has a name and options."""
 

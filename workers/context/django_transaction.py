@@ -180,7 +180,7 @@ def _finish(connection: Any, attempt: Attempt, within: int) -> None:
     if not is_finished:
         _refuse(connection, attempt)
 
-    if savepoints:
+    if within:
         # Within a test's transaction, whose functions for after the commit the test may look at.
         return
 
