@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -102,6 +103,24 @@ def test_what_is_staged_is_found_and_run(connection: psycopg.Connection[Any], st
     staged.none()
     assert connection.execute("SELECT id FROM finished_jobs").fetchall() == [(job_id,)]
     assert staged.run() == []
+
+
+def test_arguments_are_compared_as_they_travel_and_come_back_as_annotated(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
+    calls: list[Any] = []
+
+    @job
+    def ship(order: UUID, *, day: date) -> None:
+        calls.append((order, day))
+
+    order, day = uuid4(), date(2026, 11, 23)
+    ship.stage(connection, order, day=day)
+    staged.assert_one(ship, args=[order], kwargs={"day": day})
+    with pytest.raises(AssertionError, match="found none"):
+        staged.assert_one(ship, args=[uuid4()])
+    staged.run(check=True)
+    assert calls == [(order, day)]
 
 
 def test_a_failure_lists_what_is_staged(connection: psycopg.Connection[Any], staged: Staged) -> None:

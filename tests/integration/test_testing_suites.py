@@ -189,7 +189,7 @@ import unittest.mock
 import django
 import drain
 django.setup()
-from django.db import connection
+from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 from drain.errors import HarnessError
 from drain.testing import Staged
@@ -259,6 +259,18 @@ class WithoutTransaction(TransactionTestCase):
     def test_it(self):
         with self.assertRaisesRegex(HarnessError, "autocommit"):
             Staged(connection).none()
+
+    def test_a_block_of_its_own(self):
+        with transaction.atomic():
+            buy(42)
+            settle_by_orm.stage(connection, 42)
+            Staged(connection).run()
+            self.assertTrue(Order.objects.get(id=42).receipt)
+            Staged(connection).assert_one("nobody.knows")
+            transaction.set_rollback(True)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM staged_jobs)")
+            self.assertEqual(cursor.fetchone(), (0, 0))
 """
 PYTEST_DJANGO = """
 import pytest
@@ -285,7 +297,7 @@ def test_djangos_test_case(suite: Suite, database_url: str, monkeypatch: pytest.
         shop=DJANGO_SHOP,
         test_django=DJANGO_TESTS,
     )
-    assert "7 passed" in printed
+    assert "8 passed" in printed
     assert query(database_url, "SELECT * FROM orders") == []
 
 
