@@ -59,6 +59,7 @@ def test_a_task_runs_in_a_worker_and_its_result_is_kept(site: Site) -> None:
     assert (at_first["status"], at_first["value"], at_first["attempts"]) == ("SUCCESSFUL", 3, 3)
     assert at_first["errors"][0][0] == "OSError"
 
+    assert (found["hang"]["status"], found["hang"]["errors"][0][0]) == ("FAILED", "JobTimeoutError")
     assert (found["give_up"]["status"], found["give_up"]["attempts"]) == ("FAILED", 1)
     assert (found["object"]["status"], found["object"]["attempts"]) == ("FAILED", 1)
     assert "cannot be kept as JSON" in found["object"]["errors"][0][1]
@@ -75,6 +76,10 @@ def test_a_task_runs_in_a_worker_and_its_result_is_kept(site: Site) -> None:
     assert [note for note in notes if " fail_at_first " in note] == [
         *(f"0 fail_at_first started by DrainBackend, attempt {number}" for number in (1, 2, 3)),
         "0 fail_at_first finished SUCCESSFUL by DrainBackend, attempt 3",
+    ]
+    assert [note for note in notes if " hang " in note] == [
+        "0 hang started by DrainBackend, attempt 1",
+        "0 hang finished FAILED by DrainBackend, attempt 1",
     ]
     assert [note for note in notes if " send_mail " in note] == [
         "0 send_mail started by DrainBackend, attempt 1",
