@@ -6,7 +6,7 @@ import pytest
 
 from drain.database import schema
 from tests.django_project.site import Site
-from tests.helpers import query, wait_until
+from tests.helpers import ROOT, query, wait_until
 
 pytest.importorskip("django")
 
@@ -17,6 +17,11 @@ def test_migrate_makes_the_tables_and_can_be_repeated(site: Site) -> None:
     assert site.manage("makemigrations", "--check", "--dry-run").returncode == 0
     assert site.manage("check").returncode == 0
     assert site.manage("migrate", "--database", "other", "drain").returncode == 0
+
+
+def test_each_new_version_of_the_schema_has_a_migration() -> None:
+    *_, newest = sorted((ROOT / "drain" / "django" / "migrations").glob("0*.py"))
+    assert newest.stem.endswith(f"_version_{schema.VERSION}")
 
 
 def test_a_task_commits_and_rolls_back_with_the_transaction(site: Site) -> None:
