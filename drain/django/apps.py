@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from django.apps import AppConfig
+from django.conf import settings
 
 
 class DrainConfig(AppConfig):
@@ -12,3 +15,8 @@ class DrainConfig(AppConfig):
     label = "drain"
     verbose_name = "Jobs"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Import the framework of tasks where TASKS is set: Django 6 registers its system check on that import."""
+        if getattr(settings, "TASKS", None):
+            import_module("drain.django.framework")

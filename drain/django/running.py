@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import iscoroutinefunction
@@ -80,6 +81,7 @@ class TaskAttempt:
     def __init__(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         # Imported by name: the modules of `drain` do not depend on `workers`.
         self._workers = packages.own("workers")
+        self._interruption = import_module("workers.context.current").current_attempt().interruption
         self._job = job = self._workers.current_job()
         staged_with = _read(job.context)
         now = timezone.now()
@@ -127,22 +129,26 @@ class TaskAttempt:
 
     def fail(self, error: BaseException) -> None:
         """Tell receivers of `task_finished` that the task is FAILED, if no further attempt follows."""
+        # Why the attempt was interrupted, if it was: an event loop raises no more than CancelledError.
+        cause = self._interruption.cause()
+        raised = cause if cause is not None and isinstance(error, CancelledError) else error
         if self._job.finished:
             self._end(TaskResultStatus.SUCCESSFUL)
-        elif self._is_last(error):
-            self.result.errors.append(described(error))
+        elif self._is_last(raised, cause):
+            self.result.errors.append(described(raised))
             self._end(TaskResultStatus.FAILED)
 
-    def _is_last(self, error: BaseException) -> bool:
+    def _is_last(self, error: BaseException, cause: Exception | None) -> bool:
         errors = import_module("workers.errors")
         if isinstance(error, errors.Dead):
             return True
-        goes_on = (
-            *(errors.Defer, errors.RateLimited, errors.LeaseLostError, errors.JobCancelledError),
-            *(errors.WorkerStoppedError, KeyboardInterrupt),
-        )
+        taken_away = (errors.LeaseLostError, errors.JobCancelledError, errors.WorkerStoppedError)
+        if isinstance(cause, taken_away) or isinstance(
+            error, (*taken_away, errors.Defer, errors.RateLimited)
+        ):
+            return False
         limit = self._job.max_attempts
-        return not isinstance(error, goes_on) and bool(limit) and self._job.attempt >= limit
+        return bool(limit) and self._job.attempt >= limit and not isinstance(error, KeyboardInterrupt)
 
     def _end(self, status: TaskResultStatus) -> None:
         object.__setattr__(self.result, "status", status)

@@ -5,7 +5,8 @@ from typing import Any
 
 import django
 
-django.setup()
+if __name__ == "__main__":
+    django.setup()
 
 from django.contrib.auth.models import Permission, User
 from django.db import connection

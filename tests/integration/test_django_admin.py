@@ -13,7 +13,8 @@ def test_who_may_only_look_changes_nothing(site: Site) -> None:
         "inputs": [],
         "add": 403,
         "delete": 403,
-        **dict.fromkeys(("cancel", "delete_selected"), []),
+        "cancel": [],
+        "delete_selected": [],
         "where": "staged_jobs",
         "stranger": 403,
     }

@@ -6,7 +6,7 @@ import pytest
 
 from drain.database import schema
 from tests.django_project.site import Site
-from tests.helpers import query, wait_until
+from tests.helpers import ROOT, query, wait_until
 
 pytest.importorskip("django")
 
@@ -17,6 +17,11 @@ def test_migrate_makes_the_tables_and_can_be_repeated(site: Site) -> None:
     assert site.manage("makemigrations", "--check", "--dry-run").returncode == 0
     assert site.manage("check").returncode == 0
     assert site.manage("migrate", "--database", "other", "drain").returncode == 0
+
+
+def test_each_new_version_of_the_schema_has_a_migration() -> None:
+    *_, newest = sorted((ROOT / "drain" / "django" / "migrations").glob("0*.py"))
+    assert newest.stem.endswith(f"_version_{schema.VERSION}")
 
 
 def test_a_task_commits_and_rolls_back_with_the_transaction(site: Site) -> None:
@@ -59,6 +64,7 @@ def test_a_task_runs_in_a_worker_and_its_result_is_kept(site: Site) -> None:
     assert (at_first["status"], at_first["value"], at_first["attempts"]) == ("SUCCESSFUL", 3, 3)
     assert at_first["errors"][0][0] == "OSError"
 
+    assert (found["hang"]["status"], found["hang"]["errors"][0][0]) == ("FAILED", "JobTimeoutError")
     assert (found["give_up"]["status"], found["give_up"]["attempts"]) == ("FAILED", 1)
     assert (found["object"]["status"], found["object"]["attempts"]) == ("FAILED", 1)
     assert "cannot be kept as JSON" in found["object"]["errors"][0][1]
@@ -75,6 +81,10 @@ def test_a_task_runs_in_a_worker_and_its_result_is_kept(site: Site) -> None:
     assert [note for note in notes if " fail_at_first " in note] == [
         *(f"0 fail_at_first started by DrainBackend, attempt {number}" for number in (1, 2, 3)),
         "0 fail_at_first finished SUCCESSFUL by DrainBackend, attempt 3",
+    ]
+    assert [note for note in notes if " hang " in note] == [
+        "0 hang started by DrainBackend, attempt 1",
+        "0 hang finished FAILED by DrainBackend, attempt 1",
     ]
     assert [note for note in notes if " send_mail " in note] == [
         "0 send_mail started by DrainBackend, attempt 1",

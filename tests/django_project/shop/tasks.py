@@ -1,5 +1,6 @@
 """Tasks of the shop, and receivers of the signals."""
 
+import asyncio
 import sys
 from typing import Any
 
@@ -43,6 +44,11 @@ def fail_at_first(context: Any, order: int) -> int:
     if context.attempt < 3:
         raise OSError(f"jammed at attempt {context.attempt} of task {context.task_result.id}")
     return int(context.attempt)
+
+
+@task(max_attempts=1, timeout_seconds=1)
+async def hang() -> None:
+    await asyncio.sleep(600)
 
 
 @task
