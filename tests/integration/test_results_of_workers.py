@@ -49,7 +49,9 @@ def test_each_kind_of_job_keeps_its_own_result(yard: Yard, words: tuple[str, ...
     with yard.working("--burst", *words, **JOBS) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
     for each, of_this in ids.items():
-        assert yard.all_are("finished_jobs", of_this), str([(yard.row(one)["place"], yard.row(one).get("last_error")) for one in of_this])
+        assert yard.all_are("finished_jobs", of_this), str(
+            [(yard.row(one)["place"], yard.row(one).get("last_error")) for one in of_this]
+        )
         if each is not jobs.discard:
             wanted = [{"label": label} for label in labels[: len(of_this)]]
             assert results(yard, of_this) == wanted, each.job_name
