@@ -69,7 +69,9 @@ BEGIN ATOMIC
         SELECT done.id, done.job_name, done.queue,
             CASE WHEN done.superseded_by IS NULL THEN 'finished' ELSE 'superseded' END, done.attempts, done.staged_at,
             CASE WHEN done.superseded_by IS NULL OR done.attempts > 0 THEN done.claimed_at END, done.finished_at,
-            done.last_error, pg_catalog.concat('it gave way to job ', done.superseded_by), done.result
+            done.last_error,
+            CASE WHEN done.superseded_by IS NOT NULL
+                THEN pg_catalog.concat('it gave way to job ', done.superseded_by) END, done.result
         FROM finished_jobs AS done WHERE done.id = drain_job_state.job
         UNION ALL
         SELECT waits.id, waits.job_name, waits.queue,
