@@ -152,9 +152,6 @@ servers.
   the disk) and pushes; the push wakes the worker, which pops and claims (an exchange, and a wait for the
   disk). PgQueuer's worker is woken by the application's own commit, and claims: one exchange, and one wait
   for the disk.
-- **2,000 commits a second.** The applications reach 1,776 of them, so job-drain itself does not keep up. By
-  turns with the version before, which reached 1,998, it is the change that costs this: 1,976 (1,795 to
-  1,983), p50 17 ms instead of 13. The cause is not known yet.
 - **Jobs that wait, as `async def`.** Sixteen coroutines that only sleep come to 0.95 of the ideal in a bare
   event loop.
 - **Drained with hashes.** A job costs 15 us, 7 of them in the two threads of the enqueuer, which share one

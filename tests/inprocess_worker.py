@@ -47,6 +47,11 @@ class Workshop:
     def deliver(self, registered: Any, *args: Any, **options: Any) -> int:
         with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
             job_id = stage(connection, registered, args, **options)
+        return self.move(job_id)
+
+    def move(self, job_id: int) -> int:
+        """Deliver a job that is staged."""
+        with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
             staged.move(connection, [job_id], last_delivery=job_id)
         return job_id
 

@@ -2,6 +2,7 @@
 
     options      name and options of a job: queue, attempts, timeout, lease
     keys         key, unique key and quiet time of a job
+    stager       staging of the jobs of one function, with the types of its parameters
     registry     `@job`: functions by name; a worker imports the job modules, and runs no other function
     signature    what a job's function takes: arguments are checked when they are staged, and read by its annotations
     codecs       types of arguments that JSON does not know

@@ -121,7 +121,7 @@ def _warn_outside_transaction(connection: Any) -> None:
         warnings.warn(
             "no transaction is open on this asyncpg connection, so the job is committed by itself; stage inside of "
             "`async with connection.transaction():`",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Codec(NamedTuple):
-    """How the values of a type travel.
+    """The two ways of the values of a type.
 
     Attributes:
         encode: Makes what JSON can hold of a value.

@@ -6,29 +6,25 @@ import functools
 import importlib
 import inspect
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from drain import packages
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
-from drain.jobs.async_callers import AsyncConnectable
-from drain.jobs.async_staging import astage, astage_many
-from drain.jobs.callers import Connectable
 from drain.jobs.keys import KeyOption
 from drain.jobs.options import (
     DEFAULT_QUEUE,
     JobOptions,
     dotted_name,
 )
-from drain.jobs.rows import Arguments
 from drain.jobs.signature import Signature
-from drain.jobs.stage_options import ManyOptions, StageOptions, check_names, refuse_for_many
-from drain.jobs.staging import stage, stage_many
+from drain.jobs.stage_options import StageOptions, check_names
+from drain.jobs.stager import Stager
 from drain.jobs.timetable import LONGEST_NAME
 from drain.tables.limits import (
     DEFAULT_LEASE_SECONDS,
@@ -42,41 +38,6 @@ R = TypeVar("R")
 
 _OPTIONS = ("name", *(each.name for each in fields(JobOptions)))
 _OPTIONS_OF_STAGE = ("priority", "run_at", "expires_at", "tag", "context", "idempotency_key")
-
-
-class Stager(Generic[P]):
-    """Stages jobs of one function, with the options that `options()` was given.
-
-    Args:
-        job: The registered function.
-        given: Options of `drain.stage`.
-    """
-
-    def __init__(self, job: Job[P, Any], given: StageOptions) -> None:
-        self._job = job
-        self._given = given
-
-    def stage(self, connection: Connectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Stage one job in the transaction that is open on `connection`; returns the id of the job.
-
-        Raises:
-            StageError: As `drain.stage`.
-        """
-        return stage(connection, self._job, args, kwargs, **self._given)
-
-    def stage_many(self, connection: Connectable, arguments: Iterable[Arguments], /) -> list[int]:
-        """Stage one job for each element of `arguments`; returns the ids. See `drain.stage_many`."""
-        refuse_for_many(self._given)
-        return stage_many(connection, self._job, arguments, **cast(ManyOptions, self._given))
-
-    async def astage(self, connection: AsyncConnectable, /, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Do as `stage`, on an asynchronous connection. See `drain.astage`."""
-        return await astage(connection, self._job, args, kwargs, **self._given)
-
-    async def astage_many(self, connection: AsyncConnectable, arguments: Iterable[Arguments], /) -> list[int]:
-        """Do as `stage_many`, on an asynchronous connection. See `drain.astage_many`."""
-        refuse_for_many(self._given)
-        return await astage_many(connection, self._job, arguments, **cast(ManyOptions, self._given))
 
 
 class Job(Stager[P], Generic[P, R]):

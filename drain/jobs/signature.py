@@ -8,10 +8,9 @@ import enum
 import inspect
 import types
 import typing
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from drain.errors import StageError
@@ -20,11 +19,6 @@ from drain.jobs.values import name_of_type
 
 # What JSON gives back as it was.
 _PLAIN = {Any, object, str, int, float, bool, type(None), list, dict, None}
-# What msgspec makes of texts, numbers and lists.
-_READABLE = {
-    *(uuid.UUID, decimal.Decimal, bytes, bytearray, tuple, set, frozenset),
-    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
-}
 _PLAIN_ORIGINS = {list, dict, typing.Union, types.UnionType, typing.Annotated}
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -34,7 +28,7 @@ class ArgumentsError(ValueError):
 
 
 class Signature:
-    """What a function takes.
+    """Parameters of a function.
 
     Args:
         function: The function of a job.
@@ -160,11 +154,23 @@ def _is_known(annotation: Any) -> bool:
         of = (tuple, set, frozenset)
         known = origin in _PLAIN_ORIGINS or origin in of
         return known and all(_is_known(each) for each in _arguments(annotation, origin))
-    if annotation in _PLAIN or annotation in _READABLE:
+    if annotation in _PLAIN or annotation in _readable():
         return True
     if not isinstance(annotation, type):
         return False
     return codecs.knows(annotation) or is_dataclass(annotation) or issubclass(annotation, enum.Enum)
+
+
+@cache
+def _readable() -> set[type]:
+    """Types of which msgspec makes a value from texts, numbers and lists."""
+    # Imported here: whoever stages without such types does not wait for it.
+    import uuid
+
+    return {
+        *(uuid.UUID, decimal.Decimal, bytes, bytearray, tuple, set, frozenset),
+        *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
+    }
 
 
 def _arguments(annotation: Any, origin: Any) -> list[Any]:

@@ -46,11 +46,12 @@ def as_later(name: str, time: timedelta | float) -> datetime:
         raise StageError(f"{name} must be a timedelta or seconds, not a {name_of_type(time)}")
     try:
         length = time if isinstance(time, timedelta) else timedelta(seconds=time)
-        if length < timedelta():
-            raise StageError(f"{name} must not be negative: {time}")
-        return datetime.now(UTC) + length
+        later = datetime.now(UTC) + length
     except (ValueError, OverflowError):
         raise StageError(f"{name} is no time that Python can count: {time}") from None
+    if length < timedelta():
+        raise StageError(f"{name} must not be negative: {time}")
+    return later
 
 
 def as_context(context: Mapping[str, Any] | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any, assert_type
 import pytest
 
 from drain.errors import ConfigError, JobModuleError, StageError
-from drain.jobs import registry
+from drain.jobs import registry, stager
 from drain.jobs.options import JobOptions, RegisteredJob
 from workers import job
 
@@ -71,7 +71,7 @@ def test_stage_takes_the_arguments_of_the_function_and_the_options_of_the_regist
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     staged: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(registry, "stage", lambda *given: staged.append(given) or 7)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(stager, "stage", lambda *given: staged.append(given) or 7)  # type: ignore[func-returns-value]
     registered = job(queue="sums", max_attempts=2, timeout_seconds=3)(add)
     connection: Any = object()
     assert_type(registered.stage(connection, 2, right=3), int)

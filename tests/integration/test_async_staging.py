@@ -1,0 +1,225 @@
+"""Staging on asynchronous connections: SQLAlchemy's, psycopg's and asyncpg's, in the transaction of each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
+
+import drain
+from drain.errors import ConnectableError, IdempotencyConflictError, StageError
+from tests.helpers import query
+
+Opener = Callable[[str], AbstractAsyncContextManager[Any]]
+
+
+@drain.job(name="astage.greet", queue="mail", max_attempts=3)
+def greet(name: str, *, loud: bool = False) -> None:
+    """Greets."""
+
+
+def for_sqlalchemy(url: str, driver: str = "psycopg") -> str:
+    return url.replace("postgresql://", f"postgresql+{driver}://")
+
+
+@asynccontextmanager
+async def session(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(for_sqlalchemy(url))
+    async with AsyncSession(engine) as one, one.begin():
+        yield one
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def scoped_session(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(for_sqlalchemy(url))
+    scoped = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
+    async with scoped() as one, one.begin():
+        yield scoped
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def core(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(for_sqlalchemy(url))
+    async with engine.begin() as connection:
+        yield connection
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def core_of_asyncpg(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(url))
+    async with engine.begin() as connection:
+        yield connection
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def of_psycopg(url: str) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def cursor(url: str) -> AsyncIterator[Any]:
+    async with await psycopg.AsyncConnection.connect(url) as connection, connection.cursor() as one:
+        yield one
+
+
+@asynccontextmanager
+async def of_asyncpg(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        yield connection
+    await connection.close()
+
+
+@asynccontextmanager
+async def of_asyncpg_with_codecs(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    await connection.set_type_codec("jsonb", schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+    async with connection.transaction():
+        yield connection
+    await connection.close()
+
+
+@asynccontextmanager
+async def of_a_pool(url: str) -> AsyncIterator[Any]:
+    async with (
+        asyncpg.create_pool(url, min_size=1, max_size=1) as pool,
+        pool.acquire() as connection,
+        connection.transaction(),
+    ):
+        yield connection
+
+
+OPENERS = [
+    *(session, scoped_session, core, core_of_asyncpg, of_psycopg, cursor),
+    *(of_asyncpg, of_asyncpg_with_codecs, of_a_pool),
+]
+each_kind = pytest.mark.parametrize("opened", OPENERS, ids=lambda opener: opener.__name__)
+
+
+@each_kind
+def test_a_job_is_staged_with_all_its_options(database_url: str, opened: Opener) -> None:
+    at = datetime(2030, 1, 2, 3, tzinfo=UTC)
+
+    async def stage() -> int:
+        async with opened(database_url) as connection:
+            return await drain.astage(
+                *(connection, greet, ["Ada: 100 %"], {"loud": True}),
+                priority=-3,
+                run_at=at,
+                tag="there's",
+                context={"trace": "ab$1"},
+                unique_key="one",
+                quiet=timedelta(seconds=5),
+            )
+
+    job_id = asyncio.run(stage())
+    columns = "id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, max_attempts, context"
+    (row,) = query(database_url, f"SELECT {columns} FROM staged_jobs")
+    later = at + timedelta(seconds=5)
+    context = {"trace": "ab$1"}
+    assert row == (
+        *(job_id, "astage.greet", ["Ada: 100 %"], {"loud": True}),
+        *("mail", -3, later, "there's", 3, context),
+    )
+
+
+@each_kind
+def test_many_jobs_are_staged_in_their_order(database_url: str, opened: Opener) -> None:
+    async def stage() -> list[int]:
+        async with opened(database_url) as connection:
+            return await drain.astage_many(connection, greet, ((str(n),) for n in range(12_000)), priority=7)
+
+    ids = asyncio.run(stage())
+    rows = query(database_url, "SELECT id, (job_args ->> 0)::int, priority FROM staged_jobs ORDER BY id")
+    assert rows == [(job_id, n, 7) for n, job_id in enumerate(ids)]
+    assert len(ids) == 12_000
+
+
+@each_kind
+def test_a_transaction_that_rolls_back_takes_the_job_along(database_url: str, opened: Opener) -> None:
+    async def stage() -> None:
+        async with opened(database_url) as connection:
+            await greet.astage(connection, "Ada")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(stage())
+    assert query(database_url, "SELECT FROM staged_jobs") == []
+
+
+@each_kind
+def test_an_idempotency_key_stages_once(database_url: str, opened: Opener) -> None:
+    async def stage(name: str) -> int:
+        async with opened(database_url) as connection:
+            return await greet.options(idempotency_key="order 42").astage(connection, name)
+
+    assert asyncio.run(stage("Ada")) == asyncio.run(stage("Ada"))
+    with pytest.raises(IdempotencyConflictError, match="order 42"):
+        asyncio.run(stage("Bob"))
+    assert len(query(database_url, "SELECT FROM staged_jobs")) == 1
+
+
+@each_kind
+def test_a_job_that_is_refused_leaves_the_transaction_as_it_was(database_url: str, opened: Opener) -> None:
+    async def stage() -> None:
+        async with opened(database_url) as connection:
+            for args in (["Ada", "Bob"], [object()], []):
+                with pytest.raises(StageError):
+                    await drain.astage(connection, greet, args)
+            await greet.astage(connection, "Ada")
+
+    asyncio.run(stage())
+    assert query(database_url, "SELECT job_args FROM staged_jobs") == [(["Ada"],)]
+
+
+def test_asyncpg_outside_of_a_transaction_is_warned_of_and_stages(database_url: str) -> None:
+    async def stage() -> None:
+        connection = await asyncpg.connect(database_url)
+        with pytest.warns(UserWarning, match="no transaction is open") as caught:
+            await drain.astage(connection, greet, ["Ada"])
+        assert caught[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            async with connection.transaction():
+                await greet.astage(connection, "Bob")
+        await connection.close()
+
+    asyncio.run(stage())
+    assert len(query(database_url, "SELECT FROM staged_jobs")) == 2
+
+
+def test_a_connection_of_the_other_kind_is_refused_with_the_name_of_the_other_function(
+    database_url: str,
+) -> None:
+    async def stage() -> None:
+        with (
+            psycopg.connect(database_url) as synchronous,
+            pytest.raises(ConnectableError, match=r"use drain\.stage on it"),
+        ):
+            await drain.astage(synchronous, greet, ["Ada"])
+        for opened in OPENERS:
+            async with opened(database_url) as one:
+                with pytest.raises(ConnectableError, match="cannot work on a"):
+                    drain.stage(one, greet, ["Ada"])
+        async with session(database_url) as one:
+            with pytest.raises(ConnectableError, match=r"await drain\.astage"):
+                drain.stage(one, greet, ["Ada"])
+        with pytest.raises(ConnectableError, match="cannot work asynchronously on a str"):
+            await drain.astage("postgresql://", greet, ["Ada"])
+
+    asyncio.run(stage())
+    assert query(database_url, "SELECT FROM staged_jobs") == []

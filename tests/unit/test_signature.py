@@ -1,0 +1,254 @@
+"""Arguments of a job: checked against its function as they are staged, and read by its annotations."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from uuid import UUID
+
+import pydantic
+import pytest
+
+from drain import StageError, codec
+from drain.jobs import codecs, values
+from drain.jobs.signature import ArgumentsError, Signature
+
+if TYPE_CHECKING:
+    pass
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = 2
+
+
+class Size(IntEnum):
+    SMALL = 1
+
+
+class Word(StrEnum):
+    YES = "yes"
+
+
+@dataclass
+class Money:
+    cents: int
+
+
+class Point:
+    """Has a codec."""
+
+    def __init__(self, x: int, y: int) -> None:
+        self.x, self.y = x, y
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Point) and (self.x, self.y) == (other.x, other.y)
+
+    def __repr__(self) -> str:
+        return f"Point({self.x}, {self.y})"
+
+    __hash__ = object.__hash__
+
+
+class NamedPoint(Point):
+    """A subclass of what has a codec."""
+
+
+@dataclass
+class Order:
+    id: UUID
+    placed: date
+    paid: Money | None = None
+    at: Point | None = None
+
+
+class Customer(pydantic.BaseModel):
+    name: str
+    since: datetime
+    key: UUID
+
+
+@pytest.fixture(autouse=True)
+def _codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "_codecs", {})
+    codec(Point, encode=lambda point: [point.x, point.y], decode=lambda pair: Point(*pair))
+
+
+KEY = UUID("12345678-1234-5678-1234-567812345678")
+NOON = datetime(2030, 1, 2, 12, 0, 0, 5, tzinfo=UTC)
+VALUES: list[tuple[Any, Any]] = [
+    (UUID, KEY),
+    (datetime, NOON),
+    (datetime, datetime(2030, 1, 2, 12)),  # noqa: DTZ001  (as it was given)
+    (date, NOON.date()),
+    (time, time(12, 30)),
+    (timedelta, timedelta(days=-3, microseconds=7)),
+    (Decimal, Decimal("1.50")),
+    (bytes, b"\0\xff"),
+    (Colour, Colour.RED),
+    (Colour, Colour.BLUE),
+    (Size, Size.SMALL),
+    (Word, Word.YES),
+    (Money, Money(3)),
+    (Order, Order(KEY, NOON.date(), Money(4), Point(1, 2))),
+    (Customer, Customer(name="Ada", since=NOON, key=KEY)),
+    (Point, Point(1, 2)),
+    (list[UUID], [KEY]),
+    (dict[str, Decimal], {"a": Decimal(1)}),
+    (tuple[int, UUID], (1, KEY)),
+    (tuple[UUID, ...], (KEY, KEY)),
+    (set[int], {1, 2}),
+    (frozenset[str], frozenset({"a"})),
+    (UUID | None, KEY),
+    (UUID | None, None),
+    (Annotated[UUID, "of an order"], KEY),
+    (list[Order], [Order(KEY, NOON.date())]),
+    (list[Customer], [Customer(name="Ada", since=NOON, key=KEY)]),
+    (dict[str, Point], {"a": Point(3, 4)}),
+]
+
+
+def takes(annotation: Any) -> Signature:
+    def function(value: Any, *, other: Any = None) -> None:
+        """Takes the value in either way."""
+
+    function.__annotations__ = {"value": annotation, "other": annotation, "return": None}
+    return Signature(function)
+
+
+def travel(signature: Signature, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    written = values.as_arguments(args, kwargs)
+    args, kwargs = json.loads(written[0]), json.loads(written[1])
+    signature.decode(args, kwargs)
+    return args, kwargs
+
+
+@pytest.mark.parametrize(("annotation", "value"), VALUES, ids=str)
+def test_a_value_comes_back_as_its_annotation_says(annotation: Any, value: Any) -> None:
+    signature = takes(annotation)
+    assert signature.decodes
+    (back,), others = travel(signature, [value], {"other": value})
+    assert (back, others) == (value, {"other": value})
+    assert type(back) is type(value)
+
+
+def test_a_subclass_travels_by_the_codec_of_its_base() -> None:
+    (back,), _ = travel(takes(Point), [NamedPoint(5, 6)], {})
+    assert back == Point(5, 6)
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+class Opaque:
+    """Of which nobody knows how it is made."""
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        *(int, str, float, bool, None, list, dict, Any, object, "list[int]", "Fraction", "Unknown[int]"),
+        *(list[dict[str, int | None]], Literal["a", 1], Opaque, list[Opaque], UUID | Opaque, str | UUID),
+        *(Pair, type, partial, 5),
+    ],
+    ids=repr,
+)
+def test_other_annotations_get_what_json_has_held(annotation: Any) -> None:
+    signature = takes(annotation)
+    assert not signature.decodes
+    assert travel(signature, ["1"], {}) == (["1"], {})
+
+
+def test_what_json_holds_needs_no_annotation() -> None:
+    def function(a, *args, b=1, **kwargs):  # type: ignore[no-untyped-def]
+        pass
+
+    assert not Signature(function).decodes
+    assert travel(Signature(function), [KEY, 2], {"c": NOON})[0] == [str(KEY), 2]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "word"),
+    [
+        (UUID, "no key", "UUID"),
+        (Colour, "green", "Colour"),
+        (Customer, {"name": 1}, "Customer"),
+        (Point, [1], "Point"),
+        (Order, {"id": 1}, "Order"),
+        (list[UUID], ["x\n"], "list"),
+        (datetime, "tomorrow", "datetime"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_in_one_line(annotation: Any, value: Any, word: str) -> None:
+    with pytest.raises(ArgumentsError) as caught:
+        takes(annotation).decode([value], {})
+    assert str(caught.value).startswith("the argument value is no ")
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def takes_two(a: int, b: int = 2, /, c: int = 3) -> None:
+    """Takes up to three."""
+
+
+def needs_a_keyword(a: int, *, b: int) -> None:
+    """Takes exactly these."""
+
+
+def takes_all(a: int, *args: int, **kwargs: int) -> None:
+    """Takes more."""
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "reason"),
+    [
+        (takes_two, [], {}, "missing a required"),
+        (takes_two, [1, 2, 3, 4], {}, "too many positional"),
+        (takes_two, [1], {"b": 2}, "'b'"),
+        (takes_two, [1], {"d": 2}, "'d'"),
+        (takes_two, [1, 2, 3], {"c": 2}, "multiple values"),
+        (needs_a_keyword, [1], {}, "'b'"),
+        (needs_a_keyword, [1, 2], {}, "too many positional"),
+        (takes_all, [], {"b": 1}, "'a'"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(function: Any, args: Any, kwargs: Any, reason: str) -> None:
+    with pytest.raises(StageError, match=r"do not fit shop\.job") as caught:
+        Signature(function).check("shop.job", args, kwargs)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs"),
+    [
+        (takes_two, [1], {}),
+        (takes_two, [1, 2, 3], {}),
+        (takes_two, [1], {"c": 3}),
+        (needs_a_keyword, [1], {"b": 2}),
+        (takes_all, [1, 2, 3], {"x": 4}),
+        (takes_all, [1, 2, 3, 4, 5], {}),
+        (print, ["a"], {"sep": ""}),
+        (dict.fromkeys, [1, 2], {}),
+    ],
+)
+def test_arguments_that_fit_are_not(function: Any, args: Any, kwargs: Any) -> None:
+    Signature(function).check("shop.job", args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "encode"), [("Point", str), (Point, None), (5, str)], ids=["a name", "no function", "a number"]
+)
+def test_a_codec_is_for_a_class_and_has_two_functions(kind: Any, encode: Any) -> None:
+    with pytest.raises(TypeError, match="a class, and two functions"):
+        codec(kind, encode=encode, decode=str)
+
+
+def test_a_codec_that_makes_something_without_one_is_one_line() -> None:
+    codec(Opaque, encode=lambda _: object(), decode=lambda _: Opaque())
+    with pytest.raises(StageError, match="object has no codec"):
+        values.as_arguments([Opaque()], {})
