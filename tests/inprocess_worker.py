@@ -154,3 +154,18 @@ def leave(session: Session | psycopg.Connection[Any] | InLoop | OfDjango, label:
         session.execute(sqlalchemy.text("INSERT INTO effects (label) VALUES (:label)"), {"label": label})
     else:
         session.execute("INSERT INTO effects (label) VALUES (%s)", (label,))
+
+
+def note_how_finishes_commit(database_url: str) -> None:
+    """Let each finish leave an effect that tells whether its commit waits for the disk."""
+    query(
+        database_url,
+        """
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO effects (label, worker)
+            VALUES ('synchronous_commit ' || current_setting('synchronous_commit'), 0);
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER notes AFTER DELETE ON inflight_jobs FOR EACH ROW EXECUTE FUNCTION note()
+        """,
+    )

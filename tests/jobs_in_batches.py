@@ -13,7 +13,15 @@ import psycopg
 import sqlalchemy
 
 from tests.jobs_for_tests import create_effects, effects, leave_effect
-from workers import Dead, Defer, current_job, job, transaction
+from workers import (
+    Dead,
+    Defer,
+    async_psycopg_transaction,
+    async_transaction,
+    current_job,
+    job,
+    transaction,
+)
 
 __all__ = ["create_effects", "effects", "leave_effect"]
 
@@ -211,6 +219,37 @@ async def meet(expected: int) -> None:
     await asyncio.sleep(0.05)
     _together -= 1
     leave_effect(os.environ["DRAIN_DATABASE_URL"], f"{_most_together} together")
+
+
+@job
+async def meet_in_transaction(expected: int) -> None:
+    """Return once so many have their transactions open."""
+    async with async_transaction() as session:
+        await session.execute(sqlalchemy.text(_LEAVE), {"label": "met", "worker": os.getpid()})
+        await _meet(expected)
+
+
+@job
+async def meet_in_psycopg_transaction(expected: int) -> None:
+    async with async_psycopg_transaction() as connection:
+        await connection.execute("INSERT INTO effects (label, worker) VALUES ('met', %s)", (os.getpid(),))
+        await _meet(expected)
+
+
+async def _meet(expected: int) -> None:
+    global _together, _most_together  # noqa: PLW0603
+    _together += 1
+    _most_together = max(_most_together, _together)
+    async with asyncio.timeout(30):
+        while _most_together < expected:
+            await asyncio.sleep(0.01)
+    _together -= 1
+
+
+@job(max_attempts=1, commit="grouped")
+async def commit_grouped_in_the_loop(label: str) -> None:
+    async with async_transaction() as session:
+        await session.execute(sqlalchemy.text(_LEAVE), {"label": label, "worker": os.getpid()})
 
 
 @job

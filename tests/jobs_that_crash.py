@@ -24,6 +24,27 @@ def settle(label: str) -> None:
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
+async def settle_async(label: str) -> None:
+    async with workers.async_transaction() as session:
+        await session.execute(LEAVE, {"label": label, "worker": os.getpid()})
+
+
+@job(lease_seconds=LEASE_SECONDS, max_attempts=5)
+async def settle_async_by_psycopg(label: str) -> None:
+    async with workers.async_psycopg_transaction() as connection:
+        await connection.execute("INSERT INTO effects (label, worker) VALUES (%s, %s)", (label, os.getpid()))
+
+
+@job(lease_seconds=LEASE_SECONDS, max_attempts=5)
+def settle_by_django(label: str) -> None:
+    from tests.blocks import use_django_at
+    from tests.jobs_of_django import finish
+
+    use_django_at(os.environ["DRAIN_DATABASE_URL"])
+    finish.function(label)
+
+
+@job(lease_seconds=LEASE_SECONDS, max_attempts=5)
 def act(label: str) -> None:
     """Leave the effect at once, whatever becomes of the attempt."""
     with psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True) as connection:

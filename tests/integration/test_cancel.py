@@ -27,6 +27,7 @@ from drain.tables import claims, dead, finishes, lanes, outcomes, staged
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests import jobs_in_batches as jobs
+from tests.blocks import WAYS
 from tests.helpers import (
     BOUNDS,
     NAMESPACE,
@@ -45,7 +46,7 @@ from tests.inprocess_worker import FOREVER_SECONDS, HEARTBEAT_SECONDS, Workshop,
 from tests.integration.test_cli import drain as command
 from tests.integration.test_cli import one_line_of
 from tests.worker_processes import Yard
-from workers import JobCancelledError, LeaseLostError, current_job, psycopg_transaction, transaction
+from workers import JobCancelledError, LeaseLostError, current_job
 
 QUICK: dict[str, Any] = {"heartbeat_seconds": HEARTBEAT_SECONDS, "timeout_seconds": 2 * PATIENCE_SECONDS}
 TOMORROW = timedelta(days=1)
@@ -366,7 +367,7 @@ def test_a_job_that_ends_after_it_was_cancelled_changes_nothing(
     assert shop.stale_finishes() == []
 
 
-@pytest.mark.parametrize("block", [transaction, psycopg_transaction])
+@pytest.mark.parametrize("block", WAYS.values(), ids=WAYS)
 def test_the_transaction_of_a_cancelled_job_is_rolled_back(shop: Workshop, block: Callable[[], Any]) -> None:
     told: list[str] = []
 

@@ -365,6 +365,28 @@ def test_an_enqueuer_that_is_killed_at_a_tick_has_one_job_for_it(system: System,
     system.assert_sound()
 
 
+@pytest.mark.parametrize("name", ["settle_async", "settle_async_by_psycopg", "settle_by_django"])
+@pytest.mark.parametrize(
+    "point", [FailurePoint.WRITTEN, FailurePoint.FINISHED_AND_COMMITTED], ids=lambda point: point.name
+)
+def test_a_worker_that_is_killed_around_the_commit_of_its_job_writes_once(
+    system: System, point: FailurePoint, name: str
+) -> None:
+    ids = system.stage(job=f"{jobs_that_crash.MODULE}.{name}")
+    system.drain_once()
+
+    system.crash(point, WORK)
+    # Others of the event loop may have come further.
+    assert system.effects() == Counter(system.finished())
+    if point is FailurePoint.FINISHED_AND_COMMITTED:
+        assert system.finished()
+    system.go_on()
+
+    assert system.finished() == ids
+    assert system.effects() == Counter(ids)
+    system.assert_sound()
+
+
 @pytest.mark.parametrize("point", WORKERS, ids=lambda point: point.name)
 def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(
     system: System, point: FailurePoint

@@ -26,6 +26,7 @@ from click.testing import CliRunner
 from drain.__main__ import main
 from drain.jobs import registry
 from tests import pages
+from tests.blocks import use_django_at
 from tests.helpers import environment, ids_in, new_enqueuer, query
 from tests.inprocess_worker import Workshop
 from tests.pages import DOCS, README, ROOT, Block
@@ -68,6 +69,7 @@ class Reader:
             "outcome": self.outcome,
             "last_error": self.last_error,
             "rows": self.rows,
+            "use_django": self.use_django,
             "explained": self.explained,
             "pytest": self.pytest,
         }
@@ -161,6 +163,16 @@ class Reader:
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """What the database answers."""
         return query(self.shop.database_url, statement)
+
+    def use_django(self, *models: Any) -> bool:
+        """Let Django's default database be that of the jobs, and make the tables of these models."""
+        use_django_at(self.shop.database_url)
+        from django.db import connection
+
+        with connection.schema_editor() as editor:
+            for model in models:
+                editor.create_model(model)
+        return True
 
     def explained(self, job_id: int) -> str:
         """Cause for which a job waits while an enqueuer leads."""

@@ -11,8 +11,14 @@ In the order in which a job passes:
     connection    the psycopg connection of that transaction, which commits with the finish
     guarded       the part of that connection which its async twin has too
 
-For `async def` jobs, with the same rules and statements: async_transaction, async_session, async_kept and
-async_connection. For jobs that write through Django's ORM:
+For `async def` jobs, with the same rules and statements:
+
+    async_transaction   `async_transaction()` and `async_psycopg_transaction()`
+    async_session       the SQLAlchemy session of that transaction
+    async_kept          connections that a process keeps from one async job to the next
+    async_connection    the psycopg connection of that transaction
+
+For jobs that write through Django's ORM:
 
     django_transaction  `drain.django.transaction()`: the same on a connection of Django's
     django_connections  Django's connections, renewed between two attempts

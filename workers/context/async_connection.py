@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
-from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.pq import TransactionStatus
 
 from drain.database.cursor import AsyncTransactionCursor
 from drain.tables import async_finishes
@@ -17,7 +17,10 @@ from workers.context.once import note_heartbeat, refusal, too_early
 
 
 class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
-    """Commits with the finish of a job, and at no other time."""
+    """Commits with the finish of a job, and at no other time.
+
+    If its task is cancelled, psycopg lets the server drop the statement, and reads the answer.
+    """
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -91,14 +94,3 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
                 yield savepoint
         finally:
             self._savepoints -= 1
-
-    async def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the answer; if the task is cancelled meanwhile, psycopg lets the server drop the statement first."""
-        try:
-            return await super().wait(gen, *args, **kwargs)
-        except asyncio.CancelledError:
-            # As in `JobConnection.wait`.
-            self._autocommit = False
-            if self._pipeline is None and self.pgconn.pipeline_status != PipelineStatus.OFF:
-                self.drop()
-            raise

@@ -60,7 +60,7 @@ def _renew(django_db: ModuleType) -> None:
             continue
         if connection.in_atomic_block:
             # A test runs jobs within its own transaction: that is the test's to end.
-            if not _is_of_a_test(connection):
+            if not is_of_a_test(connection):
                 abandon(connection)
             continue
         driver = connection.connection
@@ -70,7 +70,8 @@ def _renew(django_db: ModuleType) -> None:
             connection.close_if_unusable_or_obsolete()
 
 
-def _is_of_a_test(connection: Any) -> bool:
+def is_of_a_test(connection: Any) -> bool:
+    """Return whether a connection is in the transaction of a TestCase of Django's."""
     return any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 

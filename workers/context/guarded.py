@@ -1,4 +1,4 @@
-"""What the connections of jobs' transactions have in common, whether a thread or the event loop waits for them."""
+"""Base of the connections of jobs' transactions, for threads and for the event loop."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.jobs.signature import ArgumentsError
 from workers.context import django_connections
-from workers.context.current import Attempt, begin, current_attempt, end
+from workers.context.current import Attempt, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
     Dead,
@@ -52,7 +52,6 @@ from workers.execution.outcome import (
     Unreadable,
     describe,
 )
-from workers.lease.interruption import Interruption
 
 _LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
 
@@ -78,7 +77,7 @@ def run(attempt: Attempt, alarm: Alarm = interruptible) -> Outcome:
     interruption = attempt.interruption
     try:
         alarm(
-            partial(_call, call, interruption),
+            partial(_call, attempt, call),
             attempt.claim.timeout_seconds,
             interruption.cause,
             interruption.stop,
@@ -195,9 +194,8 @@ def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     return result
 
 
-def _call(
-    call: Call, interruption: Interruption, interrupt: Callable[[], None] | None, after_seconds: float
-) -> None:
+def _call(attempt: Attempt, call: Call, interrupt: Callable[[], None] | None, after_seconds: float) -> None:
+    interruption = attempt.interruption
     interruption.start(interrupt, after_seconds)
     django_connections.renew()
     try:
@@ -206,11 +204,19 @@ def _call(
         if issubclass(type(result), CoroutineType):
             interruption.coroutine = result
             django_connections.renew_beside_the_loop()
-            result = asyncio.run(result)
+            result = asyncio.run(_awaited(attempt, result))
         if call.job.job_options.keeps_result:
-            current_attempt().keep_returned(result)
+            attempt.keep_returned(result)
     finally:
         django_connections.renew()
+
+
+async def _awaited(attempt: Attempt, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    returned = await coroutine
+    # As its loop ends, asyncio cancels what is left: a block that was thrown away would look as if it had ended.
+    if attempt.in_transaction:
+        raise TransactionError(_LEFT_OPEN)
+    return returned
 
 
 def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Outcome:
