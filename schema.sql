@@ -531,7 +531,9 @@ BEGIN ATOMIC
         SELECT done.id, done.job_name, done.queue,
             CASE WHEN done.superseded_by IS NULL THEN 'finished' ELSE 'superseded' END, done.attempts, done.staged_at,
             CASE WHEN done.superseded_by IS NULL OR done.attempts > 0 THEN done.claimed_at END, done.finished_at,
-            done.last_error, 'it gave way to job ' || done.superseded_by, done.result
+            done.last_error,
+            CASE WHEN done.superseded_by IS NOT NULL
+                THEN pg_catalog.concat('it gave way to job ', done.superseded_by) END, done.result
         FROM finished_jobs AS done WHERE done.id = drain_job_state.job
         UNION ALL
         SELECT waits.id, waits.job_name, waits.queue,
@@ -540,7 +542,7 @@ BEGIN ATOMIC
         FROM staged_jobs AS waits WHERE waits.id = drain_job_state.job
         UNION ALL
         SELECT dead.id, dead.job_name, dead.queue,
-            CASE WHEN dead.reason IN ('cancelled', 'expired') THEN dead.reason ELSE 'dead' END, dead.attempts,
+            CASE WHEN dead.reason IN ('cancelled'::text, 'expired'::text) THEN dead.reason ELSE 'dead' END, dead.attempts,
             dead.staged_at, NULL, dead.died_at, dead.last_error, dead.explanation, NULL
         FROM dead_jobs AS dead WHERE dead.id = drain_job_state.job
         LIMIT 1
@@ -548,9 +550,10 @@ BEGIN ATOMIC
     SELECT found.id, found.job_name, found.queue, found.state, found.attempts, found.staged_at, found.started_at,
         found.finished_at,
         pg_catalog.split_part(
-            CASE WHEN found.state IN ('superseded', 'cancelled', 'expired') OR found.last_error IS NULL
+            CASE WHEN found.state IN ('superseded'::text, 'cancelled'::text, 'expired'::text) OR found.last_error IS NULL
                 THEN found.explanation
-                ELSE pg_catalog.concat_ws(': ', found.last_error ->> 'type', nullif(found.last_error ->> 'message', ''))
+                ELSE pg_catalog.concat_ws(': ', found.last_error ->> 'type'::text,
+                    nullif(found.last_error ->> 'message'::text, ''::text))
                 END, E'\n', 1),
         found.result IS NOT NULL, found.result
     FROM found;
@@ -776,12 +779,12 @@ DECLARE
 BEGIN
     IF jsonb_typeof(called) NOT IN ('array', 'object') THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('the arguments of a job are a JSON array or object, not a %s', jsonb_typeof(called)),
+            MESSAGE = format('the arguments of a job are a JSON array or object, not of the type %s', jsonb_typeof(called)),
             HINT = 'Positional arguments are an array, such as [42], keyword arguments an object, such as {"order": 42}.';
     END IF;
     IF jsonb_typeof(named) <> 'object' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-            MESSAGE = format('the options of a job are a JSON object, not a %s', jsonb_typeof(named)),
+            MESSAGE = format('the options of a job are a JSON object, not of the type %s', jsonb_typeof(named)),
             HINT = 'Such as {"queue": "mail", "run_in": 60}.';
     END IF;
     FOR name, value IN SELECT * FROM jsonb_each(jsonb_strip_nulls(named)) LOOP

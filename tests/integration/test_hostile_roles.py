@@ -198,7 +198,7 @@ def test_the_function_that_drops_a_day_does_its_work_for_a_hostile_caller_and_sp
     assert query(armed.url, "SELECT count(*) FROM pg_partition_tree('finished_jobs')") == before
 
 
-def test_only_the_functions_that_make_and_drop_days_and_stage_once_run_with_the_rights_of_another(
+def test_only_the_functions_that_make_and_drop_days_stage_once_and_show_a_state_run_with_the_rights_of_another(
     armed: Place,
 ) -> None:
     definers = query(
@@ -207,7 +207,7 @@ def test_only_the_functions_that_make_and_drop_days_and_stage_once_run_with_the_
         "ORDER BY proname",
     )
     closed = ["search_path=pg_catalog, pg_temp"]
-    names = ("drain_drop_old_day", "drain_make_days", "drain_stage_once")
+    names = ("drain_drop_old_day", "drain_job_state", "drain_make_days", "drain_stage_once")
     assert definers == [(name, closed) for name in names]
 
 

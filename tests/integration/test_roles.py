@@ -17,7 +17,9 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 import workers
+from drain import result as result_of
 from drain import schedule, stage, stage_many
+from drain import state as state_of
 from drain.__main__ import main
 from drain.admission.keyed_queue import RuledQueue
 from drain.admission.rules import Rate, Rules
@@ -47,10 +49,10 @@ NOW = datetime.now(UTC)
 # Which of our functions a role may call; one that nobody has thought of may be called by none of them.
 MAY_CALL = {
     "enqueuer": {"drain_make_days", "drain_drop_old_day", "drain_truncate_if_empty"},
-    "application": {"drain_stage_once"},
-    "worker": {"drain_finish"},
+    "application": {"drain_stage_once", "drain_stage", "drain_stage_of", "drain_job_state"},
+    "worker": {"drain_finish", "drain_finish_with_result"},
     "operator": set[str](),
-    "inspection": set[str](),
+    "inspection": {"drain_job_state"},
 }
 TABLES = (
     "staged_jobs",
@@ -225,7 +227,9 @@ def test_an_application_stages_in_every_way_that_there_is(place: Place) -> None:
     with Session(engine) as session, session.begin():
         stage(session, "m.f", run_at=NOW + timedelta(days=1))
     engine.dispose()
-    assert len(ids_in(place.url, "staged_jobs")) == 7
+    query(url, "SELECT drain_stage('m.f', '[1]', '{\"queue\": \"mail\"}')")
+    query(url, "SELECT drain_stage('m.f', '[1]', '{\"idempotency_key\": \"in SQL\"}')")
+    assert len(ids_in(place.url, "staged_jobs")) == 9
 
 
 def test_an_enqueuer_settles_unique_keys_and_deletes_expired_idempotency_keys(
@@ -385,6 +389,25 @@ def test_a_worker_s_job_writes_and_finishes_in_one_transaction_of_either_kind(sh
     for kind in ("psycopg", "sqlalchemy"):
         assert shop.work(shop.deliver(registered, kind)) == "finished"
     assert shop.effects() == ["psycopg", "sqlalchemy"]
+
+
+@pytest.mark.parametrize("kind", ["returned", "psycopg", "sqlalchemy"])
+def test_a_worker_keeps_a_result_and_an_application_reads_it(shop: Workshop, place: Place, kind: str) -> None:
+    def act() -> int:
+        if kind != "returned":
+            with workers.transaction() if kind == "sqlalchemy" else workers.psycopg_transaction():
+                workers.current_job().set_result(42)
+        return 42
+
+    job_id = shop.deliver(workers.job(name=NAME, result="keep")(act))
+    with place.connected("application") as application:
+        found = state_of(application, job_id)
+        assert found is not None
+        assert found.state == "waiting"
+        assert shop.work(job_id) == "finished"
+        assert result_of(application, job_id) == 42
+    with place.connected("inspection") as inspection:
+        assert result_of(inspection, job_id) == 42
 
 
 def test_a_worker_leaves_a_row_about_an_outcome_that_came_too_late(shop: Workshop) -> None:
