@@ -33,6 +33,7 @@ Beside that way:
     drain.queues          rules and pauses of queues, changed in the transaction of an application
     drain.commands        the command line, which `drain.__main__` puts together
     drain.terminal        how the commands read their options and print for people
+    drain.alembic         job-drain's tables among the migrations of an application that has Alembic
     drain.dev             `drain dev`: all programs in one terminal
     drain.embedded        PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     workers.plain         RQ jobs that were not staged
@@ -40,7 +41,7 @@ Beside that way:
 
 Modules that every package may use:
 
-    config                settings, from the environment or the command line
+    config, urls          settings, from the environment or the command line; database URLs of other drivers
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
     failpoints            instants at which a test kills a process

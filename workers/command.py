@@ -58,6 +58,7 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
 def _run(supervisor: Supervisor, settings: Settings) -> None:
     # The job's entry point reads the environment, as it must in a worker that RQ itself has started.
     os.environ[VARIABLES["database_url"]] = settings.database_url
+    os.environ[VARIABLES["schema"]] = settings.schema
     os.environ[VARIABLES["jobs"]] = ",".join(settings.jobs)
     supervisor.run()
 

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import psycopg
 
+from drain import urls
 from drain.database.deadline import limited
 from drain.database.url import conninfo, describe, without_password
 from drain.errors import ConfigError, UnavailableError
@@ -63,6 +64,7 @@ def connect(
     try:
         with reachable(database_url), time_limit(connection, _FIRST_ANSWER_SECONDS):
             detect_pooler(connection, backend_pid(connection))
+            _require_schema(connection, database_url)
     except BaseException:
         connection.close()
         raise
@@ -96,11 +98,28 @@ def dial(
             try:
                 return _connect(conninfo(database_url, application_name, settings), kind)
             except psycopg.OperationalError as error:
-                # PgBouncer's words, and those of RDS Proxy.
-                if not any(word in str(error) for word in ("startup parameter", "command-line options")):
+                if not _refuses_settings(error):
                     raise
             _take_no_settings.add(database_url)
-        return _connect(conninfo(database_url, application_name), kind)
+        try:
+            return _connect(conninfo(database_url, application_name), kind)
+        except psycopg.OperationalError as error:
+            if urls.schema_of(database_url) and _refuses_settings(error):
+                raise _no_way_to_the_schema(database_url) from None
+            raise
+
+
+def _refuses_settings(error: psycopg.OperationalError) -> bool:
+    # PgBouncer's words, and those of RDS Proxy.
+    return any(word in str(error) for word in ("startup parameter", "command-line options"))
+
+
+def _no_way_to_the_schema(database_url: str) -> ConfigError:
+    schema = urls.schema_of(database_url)
+    return ConfigError(
+        f"{describe(database_url)} is a pooler that takes no search_path as a client connects: unset DRAIN_SCHEMA "
+        f"there, and lead the role to the schema instead: ALTER ROLE ... SET search_path = {schema}"
+    )
 
 
 def _connect(text: str, kind: type[Connection]) -> Connection:
@@ -108,6 +127,14 @@ def _connect(text: str, kind: type[Connection]) -> Connection:
         return kind.connect(text, autocommit=True)
     except UnicodeError:
         raise ConfigError("DRAIN_DATABASE_URL cannot be read: its host is no name of a host") from None
+
+
+def _require_schema(connection: Connection, database_url: str) -> None:
+    """Raise if a pooler has ignored the search_path: the tables of another schema would be taken for ours."""
+    if is_pooled(connection) and (schema := urls.schema_of(database_url)):
+        (has,) = fetch_one(connection, "SELECT current_setting('drain.schema', true)")
+        if has != schema:
+            raise _no_way_to_the_schema(database_url)
 
 
 def backend_pid(connection: Connection) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
+from drain import urls
 from drain.database import postgres
 from workers.context.connection import JobConnection
 
@@ -131,6 +132,9 @@ def close_all() -> None:
 def _connect(database_url: str) -> JobConnection:
     # The job's statements may take as long as the job; but the server releases the locks of a machine that is gone.
     settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
+    if own := urls.schema_of(database_url):
+        # Ours first, since the names of our tables may be those of others; then those that sessions have by default.
+        settings["search_path"] = f'{own},"$user",public'
     connection = cast(
         JobConnection, postgres.connect(database_url, "drain job", settings=settings, kind=JobConnection)
     )
