@@ -1,9 +1,9 @@
 """Job-drain's tables among the migrations of an application that has Alembic.
 
-    from drain.alembic import include_object
+    from drain.alembic import include_name, include_object
 
-in `env.py`, passed to `context.configure`, keeps `alembic revision --autogenerate` from dropping our tables. The import
-also gives the scripts an operation, which brings our tables to a version:
+in `env.py`, both passed to `context.configure`, keep `alembic revision --autogenerate` from dropping our tables. The
+import also gives the scripts an operation, which brings our tables to a version:
 
     op.drain_upgrade(version=4)
 
@@ -15,7 +15,7 @@ What always holds: a version that the database has already is nothing to do. The
 migration, or not at all; checks of the rows that are there follow in a transaction of their own.
 """
 
-from drain.alembic.filters import include_object
+from drain.alembic.filters import include_name, include_object
 from drain.alembic.operations import DowngradeOperation, UpgradeOperation
 
-__all__ = ["DowngradeOperation", "UpgradeOperation", "include_object"]
+__all__ = ["DowngradeOperation", "UpgradeOperation", "include_name", "include_object"]

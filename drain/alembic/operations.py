@@ -106,15 +106,14 @@ def _upgrade(operations: Operations, operation: UpgradeOperation) -> None:
 def _downgrade(_: Operations, operation: DowngradeOperation) -> NoReturn:
     raise CommandError(
         f"job-drain's tables do not go back to version {operation.version}: an older version has no place for what "
-        "they hold. Leave them as they are (`pass` in downgrade()), and upgrade() finds nothing to do; or restore a backup"
+        "they hold. Leave them (`pass` in downgrade()): upgrade() then finds nothing to do; or restore a backup"
     )
 
 
 def _execute(operations: Operations, operation: UpgradeOperation) -> None:
-    connection = operations.get_bind()
-    if connection.get_isolation_level() == "AUTOCOMMIT":
+    statements = Statements(operations.get_bind())
+    if not statements.is_in_transaction():
         raise SchemaError("op.drain_upgrade() needs a transaction: call it outside of an autocommit_block()")
-    statements = Statements(connection)
     with _in_schema(statements, operation.schema):
         statements.execute(schema.LOCK)
         found = schema.version_before(_as_ours(statements))

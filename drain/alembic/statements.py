@@ -14,6 +14,8 @@ from drain.errors import SchemaError
 _IN_USE = {"55P03", "57014"}
 _NO_RIGHT = "42501"
 _READ_ONLY = "25006"
+# SQLSTATE of the exceptions that our own scripts raise, whose text says what to do.
+_RAISED = "P0001"
 
 _KEPT = ("search_path", "lock_timeout", "statement_timeout")
 
@@ -55,6 +57,11 @@ class Statements:
         else:
             self.execute(script)
 
+    def is_in_transaction(self) -> bool:
+        """Return True if what two statements do has its effect together."""
+        self.execute("SELECT set_config('drain.in_transaction', 'yes', true)")
+        return bool(self.execute("SELECT current_setting('drain.in_transaction') = 'yes'").scalar_one())
+
     @contextmanager
     def kept_settings(self) -> Iterator[None]:
         """Give the settings that our scripts change in a transaction their values back, for what comes after."""
@@ -86,6 +93,8 @@ def explained() -> Iterator[None]:
             ) from error
         if state == _READ_ONLY:
             raise SchemaError("the database accepts no writes, as a standby or by its settings") from error
+        if state == _RAISED:
+            raise SchemaError(_message(error)) from error
         raise
 
 
@@ -96,6 +105,13 @@ def _sqlstate(error: Exception) -> str | None:
     if found is None and cause.args and isinstance(cause.args[0], dict):
         found = cause.args[0].get("C")
     return found
+
+
+def _message(error: Exception) -> str:
+    cause = getattr(error, "orig", None) or error
+    if cause.args and isinstance(cause.args[0], dict):
+        return str(cause.args[0].get("M"))
+    return str(cause).partition("\n")[0]
 
 
 def _literal(names: Sequence[str]) -> str:

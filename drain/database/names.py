@@ -13,7 +13,6 @@ _NAME = re.compile(
     r"^CREATE (?:OR REPLACE )?(?:UNIQUE )?(TABLE|INDEX|SEQUENCE|FUNCTION|VIEW) (?:IF NOT EXISTS )?(\w+)",
     re.MULTILINE,
 )
-# Tables that are made later: daily partitions, and side tables of bulk runs.
 _LATER = re.compile(r"finished_jobs_\d{8}|bulk_[0-9a-f]{32}")
 _SCHEMA = "SELECT current_schema()"
 # Query for an object of another owner under a name of ours, or under that of a daily partition, which is made later.
@@ -43,9 +42,14 @@ def names_in(script: str) -> list[str]:
     return [name for _, name in _NAME.findall(script)]
 
 
-def is_table_of(script: str, name: str) -> bool:
-    """Return True if the script, or a program later, makes a table of this name."""
-    return bool(_LATER.fullmatch(name)) or ("TABLE", name) in _NAME.findall(script)
+def tables_in(script: str) -> list[str]:
+    """List the names of the tables that a script creates."""
+    return [name for kind, name in _NAME.findall(script) if kind == "TABLE"]
+
+
+def is_made_later(table: str) -> bool:
+    """Return True if programs make tables of this name: daily partitions, and side tables of bulk runs."""
+    return bool(_LATER.fullmatch(table))
 
 
 def require_only(connection: Connection) -> None:

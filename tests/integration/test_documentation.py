@@ -110,6 +110,7 @@ class Reader:
 
     def _write(self, block: Block) -> None:
         name = block.title.removeprefix("added to ")
+        (self._directory / name).parent.mkdir(parents=True, exist_ok=True)
         with (self._directory / name).open("a" if name != block.title else "w") as file:
             file.write(block.text)
         # What was imported is imported again, as by a worker that starts again.
