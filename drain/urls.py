@@ -99,6 +99,20 @@ def in_schema(url: str, schema: str) -> str:
     return _joined(base, [*rest, ("options", f"{options} {wanted}".strip())])
 
 
+def out_of_schema(url: str) -> str:
+    """Return the URL without what `in_schema` has put into it, as for connections of an application."""
+    schema = schema_of(url)
+    if schema is None:
+        return url
+    base, _, query = url.partition("?")
+    ours = _IN_SCHEMA.format(schema=schema)
+    pairs = [
+        (name, value.removesuffix(ours).strip() if name == "options" else value)
+        for name, value in _pairs(query, of_sqlalchemy=False)
+    ]
+    return _joined(base, [pair for pair in pairs if pair != ("options", "")])
+
+
 def require_schema_name(name: str) -> None:
     """Raise unless a schema of one's own may have this name, which then needs no quotes anywhere.
 

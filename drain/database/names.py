@@ -87,6 +87,6 @@ def require_free(connection: Connection, names: Sequence[str]) -> None:
 def not_ours(what: str, why: str) -> SchemaError:
     """Build the error about an object under a name of ours that is not ours."""
     return SchemaError(
-        f"the {what} is not job-drain's ({why}), and was left alone: make a schema for job-drain alone, "
-        "such as jobs, and add ?options=-csearch_path%3Djobs to DRAIN_DATABASE_URL"
+        f"the {what} is not job-drain's ({why}), and was left alone: choose a schema for job-drain alone, "
+        "and name it with --schema, or DRAIN_SCHEMA=jobs for each program"
     )

@@ -17,6 +17,7 @@ from psycopg.rows import tuple_row
 
 from drain.database import postgres
 from drain.errors import ConnectableError
+from drain.jobs.qualified import qualified
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -50,6 +51,7 @@ def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any
     Raises:
         ConnectableError: `connection` is none of these.
     """
+    statement = qualified(statement)
     driver = _of_psycopg(connection)
     if driver is not None:
         return _insert_with_psycopg(driver, statement, parameters)
@@ -67,6 +69,7 @@ def execute(connection: Connectable, statement: str, parameters: Mapping[str, An
     Raises:
         ConnectableError: As for `insert`.
     """
+    statement = qualified(statement)
     driver = _of_psycopg(connection)
     if driver is not None:
         # In binary: psycopg reads times as text in no DateStyle but ISO.
