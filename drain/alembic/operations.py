@@ -149,15 +149,14 @@ def _print(operations: Operations, operation: UpgradeOperation) -> None:
         )
     context = operations.get_context()
     first, *rest = schema.blocks(operation.version, operation.since)
-    path = ""
     if operation.schema:
-        context.impl.static_output(f"CREATE SCHEMA IF NOT EXISTS {operation.schema};")
-        path = f"SET LOCAL search_path = {operation.schema};\n"
-    context.impl.static_output(path + first)
-    context.impl.static_output("SET LOCAL search_path TO DEFAULT;\nSET LOCAL lock_timeout TO DEFAULT;")
+        context.impl.static_output(schema.path_to(operation.schema))
+    context.impl.static_output(f"{first}SET LOCAL lock_timeout TO DEFAULT;")
     for block in rest:
         with context.autocommit_block():
-            context.impl.static_output(f"BEGIN;\n{path}{block}COMMIT;")
+            context.impl.static_output(f"BEGIN;\n{block}COMMIT;")
+    if operation.schema:
+        context.impl.static_output("RESET search_path;")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ _KEPT = ("search_path", "lock_timeout", "statement_timeout")
 
 
 class Statements:
-    """What the functions of `drain.database` need of a connection, on one of SQLAlchemy's.
+    """Connection of SQLAlchemy's, with what the functions of `drain.database` use of one.
 
     Args:
         connection: Connection on which Alembic works; its transactions are the caller's.

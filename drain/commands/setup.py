@@ -35,7 +35,7 @@ def init(
     drain init
     drain init --print              the SQL for an empty database
     drain init --print --from 1     the SQL for a database with version 1
-    drain init --schema jobs        the tables are in a schema of their own, which is made
+    drain init --schema jobs        tables in a schema of their own
     """  # noqa: D301
     if only_print:
         script = versions.script(versions.VERSION if to is None else to, since or 0)

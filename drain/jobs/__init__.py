@@ -4,6 +4,7 @@
     keys         key, unique key and quiet time of a job
     registry     `@job`: functions by name; a worker imports the job modules, and runs no other function
     callers      statements in the transaction of an application, on whatever connection it has
+    qualified    the schema of our tables, before their names in these statements
     values       checks of what an application gives
     staging      `stage` and `stage_many`: the INSERT into `staged_jobs`
     idempotency  a job that is staged once for an idempotency key

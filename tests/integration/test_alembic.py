@@ -415,6 +415,17 @@ def test_what_is_printed_without_a_database_does_the_same(
     assert differences(catalog(database_url), catalog(application.database_url)) == []
 
 
+def test_what_is_printed_makes_a_schema_of_its_own(application: Application) -> None:
+    application.migration(f"op.drain_upgrade(version={schema.VERSION}, since=0, schema='jobs')")
+    application.migration("op.create_table('orders', sa.Column('id', sa.Integer))")
+
+    with psycopg.connect(application.database_url, autocommit=True) as connection:
+        connection.execute(application.as_sql().encode())
+
+    tables = "SELECT to_regclass('jobs.staged_jobs')::text, to_regclass('public.orders')::text"
+    assert query(application.database_url, tables) == [("jobs.staged_jobs", "orders")]
+
+
 def test_what_is_printed_has_to_be_told_the_version_before(application: Application) -> None:
     application.migration(f"op.drain_upgrade(version={schema.VERSION})")
 

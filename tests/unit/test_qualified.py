@@ -62,7 +62,10 @@ def test_each_table_and_function_of_ours_has_the_schema_before_it_once(statement
         ),
         ("SELECT 'staged_jobs' FROM queues_of_theirs", "SELECT 'staged_jobs' FROM queues_of_theirs"),
         ("SELECT * FROM drain_job_state(1)", "SELECT * FROM jobs.drain_job_state(1)"),
-        ("FROM inflight_jobs\nJOIN queues USING (queue)", "FROM jobs.inflight_jobs\nJOIN jobs.queues USING (queue)"),
+        (
+            "FROM inflight_jobs\nJOIN queues USING (queue)",
+            "FROM jobs.inflight_jobs\nJOIN jobs.queues USING (queue)",
+        ),
     ],
 )
 def test_only_what_names_a_table_or_calls_a_function_is_changed(
