@@ -15,9 +15,9 @@ from drain.errors import ConfigError
 DRIVERS = ["psycopg", "psycopg_async", "psycopg2", "psycopg2cffi", "asyncpg", "pg8000"]
 
 
-def parts(url: str, **more: str) -> dict[str, str]:
+def parts(url: str) -> dict[str, str]:
     """What libpq reads, but for user, host and database."""
-    read = conninfo_to_dict(Settings(database_url=url, **more).database_url)
+    read = conninfo_to_dict(Settings(database_url=url).database_url)
     return {
         name: str(value) for name, value in read.items() if name not in ("user", "password", "host", "dbname")
     }
