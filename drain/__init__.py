@@ -35,6 +35,7 @@ Beside that way:
     drain.queues          rules and pauses of queues, changed in the transaction of an application
     drain.commands        the command line, which `drain.__main__` puts together
     drain.terminal        how the commands read their options and print for people
+    drain.alembic         job-drain's tables among the migrations of an application that has Alembic
     drain.dev             `drain dev`: all programs in one terminal
     drain.telemetry       jobs in OpenTelemetry and in Sentry, for applications that ask for it
     drain.testing         jobs in tests, within the test's own transaction; a plugin of pytest
@@ -44,8 +45,8 @@ Beside that way:
 
 Modules that every package may use:
 
-    config                settings, from the environment or the command line
     hooks                 functions of an application around each attempt, at staging, and at the end of a job
+    config, urls          settings, from the environment or the command line; database URLs of other drivers
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
     failpoints            instants at which a test kills a process

@@ -11,11 +11,13 @@ from functools import cache
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from drain import urls
 from drain.errors import ConfigError
 
 # Environment variable of each setting.
 VARIABLES = {
     "database_url": "DRAIN_DATABASE_URL",
+    "schema": "DRAIN_SCHEMA",
     "redis_url": "DRAIN_REDIS_URL",
     "jobs": "DRAIN_JOBS",
     "namespace": "DRAIN_NAMESPACE",
@@ -41,11 +43,13 @@ class Settings:
     """All settings of one process; `VARIABLES` names the environment variable of each.
 
     Attributes:
-        database_url: `postgresql://…`; SQLAlchemy's `postgresql+psycopg://…` means the same.
+        database_url: `postgresql://…`; SQLAlchemy's `postgresql+DRIVER://…` means the same, whatever the driver.
+        schema: Schema of job-drain's tables, if it has one of its own: `database_url` then leads there. By default the
+            first of the search_path.
         redis_url: `redis://…`, `rediss://…` or `unix://…`. Workers that RQ started do not need it.
         jobs: Modules that define jobs; workers import them.
-        namespace: First part of the RQ job ids, so that several databases can share one Redis. The
-            name of the database by default, with what RQ ids cannot carry replaced by `_`.
+        namespace: First part of the RQ job ids, so that several databases can share one Redis. The name of the database
+            by default, followed by `-` and the schema if one is given, with what RQ ids cannot carry replaced by `_`.
         forward_queues: Queues in forward mode: their jobs leave Postgres when they are pushed.
         only_tracked_queues: Queues in which `drain work` runs tracked jobs only: it refuses plain RQ jobs and jobs of
             forward mode.
@@ -62,6 +66,7 @@ class Settings:
     """
 
     database_url: str = field(repr=False)
+    schema: str = ""
     redis_url: str = field(default="", repr=False)
     jobs: tuple[str, ...] = ()
     namespace: str = ""
@@ -74,13 +79,19 @@ class Settings:
     depth: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "database_url", _libpq_url(self.database_url))
-        _refuse_bare_characters("DRAIN_DATABASE_URL", self.database_url)
+        database_url, of_sqlalchemy = urls.without_driver(self.database_url)
+        _refuse_bare_characters("DRAIN_DATABASE_URL", database_url)
+        database_url = urls.for_libpq(database_url, of_sqlalchemy=of_sqlalchemy)
+        if self.schema:
+            database_url = urls.in_schema(database_url, self.schema)
+        else:
+            object.__setattr__(self, "schema", urls.schema_of(database_url) or "")
+        object.__setattr__(self, "database_url", database_url)
         _refuse_bare_characters("DRAIN_REDIS_URL", self.redis_url)
         self._check_queues()
         self._check_redis_url()
         if not self.namespace:
-            object.__setattr__(self, "namespace", _namespace_of(self.database_url))
+            object.__setattr__(self, "namespace", _namespace_of(self.database_url, self.schema))
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", self.namespace):
             raise ConfigError(
                 "DRAIN_NAMESPACE may hold letters, digits, _ and -, at most 63 of them: RQ ids carry it"
@@ -186,16 +197,6 @@ def _random_word() -> str:
 os.register_at_fork(after_in_child=_random_word.cache_clear)
 
 
-def _libpq_url(url: str) -> str:
-    match = re.match(r"postgres(?:ql)?(?:\+psycopg)?://", url)
-    if not match:
-        raise ConfigError(
-            "DRAIN_DATABASE_URL must start with postgresql:// (or SQLAlchemy's postgresql+psycopg://), "
-            "such as postgresql://user@localhost/shop"
-        )
-    return "postgresql://" + url[match.end() :]
-
-
 def _refuse_bare_characters(variable: str, url: str) -> None:
     """Refuse a password with bare special characters: a part of it would be read as the host, and shown."""
     if not url.isprintable():
@@ -213,9 +214,10 @@ def _refuse_bare_characters(variable: str, url: str) -> None:
         )
 
 
-def _namespace_of(database_url: str) -> str:
-    database = unquote(urlsplit(database_url).path.strip("/"))
-    return re.sub(r"[^A-Za-z0-9_-]", "_", database)[:63] or "drain"
+def _namespace_of(database_url: str, schema: str) -> str:
+    database = unquote(urlsplit(database_url).path.strip("/")) or "drain"
+    name = f"{database}-{schema}" if schema not in ("", "public") else database
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:63]
 
 
 def _names(text: str) -> list[str]:

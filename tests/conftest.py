@@ -22,7 +22,7 @@ from psycopg.sql import SQL, Identifier
 from redis import Redis
 from xdist.scheduler import LoadFileScheduling
 
-from drain import hooks
+from drain import hooks, urls
 from drain.embedded import Services, services
 from drain.embedded.binaries import find_postgres, find_redis
 from drain.errors import EmbeddedError
@@ -42,6 +42,10 @@ POSTGRES = {"track_commit_timestamp": "on"}
 # The time that an example takes, or that making it takes, says nothing on a busy machine.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+# Schema of the tables in every database that tests work on: `DRAIN_TEST_SCHEMA=jobs pytest tests/integration`.
+SCHEMA = os.environ.pop("DRAIN_TEST_SCHEMA", "")
+
 
 # The day on which a template was made, by its name.
 _MADE_ON: dict[str, date] = {}
@@ -168,7 +172,7 @@ def template(servers: Services) -> str:
     name = "template_drain"
     with _administrator(servers) as connection:
         connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
-    schema.install(servers.postgres.url_of(name))
+    schema.install(_url(servers, name))
     _MADE_ON[name] = datetime.now(UTC).date()
     return name
 
@@ -191,6 +195,9 @@ def other_database_url(servers: Services, template: str) -> Iterator[str]:
 @pytest.fixture
 def empty_database_url(servers: Services) -> Iterator[str]:
     with _database(servers, "template1") as url:
+        if SCHEMA:
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(SQL("CREATE SCHEMA {}").format(Identifier(SCHEMA)))
         yield url
 
 
@@ -224,13 +231,22 @@ def _database(servers: Services, template: str) -> Iterator[str]:
     create = SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(template))
     with _administrator(servers) as connection:
         connection.execute(create)
-    _bring_up_to_today(servers.postgres.url_of(name), template)
+        if SCHEMA:
+            # As the roles of an application would have it: these connections have no setting of ours.
+            path = SQL("ALTER DATABASE {} SET search_path = {}, public")
+            connection.execute(path.format(Identifier(name), Identifier(SCHEMA)))
+    _bring_up_to_today(_url(servers, name), template)
     try:
-        yield servers.postgres.url_of(name)
+        yield _url(servers, name)
     finally:
         with _administrator(servers) as connection:
             _let_backends_leave(connection, name)
             connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+def _url(servers: Services, name: str) -> str:
+    url = servers.postgres.url_of(name)
+    return urls.in_schema(url, SCHEMA) if SCHEMA else url
 
 
 def _bring_up_to_today(database_url: str, template: str) -> None:

@@ -20,6 +20,7 @@ from typing import IO, Any, TypeVar
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from redis import Redis
 from rq import Worker
 from rq.command import PUBSUB_CHANNEL_TEMPLATE
@@ -187,7 +188,8 @@ def read_by(monkeypatch: pytest.MonkeyPatch, read: Callable[..., Any]) -> None:
 
 def query(database_url: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
     """Execute one statement in a transaction of its own; returns its rows, if it has any."""
-    with psycopg.connect(database_url, autocommit=True, options=BOUNDS) as connection:
+    options = f"{conninfo_to_dict(database_url).get('options') or ''} {BOUNDS}"
+    with psycopg.connect(database_url, autocommit=True, options=options) as connection:
         cursor = connection.execute(statement.encode(), parameters or None)
         return cursor.fetchall() if cursor.description is not None else []
 

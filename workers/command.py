@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from drain import urls
 from drain.config import VARIABLES, Settings
 from drain.jobs import registry
 from workers import stores
@@ -59,7 +60,9 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
 
 def _run(supervisor: Supervisor, settings: Settings) -> None:
     # The job's entry point reads the environment, as it must in a worker that RQ itself has started.
-    os.environ[VARIABLES["database_url"]] = settings.database_url
+    # Jobs open connections of their own with this URL.
+    os.environ[VARIABLES["database_url"]] = urls.out_of_schema(settings.database_url)
+    os.environ[VARIABLES["schema"]] = settings.schema
     os.environ[VARIABLES["jobs"]] = ",".join(settings.jobs)
     supervisor.run()
 

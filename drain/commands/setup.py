@@ -8,13 +8,15 @@ import click
 
 from drain.commands.database import database
 from drain.config import Settings
-from drain.database import roles, schema
+from drain.database import roles
+from drain.database import schema as versions
 from drain.database.grants import DEFAULT_NAMES, TITLES
 from drain.terminal.commandline import F, setting_option, settings_options
 
 
 @click.command()
 @setting_option("database_url")
+@setting_option("schema")
 @click.option(
     "--print", "only_print", is_flag=True, help="Print the SQL for psql instead; connects to no database."
 )
@@ -22,7 +24,9 @@ from drain.terminal.commandline import F, setting_option, settings_options
 @click.option(
     "--from", "since", type=int, help="With --print: version to start from; by default an empty database."
 )
-def init(database_url: str | None, *, only_print: bool, to: int | None, since: int | None) -> None:
+def init(
+    database_url: str | None, schema: str | None, *, only_print: bool, to: int | None, since: int | None
+) -> None:
     """Create the tables, or bring them up to date; safe to repeat.
 
     The change of the tables is one transaction: after an error the database is unchanged.
@@ -31,13 +35,16 @@ def init(database_url: str | None, *, only_print: bool, to: int | None, since: i
     drain init
     drain init --print              the SQL for an empty database
     drain init --print --from 1     the SQL for a database with version 1
+    drain init --schema jobs        tables in a schema of their own
     """  # noqa: D301
     if only_print:
-        click.echo(schema.script(schema.VERSION if to is None else to, since or 0), nl=False)
+        script = versions.script(versions.VERSION if to is None else to, since or 0)
+        click.echo(versions.path_to(schema) + script if schema else script, nl=False)
         return
     if to is not None or since is not None:
         raise click.UsageError("--version and --from go with --print")
-    version = schema.install(Settings.from_texts({"database_url": database_url}).database_url)
+    settings = Settings.from_texts({"database_url": database_url, "schema": schema})
+    version = versions.install(settings.database_url)
     click.echo(f"the schema is in place, version {version}")
 
 

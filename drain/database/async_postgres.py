@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from drain import urls
 from drain.database import postgres
 from drain.database.url import conninfo
 
@@ -37,6 +38,10 @@ async def connect(
             cursor = await connection.execute(postgres.BACKEND_PID)
             (pid,) = await cursor.fetchone() or (0,)
             postgres.detect_pooler(connection, int(pid))
+            if postgres.is_pooled(connection) and urls.schema_of(database_url):
+                cursor = await connection.execute(postgres.SCHEMA)
+                (schema,) = await cursor.fetchone() or (None,)
+                postgres.require_schema(schema, database_url)
     except BaseException:
         await connection.close()
         raise
@@ -54,4 +59,8 @@ async def _dial(
                 return await kind.connect(conninfo(database_url, application_name, settings), autocommit=True)
             except psycopg.OperationalError as error:
                 postgres.note_refused_settings(database_url, error)
-        return await kind.connect(conninfo(database_url, application_name), autocommit=True)
+        try:
+            return await kind.connect(conninfo(database_url, application_name), autocommit=True)
+        except psycopg.OperationalError as error:
+            postgres.raise_if_the_schema_is_out_of_reach(database_url, error)
+            raise

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from psycopg import IsolationLevel, errors
 
-from drain.database import locks, postgres
+from drain import urls
+from drain.database import locks, names, postgres
 from drain.database.postgres import Connection
 from drain.errors import SchemaError
 
@@ -20,9 +20,9 @@ _LONGEST_SECONDS = 300
 
 # Statement that lets one installation pass at a time: two would collide on "IF NOT EXISTS", which looks before it
 # locks. psql would print the result of a SELECT.
-_LOCK = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock({locks.SCHEMA}); END $$"
+LOCK = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock({locks.SCHEMA}); END $$"
 # Timeout for a lock: all later users of the table wait behind the one that waits for its lock.
-_PATIENCE = "SET LOCAL lock_timeout = '2s'"
+PATIENCE = "SET LOCAL lock_timeout = '2s'"
 # Line of a migration behind which stand statements that may take long, and be repeated: they begin after the commit.
 _AFTER = "-- After the commit:\n"
 
@@ -33,24 +33,6 @@ SELECT to_regclass('drain_schema') IS NOT NULL, (
             ('version'::name, 'integer'::regtype::oid), ('applied_at'::name, 'timestamptz'::regtype::oid)))
 """
 _VERSION = "SELECT max(version) FROM drain_schema"
-_NAME = re.compile(
-    r"^CREATE (?:OR REPLACE )?(?:UNIQUE )?(?:TABLE|INDEX|SEQUENCE|FUNCTION|VIEW) (?:IF NOT EXISTS )?(\w+)",
-    re.MULTILINE,
-)
-_SCHEMA = "SELECT current_schema()"
-# Query for an object of another owner under a name of ours, or under that of a daily partition, which is made later.
-_FOREIGN_OBJECT = r"""
-WITH ours AS (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'S' THEN 'sequence'
-    WHEN 'i' THEN 'index' WHEN 'I' THEN 'index' ELSE 'table' END AS kind, relname::text AS name
-FROM pg_class JOIN ours ON relnamespace = ours.oid
-WHERE relname = ANY (%(names)s::name[]) OR relname ~ '^finished_jobs_\d{8}$'::text
-UNION ALL SELECT 'function', proname::text FROM pg_proc JOIN ours ON pronamespace = ours.oid
-WHERE proname = ANY (%(names)s::name[])
-UNION ALL SELECT 'type', typname::text FROM pg_type JOIN ours ON typnamespace = ours.oid
-WHERE typname = ANY (%(names)s::name[]) AND typrelid = 0
-ORDER BY name LIMIT 1
-"""
 _UNVALIDATED = """
 SELECT EXISTS (SELECT FROM pg_constraint JOIN pg_catalog.unnest(%s::text[]) AS name
         ON conrelid = to_regclass(name)::oid WHERE NOT convalidated)
@@ -90,6 +72,15 @@ def script(version: int = VERSION, since: int = 0) -> str:
     Raises:
         SchemaError: There are no such versions, or the second is not the older one.
     """
+    return "\n".join(f"BEGIN;\n{block}COMMIT;\n" for block in blocks(version, since))
+
+
+def blocks(version: int, since: int) -> list[str]:
+    """List the transactions of `script`, each without BEGIN and COMMIT.
+
+    Raises:
+        SchemaError: As `script`.
+    """
     if not 1 <= version <= VERSION or not 0 <= since <= VERSION:
         wrong = version if not 1 <= version <= VERSION else since
         raise SchemaError(f"there is no version {wrong} of the schema; this program knows 1 to {VERSION}")
@@ -98,10 +89,10 @@ def script(version: int = VERSION, since: int = 0) -> str:
             f"the way leads from an older version to a newer one, not from {since} to {version}"
         )
     has = f"version {since} of the schema" if since else "no job-drain schema"
-    steps = _steps(since, version)
-    blocks = ["\n".join([_GUARD.format(since=since, has=has), *(step for step, _ in steps)])]
-    blocks += [after for _, after in steps if after]
-    return "\n".join(f"BEGIN;\n{_LOCK};\n{_PATIENCE};\n{block}\nCOMMIT;\n" for block in blocks)
+    way = steps(since, version)
+    found = ["\n".join([_GUARD.format(since=since, has=has), *(step for step, _ in way)])]
+    found += [after for _, after in way if after]
+    return [f"{LOCK};\n{PATIENCE};\n{block}\n" for block in found]
 
 
 def install(database_url: str) -> int:
@@ -125,17 +116,36 @@ def install(database_url: str) -> int:
         postgres.time_limit(connection, _LONGEST_SECONDS),
     ):
         with _applying(connection, "nothing was changed"):
-            found = _version_before(connection)
+            if own := urls.schema_of(database_url):
+                make(connection, own)
+            found = version_before(connection)
             # Executed only if needed: even "IF NOT EXISTS" locks the tables, and sessions that stage would wait.
-            for step, _ in _steps(found, VERSION):
+            for step, _ in steps(found, VERSION):
                 connection.execute(step.encode())
-        if _is_unfinished(connection):
+        if is_unfinished(connection):
             with _applying(
                 connection, f"version {VERSION} is in place, but a check of rows from before is missing"
             ):
-                for _, after in _steps(1, VERSION):
+                for _, after in steps(1, VERSION):
                     connection.execute(after.encode())
     return VERSION
+
+
+def make(connection: Connection, name: str) -> None:
+    """Make the schema for our tables, unless it is there: a role without the right to make one may then go on."""
+    (exists,) = postgres.fetch_one(connection, f"SELECT to_regnamespace('{name}') IS NOT NULL")
+    if not exists:
+        connection.execute(f"CREATE SCHEMA {name}".encode())
+
+
+def path_to(name: str) -> str:
+    """Build the lines of a script for psql that lead to a schema of its own.
+
+    Raises:
+        ConfigError: That cannot be the name of a schema.
+    """
+    urls.require_schema_name(name)
+    return f"CREATE SCHEMA IF NOT EXISTS {name};\nSET search_path = {name};\n"
 
 
 def version(connection: Connection) -> int | None:
@@ -148,7 +158,7 @@ def version(connection: Connection) -> int | None:
     if not exists:
         return None
     if not is_ours:
-        raise _not_ours("table drain_schema", "it has other columns")
+        raise names.not_ours("table drain_schema", "it has other columns")
     (found,) = postgres.fetch_one(connection, _VERSION)
     if found is None:
         raise SchemaError("the table drain_schema is empty: insert the version that the other tables have")
@@ -212,8 +222,8 @@ def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
     # At read committed, statements behind the lock see the commit of the caller before.
     try:
         with postgres.transaction(connection, IsolationLevel.READ_COMMITTED):
-            connection.execute(_LOCK)
-            connection.execute(_PATIENCE)
+            connection.execute(LOCK)
+            connection.execute(PATIENCE)
             yield
     except (errors.LockNotAvailable, errors.QueryCanceled):
         raise SchemaError(
@@ -229,37 +239,26 @@ def _applying(connection: Connection, otherwise: str) -> Iterator[None]:
         ) from None
 
 
-def _version_before(connection: Connection) -> int:
+def version_before(connection: Connection) -> int:
     """Read the version of the database; 0 for none, after a check that our names are free."""
     _require_encoding(connection)
     found = version(connection)
     if found is None:
-        _require_free_names(connection)
+        names.require_only(connection)
+        names.require_free(connection, names.names_in(text()))
         return 0
     if found > VERSION:
         raise _newer(found)
     return found
 
 
-def _require_free_names(connection: Connection) -> None:
-    (schema,) = postgres.fetch_one(connection, _SCHEMA)
-    if schema is None:
-        raise SchemaError(
-            "the search_path of the connection names no schema that exists and may be used: "
-            "make it first, or correct DRAIN_DATABASE_URL"
-        )
-    taken = connection.execute(_FOREIGN_OBJECT, {"names": _NAME.findall(text())}).fetchone()
-    if taken is not None:
-        kind, name = taken
-        raise _not_ours(f"{kind} {name} in the schema {schema}", "there is no drain_schema beside it")
-
-
-def _is_unfinished(connection: Connection) -> bool:
-    (unvalidated,) = postgres.fetch_one(connection, _UNVALIDATED, (_NAME.findall(text()),))
+def is_unfinished(connection: Connection) -> bool:
+    """Return True if a check of the rows from before an upgrade is missing."""
+    (unvalidated,) = postgres.fetch_one(connection, _UNVALIDATED, (names.names_in(text()),))
     return bool(unvalidated)
 
 
-def _steps(since: int, to: int) -> list[tuple[str, str]]:
+def steps(since: int, to: int) -> list[tuple[str, str]]:
     """List the scripts from one version to another, each with the statements that follow after its commit."""
     if since == 0 and to == VERSION:
         return [(text(), "")]
@@ -287,11 +286,4 @@ def _newer(found: int) -> SchemaError:
     return SchemaError(
         f"the database has version {found} of the schema and this program knows only {VERSION}; "
         "upgrade job-drain here"
-    )
-
-
-def _not_ours(what: str, why: str) -> SchemaError:
-    return SchemaError(
-        f"the {what} is not job-drain's ({why}), and was left alone: make a schema for job-drain alone, "
-        "such as jobs, and add ?options=-csearch_path%3Djobs to DRAIN_DATABASE_URL"
     )

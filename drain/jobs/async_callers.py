@@ -19,6 +19,7 @@ from psycopg.rows import tuple_row
 from drain.database import postgres
 from drain.errors import ConnectableError
 from drain.jobs import callers
+from drain.jobs.qualified import qualified
 
 if TYPE_CHECKING:
     import asyncpg
@@ -40,6 +41,7 @@ async def insert(connection: AsyncConnectable, statement: str, parameters: Mappi
     Raises:
         ConnectableError: `connection` is no asynchronous one.
     """
+    statement = qualified(statement)
     driver = _of_psycopg(connection)
     if driver is not None:
         return await _insert_with_psycopg(driver, statement, parameters)
@@ -56,6 +58,7 @@ async def execute(
     Raises:
         ConnectableError: As for `insert`.
     """
+    statement = qualified(statement)
     driver = _of_psycopg(connection)
     if driver is not None:
         async with psycopg.AsyncCursor(driver, row_factory=tuple_row) as cursor:

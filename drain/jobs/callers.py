@@ -18,6 +18,7 @@ from psycopg.rows import tuple_row
 
 from drain.database import postgres
 from drain.errors import ConnectableError
+from drain.jobs.qualified import qualified
 
 if TYPE_CHECKING:
     import sqlalchemy
@@ -63,6 +64,7 @@ def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any
     Raises:
         ConnectableError: `connection` is none of these.
     """
+    statement = qualified(statement)
     driver = _of_psycopg(connection)
     if driver is not None:
         return _insert_with_psycopg(driver, statement, parameters)
@@ -80,6 +82,7 @@ def execute(connection: Connectable, statement: str, parameters: Mapping[str, An
     Raises:
         ConnectableError: As for `insert`.
     """
+    statement = qualified(statement)
     driver = _of_psycopg(connection)
     if driver is not None:
         # In binary: psycopg reads times as text in no DateStyle but ISO.

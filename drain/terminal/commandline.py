@@ -24,6 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Help text of each setting.
 _HELP = {
     "database_url": "URL of PostgreSQL: postgresql://user@host/database.",
+    "schema": "Schema of job-drain's tables; by default the first of the search_path, most often public.",
     "redis_url": "URL of Redis: redis://host:6379/0, rediss://… or unix:///path.",
     "jobs": "Modules that define jobs, separated by commas.",
     "namespace": "First part of the RQ job ids; by default the name of the database.",
@@ -216,7 +217,13 @@ def setting_option(name: str) -> Callable[[F], F]:
 
 
 def settings_options(*names: str) -> Callable[[F], F]:
-    """Add settings to a command, as options and their variables; the command gets one `Settings`."""
+    """Add settings to a command, as options and their variables; the command gets one `Settings`.
+
+    A command that has the database's URL has its schema too.
+    """
+    if "database_url" in names:
+        place = names.index("database_url") + 1
+        names = (*names[:place], "schema", *names[place:])
 
     def decorate(command: F) -> F:
         def with_settings(**given: Any) -> Any:

@@ -16,7 +16,8 @@ def database_url(options: Mapping[str, str]) -> str:
         ConfigError: Neither is given, or the URL is malformed.
     """
     given = options.get("database_url") or os.environ.get(VARIABLES["database_url"])
-    return Settings.from_texts({"database_url": given}).database_url
+    schema = os.environ.get(VARIABLES["schema"])
+    return Settings.from_texts({"database_url": given, "schema": schema}).database_url
 
 
 def whole(options: Mapping[str, str], name: str, default: int) -> int:

@@ -235,7 +235,7 @@ def test_an_upgrade_that_was_interrupted_after_its_commit_is_made_whole_by_the_n
 ) -> None:
     query(old_url, ODD)
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "_is_unfinished", lambda connection: False)
+        patch.setattr(schema, "is_unfinished", lambda connection: False)
         schema.install(old_url)
     assert differences(catalog(database_url), catalog(old_url)) != []
 

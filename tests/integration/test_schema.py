@@ -109,7 +109,7 @@ def test_what_has_one_of_our_names_and_is_not_ours_is_named_and_left_alone(
     with pytest.raises(SchemaError, match=f"the {thing} ") as caught:
         schema.install(empty_database_url)
 
-    assert "?options=-csearch_path%3Djobs" in str(caught.value)
+    assert "DRAIN_SCHEMA=jobs" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert catalog_of(empty_database_url) == before
 

@@ -146,7 +146,7 @@ def close_all() -> None:
 
 async def _connect(database_url: str) -> JobAsyncConnection:
     connection = await async_postgres.connect(
-        database_url, APPLICATION_NAME, settings=settings_of_jobs(), kind=JobAsyncConnection
+        database_url, APPLICATION_NAME, settings=settings_of_jobs(database_url), kind=JobAsyncConnection
     )
     await connection.be_ready()
     return connection

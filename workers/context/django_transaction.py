@@ -17,6 +17,7 @@ from psycopg.rows import tuple_row
 
 from drain.errors import DrainError
 from drain.failpoints import FailurePoint, failpoint
+from drain.jobs.qualified import qualified
 from drain.tables import finishes
 from drain.tables.cancellations import IS_CANCELLED
 from workers.context.current import Attempt, current_attempt
@@ -212,5 +213,6 @@ def _answer(connection: Any, statement: LiteralString, *parameters: object) -> A
     """Return the last column of the only row; errors are Django's."""
     with connection.wrap_database_errors:
         cursor = psycopg.Cursor(connection.connection, row_factory=tuple_row)
-        row = cursor.execute(statement, parameters or None).fetchone()
+        # The search_path of Django's connection need not have our schema.
+        row = cursor.execute(qualified(statement).encode(), parameters or None).fetchone()
     return row[-1] if row else None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, cast
 
+from drain import urls
 from drain.database import postgres
 from workers.context.connection import JobConnection
 from workers.context.lender import lender
@@ -147,13 +148,19 @@ def close_all() -> None:
 def _connect(database_url: str) -> JobConnection:
     connection = cast(
         JobConnection,
-        postgres.connect(database_url, APPLICATION_NAME, settings=settings_of_jobs(), kind=JobConnection),
+        postgres.connect(
+            database_url, APPLICATION_NAME, settings=settings_of_jobs(database_url), kind=JobConnection
+        ),
     )
     connection.be_ready()
     return connection
 
 
-def settings_of_jobs() -> dict[str, str]:
+def settings_of_jobs(database_url: str) -> dict[str, str]:
     """Return the settings of the sessions of jobs' transactions."""
     # The job's statements may take as long as the job; but the server releases the locks of a machine that is gone.
-    return postgres.session_settings(statement_seconds=0, lock_seconds=0)
+    settings = postgres.session_settings(statement_seconds=0, lock_seconds=0)
+    if own := urls.schema_of(database_url):
+        # Ours first, since the names of our tables may be those of others; then those that sessions have by default.
+        settings["search_path"] = f'{own},"$user",public'
+    return settings

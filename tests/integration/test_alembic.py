@@ -1,0 +1,460 @@
+"""Alembic beside our tables, with the drivers that applications have: what it leaves alone, and what it brings."""
+
+import asyncio
+import contextlib
+import io
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from drain import stage, urls
+from drain.database import schema
+from tests.catalog import catalog, differences
+from tests.helpers import query
+
+# Alembic reads all tables of a schema in which the filters leave none, and compares none of them.
+reads_all = pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")
+DRIVERS = ["psycopg", "psycopg2", "pg8000", "asyncpg", "psycopg_async"]
+ENV = """
+from alembic import context
+from sqlalchemy import Column, Integer, MetaData, Table
+
+from drain.alembic import include_name, include_object
+
+metadata = MetaData()
+Table("orders", metadata, Column("id", Integer, primary_key=True))
+exec(context.config.attributes.get("more", ""))
+
+options = {
+    "target_metadata": metadata,
+    "include_name": include_name,
+    "include_object": include_object,
+    **context.config.attributes.get("options", {}),
+}
+if context.is_offline_mode():
+    context.configure(dialect_name="postgresql", literal_binds=True, **options)
+else:
+    context.configure(connection=context.config.attributes["connection"], **options)
+with context.begin_transaction():
+    context.run_migrations()
+"""
+MAKO = """
+from alembic import op
+import sqlalchemy as sa
+
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+
+
+def upgrade():
+    ${upgrades if upgrades else "pass"}
+
+
+def downgrade():
+    ${downgrades if downgrades else "pass"}
+"""
+
+
+class Application:
+    """An application with Alembic, whose migrations a test writes.
+
+    Args:
+        directory: Empty.
+        database_url: Its database.
+    """
+
+    def __init__(self, directory: Path, database_url: str) -> None:
+        self.database_url = database_url
+        self._directory = directory
+        (directory / "versions").mkdir()
+        (directory / "env.py").write_text(ENV)
+        (directory / "script.py.mako").write_text(MAKO)
+        self.printed = io.StringIO()
+        self.config = Config(stdout=self.printed, output_buffer=self.printed)
+        self.config.set_main_option("script_location", str(directory))
+        self.config.set_main_option("path_separator", "os")
+        self._revisions: list[str] = []
+
+    def migration(self, upgrade: str, downgrade: str = "pass") -> str:
+        """Write the next migration."""
+        name = f"r{len(self._revisions) + 1}"
+        before = self._revisions[-1] if self._revisions else None
+        (self._directory / "versions" / f"{name}.py").write_text(
+            "from alembic import op\nimport sqlalchemy as sa\n"
+            f"revision, down_revision = {name!r}, {before!r}\n"
+            f"def upgrade():\n    {upgrade}\ndef downgrade():\n    {downgrade}\n"
+        )
+        self._revisions.append(name)
+        return name
+
+    def upgrade(self, driver: str = "psycopg", to: str = "head") -> None:
+        """Run `alembic upgrade`."""
+        url = make_url(self.database_url)
+        query_of_url = dict(url.query)
+        if driver in ("asyncpg", "pg8000"):
+            query_of_url = {}
+        url = url.set(drivername=f"postgresql+{driver}", query=query_of_url)
+        if driver in ("asyncpg", "psycopg_async"):
+            asyncio.run(self._upgrade_async(self._with_host(url, driver), to))
+            return
+        engine = sqlalchemy.create_engine(self._with_host(url, driver), poolclass=NullPool)
+        with engine.connect() as connection:
+            self._do(connection, to)
+
+    def _with_host(self, url: sqlalchemy.URL, driver: str) -> sqlalchemy.URL:
+        host, port = psycopg.conninfo.conninfo_to_dict(self.database_url)["host"], url.port
+        if driver == "asyncpg":
+            return url.update_query_dict({"host": str(host), "port": str(port or 5432)})
+        if driver == "pg8000":
+            return url.update_query_dict({"unix_sock": f"{host}/.s.PGSQL.{port or 5432}"})
+        return url
+
+    async def _upgrade_async(self, url: sqlalchemy.URL, to: str) -> None:
+        engine = create_async_engine(url, poolclass=NullPool)
+        async with engine.connect() as connection:
+            await connection.run_sync(self._do, to)
+            await connection.commit()
+        await engine.dispose()
+
+    def _do(self, connection: sqlalchemy.Connection, to: str) -> None:
+        self.config.attributes["connection"] = connection
+        if to.startswith("-"):
+            command.downgrade(self.config, to)
+        else:
+            command.upgrade(self.config, to)
+
+    def autogenerated(self, more: str = "", **options: object) -> str:
+        """What `alembic revision --autogenerate` writes into upgrade() and downgrade()."""
+        self.config.attributes |= {"more": more, "options": options}
+        engine = sqlalchemy.create_engine(
+            make_url(self.database_url).set(drivername="postgresql+psycopg"), poolclass=NullPool
+        )
+        with engine.connect() as connection:
+            self.config.attributes["connection"] = connection
+            script = command.revision(self.config, "next", autogenerate=True)
+        return Path(script.path).read_text()  # type: ignore[union-attr]
+
+    def as_sql(self) -> str:
+        """What `alembic upgrade head --sql` prints."""
+        with contextlib.redirect_stdout(self.printed):
+            command.upgrade(self.config, "head", sql=True)
+        return self.printed.getvalue()
+
+
+@pytest.fixture
+def application(tmp_path: Path, empty_database_url: str) -> Application:
+    return Application(tmp_path, empty_database_url)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, database_url: str) -> Application:
+    """The same where `drain init` has been."""
+    query(database_url, "CREATE TABLE orders (id integer PRIMARY KEY)")
+    return Application(tmp_path, database_url)
+
+
+def versions(database_url: str) -> list[int]:
+    return [number for (number,) in query(database_url, "SELECT version FROM drain_schema ORDER BY version")]
+
+
+def test_autogenerate_has_nothing_to_do_where_our_tables_are(installed: Application) -> None:
+    query(installed.database_url, "SELECT drain_make_days(3), drain_create_side_table('run')")
+
+    assert installed.autogenerated().count("pass") == 2
+
+
+def test_without_the_filter_autogenerate_would_drop_each_of_our_tables(installed: Application) -> None:
+    with pytest.warns(sqlalchemy.exc.SAWarning, match="xid8"):
+        written = installed.autogenerated(include_name=lambda *_: True, include_object=lambda *_: True)
+
+    tables = query(
+        installed.database_url,
+        "SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace "
+        "AND relname NOT IN ('orders', 'alembic_version')",
+    )
+    assert len(tables) >= 19
+    for (table,) in tables:
+        assert f"op.drop_table('{table}')" in written
+
+
+def test_autogenerate_sees_the_tables_of_the_application_beside_ours(installed: Application) -> None:
+    query(installed.database_url, "DROP TABLE orders; CREATE TABLE theirs (id integer PRIMARY KEY)")
+
+    written = installed.autogenerated()
+
+    assert "op.create_table('orders'" in written
+    assert "op.drop_table('theirs')" in written
+    assert written.count("op.create_table(") == 2  # in upgrade() and in downgrade()
+    assert "jobs" not in written
+
+
+def test_a_table_of_ours_that_the_application_maps_is_left_alone(installed: Application) -> None:
+    mapped = 'Table("staged_jobs", metadata, Column("id", Integer, primary_key=True))'
+
+    assert installed.autogenerated(mapped).count("pass") == 2
+
+
+@reads_all
+def test_a_table_of_the_application_that_only_has_a_name_of_ours_is_its_own(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAIN_SCHEMA", "jobs")
+    schema.install(urls.in_schema(application.database_url, "jobs"))
+    query(application.database_url, "CREATE TABLE crons (id integer PRIMARY KEY)")
+    theirs = 'Table("crons", metadata, Column("id", Integer, primary_key=True), Column("at", Integer))'
+
+    written = application.autogenerated(theirs, include_schemas=True)
+
+    assert "op.add_column('crons'" in written
+    assert "op.drop_table('staged_jobs'" not in written
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_the_newest_version_comes_with_a_migration_through_each_driver(
+    application: Application, database_url: str, driver: str
+) -> None:
+    application.migration("op.create_table('orders', sa.Column('id', sa.Integer, primary_key=True))")
+    application.migration(f"op.drain_upgrade(version={schema.VERSION})")
+
+    application.upgrade(driver)
+    application.upgrade(driver)
+
+    query(application.database_url, "DROP TABLE orders, alembic_version")
+    assert differences(catalog(database_url), catalog(application.database_url)) == []
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_the_way_from_the_first_version_leads_to_the_same(
+    application: Application, database_url: str, driver: str
+) -> None:
+    for version in range(1, schema.VERSION + 1):
+        application.migration(f"op.drain_upgrade(version={version})")
+
+    application.upgrade(driver, "r1")
+    assert versions(application.database_url) == [1]
+    query(
+        application.database_url,
+        "INSERT INTO staged_jobs (job_name, job_args) SELECT 'm.f', jsonb_build_array(n) FROM generate_series(1, 9) n",
+    )
+    application.upgrade(driver)
+
+    assert query(application.database_url, "SELECT count(*) FROM staged_jobs") == [(9,)]
+    assert query(application.database_url, "SELECT version_num FROM alembic_version") == [
+        (f"r{schema.VERSION}",)
+    ]
+    query(application.database_url, "DROP TABLE alembic_version")
+    assert differences(catalog(database_url), catalog(application.database_url)) == []
+
+
+def test_all_versions_in_one_run_lead_to_the_same(application: Application, database_url: str) -> None:
+    for version in range(1, schema.VERSION + 1):
+        application.migration(f"op.drain_upgrade(version={version})")
+
+    application.upgrade()
+
+    query(application.database_url, "DROP TABLE alembic_version")
+    assert differences(catalog(database_url), catalog(application.database_url)) == []
+
+
+def test_where_drain_init_has_been_there_is_nothing_to_do(installed: Application) -> None:
+    before = catalog(installed.database_url)
+    installed.migration("op.drain_upgrade(version=1)")
+    installed.migration(f"op.drain_upgrade(version={schema.VERSION})")
+
+    installed.upgrade()
+
+    query(installed.database_url, "DROP TABLE alembic_version")
+    assert differences(before, catalog(installed.database_url)) == []
+
+
+def test_an_application_can_stage_in_the_migration_that_made_the_tables(application: Application) -> None:
+    application.migration(f"op.drain_upgrade(version={schema.VERSION})")
+    application.migration("from drain import stage; stage(op.get_bind(), 'shop.jobs.backfill', [1])")
+
+    application.upgrade()
+
+    assert query(application.database_url, "SELECT job_name FROM staged_jobs") == [("shop.jobs.backfill",)]
+
+
+def test_a_migration_that_fails_takes_our_tables_back(application: Application) -> None:
+    application.migration(f"op.drain_upgrade(version={schema.VERSION}); op.execute('SELECT 1 / 0')")
+
+    with pytest.raises(sqlalchemy.exc.DBAPIError):
+        application.upgrade()
+
+    assert query(application.database_url, "SELECT to_regclass('staged_jobs')") == [(None,)]
+
+
+def test_what_comes_after_has_the_settings_of_before(application: Application) -> None:
+    settings = "current_setting('search_path') || ',' || current_setting('lock_timeout')"
+    application.migration(
+        f'op.execute("CREATE TABLE seen AS SELECT {settings} AS it"); op.drain_upgrade(version={schema.VERSION}, '
+        f"schema='jobs'); op.execute(\"INSERT INTO seen SELECT {settings}\")"
+    )
+
+    application.upgrade()
+
+    assert query(application.database_url, "SELECT DISTINCT it FROM seen") == [('"$user", public,0',)]
+
+
+@reads_all
+def test_a_schema_of_its_own_is_made_and_upgraded(application: Application) -> None:
+    application.migration("op.drain_upgrade(version=1, schema='jobs')")
+    application.upgrade()
+    application.migration(f"op.drain_upgrade(version={schema.VERSION}, schema='jobs')")
+    application.upgrade()
+
+    url = application.database_url
+    assert query(url, "SELECT max(version) FROM jobs.drain_schema") == [(schema.VERSION,)]
+    assert query(url, "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 2200") == [
+        ("alembic_version",)
+    ]
+    assert query(url, "SELECT count(*) FROM pg_constraint WHERE NOT convalidated") == [(0,)]
+    assert "schema='jobs'" not in application.autogenerated(include_schemas=True)
+
+
+@pytest.mark.parametrize(
+    ("operation", "told"),
+    [
+        (f"op.drain_upgrade(version={schema.VERSION + 1})", f"knows 1 to {schema.VERSION}"),
+        ("op.drain_upgrade(version=0)", "there is no version 0"),
+        (f"op.drain_upgrade(version={schema.VERSION}, schema='My jobs')", "must be the name of a schema"),
+        ("op.drain_downgrade(version=1)", "do not go back to version 1"),
+        (
+            f"exec('with op.get_context().autocommit_block(): op.drain_upgrade(version={schema.VERSION})', globals())",
+            "needs a transaction",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_of_alembics(
+    application: Application, operation: str, told: str
+) -> None:
+    application.migration(operation)
+
+    with pytest.raises(CommandError, match=told) as caught:
+        application.upgrade()
+
+    assert "\n" not in str(caught.value)
+    assert query(application.database_url, "SELECT to_regclass('staged_jobs')") == [(None,)]
+
+
+def test_a_downgrade_refuses_and_leaves_the_tables(installed: Application) -> None:
+    installed.migration("op.drain_upgrade(version=3)")
+    installed.migration(f"op.drain_upgrade(version={schema.VERSION})", "op.drain_downgrade(version=3)")
+    installed.upgrade()
+    before = catalog(installed.database_url)
+
+    with pytest.raises(CommandError, match="do not go back to version 3"):
+        installed.upgrade(to="-1")
+
+    assert differences(before, catalog(installed.database_url)) == []
+
+
+def test_a_newer_database_and_one_with_foreign_tables_are_refused_on_one_line(
+    installed: Application,
+) -> None:
+    installed.migration(f"op.drain_upgrade(version={schema.VERSION})")
+    query(installed.database_url, "INSERT INTO drain_schema (version) VALUES (%s)", schema.VERSION + 1)
+
+    with pytest.raises(CommandError, match="upgrade job-drain here"):
+        installed.upgrade()
+
+    query(
+        installed.database_url,
+        "DROP SCHEMA public CASCADE; CREATE SCHEMA public; CREATE TABLE crons (id int)",
+    )
+    with pytest.raises(CommandError, match="the table crons in the schema public is not job-drain's"):
+        installed.upgrade()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_table_in_use_and_missing_rights_are_one_line(application: Application, driver: str) -> None:
+    application.migration("op.drain_upgrade(version=1)")
+    application.upgrade()
+    application.migration("op.drain_upgrade(version=2)")
+    with psycopg.connect(application.database_url) as other:
+        stage(other, "m.f", [])
+        with pytest.raises(CommandError, match="in use by a long transaction"):
+            application.upgrade(driver)
+    assert versions(application.database_url) == [1]
+
+    application.migration(f"op.drain_upgrade(version={schema.VERSION}, schema='jobs')")
+    owner = application.database_url
+    query(
+        owner,
+        "CREATE ROLE poor LOGIN; GRANT ALL ON SCHEMA public TO poor; GRANT ALL ON alembic_version TO poor",
+    )
+    query(owner, "DROP TABLE drain_state CASCADE")
+    query(owner, "UPDATE alembic_version SET version_num = 'r2'")
+    try:
+        application.database_url = owner.replace("postgres@", "poor@", 1)
+        with pytest.raises(CommandError, match="may not create the tables"):
+            application.upgrade(driver)
+    finally:
+        query(owner, "DROP OWNED BY poor; DROP ROLE poor")
+
+
+@pytest.mark.parametrize("since", [0, 1])
+def test_what_is_printed_without_a_database_does_the_same(
+    application: Application, database_url: str, since: int
+) -> None:
+    if since:
+        with psycopg.connect(application.database_url) as connection:
+            connection.execute(schema.script(since).encode())
+    application.migration(f"op.drain_upgrade(version={schema.VERSION}, since={since})")
+
+    printed = application.as_sql()
+    with psycopg.connect(application.database_url, autocommit=True) as connection:
+        connection.execute(printed.encode())
+
+    query(application.database_url, "DROP TABLE alembic_version")
+    assert differences(catalog(database_url), catalog(application.database_url)) == []
+
+
+def test_what_is_printed_makes_a_schema_of_its_own(application: Application) -> None:
+    application.migration(f"op.drain_upgrade(version={schema.VERSION}, since=0, schema='jobs')")
+    application.migration("op.create_table('orders', sa.Column('id', sa.Integer))")
+
+    with psycopg.connect(application.database_url, autocommit=True) as connection:
+        connection.execute(application.as_sql().encode())
+
+    tables = "SELECT to_regclass('jobs.staged_jobs')::text, to_regclass('public.orders')::text"
+    assert query(application.database_url, tables) == [("jobs.staged_jobs", "orders")]
+
+
+def test_what_is_printed_has_to_be_told_the_version_before(application: Application) -> None:
+    application.migration(f"op.drain_upgrade(version={schema.VERSION})")
+
+    with pytest.raises(CommandError, match="since=0 for none"):
+        application.as_sql()
+
+
+def test_checks_of_the_rows_from_before_follow_in_a_transaction_of_their_own(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.migration("op.drain_upgrade(version=1)")
+    application.upgrade()
+    application.migration(f"op.drain_upgrade(version={schema.VERSION})")
+    text = schema.steps
+
+    def without_the_rest(since: int, to: int) -> list[tuple[str, str]]:
+        return [(step, "SELECT 1 / 0;" if since == 1 and after else "") for step, after in text(since, to)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "steps", without_the_rest)
+        with pytest.raises(sqlalchemy.exc.DBAPIError):
+            application.upgrade()
+    # What was committed stays, and the next run makes it whole.
+    assert versions(application.database_url) == list(range(1, schema.VERSION + 1))
+    application.upgrade()
+    assert query(application.database_url, "SELECT count(*) FROM pg_constraint WHERE NOT convalidated") == [
+        (0,)
+    ]
