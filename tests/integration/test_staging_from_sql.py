@@ -61,7 +61,7 @@ def test_a_job_that_is_staged_in_sql_runs(shop: Workshop) -> None:
     for args in ([42, "a", None], {"order": 42, "note": None}):
         job_id = stage(shop.database_url, "tests.act", args)
         with psycopg.connect(shop.database_url, autocommit=True) as connection:
-            drain.tables.staged.move(connection, [job_id], last_delivery=job_id)  # type: ignore[attr-defined]
+            drain.tables.staged.move(connection, [job_id], last_delivery=job_id)
         assert shop.work(job_id) == "finished"
     assert called == [((42, "a", None), {}), ((), {"order": 42, "note": None})]
 
