@@ -21,7 +21,7 @@ def run(label: str) -> None:
         job_id = stage(connection, record_in_transaction, [label])
         staged.move(connection, [job_id], last_delivery=job_id)
     became = execute(job_id)
-    worker = entry._worker().database.connection
+    worker = entry._worker(job_id, None).database.connection
     with of_session(os.environ["DRAIN_DATABASE_URL"]) as connection:
         session = driver_of(connection).info.backend_pid
     assert worker is not None

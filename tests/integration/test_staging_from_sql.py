@@ -67,7 +67,7 @@ def test_a_job_that_is_staged_in_sql_runs(shop: Workshop) -> None:
 
 
 def test_all_options_arrive(database_url: str) -> None:
-    options = {
+    options: dict[str, Any] = {
         "queue": "mail",
         "priority": -5,
         "run_at": "2030-01-31T08:30:00+02:00",
