@@ -61,13 +61,13 @@ def test_a_job_that_is_staged_in_sql_runs(shop: Workshop) -> None:
     for args in ([42, "a", None], {"order": 42, "note": None}):
         job_id = stage(shop.database_url, "tests.act", args)
         with psycopg.connect(shop.database_url, autocommit=True) as connection:
-            drain.tables.staged.move(connection, [job_id], last_delivery=job_id)  # type: ignore[attr-defined]
+            drain.tables.staged.move(connection, [job_id], last_delivery=job_id)
         assert shop.work(job_id) == "finished"
     assert called == [((42, "a", None), {}), ((), {"order": 42, "note": None})]
 
 
 def test_all_options_arrive(database_url: str) -> None:
-    options = {
+    options: dict[str, Any] = {
         "queue": "mail",
         "priority": -5,
         "run_at": "2030-01-31T08:30:00+02:00",
