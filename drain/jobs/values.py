@@ -26,6 +26,12 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 
 
+# json.dumps() makes an encoder each time.
+_to_json = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=codecs.encode
+).encode
+
+
 def as_time(name: str, time: datetime | None) -> datetime | None:
     """Check that a time has a time zone."""
     if time is None:
@@ -125,9 +131,7 @@ def as_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, s
 def as_json(part: str, value: Any) -> str:
     """Write a value as JSON that PostgreSQL accepts."""
     try:
-        text = json.dumps(
-            value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=codecs.encode
-        )
+        text = _to_json(value)
         # PostgreSQL would refuse surrogates and NUL too, and would abort the application's transaction.
         text.encode()
         if _NUL.search(text):
