@@ -108,7 +108,7 @@ def _tell(client: Redis, job_id: int) -> None:
 
     # Whoever waits looks at the table once a second in any case.
     with suppress(RedisError):
-        tell(client, [job_id])
+        tell(client, job_id)
 
 
 def _delivery_of(job_id: int, rq_id: str) -> int:

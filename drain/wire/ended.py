@@ -25,6 +25,7 @@ class EndedDeliveries:
     def __init__(self, client: redis.Redis, where: str) -> None:
         self._redis = client
         self._where = where
+        self._tell_jobs = client.register_script(scripts.load("tell"))
         self._delete_jobs = client.register_script(scripts.load("delete_jobs"))
 
     def clear(self, rq_ids: Sequence[str]) -> list[str]:
@@ -37,8 +38,10 @@ class EndedDeliveries:
 
     def tell(self, job_ids: Sequence[int]) -> None:
         """Tell those who wait for the results of jobs that these have ended."""
-        with reachable(self._where):
-            tell(self._redis, job_ids)
+        # Measured: a PUBLISH of its own for each costs the worker as much as the job.
+        for first in range(0, len(job_ids), _JOBS_PER_CALL):
+            with reachable(self._where):
+                self._tell_jobs(args=job_ids[first : first + _JOBS_PER_CALL])
 
     def clear_unless_awaited(self, rq_ids: Sequence[str]) -> list[str]:
         """Delete the hashes of deliveries, but for those that RQ jobs depend on; returns the RQ ids of the latter."""
@@ -51,9 +54,6 @@ class EndedDeliveries:
         return [rq_id for rq_id in rq_ids if has_dependents[rq_id]]
 
 
-def tell(client: redis.Redis, job_ids: Sequence[int]) -> None:
-    """Publish that jobs have ended, in one exchange."""
-    with client.pipeline(transaction=False) as pipeline:
-        for job_id in job_ids:
-            pipeline.publish(ended_channel(job_id), b"")
-        pipeline.execute()
+def tell(client: redis.Redis, job_id: int) -> None:
+    """Tell those who wait for the result of a job that it has ended, on a connection of RQ's own worker."""
+    client.publish(ended_channel(job_id), b"")

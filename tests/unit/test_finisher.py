@@ -78,7 +78,7 @@ class Stores:
         self.durable += [claim.id for claim in claims]
         return set()
 
-    def finish_many(self, _connection: object, claims: Sequence[Claim]) -> set[int]:
+    def finish_many(self, _connection: object, claims: Sequence[Claim], _results: Any = None) -> set[int]:
         self.finished.append([claim.id for claim in claims])
         return {claim.id for claim in claims}
 
