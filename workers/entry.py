@@ -13,9 +13,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -31,7 +30,7 @@ from drain.tables.claims import Claim
 from workers.context import log_fields, reporter
 from workers.context.current import Attempt
 from workers.context.transaction import load_sessions
-from workers.execution import ends
+from workers.execution import ends, rq_calls
 from workers.execution.attempt import run as run_here
 from workers.execution.decision import FINISHED
 from workers.execution.outcome import Outcome
@@ -41,18 +40,12 @@ from workers.lease.heartbeat import Heartbeat
 from workers.stores import Stores
 
 if TYPE_CHECKING:
-    from redis import Redis
     from rq import Retry
     from rq.job import Job
 
 log = logging.getLogger(__name__)
 
 FOREIGN = "foreign"
-# Pause after the id of a job of another database: a worker that finds only such ids takes one of them at a time.
-_FOREIGN_PAUSE_SECONDS = 2.0
-_ANY_NUMBER = 2**31
-# No delivery number will ever have more digits, and PostgreSQL could not read them.
-_DIGITS = 18
 Runner = Callable[[Attempt], Outcome]
 
 # Executions of a statement after which psycopg prepares it; its own default.
@@ -84,13 +77,13 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
         installation = str(UUID(bytes=installation))
     current = get_current_job()
     queue = current.origin if current is not None else None
-    delivery = _delivery_of(job_id, current.id) if current is not None else None
+    delivery = rq_calls.delivery_of(job_id, current.id) if current is not None else None
     worker = _worker(job_id, current)
     word = worker.execute(job_id, delivery=delivery, queue=queue or None, installation=installation)
     reporter.flush()
     death = worker.recorder.last_death()
     if worker.keeps_result and current is not None:
-        _tell(current.connection, job_id)
+        rq_calls.tell_of_end(current.connection, job_id)
     if death is not None:
         raise death.exception()
     if word in ("retrying", "deferred", "cancelled") and current is not None:
@@ -98,47 +91,7 @@ def execute(job_id: int, installation: bytes | str | None = None) -> str | Retry
         from drain.wire import hold_dependents
 
         hold_dependents(current.connection, current.id)
-    return _give_back(job_id, queue, installation) if word == FOREIGN else word
-
-
-def _tell(client: Redis, job_id: int) -> None:
-    from redis import RedisError
-
-    from drain.wire.ended import tell
-
-    # Whoever waits looks at the table once a second in any case.
-    with suppress(RedisError):
-        tell(client, job_id)
-
-
-def _delivery_of(job_id: int, rq_id: str) -> int:
-    """Read the delivery number in the RQ id of a tracked job, of whatever namespace.
-
-    Returns:
-        The number; 0, which no delivery has, if the id does not name a delivery of this job: RQ's tools have made a
-        copy, or the call was enqueued by hand.
-    """
-    # The form of `drain.wire.ids`, which is not imported: that would cost each forked child some milliseconds.
-    named, _, number = rq_id.rpartition("-")
-    is_ours = (
-        named.endswith(f"-{job_id}") and number.isdecimal() and number.isascii() and len(number) <= _DIGITS
-    )
-    return int(number) if is_ours else 0
-
-
-def _give_back(job_id: int, queue: str | None, installation: str | None) -> Retry:
-    from rq import Retry
-
-    log.error(
-        "queue %s holds jobs of another database, such as job %d of installation %s: they are given back to its own "
-        "workers; give the queues of the two databases different names",
-        queue,
-        job_id,
-        installation,
-        extra={"event": "foreign_job", "queue": queue},
-    )
-    sleep(_FOREIGN_PAUSE_SECONDS)
-    return Retry(max=_ANY_NUMBER)
+    return rq_calls.give_back(job_id, queue, installation) if word == FOREIGN else word
 
 
 class Worker:

@@ -3,6 +3,7 @@
     url        connection string for libpq, and texts for people, from a database URL
     postgres   connections in which every wait has an upper bound, and errors that never show a password
     async_postgres  the same for connections of an event loop
+    refusals   poolers that refuse, or ignore, the settings that a client sends as it connects
     cursor     cursors whose BEGIN and COMMIT travel with the first and the last statement of a transaction
     deadline   one thread that acts when a time limit is over
     pooler     check that a connection keeps its session, as the leader's lock needs it

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from drain import urls
-from drain.database import postgres
+from drain.database import postgres, refusals
 from drain.database.url import conninfo
 
 Connection = psycopg.AsyncConnection[Any]
@@ -39,9 +39,9 @@ async def connect(
             (pid,) = await cursor.fetchone() or (0,)
             postgres.detect_pooler(connection, int(pid))
             if postgres.is_pooled(connection) and urls.schema_of(database_url):
-                cursor = await connection.execute(postgres.SCHEMA)
+                cursor = await connection.execute(refusals.SCHEMA)
                 (schema,) = await cursor.fetchone() or (None,)
-                postgres.require_schema(schema, database_url)
+                refusals.require_schema(schema, database_url)
     except BaseException:
         await connection.close()
         raise
@@ -54,13 +54,13 @@ async def _dial(
     database_url: str, application_name: str, settings: Mapping[str, str], kind: type[Kind]
 ) -> Kind:
     with postgres.readable_host():
-        if settings and postgres.takes_settings(database_url):
+        if settings and refusals.takes_settings(database_url):
             try:
                 return await kind.connect(conninfo(database_url, application_name, settings), autocommit=True)
             except psycopg.OperationalError as error:
-                postgres.note_refused_settings(database_url, error)
+                refusals.note(database_url, error)
         try:
             return await kind.connect(conninfo(database_url, application_name), autocommit=True)
         except psycopg.OperationalError as error:
-            postgres.raise_if_the_schema_is_out_of_reach(database_url, error)
+            refusals.raise_if_the_schema_is_out_of_reach(database_url, error)
             raise

@@ -13,6 +13,7 @@ from weakref import WeakSet
 import psycopg
 
 from drain import urls
+from drain.database import refusals
 from drain.database.deadline import limited
 from drain.database.url import conninfo, describe, without_password
 from drain.errors import ConfigError, UnavailableError
@@ -31,15 +32,10 @@ _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 FIRST_ANSWER_SECONDS = 15.0
 
 BACKEND_PID: LiteralString = "SELECT pg_backend_pid()"
-# Asks for the schema that `database.url` names in the settings of a session.
-SCHEMA: LiteralString = "SELECT current_setting('drain.schema', true)"
 
 # Connections that reach their session through a pooler, which may give it to another client as soon as the transaction
 # ends.
 _pooled: WeakSet[AnyConnection] = WeakSet()
-
-# URLs of poolers that refuse settings as a client connects. Forked children inherit the set.
-_take_no_settings: set[str] = set()
 
 
 def connect(
@@ -97,51 +93,16 @@ def dial(
         UnavailableError: The server cannot be reached, or refuses.
     """
     with reachable(database_url):
-        if settings and takes_settings(database_url):
+        if settings and refusals.takes_settings(database_url):
             try:
                 return _connect(conninfo(database_url, application_name, settings), kind)
             except psycopg.OperationalError as error:
-                note_refused_settings(database_url, error)
+                refusals.note(database_url, error)
         try:
             return _connect(conninfo(database_url, application_name), kind)
         except psycopg.OperationalError as error:
-            raise_if_the_schema_is_out_of_reach(database_url, error)
+            refusals.raise_if_the_schema_is_out_of_reach(database_url, error)
             raise
-
-
-def _refuses_settings(error: psycopg.OperationalError) -> bool:
-    # PgBouncer's words, and those of RDS Proxy.
-    return any(word in str(error) for word in ("startup parameter", "command-line options"))
-
-
-def raise_if_the_schema_is_out_of_reach(database_url: str, error: psycopg.OperationalError) -> None:
-    """Raise the error of a pooler that lets no client choose a schema, if this error is of that kind.
-
-    Raises:
-        ConfigError: A schema is named, and the pooler has refused it.
-    """
-    if urls.schema_of(database_url) and _refuses_settings(error):
-        raise _no_way_to_the_schema(database_url) from None
-
-
-def _no_way_to_the_schema(database_url: str) -> ConfigError:
-    schema = urls.schema_of(database_url)
-    return ConfigError(
-        f"{describe(database_url)} is a pooler that takes no search_path as a client connects: unset DRAIN_SCHEMA "
-        f"there, and lead the role to the schema instead: ALTER ROLE ... SET search_path = {schema}"
-    )
-
-
-def takes_settings(database_url: str) -> bool:
-    """Return False if a pooler has refused settings there."""
-    return database_url not in _take_no_settings
-
-
-def note_refused_settings(database_url: str, error: psycopg.OperationalError) -> None:
-    """Remember that a pooler has refused the settings of a session; raise any other error."""
-    if not _refuses_settings(error):
-        raise error
-    _take_no_settings.add(database_url)
 
 
 def _connect(text: str, kind: type[Connection]) -> Connection:
@@ -160,22 +121,8 @@ def readable_host() -> Iterator[None]:
 
 def _require_schema(connection: Connection, database_url: str) -> None:
     if is_pooled(connection) and urls.schema_of(database_url):
-        (schema,) = fetch_one(connection, SCHEMA)
-        require_schema(schema, database_url)
-
-
-def require_schema(schema: str | None, database_url: str) -> None:
-    """Make sure that a pooler has not ignored the search_path: another schema's tables would be taken for ours.
-
-    Args:
-        schema: What `SCHEMA` has returned.
-        database_url: URL of the pooler.
-
-    Raises:
-        ConfigError: It has.
-    """
-    if schema != urls.schema_of(database_url):
-        raise _no_way_to_the_schema(database_url)
+        (schema,) = fetch_one(connection, refusals.SCHEMA)
+        refusals.require_schema(schema, database_url)
 
 
 def backend_pid(connection: Connection) -> int:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from drain import cancel, queues, schedule, stage, stage_many, unschedule, urls
 from drain.__main__ import main
 from drain.config import Settings
-from drain.database import postgres, roles, schema
+from drain.database import postgres, refusals, roles, schema
 from drain.errors import ConfigError, SchemaError
 from drain.tables import bulk
 from pipeline.datasources import adbc, options
@@ -255,7 +255,7 @@ def test_a_pooler_that_refuses_the_schema_is_told_of(plain_url: str, monkeypatch
         raise psycopg.OperationalError("FATAL:  unsupported startup parameter: options")
 
     monkeypatch.setattr(postgres, "_connect", refuse)
-    monkeypatch.setattr(postgres, "_take_no_settings", set())
+    monkeypatch.setattr(refusals, "_take_no_settings", set())
 
     with pytest.raises(ConfigError, match="takes no search_path as a client connects"):
         postgres.connect(urls.in_schema(plain_url, "jobs"), "test")

@@ -35,6 +35,7 @@ from tests.helpers import (
     wait_until,
 )
 from workers import entry
+from workers.execution import rq_calls
 
 OTHER = "other"
 OWNERS = "drain:owners:queues"
@@ -416,7 +417,7 @@ def test_an_rq_worker_gives_the_jobs_of_another_database_back(
 ) -> None:
     monkeypatch.setenv("DRAIN_DATABASE_URL", database_url)
     monkeypatch.setenv("DRAIN_JOBS", jobs.MODULE)
-    monkeypatch.setattr(entry, "_FOREIGN_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(rq_calls, "_FOREIGN_PAUSE_SECONDS", 0)
     monkeypatch.setattr(entry, "_workers", {})
     monkeypatch.setattr(SimpleWorker, "_install_signal_handlers", lambda _worker: None)
     (ours,) = stage_jobs(database_url)

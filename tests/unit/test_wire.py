@@ -20,8 +20,8 @@ from drain.errors import ConfigError, UnavailableError, UndeliverableError
 from drain.wire import Delivery, Producer, ReplacedDelivery, connection, keys, scripts
 from drain.wire.calls import Kind, classify
 from tests.helpers import ROOT, pushed
-from workers import entry
 from workers.entry import execute
+from workers.execution import rq_calls
 
 INSTALLATION = "0f3c1a2b-1111-2222-3333-444455556666"
 WIRE = ROOT / "drain" / "wire"
@@ -441,4 +441,4 @@ def test_the_keys_of_pythons_side_and_of_the_scripts_are_the_same() -> None:
     ],
 )
 def test_a_claim_names_the_delivery_that_is_in_the_id_of_its_own_job(rq_id: str, number: int) -> None:
-    assert entry._delivery_of(7, rq_id) == number
+    assert rq_calls.delivery_of(7, rq_id) == number

@@ -14,6 +14,7 @@ In the order in which a job passes:
     recorder    the one door to the tables: executes a decision under the token of the claim
     death       why a job is dead, for RQ's books and exception handlers
     ends        hooks of the application that are called once a job is finished or dead
+    rq_calls    calls by RQ's own worker: the delivery that one names, and what RQ is answered
     rq_books    what is written into RQ's own books about dead jobs, and about jobs that plain RQ jobs depend on
 
 What always holds here: whatever a job raises becomes an outcome and never stops the worker. An outcome is written only
