@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import redis
+from rq.exceptions import StopRequested
 from rq.utils import import_attribute
 
 from drain.wire import BYTES, forget_worker
@@ -167,7 +168,9 @@ def _work(channel: Channel, redis_url: str, queues: Sequence[str], options: Work
         worker = None
         try:
             worker = _make(channel, redis_url, queues, options.plain, name)
-            worker.work(burst=options.burst, with_scheduler=options.plain.with_scheduler)
+            # RQ's signal handler raises it anywhere, also while the worker is ending by itself.
+            with suppress(StopRequested):
+                worker.work(burst=options.burst, with_scheduler=options.plain.with_scheduler)
         except redis.RedisError as error:
             if not has_sent_waits and not isinstance(error, redis.ConnectionError | redis.TimeoutError):
                 log.warning("plain RQ jobs wait, RQ's worker cannot start: %s", error)
