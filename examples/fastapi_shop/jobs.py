@@ -2,6 +2,7 @@
 
 import json
 import logging
+from datetime import datetime
 
 from pydantic import BaseModel
 from sqlalchemy import update
@@ -18,7 +19,7 @@ class Charge(BaseModel):
 
     order_id: int
     cents: int
-    token: str
+    card: str
 
 
 class Paid(BaseModel):
@@ -36,7 +37,7 @@ async def take_payment(charge: Charge) -> None:
         order = await session.get_one(Order, charge.order_id, with_for_update=True)
         try:
             # Another attempt has the same key, so that the bank charges the card once.
-            reference = await bank.charge(running.key, charge.token, charge.cents)
+            reference = await bank.charge(running.key, charge.card, charge.cents)
         except bank.DeclinedError as error:
             raise Dead(str(error)) from None
         order.state = "paid"
@@ -57,7 +58,7 @@ def send_receipt(order_id: int) -> None:
 @job(cron="0 0 * * *", result="keep")
 def close_day() -> None:
     """Close the paid orders of the days before this tick; the result is their number."""
-    tick = json.loads(current_job().context or "{}")["tick"]
+    tick = datetime.fromisoformat(json.loads(current_job().context or "{}")["tick"])
     with transaction() as session:
         day = update(Order).where(Order.state == "paid", Order.placed_at < tick)
         closed = session.execute(day.values(state="closed").returning(Order.id)).all()

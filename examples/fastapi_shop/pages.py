@@ -19,7 +19,7 @@ class Basket(BaseModel):
 
     email: str
     cents: int = Field(gt=0)
-    token: str
+    card: str
 
 
 class Placed(BaseModel):
@@ -71,15 +71,13 @@ async def place(basket: Basket, session: Session) -> Placed:
         order = Order(email=basket.email, cents=basket.cents)
         session.add(order)
         await session.flush()
-        charge = Charge(order_id=order.id, cents=order.cents, token=basket.token)
+        charge = Charge(order_id=order.id, cents=order.cents, card=basket.card)
         order.payment_job = await take_payment.astage(session, charge)
     return Placed(id=order.id)
 
 
 @app.get("/orders/{order_id}")
-async def show(
-    order_id: int, session: Session, wait: Annotated[float, Query(ge=0, le=10)] = 2
-) -> OrderView:
+async def show(order_id: int, session: Session, wait: Annotated[float, Query(ge=0, le=10)] = 2) -> OrderView:
     """Show an order; a payment that has not ended is waited for, `wait` seconds at most."""
     order = await session.get(Order, order_id)
     if order is None or order.payment_job is None:

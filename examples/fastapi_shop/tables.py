@@ -4,9 +4,16 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import BigInteger, DateTime, ForeignKey, func, make_url
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
@@ -39,6 +46,11 @@ class Payment(Table):
     receipt_sent: Mapped[bool] = mapped_column(default=False)
 
 
+def sessions_on(bind: AsyncEngine | AsyncConnection, **options: Any) -> async_sessionmaker[AsyncSession]:
+    """Return the maker of the sessions of the application."""
+    return async_sessionmaker(bind, expire_on_commit=False, **options)
+
+
 @asynccontextmanager
 async def opened() -> AsyncIterator[async_sessionmaker[AsyncSession]]:
     """Make the tables that are missing, and yield the maker of the sessions on DRAIN_DATABASE_URL."""
@@ -46,5 +58,5 @@ async def opened() -> AsyncIterator[async_sessionmaker[AsyncSession]]:
     engine = create_async_engine(url)
     async with engine.begin() as connection:
         await connection.run_sync(Table.metadata.create_all)
-    yield async_sessionmaker(engine, expire_on_commit=False)
+    yield sessions_on(engine)
     await engine.dispose()

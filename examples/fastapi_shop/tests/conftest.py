@@ -4,12 +4,11 @@ import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from fastapi_shop.pages import app
+from fastapi_shop.tables import Table, sessions_on
 from httpx import ASGITransport, AsyncClient
 from sqlalchemy import make_url
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
-
-from fastapi_shop.pages import app, session_of
-from fastapi_shop.tables import Table
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 
 @pytest.fixture(scope="session")
@@ -45,21 +44,8 @@ async def drain_connection(anyio_backend: str, database_url: str) -> AsyncIterat
 
 
 @pytest.fixture
-async def session(drain_connection: AsyncConnection) -> AsyncIterator[AsyncSession]:
-    """Session of the test: what pages and jobs have written is read anew by each query."""
-    async with AsyncSession(drain_connection, join_transaction_mode="create_savepoint") as session:
-        yield session
-
-
-@pytest.fixture
 async def client(drain_connection: AsyncConnection) -> AsyncIterator[AsyncClient]:
-    """Client of the application, each of whose requests commits to a savepoint only."""
-
-    async def session_in_test() -> AsyncIterator[AsyncSession]:
-        async with AsyncSession(drain_connection, join_transaction_mode="create_savepoint") as session:
-            yield session
-
-    app.dependency_overrides[session_of] = session_in_test
+    """Client of the application; what a request commits is a savepoint of the test's transaction."""
+    app.state.sessions = sessions_on(drain_connection, join_transaction_mode="create_savepoint")
     async with AsyncClient(transport=ASGITransport(app), base_url="http://shop") as client:
         yield client
-    app.dependency_overrides.clear()

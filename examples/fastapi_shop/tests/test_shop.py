@@ -1,15 +1,15 @@
 """The shop, from the order to the close of the day."""
 
 import pytest
+from fastapi_shop import bank
+from fastapi_shop.jobs import close_day, send_receipt, take_payment
 from httpx import AsyncClient
 
 from drain.testing import Staged
-from fastapi_shop import bank
-from fastapi_shop.jobs import close_day, send_receipt, take_payment
 
 pytestmark = pytest.mark.anyio
 
-BASKET = {"email": "ada@example.org", "cents": 4200, "token": "tok_visa"}
+BASKET = {"email": "ada@example.org", "cents": 4200, "card": "visa-1"}
 
 
 async def place(client: AsyncClient, **other: object) -> str:
@@ -44,7 +44,7 @@ async def test_an_order_that_is_refused_stages_nothing(client: AsyncClient, stag
 
 
 async def test_a_declined_card_is_not_tried_again(client: AsyncClient, staged: Staged) -> None:
-    page = await place(client, token="tok_empty")
+    page = await place(client, card="visa-0")
     assert [each.state for each in await staged.arun()] == ["dead"]
     seen = (await client.get(page)).json()
     assert (seen["state"], seen["payment"]["state"]) == ("new", "dead")
@@ -55,7 +55,7 @@ async def test_a_declined_card_is_not_tried_again(client: AsyncClient, staged: S
 async def test_a_bank_that_is_away_is_asked_again(
     client: AsyncClient, staged: Staged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(key: str, token: str, cents: int) -> str:
+    async def away(key: str, card: str, cents: int) -> str:
         raise ConnectionError("the bank is away")
 
     page = await place(client)
