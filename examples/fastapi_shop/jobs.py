@@ -2,7 +2,7 @@
 
 import json
 import logging
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pydantic import BaseModel
 from sqlalchemy import update
@@ -57,8 +57,9 @@ def send_receipt(order_id: int) -> None:
 
 @job(cron="0 0 * * *", result="keep")
 def close_day() -> None:
-    """Close the paid orders of the days before this tick; the result is their number."""
-    tick = datetime.fromisoformat(json.loads(current_job().context or "{}")["tick"])
+    """Close the paid orders of the days before this tick, or until now; the result is their number."""
+    context = json.loads(current_job().context or "{}")
+    tick = datetime.fromisoformat(context.get("tick", datetime.now(UTC).isoformat()))
     with transaction() as session:
         day = update(Order).where(Order.state == "paid", Order.placed_at < tick)
         closed = session.execute(day.values(state="closed").returning(Order.id)).all()
