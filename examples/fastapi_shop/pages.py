@@ -93,6 +93,10 @@ async def show(order_id: int, session: Session, wait: Annotated[float, Query(ge=
 
 
 async def _view(job: drain.JobState, result: Paid | None) -> PaymentView:
-    now = await asyncio.to_thread(drain.progress, job.id) if job.state == "running" else None
-    progress = None if now is None else now.text
+    progress = None
+    if job.state == "running":
+        # While Redis is away nobody sees progress, and the page has all the rest.
+        with suppress(drain.DrainError):
+            reported = await asyncio.to_thread(drain.progress, job.id)
+            progress = None if reported is None else reported.text
     return PaymentView(state=job.state, progress=progress, result=result, error=job.error)

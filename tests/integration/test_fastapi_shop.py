@@ -34,7 +34,7 @@ def test_the_suite_of_the_shop_passes_and_leaves_nothing(env: dict[str, str], da
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "7 passed" in done.stdout
+    assert "8 passed" in done.stdout
     assert query(database_url, "SELECT to_regclass('orders'), count(*) FROM finished_jobs") == [(None, 0)]
 
 

@@ -70,6 +70,22 @@ async def test_a_bank_that_is_away_is_asked_again(
     assert [each.state for each in await staged.arun(take_payment)] == ["finished"]
 
 
+async def test_the_page_of_a_payment_that_runs_needs_no_redis(
+    client: AsyncClient, staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {}
+
+    async def look(key: str, card: str, cents: int) -> str:
+        seen.update((await client.get(page, params={"wait": 0})).json())
+        return key
+
+    page = await place(client)
+    monkeypatch.setattr(bank, "charge", look)
+    monkeypatch.setenv("DRAIN_REDIS_URL", "redis://127.0.0.1:1")
+    await staged.arun(check=True)
+    assert seen["payment"] == {"state": "running", "progress": None, "result": None, "error": None}
+
+
 async def test_the_night_closes_the_orders_that_are_paid(client: AsyncClient, staged: Staged) -> None:
     page = await place(client)
     await staged.arun(check=True)
