@@ -7,6 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from http.cookiejar import CookieJar
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -17,6 +18,7 @@ from drain.embedded import Services
 from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
+    Command,
     drain_command,
     environment,
     free_port,
@@ -28,6 +30,9 @@ pytest.importorskip("django")
 
 SHOP = ROOT / "examples" / "django_shop"
 MANAGE = "import runpy; runpy.run_path('manage.py', run_name='__main__')"
+CLOSINGS = """
+SELECT total::text, (SELECT array_agg(id) FROM shop_order WHERE closing_id = shop_closing.id) FROM shop_closing
+"""
 
 
 class Browser:
@@ -86,34 +91,35 @@ def manage(env: dict[str, str], *words: str) -> str:
     return done.stdout + done.stderr
 
 
+def running(env: dict[str, str], *words: str) -> AbstractContextManager[Command]:
+    """A command that runs for as long as the block."""
+    return drain_command(*words, env=env, program=MANAGE, cwd=SHOP)
+
+
 def test_the_tests_of_the_shop_pass(env: dict[str, str]) -> None:
     assert "No changes detected" in manage(env, "makemigrations", "--check", "--dry-run")
     written = manage(env, "test")
-    assert re.search(r"^Ran [4-9] tests in .*\n\nOK$", written, re.MULTILINE), written
+    assert re.search(r"^Ran [5-9] tests in .*\n\nOK$", written, re.MULTILINE), written
 
 
 def test_an_order_goes_the_whole_way(env: dict[str, str]) -> None:
     manage(env, "migrate")
     port = free_port()
     browser = Browser(port)
-    commands = {"program": MANAGE, "cwd": SHOP, "env": env}
-    with drain_command("runserver", "--noreload", str(port), **commands) as site:
+    with running(env, "runserver", "--noreload", str(port)) as site:
         wait_until(lambda: browser.is_open() or site.poll() is not None)
         paid, refused = browser.buy("tea", "12.50"), browser.buy("gold", "5000")
         assert browser.shows(paid, "Payment: READY")
         with (
-            drain_command("drain_run", "--metrics-port", "0", **commands),
-            drain_command("drain_work", **commands) as workers,
+            running(env, "drain_run", "--metrics-port", "0"),
+            running(env, "drain_work") as workers,
         ):
             wait_until(lambda: browser.shows(paid, "Charged: 12.50"))
             wait_until(lambda: browser.shows(refused, "Your order was not paid."))
             wait_until(lambda: not browser.shows(paid, "on its way"))
             wait_until(lambda: "Subject: Receipt of order 1: tea" in workers.output)
 
-            closings = (
-                "SELECT total::text, (SELECT array_agg(o.id) FROM shop_order o WHERE closing_id = c.id)"
-            )
             run_now = [sys.executable, "-m", "drain", "cron", "run", "shop.tasks.close_day"]
             subprocess.run(run_now, cwd=SHOP, env=env, check=True, timeout=PATIENCE_SECONDS)
-            wait_until(lambda: query(env["DRAIN_DATABASE_URL"], f"{closings} FROM shop_closing c"))
-    assert query(env["DRAIN_DATABASE_URL"], f"{closings} FROM shop_closing c") == [("12.50", [1])]
+            wait_until(lambda: query(env["DRAIN_DATABASE_URL"], CLOSINGS))
+    assert query(env["DRAIN_DATABASE_URL"], CLOSINGS) == [("12.50", [1])]

@@ -42,9 +42,7 @@ def results(yard: Yard, ids: list[int]) -> list[Any]:
 def test_each_kind_of_job_keeps_its_own_result(yard: Yard, words: tuple[str, ...]) -> None:
     """Many at once: those that return are finished together, in one statement, and some of them keep nothing."""
     labels = [f"{number} \u2615" for number in range(30)]
-    ids: dict[Any, list[int]] = {
-        each: yard.stage(each, *labels) for each in (jobs.answer, jobs.discard, jobs.answer_in_loop)
-    }
+    ids: dict[Any, list[int]] = {each: yard.stage(each, *labels) for each in (jobs.answer, jobs.discard, jobs.answer_in_loop)}
     ids |= {each: yard.stage(each, *labels[:3]) for each in jobs.ALL if each not in ids}
     (dead,) = yard.stage(jobs.answer_too_much, "x")
     yard.push()
