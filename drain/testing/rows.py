@@ -121,7 +121,7 @@ class Wanted:
     """Jobs that a test asks for: those with all that is given.
 
     Args:
-        job: Name of the job, or the function itself; None for any.
+        job: Name of the job, or the function itself, or a task of Django's; None for any.
         args: Positional arguments; compared as JSON, so that a tuple is a list.
         kwargs: Keyword arguments, compared as JSON.
         columns: Values of other attributes of `StagedJob`.
@@ -134,6 +134,8 @@ class Wanted:
         kwargs: Mapping[str, Any] | None = None,
         **columns: object,
     ) -> None:
+        # A task of Django's is the job of its dotted path.
+        job = getattr(job, "module_path", job)
         self.name = None if job is None else name_and_options(job)[0]
         given_args, given_kwargs = map(json.loads, values.as_arguments(args or (), kwargs or {}))
         self._args = None if args is None else given_args

@@ -54,7 +54,7 @@ class Staged:
         """List the jobs that wait, staged, scheduled or between two attempts, in the order in which they were staged.
 
         Args:
-            job: Name of the jobs, or the function itself; None for all.
+            job: Name of the jobs, or the function itself, or a task of Django's; None for all.
         """
         wanted = Wanted(job)
         return [row for row in self._read() if wanted(row)]

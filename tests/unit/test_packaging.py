@@ -70,6 +70,10 @@ def test_the_wheel_brings_our_packages_and_no_other_name(tmp_path: Path) -> None
     scripts = {str(path.relative_to(ROOT)) for path in (ROOT / "drain").rglob("*.lua")}
     assert scripts
     assert scripts <= names
+    shop = ROOT / "examples" / "django_shop"
+    pages = {f"drain/{path.relative_to(ROOT)}" for path in shop.rglob("*") if path.suffix in {".py", ".html"}}
+    assert len(pages) > 10
+    assert pages <= names
 
 
 def test_each_extra_that_a_text_names_is_there() -> None:

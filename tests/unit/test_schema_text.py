@@ -127,7 +127,7 @@ def module_of_the_tables(path: Path) -> str | None:
 
 
 # The roles; the schema in which all the rest is made; and a hint at what to do behind a pooler.
-ELSEWHERE = {("roles.py", "ROLE"), ("schema.py", "SCHEMA"), ("postgres.py", "ROLE")}
+ELSEWHERE = {("roles.py", "ROLE"), ("schema.py", "SCHEMA"), ("refusals.py", "ROLE")}
 
 
 def test_the_schema_is_the_only_ddl() -> None:

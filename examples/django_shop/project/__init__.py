@@ -1,0 +1,1 @@
+"""Project of the shop: settings and addresses."""
