@@ -9,6 +9,7 @@ In the order in which a job passes:
     log_fields    id, name and attempt of the running job, in each of its log records
     transaction   `transaction()`: the writes of the job and its finish in one commit
     once          rules of every such transaction: there is one, and it says why it could not commit
+    loading       imports of SQLAlchemy at the first session, by one thread at a time
     session       the SQLAlchemy session of that transaction
     kept          connections that a process keeps from one job to the next
     connection    the psycopg connection of that transaction, which commits with the finish

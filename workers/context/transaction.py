@@ -16,7 +16,6 @@ of a lost lease: it may be the effect of the job's own finish.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ import psycopg
 from drain.failpoints import FailurePoint, failpoint
 from workers.context.current import current_attempt
 from workers.context.kept import bare, driver_of
+from workers.context.loading import load
 from workers.context.once import finishing, only_one
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def transaction() -> Iterator[Session]:
         TransactionError: The job has, or had, its transaction already; or the block would commit by itself.
     """
     # Here, since SQLAlchemy takes longer to import than all the rest, and most jobs have no session.
+    load("workers.context.session")
     from workers.context.session import session_of
 
     attempt = current_attempt()
@@ -93,6 +94,6 @@ def psycopg_transaction() -> Iterator[psycopg.Connection[Any]]:
 def load_sessions() -> None:
     """Import the modules that sessions need, if SQLAlchemy is imported already, for processes forked later."""
     if "sqlalchemy" in sys.modules:
-        importlib.import_module("workers.context.session")
+        load("workers.context.session")
     if {"sqlalchemy.ext.asyncio", "greenlet"} <= sys.modules.keys():
-        importlib.import_module("workers.context.async_session")
+        load("workers.context.async_session")
