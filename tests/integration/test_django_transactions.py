@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -21,8 +22,13 @@ from tests.blocks import forget_django, use_django_at
 from tests.helpers import PATIENCE_SECONDS, end, query, wait_until
 from tests.inprocess_worker import Workshop, note_how_finishes_commit
 from tests.integration.test_job_transactions import one_event
+from tests.unit.test_attempt import claim
 from tests.worker_processes import Yard
 from workers import current_job, transaction
+from workers.context.current import Attempt
+from workers.execution.attempt import run_in_loop
+from workers.execution.outcome import Finished
+from workers.lease.heartbeat import Heartbeat
 
 
 @pytest.fixture
@@ -343,6 +349,33 @@ def test_a_block_that_a_job_leaves_open_is_not_the_next_jobs(shop: Workshop) -> 
     assert shop.work(shop.delivered(act)) == "finished"
     assert shop.work(shop.delivered(lambda: leave("the next job"), name="tests.next")) == "finished"
     assert shop.effects() == ["the next job"]
+
+
+def test_a_job_that_begins_and_ends_leaves_the_connection_of_the_others_in_its_loop(shop: Workshop) -> None:
+    """They share it: asgiref has one thread for all of them."""
+    query(shop.database_url, "INSERT INTO effects (label) SELECT generate_series(1, 4)::text")
+    use_django_at(shop.database_url, CONN_MAX_AGE=0)
+    labels: list[str] = []
+
+    async def pause() -> None:
+        await asyncio.sleep(0)
+
+    async def read() -> None:
+        async for effect in jobs_of_django.model().objects.order_by("id").aiterator(chunk_size=1):
+            labels.append(effect.label)
+            attempt = Attempt(claim(name="tests.pause"), monotonic(), heartbeat, shop.database_url)
+            assert await asyncio.create_task(run_in_loop(attempt)) == Finished()
+
+    drain.job(name="tests.pause")(pause)
+    drain.job(name="tests.read")(read)
+    heartbeat = Heartbeat(shop.database_url, list)
+    attempt = Attempt(claim(name="tests.read"), monotonic(), heartbeat, shop.database_url)
+    try:
+        assert asyncio.run(run_in_loop(attempt)) == Finished()
+    finally:
+        heartbeat.stop()
+        use_django_at(shop.database_url)
+    assert labels == ["1", "2", "3", "4"]
 
 
 def test_a_transaction_of_a_test_case_is_left_as_it_is(shop: Workshop) -> None:

@@ -24,22 +24,31 @@ log = logging.getLogger(__name__)
 _CANCEL_SECONDS = 5.0
 
 
-def renew() -> None:
-    """Close those of Django's connections in this thread that the next job should not inherit."""
+def renew(*, shared: bool = False) -> None:
+    """Close those of Django's connections in this thread that the next job should not inherit.
+
+    Args:
+        shared: Other jobs use them at the same time.
+    """
     # All that a job without Django pays: one look at a dict.
     django_db = sys.modules.get("django.db")
     # The connections of a test are the test's to close.
     if django_db is None or lender.get() is not None:
         return
     try:
-        _renew(django_db)
+        _renew(django_db, shared=shared)
     # An exception of a backend's may not fail a job that is finished, nor one that does not use that database.
     except Exception as error:  # noqa: BLE001
         log.warning("Django's connections could not be renewed: %s", error)
 
 
-def renew_beside_the_loop() -> None:
-    """Do so in the thread in which asgiref, and so Django's async ORM, executes what must not run in an event loop."""
+def renew_beside_the_loop(*, others: bool = False) -> None:
+    """Do so in the thread in which asgiref, and so Django's async ORM, executes what must not run in an event loop.
+
+    Args:
+        others: Other jobs run in the loop. They share the connections, and may be in the middle of a query: one that is
+            well stays, however old it is.
+    """
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is None or "django.db" not in sys.modules or lender.get() is not None:
         return
@@ -48,10 +57,10 @@ def renew_beside_the_loop() -> None:
     # whatever the job asks of that thread.
     if getattr(executor, "_threads", None):
         with suppress(RuntimeError):
-            executor.submit(renew)
+            executor.submit(renew, shared=others)
 
 
-def _renew(django_db: ModuleType) -> None:
+def _renew(django_db: ModuleType, *, shared: bool) -> None:
     # Half imported, or without settings, Django has no connections yet.
     connections = getattr(django_db, "connections", None)
     conf = sys.modules.get("django.conf")
@@ -68,8 +77,10 @@ def _renew(django_db: ModuleType) -> None:
         driver = connection.connection
         if isinstance(driver, psycopg.Connection) and is_unusable(driver):
             abandon(connection)
-        else:
+        elif not shared:
             connection.close_if_unusable_or_obsolete()
+        elif connection.errors_occurred and not connection.is_usable():
+            connection.close()
 
 
 def is_of_a_test(connection: Any) -> bool:

@@ -16,6 +16,9 @@ from workers.errors import TransactionError
 from workers.execution import around
 from workers.execution.forked import leave_if_forked
 
+# Attempts that are awaited in the event loop of this process.
+_waiting: set[Attempt] = set()
+
 LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
 
 
@@ -48,7 +51,8 @@ def call_here(call: Call, attempt: Attempt) -> None:
 async def wait(call: Call, attempt: Attempt) -> None:
     """Await the function in the running loop."""
     pid = os.getpid()
-    django_connections.renew_beside_the_loop()
+    django_connections.renew_beside_the_loop(others=bool(_waiting))
+    _waiting.add(attempt)
     try:
         try:
             coroutine = _within_hooks(call, attempt) if hooks.around_hooks else _called(call)
@@ -62,7 +66,8 @@ async def wait(call: Call, attempt: Attempt) -> None:
         if call.job.job_options.keeps_result:
             attempt.keep_returned(returned)
     finally:
-        django_connections.renew_beside_the_loop()
+        _waiting.discard(attempt)
+        django_connections.renew_beside_the_loop(others=bool(_waiting))
 
 
 def _called(call: Call) -> Any:
