@@ -7,9 +7,10 @@ fail every job of its thread, until the worker is replaced.
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import ModuleType
 from typing import Any
 
 import psycopg
@@ -23,6 +24,32 @@ log = logging.getLogger(__name__)
 # Timeout for the cancellation of a statement.
 _CANCEL_SECONDS = 5.0
 
+# Process to which Django's connections belong that are open here.
+_pid = os.getpid()
+# Those of parent processes: kept, since an end of one would be an end for the parent too.
+_inherited: list[Any] = []
+
+
+def forget_inherited() -> None:
+    """Leave the connections of this thread to the parent process, if this is a child that was forked from it.
+
+    Two processes would read each other's answers; and what a child that is killed has written would be in the parent's
+    next transaction. asgiref's thread, which a child has not, is started anew.
+    """
+    global _pid  # noqa: PLW0603
+    if os.getpid() == _pid:
+        return
+    _pid = os.getpid()
+    asgiref = sys.modules.get("asgiref.sync")
+    if asgiref is not None and getattr(asgiref.SyncToAsync, "single_thread_executor", None) is not None:
+        _inherited.append(asgiref.SyncToAsync.single_thread_executor)
+        asgiref.SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)
+    connections = _connections()
+    if connections is not None:
+        for connection in connections.all(initialized_only=True):
+            _inherited.append(connection)
+            del connections[connection.alias]
+
 
 def renew(*, shared: bool = False) -> None:
     """Close those of Django's connections in this thread that the next job should not inherit.
@@ -31,12 +58,11 @@ def renew(*, shared: bool = False) -> None:
         shared: Other jobs use them at the same time.
     """
     # All that a job without Django pays: one look at a dict.
-    django_db = sys.modules.get("django.db")
     # The connections of a test are the test's to close.
-    if django_db is None or lender.get() is not None:
+    if "django.db" not in sys.modules or lender.get() is not None:
         return
     try:
-        _renew(django_db, shared=shared)
+        _renew(shared=shared)
     # An exception of a backend's may not fail a job that is finished, nor one that does not use that database.
     except Exception as error:  # noqa: BLE001
         log.warning("Django's connections could not be renewed: %s", error)
@@ -60,13 +86,9 @@ def renew_beside_the_loop(*, others: bool = False) -> None:
             executor.submit(renew, shared=others)
 
 
-def _renew(django_db: ModuleType, *, shared: bool) -> None:
-    # Half imported, or without settings, Django has no connections yet.
-    connections = getattr(django_db, "connections", None)
-    conf = sys.modules.get("django.conf")
-    if connections is None or conf is None or not conf.settings.configured:
-        return
-    for connection in connections.all(initialized_only=True):
+def _renew(*, shared: bool) -> None:
+    connections = _connections()
+    for connection in () if connections is None else connections.all(initialized_only=True):
         if connection.connection is None:
             continue
         if connection.in_atomic_block:
@@ -81,6 +103,13 @@ def _renew(django_db: ModuleType, *, shared: bool) -> None:
             connection.close_if_unusable_or_obsolete()
         elif connection.errors_occurred and not connection.is_usable():
             connection.close()
+
+
+def _connections() -> Any:
+    """Return Django's connections; None if it has none yet, half imported or without settings."""
+    connections = getattr(sys.modules.get("django.db"), "connections", None)
+    conf = sys.modules.get("django.conf")
+    return connections if conf is not None and conf.settings.configured else None
 
 
 def is_of_a_test(connection: Any) -> bool:
