@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -41,9 +40,9 @@ def forget_inherited() -> None:
         return
     _pid = os.getpid()
     asgiref = sys.modules.get("asgiref.sync")
-    if asgiref is not None and getattr(asgiref.SyncToAsync, "single_thread_executor", None) is not None:
-        _inherited.append(asgiref.SyncToAsync.single_thread_executor)
-        asgiref.SyncToAsync.single_thread_executor = ThreadPoolExecutor(max_workers=1)
+    executor: Any = asgiref and getattr(asgiref.SyncToAsync, "single_thread_executor", None)
+    if executor is not None:
+        asgiref.SyncToAsync.single_thread_executor = type(executor)(max_workers=1)  # type: ignore[union-attr]
     connections = _connections()
     if connections is not None:
         for connection in connections.all(initialized_only=True):

@@ -31,7 +31,7 @@ _DECIDES = (
 
 
 class _Decision:
-    """What no hook can swallow of the exceptions that come out of the function and of the hooks within it.
+    """Exception of the function, or of a hook around it, that no hook can swallow.
 
     Attributes:
         error: The latest of them; None before.
