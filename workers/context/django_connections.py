@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from workers.context.guarded import is_ended
 from workers.context.lender import lender
+from workers.errors import INTERRUPTIONS
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,9 @@ def renew(*, shared: bool = False) -> None:
 
     Args:
         shared: Other jobs use them at the same time.
+
+    Raises:
+        LeaseLostError, JobCancelledError, JobTimeoutError, WorkerStoppedError, Dead: The job was interrupted meanwhile.
     """
     # All that a job without Django pays: one look at a dict.
     # The connections of a test are the test's to close.
@@ -62,6 +66,8 @@ def renew(*, shared: bool = False) -> None:
         return
     try:
         _renew(shared=shared)
+    except INTERRUPTIONS:
+        raise
     # An exception of a backend's may not fail a job that is finished, nor one that does not use that database.
     except Exception as error:  # noqa: BLE001
         log.warning("Django's connections could not be renewed: %s", error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+from contextlib import suppress
 from types import CoroutineType
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from drain import hooks
 from drain.jobs import registry
 from workers.context import django_connections
 from workers.context.current import Attempt
-from workers.errors import TransactionError
+from workers.errors import INTERRUPTIONS, TransactionError
 from workers.execution import around
 from workers.execution.forked import leave_if_forked
 
@@ -45,7 +46,9 @@ def call_here(call: Call, attempt: Attempt) -> None:
         if call.job.job_options.keeps_result:
             attempt.keep_returned(returned)
     finally:
-        django_connections.renew()
+        # The job has ended: an interruption comes too late.
+        with suppress(*INTERRUPTIONS):
+            django_connections.renew()
 
 
 async def wait(call: Call, attempt: Attempt) -> None:
