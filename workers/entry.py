@@ -27,7 +27,7 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
 from drain.tables import claims, leader_progress
 from drain.tables.claims import Claim
-from workers.context import log_fields, reporter
+from workers.context import django_connections, log_fields, reporter
 from workers.context.current import Attempt
 from workers.context.transaction import load_sessions
 from workers.execution import ends, rq_calls
@@ -264,6 +264,7 @@ def _worker(job_id: int, current: Job | None) -> Worker:
         # No more than this: a process that `rq worker` forks runs one job, which may ask for no session.
         settings = load()
         _workers.clear()
+        django_connections.forget_inherited()
         worker = _workers[os.getpid()] = Worker(settings)
         if current is None:
             reporter.report_to(settings.redis_url, settings.namespace)

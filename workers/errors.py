@@ -78,6 +78,10 @@ class WorkerStoppedError(Exception):
     """The worker of the job stops, and the job did not end in time: it will be tried again."""
 
 
+# What is raised in a running job from outside; `Dead` by RQ's command stop-job.
+INTERRUPTIONS = (Dead, JobCancelledError, JobTimeoutError, LeaseLostError, WorkerStoppedError)
+
+
 class WorkerDiedError(Exception):
     """The process that ran the job was killed, or ended, in the middle of it."""
 

@@ -6,20 +6,23 @@ import datetime
 import decimal
 import enum
 import inspect
+import json
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache, cached_property
 from typing import Any
 
 from drain.errors import StageError
 from drain.jobs import codecs
-from drain.jobs.values import name_of_type
+from drain.jobs.values import as_json, name_of_type
 
 # What JSON gives back as it was.
 _PLAIN = {Any, object, str, int, float, bool, type(None), list, dict, None}
 _PLAIN_ORIGINS = {list, dict, typing.Union, types.UnionType, typing.Annotated}
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -66,12 +69,26 @@ class Signature:
         Raises:
             ArgumentsError: A value does not fit its annotation.
         """
-        names = self._positions
         for name, kind in self._decoded.items():
-            if name in kwargs:
-                kwargs[name] = _converted(name, kwargs[name], kind)
-            elif (place := names.get(name, len(args))) < len(args):
-                args[place] = _converted(name, args[place], kind)
+            for given, place in self._places(name, args, kwargs):
+                given[place] = _converted(name, given[place], kind)
+
+    def _places(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
+        """Return where the arguments of a parameter are: the list or the dictionary, and the place in it."""
+        kinds, places = self._kinds, self._positions
+        match kinds.get(name):
+            case inspect.Parameter.VAR_POSITIONAL:
+                return [(args, place) for place in range(len(places), len(args))]
+            case inspect.Parameter.VAR_KEYWORD:
+                own = {each for each, kind in kinds.items() if kind in _BY_NAME}
+                return [(kwargs, key) for key in kwargs if key not in own]
+            case inspect.Parameter.POSITIONAL_ONLY:
+                in_kwargs = False
+            case _:
+                in_kwargs = name in kwargs
+        if in_kwargs:
+            return [(kwargs, name)]
+        return [(args, places[name])] if places.get(name, len(args)) < len(args) else []
 
     @cached_property
     def _signature(self) -> inspect.Signature | None:
@@ -95,6 +112,11 @@ class Signature:
     def _positions(self) -> dict[str, int]:
         parameters = self._signature.parameters.values() if self._signature is not None else ()
         return {each.name: place for place, each in enumerate(parameters) if each.kind in _POSITIONAL}
+
+    @cached_property
+    def _kinds(self) -> dict[str, Any]:
+        parameters = self._signature.parameters.values() if self._signature is not None else ()
+        return {each.name: each.kind for each in parameters}
 
     @cached_property
     def _decoded(self) -> dict[str, Any]:
@@ -188,11 +210,29 @@ def _converted(name: str, value: Any, kind: Any) -> Any:
         if isinstance(kind, type) and codecs.knows(kind):
             return codecs.decode(kind, value)
         if isinstance(kind, enum.EnumMeta):
-            return kind(value)
-        return msgspec.convert(value, kind, dec_hook=codecs.decode)
+            return _member(kind, value)
+        # Keys that are numbers are texts in JSON.
+        return msgspec.convert(value, kind, str_keys=True, dec_hook=_made)
     # A codec of the application's own may raise anything.
     except Exception as error:
         raise ArgumentsError(_misfit(name, value, kind, error)) from error
+
+
+def _made(kind: type, value: Any) -> Any:
+    return value if kind is object else codecs.decode(kind, value)
+
+
+def _member(kind: enum.EnumMeta, value: Any) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        members: Iterable[Any] = kind
+        for each in members:
+            # What JSON has made of a tuple or of a Decimal.
+            with suppress(StageError):
+                if json.loads(as_json("value", each)) == value:
+                    return each
+        raise
 
 
 def _misfit(name: str, value: Any, kind: Any, error: Exception) -> str:

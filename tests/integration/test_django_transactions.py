@@ -4,9 +4,12 @@ The tests of test_job_transactions.py run for `drain.django.transaction()` too.
 """
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -21,8 +24,14 @@ from tests.blocks import forget_django, use_django_at
 from tests.helpers import PATIENCE_SECONDS, end, query, wait_until
 from tests.inprocess_worker import Workshop, note_how_finishes_commit
 from tests.integration.test_job_transactions import one_event
+from tests.unit.test_attempt import claim
 from tests.worker_processes import Yard
 from workers import current_job, transaction
+from workers.context.current import Attempt
+from workers.execution import isolation
+from workers.execution.attempt import run_in_loop
+from workers.execution.outcome import Finished, Outcome
+from workers.lease.heartbeat import Heartbeat
 
 
 @pytest.fixture
@@ -343,6 +352,66 @@ def test_a_block_that_a_job_leaves_open_is_not_the_next_jobs(shop: Workshop) -> 
     assert shop.work(shop.delivered(act)) == "finished"
     assert shop.work(shop.delivered(lambda: leave("the next job"), name="tests.next")) == "finished"
     assert shop.effects() == ["the next job"]
+
+
+def test_a_job_that_begins_and_ends_leaves_the_connection_of_the_others_in_its_loop(shop: Workshop) -> None:
+    """They share it: asgiref has one thread for all of them."""
+    query(shop.database_url, "INSERT INTO effects (label) SELECT generate_series(1, 4)::text")
+    use_django_at(shop.database_url, CONN_MAX_AGE=0)
+    labels: list[str] = []
+
+    async def pause() -> None:
+        await asyncio.sleep(0)
+
+    async def read() -> None:
+        async for effect in jobs_of_django.model().objects.order_by("id").aiterator(chunk_size=1):
+            labels.append(effect.label)
+            attempt = Attempt(claim(name="tests.pause"), monotonic(), heartbeat, shop.database_url)
+            assert await asyncio.create_task(run_in_loop(attempt)) == Finished()
+
+    drain.job(name="tests.pause")(pause)
+    drain.job(name="tests.read")(read)
+    heartbeat = Heartbeat(shop.database_url, list)
+    attempt = Attempt(claim(name="tests.read"), monotonic(), heartbeat, shop.database_url)
+    try:
+        assert asyncio.run(run_in_loop(attempt)) == Finished()
+    finally:
+        heartbeat.stop()
+        use_django_at(shop.database_url)
+    assert labels == ["1", "2", "3", "4"]
+
+
+def in_a_child(shop: Workshop, function: Callable[..., Any]) -> Outcome:
+    """Run a job in a process of its own, which claims nothing."""
+    drain.job(name="tests.isolated")(function)
+    heartbeat = Heartbeat(shop.database_url, list)
+    attempt = Attempt(claim(name="tests.isolated"), monotonic(), heartbeat, shop.database_url)
+    try:
+        return isolation.run(attempt)
+    finally:
+        heartbeat.stop()
+
+
+def test_what_a_killed_child_has_begun_is_not_in_the_next_jobs_transaction(shop: Workshop) -> None:
+    def act() -> None:
+        with atomic():
+            leave("of the killed")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert shop.work(shop.delivered(lambda: leave("first"))) == "finished"
+    assert "SIGKILL" in str(in_a_child(shop, act))
+    assert shop.work(shop.delivered(lambda: leave("the next job"), name="tests.next")) == "finished"
+    assert shop.effects() == ["first", "the next job"]
+
+
+def test_a_child_has_a_thread_of_asgirefs_own(shop: Workshop) -> None:
+    async def act() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await jobs_of_django.model().objects.acreate(label=current_job().name)
+
+    assert shop.work(shop.delivered(act)) == "finished"
+    in_a_child(shop, act)
+    assert shop.effects() == ["tests.act", "tests.isolated"]
 
 
 def test_a_transaction_of_a_test_case_is_left_as_it_is(shop: Workshop) -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -18,13 +19,14 @@ from drain.jobs import registry
 from drain.tables.claims import Claim
 from tests.helpers import wait_until
 from workers import Dead, Defer, RateLimited, current_job, job
+from workers.context import django_connections
 from workers.context.current import Attempt
 from workers.errors import JobTimeoutError, LeaseLostError
 from workers.execution import alarm as alarms
 from workers.execution.alarm import interruptible
 from workers.execution.attempt import run as run_here
 from workers.execution.attempt import run_in_loop
-from workers.execution.outcome import Deferred, Failed, Finished, GaveUp, Outcome, Slowed, Unreadable
+from workers.execution.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Slowed, Unreadable
 from workers.lease import interruption
 from workers.lease.heartbeat import Heartbeat
 
@@ -572,3 +574,21 @@ def test_causes_and_notes_of_a_failed_job_are_in_its_traceback() -> None:
 
 def traceback_of(outcome: Outcome) -> list[str]:
     return failed(outcome).error["traceback"].splitlines()
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_an_interruption_while_djangos_connections_are_renewed(
+    monkeypatch: pytest.MonkeyPatch, at_end: bool
+) -> None:
+    """Before the job it ends the attempt; after the job it changes nothing."""
+    calls: list[str] = []
+
+    def renew(*, shared: bool) -> None:
+        if at_end == ("ran" in calls):
+            raise LeaseLostError("gone")
+
+    monkeypatch.setitem(sys.modules, "django.db", types.ModuleType("django.db"))
+    monkeypatch.setattr(django_connections, "_renew", renew)
+    job(name=NAME)(lambda: calls.append("ran"))
+    assert isinstance(run(claim()), Finished if at_end else Lost)
+    assert calls == (["ran"] if at_end else [])

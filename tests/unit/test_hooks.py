@@ -14,7 +14,7 @@ from drain import Dead, Defer, RateLimited, StageError, current_job, hooks, job
 from drain.jobs import registry, rows
 from tests.unit.test_attempt import NAME, claim, failed, run, run_in_the_loop
 from workers.errors import JobTimeoutError, LeaseLostError
-from workers.execution.outcome import Deferred, Finished, GaveUp, Outcome, Slowed
+from workers.execution.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Slowed
 
 Runner = Callable[[Any], Outcome]
 RUNNERS = pytest.mark.parametrize("runner", [run, run_in_the_loop], ids=["in a worker", "in the event loop"])
@@ -143,6 +143,50 @@ def test_a_hook_swallows_errors_but_no_decision(
     registered(runner, act)
     assert type(runner(claim())) is kind
     assert calls == [error]
+
+
+@RUNNERS
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(Defer(5), Deferred), (Dead("enough"), GaveUp), (LeaseLostError("gone"), Lost), (OSError("x"), Failed)],
+)
+def test_a_hook_that_swallows_what_the_next_one_raises_does_not_finish_a_job_that_has_not_run(
+    runner: Runner, error: Exception, kind: type[Outcome], calls: list[Any]
+) -> None:
+    @drain.around
+    def swallowing(job: drain.CurrentJob) -> Iterator[None]:
+        with suppress(Exception):
+            yield
+
+    @drain.around
+    def refusing(job: drain.CurrentJob) -> Iterator[None]:
+        raise error
+        yield
+
+    registered(runner, lambda: calls.append("ran"))
+    assert type(runner(claim())) is kind
+    assert calls == []
+
+
+@RUNNERS
+def test_a_hook_cannot_swallow_the_decision_of_another_hook_at_its_end(runner: Runner) -> None:
+    @drain.around
+    def swallowing(job: drain.CurrentJob) -> Iterator[None]:
+        with suppress(Exception):
+            yield
+
+    @drain.around
+    def deferring(job: drain.CurrentJob) -> Iterator[None]:
+        try:
+            yield
+        except ConnectionError as error:
+            raise Defer(60) from error
+
+    def act() -> None:
+        raise ConnectionError("busy")
+
+    registered(runner, act)
+    assert runner(claim()) == Deferred(60)
 
 
 @pytest.mark.parametrize("error", [JobTimeoutError("late"), LeaseLostError("gone")])

@@ -65,6 +65,17 @@ class Order:
     at: Point | None = None
 
 
+@dataclass
+class Counts:
+    names: dict[int, str]
+    anything: object
+
+
+class Shape(Enum):
+    PAIR = (1, 2)
+    HALF = Decimal("0.5")
+
+
 class Customer(pydantic.BaseModel):
     name: str
     since: datetime
@@ -108,6 +119,10 @@ VALUES: list[tuple[Any, Any]] = [
     (list[Order], [Order(KEY, NOON.date())]),
     (list[Customer], [Customer(name="Ada", since=NOON, key=KEY)]),
     (dict[str, Point], {"a": Point(3, 4)}),
+    (dict[int, UUID], {7: KEY}),
+    (Counts, Counts({7: "seven"}, [1])),
+    (Shape, Shape.PAIR),
+    (Shape, Shape.HALF),
 ]
 
 
@@ -190,6 +205,15 @@ def test_a_value_that_does_not_fit_is_named_in_one_line(annotation: Any, value: 
     assert str(caught.value).startswith("the argument value is no ")
     assert word in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def takes_keys(first: UUID, /, *more: UUID, **others: UUID) -> None:
+    """Has parameters of all kinds that are not one argument by its name."""
+
+
+def test_the_annotation_of_many_arguments_is_that_of_each() -> None:
+    arguments = ([KEY, KEY, KEY], {"others": KEY, "first": KEY})
+    assert travel(Signature(takes_keys), *arguments) == arguments
 
 
 def takes_two(a: int, b: int = 2, /, c: int = 3) -> None:

@@ -14,13 +14,7 @@ from drain.database.cursor import TransactionCursor
 from drain.tables import cancellations, finishes
 from workers.context.guarded import GuardedConnection
 from workers.context.once import note_heartbeat, refusal, too_early
-from workers.errors import (
-    Dead,
-    JobCancelledError,
-    JobTimeoutError,
-    LeaseLostError,
-    WorkerStoppedError,
-)
+from workers.errors import INTERRUPTIONS
 
 # Timeout for the cancellation of a statement.
 _CANCEL_SECONDS = 5.0
@@ -91,7 +85,7 @@ class JobConnection(GuardedConnection, psycopg.Connection[Any]):
         """Wait for the answer; if a signal interrupts that, let the server drop the statement first."""
         try:
             return super().wait(gen, *args, **kwargs)
-        except (Dead, JobCancelledError, JobTimeoutError, LeaseLostError, WorkerStoppedError):
+        except INTERRUPTIONS:
             # For a moment, in which the signal may have come, the cursor of the first statement lets psycopg believe
             # that no transaction is to begin. The next statement would commit by itself.
             self._autocommit = False

@@ -7,9 +7,9 @@ fail every job of its thread, until the worker is replaced.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from contextlib import suppress
-from types import ModuleType
 from typing import Any
 
 import psycopg
@@ -17,29 +17,69 @@ from psycopg.pq import TransactionStatus
 
 from workers.context.guarded import is_ended
 from workers.context.lender import lender
+from workers.errors import INTERRUPTIONS
 
 log = logging.getLogger(__name__)
 
 # Timeout for the cancellation of a statement.
 _CANCEL_SECONDS = 5.0
 
+# Process to which Django's connections belong that are open here.
+_pid = os.getpid()
+# Those of parent processes: kept, since an end of one would be an end for the parent too.
+_inherited: list[Any] = []
 
-def renew() -> None:
-    """Close those of Django's connections in this thread that the next job should not inherit."""
+
+def forget_inherited() -> None:
+    """Leave the connections of this thread to the parent process, if this is a child that was forked from it.
+
+    Two processes would read each other's answers; and what a child that is killed has written would be in the parent's
+    next transaction. asgiref's thread, which a child has not, is started anew.
+    """
+    global _pid  # noqa: PLW0603
+    if os.getpid() == _pid:
+        return
+    _pid = os.getpid()
+    asgiref = sys.modules.get("asgiref.sync")
+    executor: Any = asgiref and getattr(asgiref.SyncToAsync, "single_thread_executor", None)
+    if executor is not None:
+        asgiref.SyncToAsync.single_thread_executor = type(executor)(max_workers=1)  # type: ignore[union-attr]
+    connections = _connections()
+    if connections is not None:
+        for connection in connections.all(initialized_only=True):
+            _inherited.append(connection)
+            del connections[connection.alias]
+
+
+def renew(*, shared: bool = False) -> None:
+    """Close those of Django's connections in this thread that the next job should not inherit.
+
+    Args:
+        shared: Other jobs use them at the same time.
+
+    Raises:
+        LeaseLostError, JobCancelledError, JobTimeoutError, WorkerStoppedError, Dead: The job was interrupted meanwhile.
+    """
     # All that a job without Django pays: one look at a dict.
-    django_db = sys.modules.get("django.db")
     # The connections of a test are the test's to close.
-    if django_db is None or lender.get() is not None:
+    if "django.db" not in sys.modules or lender.get() is not None:
         return
     try:
-        _renew(django_db)
+        _renew(shared=shared)
+    except INTERRUPTIONS:
+        raise
     # An exception of a backend's may not fail a job that is finished, nor one that does not use that database.
     except Exception as error:  # noqa: BLE001
         log.warning("Django's connections could not be renewed: %s", error)
 
 
-def renew_beside_the_loop() -> None:
-    """Do so in the thread in which asgiref, and so Django's async ORM, executes what must not run in an event loop."""
+def renew_beside_the_loop(*, others: bool = False) -> None:
+    """Do so in the thread in which asgiref, and so Django's async ORM, executes what must not run in an event loop.
+
+    Args:
+        others: Other jobs run in the loop. They share the connections, and may be in the middle of a query: one that is
+            well stays, however old it is.
+    """
     asgiref = sys.modules.get("asgiref.sync")
     if asgiref is None or "django.db" not in sys.modules or lender.get() is not None:
         return
@@ -48,16 +88,12 @@ def renew_beside_the_loop() -> None:
     # whatever the job asks of that thread.
     if getattr(executor, "_threads", None):
         with suppress(RuntimeError):
-            executor.submit(renew)
+            executor.submit(renew, shared=others)
 
 
-def _renew(django_db: ModuleType) -> None:
-    # Half imported, or without settings, Django has no connections yet.
-    connections = getattr(django_db, "connections", None)
-    conf = sys.modules.get("django.conf")
-    if connections is None or conf is None or not conf.settings.configured:
-        return
-    for connection in connections.all(initialized_only=True):
+def _renew(*, shared: bool) -> None:
+    connections = _connections()
+    for connection in () if connections is None else connections.all(initialized_only=True):
         if connection.connection is None:
             continue
         if connection.in_atomic_block:
@@ -68,8 +104,17 @@ def _renew(django_db: ModuleType) -> None:
         driver = connection.connection
         if isinstance(driver, psycopg.Connection) and is_unusable(driver):
             abandon(connection)
-        else:
+        elif not shared:
             connection.close_if_unusable_or_obsolete()
+        elif connection.errors_occurred and not connection.is_usable():
+            connection.close()
+
+
+def _connections() -> Any:
+    """Return Django's connections; None if it has none yet, half imported or without settings."""
+    connections = getattr(sys.modules.get("django.db"), "connections", None)
+    conf = sys.modules.get("django.conf")
+    return connections if conf is not None and conf.settings.configured else None
 
 
 def is_of_a_test(connection: Any) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
+from types import TracebackType
 from typing import Any
 
 from drain import hooks
@@ -29,43 +30,62 @@ _DECIDES = (
 )
 
 
+class _Decision:
+    """Exception of the function, or of a hook around it, that no hook can swallow.
+
+    Attributes:
+        error: The latest of them; None before.
+        calls: The function has been called. Before, nothing can be swallowed: the job would count as finished.
+    """
+
+    error: BaseException | None = None
+    calls = False
+
+    def see(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Note an exception on its way from one hook to the one around that."""
+        del kind, trace
+        # An interruption is a cancellation in an event loop; asyncio's own may be swallowed as little.
+        if error is not None and not (
+            self.calls and isinstance(error, Exception) and not isinstance(error, _DECIDES)
+        ):
+            self.error = error
+
+
 def call(job: CurrentJob, function: Callable[[], Any]) -> Any:
     """Call a function within the hooks whose context managers are synchronous."""
-    decision: BaseException | None = None
+    decision = _Decision()
     with ExitStack() as stack:
         for hook in hooks.around_hooks:
+            stack.push(decision.see)
             manager, is_async = _manager(hook, job)
             if not is_async:
                 stack.enter_context(manager)
-        try:
-            return function()
-        except _DECIDES as error:
-            decision = error
-            raise
-    if decision is not None:
-        raise decision
+        stack.push(decision.see)
+        decision.calls = True
+        return function()
+    if decision.error is not None:
+        raise decision.error
     return None
 
 
 async def wait(job: CurrentJob, function: Callable[[], Awaitable[Any]]) -> Any:
     """Await what a function returns within all hooks."""
-    decision: BaseException | None = None
+    decision = _Decision()
     async with AsyncExitStack() as stack:
         for hook in hooks.around_hooks:
+            stack.push(decision.see)
             manager, is_async = _manager(hook, job)
             if is_async:
                 await stack.enter_async_context(manager)
             else:
                 stack.enter_context(manager)
-        try:
-            return await function()
-        # An interruption is a cancellation here; asyncio's own may be swallowed as little.
-        except BaseException as error:
-            if isinstance(error, _DECIDES) or not isinstance(error, Exception):
-                decision = error
-            raise
-    if decision is not None:
-        raise decision
+        stack.push(decision.see)
+        decision.calls = True
+        return await function()
+    if decision.error is not None:
+        raise decision.error
     return None
 
 

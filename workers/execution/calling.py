@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+from contextlib import suppress
 from types import CoroutineType
 from typing import Any, NamedTuple
 
@@ -12,9 +13,12 @@ from drain import hooks
 from drain.jobs import registry
 from workers.context import django_connections
 from workers.context.current import Attempt
-from workers.errors import TransactionError
+from workers.errors import INTERRUPTIONS, TransactionError
 from workers.execution import around
 from workers.execution.forked import leave_if_forked
+
+# Attempts that are awaited in the event loop of this process.
+_waiting: set[Attempt] = set()
 
 LEFT_OPEN = "the function returned while its transaction() was still open; what that wrote is rolled back"
 
@@ -42,13 +46,16 @@ def call_here(call: Call, attempt: Attempt) -> None:
         if call.job.job_options.keeps_result:
             attempt.keep_returned(returned)
     finally:
-        django_connections.renew()
+        # The job has ended: an interruption comes too late.
+        with suppress(*INTERRUPTIONS):
+            django_connections.renew()
 
 
 async def wait(call: Call, attempt: Attempt) -> None:
     """Await the function in the running loop."""
     pid = os.getpid()
-    django_connections.renew_beside_the_loop()
+    django_connections.renew_beside_the_loop(others=bool(_waiting))
+    _waiting.add(attempt)
     try:
         try:
             coroutine = _within_hooks(call, attempt) if hooks.around_hooks else _called(call)
@@ -62,7 +69,8 @@ async def wait(call: Call, attempt: Attempt) -> None:
         if call.job.job_options.keeps_result:
             attempt.keep_returned(returned)
     finally:
-        django_connections.renew_beside_the_loop()
+        _waiting.discard(attempt)
+        django_connections.renew_beside_the_loop(others=bool(_waiting))
 
 
 def _called(call: Call) -> Any:

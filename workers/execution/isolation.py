@@ -18,7 +18,7 @@ from contextlib import suppress
 from time import monotonic, sleep
 from types import FrameType
 
-from workers.context import reporter
+from workers.context import django_connections, reporter
 from workers.context.current import Attempt
 from workers.errors import Dead, WorkerDiedError, WorkerStoppedError
 from workers.execution.attempt import run as run_here
@@ -185,6 +185,7 @@ def _run_and_record(parents: Attempt, order: mmap.mmap) -> bytes:
     # systemd signals the whole cgroup; whether there is time to end is for the supervisor to say.
     signal.signal(signal.SIGTERM, lambda *_: None)
     reporter.report_as_parent()
+    django_connections.forget_inherited()
     result = run_here(attempt)
     heartbeat.stop()
     recorder = Recorder(database)

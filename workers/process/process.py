@@ -25,7 +25,7 @@ from drain.config import Settings
 from drain.errors import DrainError
 from drain.tables import leader_progress
 from drain.wire import Consumer, Traces
-from workers.context import reporter
+from workers.context import django_connections, reporter
 from workers.execution.rq_books import RQBooks
 from workers.exits import DONE, FAILED, RECYCLED
 from workers.handover.journal import Journal
@@ -91,6 +91,7 @@ class Process:
         self._stores = stores = Stores(self._note_stores)
         database = Database(url, stores=stores)
         reporter.report_to(redis_url, settings.namespace)
+        django_connections.forget_inherited()
         refuses = options.plain.mode is Plain.REFUSE
         self._consumer = consumer = Consumer(
             redis_url,
