@@ -121,7 +121,8 @@ def require_schema_name(name: str) -> None:
     """
     if not _SCHEMA.fullmatch(name) or name.startswith("pg_") or name == "information_schema":
         raise ConfigError(
-            f"DRAIN_SCHEMA must be the name of a schema: lower-case letters, digits and _, not {name!r}"
+            "DRAIN_SCHEMA must be the name of a schema: up to 63 lower-case letters, digits and _, no digit first, "
+            f"and no name of PostgreSQL's own, not {name!r:.100}"
         )
 
 

@@ -121,7 +121,7 @@ DECLARE
     columns constant text := 'job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag, '
         'max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds';
     form constant text := '^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)? ?(Z|[+-]\d\d(:?\d\d)?)$';
-    named  constant jsonb := coalesce(nullif(options, 'null'), '{}');
+    named  jsonb := coalesce(nullif(options, 'null'), '{}');
     called constant jsonb := coalesce(nullif(args, 'null'), '[]');
     new    jsonb;
     name   text;
@@ -159,6 +159,16 @@ BEGIN
             WHEN 'a text or a whole number' THEN typ = 'string' OR number = trunc(number)
             WHEN 'a number of seconds' THEN number > 0 AND number <= 315360000
             ELSE typ = 'string' AND value #>> '{}' ~ form END;
+        IF fits AND kind = 'a time' THEN
+            BEGIN
+                PERFORM (value #>> '{}')::timestamptz;
+            EXCEPTION WHEN data_exception THEN
+                fits := false;
+            END;
+        ELSIF fits AND number IS NOT NULL THEN
+            -- 5.0 is 5, also as a key.
+            named := jsonb_set(named, ARRAY[name], to_jsonb(trim_scale(number)));
+        END IF;
         IF fits IS NOT TRUE THEN
             RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
                 MESSAGE = format('the option %s of drain_stage() is %s, not %s', name,

@@ -15,6 +15,13 @@ What always holds: a version that the database has already is nothing to do. The
 migration, or not at all; checks of the rows that are there follow in a transaction of their own.
 """
 
+try:
+    import alembic  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "drain.alembic needs Alembic: pip install 'job-drain[alembic]'", name=missing.name
+    ) from None
+
 from drain.alembic.filters import include_name, include_object
 from drain.alembic.operations import DowngradeOperation, UpgradeOperation
 

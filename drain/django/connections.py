@@ -38,8 +38,12 @@ def require_postgres(alias: str) -> None:
     """Make sure that a database is PostgreSQL; nothing is opened.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It is not, or DATABASES has none of this name.
     """
+    if alias not in connections.settings:
+        raise ConfigError(
+            f"DATABASES has no {alias!r}, which OPTIONS['database'] names: there are {', '.join(connections)}"
+        )
     connection = connections[alias]
     if connection.vendor != "postgresql":
         raise ConfigError(

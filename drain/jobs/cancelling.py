@@ -116,10 +116,15 @@ def checked_ids(ids: int | Iterable[int]) -> tuple[int, ...]:
         SelectionError: One is not.
     """
     given = ids if isinstance(ids, Iterable) and not isinstance(ids, str | bytes) else [ids]
-    return tuple(dict.fromkeys(_id(each) for each in given))
+    return tuple(dict.fromkeys(checked_id(each) for each in given))
 
 
-def _id(given: object) -> int:
+def checked_id(given: object) -> int:
+    """Return the id of one job as a whole number that PostgreSQL can read.
+
+    Raises:
+        SelectionError: It is none.
+    """
     # True is an int to Python, but a mistake as an id.
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise SelectionError(f"the id of a job is a whole number, not {given!a:.100}")

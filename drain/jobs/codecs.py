@@ -26,6 +26,8 @@ class Codec(NamedTuple):
 
 
 _codecs: dict[type, Codec] = {}
+# Python's JSON writes instances of these, and of their subclasses, and asks for no other way.
+_NATIVE = (str, int, float, list, tuple, dict, type(None))
 
 
 def codec(kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
@@ -39,16 +41,27 @@ def codec(kind: type[T], *, encode: Callable[[T], Any], decode: Callable[[Any], 
         decode: Makes the value of that again.
 
     Raises:
-        TypeError: `kind` is no class, or one of the functions cannot be called.
+        TypeError: `kind` is no class, or a kind of what JSON knows, or one of the functions cannot be called.
     """
     if not isinstance(kind, type) or not callable(encode) or not callable(decode):
         raise TypeError("codec() takes a class, and two functions: encode= and decode=")
+    for native in _NATIVE:
+        if issubclass(kind, native):
+            raise TypeError(
+                f"JSON writes a {kind.__name__} as a {native.__name__}, and would not ask its codec: "
+                f"give the codec to a class that is no {native.__name__}"
+            )
     _codecs[kind] = Codec(encode, decode)
 
 
 def knows(kind: type) -> bool:
     """Return whether values of this type are written by a codec, or by themselves as a pydantic model."""
     return kind in _codecs or _is_model(kind)
+
+
+def has_codec(kind: type) -> bool:
+    """Return whether values of this type are written by a codec of the application's own."""
+    return kind in _codecs
 
 
 def encode(value: Any) -> Any:

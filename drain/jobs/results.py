@@ -16,7 +16,7 @@ from drain.errors import DeadJobError, NoResultError, NotFinishedError, UnknownJ
 from drain.jobs import async_callers, callers
 from drain.jobs.async_callers import AsyncConnectable
 from drain.jobs.callers import Connectable
-from drain.jobs.cancelling import checked_ids
+from drain.jobs.cancelling import checked_id
 
 _COLUMNS = "id, job_name, queue, state, attempts, staged_at, started_at, finished_at, error, has_result"
 _FROM = "FROM drain_job_state(CAST(%(job_id)s AS bigint))"
@@ -174,8 +174,7 @@ async def _look(connection: AsyncConnectable, given: dict[str, int]) -> list[tup
 
 
 def _given(job_id: int) -> dict[str, int]:
-    (number,) = checked_ids(job_id)
-    return {"job_id": number}
+    return {"job_id": checked_id(job_id)}
 
 
 def _ended(job_id: int, rows: list[tuple[Any, ...]]) -> _Found | None:

@@ -121,8 +121,9 @@ class Signature:
     @cached_property
     def _decoded(self) -> dict[str, Any]:
         """Annotations that need a conversion, by parameter."""
-        read = _annotations(self._function)
-        return {name: each for name, each in read.items() if name != "return" and _needs_conversion(each)}
+        read = {name: each for name, each in _annotations(self._function).items() if name != "return"}
+        kinds = {name: _by_codecs(each) for name, each in read.items() if _is_known(each)}
+        return {name: kind for name, kind in kinds.items() if _needs_conversion(kind)}
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
@@ -138,8 +139,42 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     return read
 
 
+class _StandIn(type):
+    """Class of those that stand for a class with a codec, which msgspec might read in its own way."""
+
+    stands_for: type
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, cls.stands_for)
+
+
+def _by_codecs(annotation: Any) -> Any:
+    """Put stand-ins in the place of classes with codecs in lists, objects and optional ones."""
+    origin = typing.get_origin(annotation)
+    # msgspec writes the values of a set, without the codecs of what it knows itself.
+    if origin in (None, typing.Literal, set, frozenset):
+        return annotation
+    if origin is typing.Annotated:
+        return _by_codecs(typing.get_args(annotation)[0])
+    inner = tuple(_stood_in(each) for each in typing.get_args(annotation))
+    return typing.Union[inner] if origin in (typing.Union, types.UnionType) else origin[inner]  # noqa: UP007
+
+
+def _stood_in(annotation: Any) -> Any:
+    if isinstance(annotation, type) and codecs.has_codec(annotation):
+        names = {"__module__": annotation.__module__, "stands_for": annotation}
+        return _StandIn(annotation.__qualname__, (), names)
+    return _by_codecs(annotation)
+
+
+def _decode(kind: type, value: Any) -> Any:
+    if kind is object:
+        return value
+    return codecs.decode(kind.stands_for if isinstance(kind, _StandIn) else kind, value)
+
+
 def _needs_conversion(annotation: Any) -> bool:
-    return _is_known(annotation) and not _is_plain(annotation) and _is_convertible(annotation)
+    return not _is_plain(annotation) and _is_convertible(annotation)
 
 
 def _is_convertible(annotation: Any) -> bool:
@@ -212,14 +247,10 @@ def _converted(name: str, value: Any, kind: Any) -> Any:
         if isinstance(kind, enum.EnumMeta):
             return _member(kind, value)
         # Keys that are numbers are texts in JSON.
-        return msgspec.convert(value, kind, str_keys=True, dec_hook=_made)
+        return msgspec.convert(value, kind, str_keys=True, dec_hook=_decode)
     # A codec of the application's own may raise anything.
     except Exception as error:
         raise ArgumentsError(_misfit(name, value, kind, error)) from error
-
-
-def _made(kind: type, value: Any) -> Any:
-    return value if kind is object else codecs.decode(kind, value)
 
 
 def _member(kind: enum.EnumMeta, value: Any) -> Any:

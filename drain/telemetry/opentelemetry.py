@@ -17,6 +17,15 @@ from importlib import metadata
 from types import TracebackType
 from typing import Any
 
+try:
+    import opentelemetry.instrumentation.instrumentor
+    import opentelemetry.trace  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "drain.telemetry.opentelemetry needs OpenTelemetry: pip install 'job-drain[opentelemetry]'",
+        name=missing.name,
+    ) from None
+
 from opentelemetry import baggage, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context, attach, detach

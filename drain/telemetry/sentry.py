@@ -18,7 +18,13 @@ from time import time
 from types import TracebackType
 from typing import Any
 
-import sentry_sdk
+try:
+    import sentry_sdk
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "drain.telemetry.sentry needs Sentry's SDK: pip install 'job-drain[sentry]'", name=missing.name
+    ) from None
+
 from sentry_sdk.integrations import Integration
 from sentry_sdk.scope import add_global_event_processor, should_send_default_pii
 from sentry_sdk.utils import capture_internal_exceptions, event_from_exception

@@ -168,6 +168,16 @@ def test_a_setting_that_cannot_be_used_is_one_line(
         assert text in checked.stderr
 
 
+def test_the_programs_need_a_database_that_is_there(site: Site) -> None:
+    tasks = json.dumps(
+        {"default": {"BACKEND": "drain.django.DrainBackend", "OPTIONS": {"database": "nowhere"}}}
+    )
+    refused = site.manage("drain_run", "--once", SITE_TASKS=tasks)
+    assert refused.returncode == 1
+    (line,) = refused.stderr.splitlines()
+    assert "DATABASES has no 'nowhere', which OPTIONS['database'] names: there are default, other" in line
+
+
 def test_the_programs_need_one_database(site: Site) -> None:
     tasks = json.dumps({"second": {"BACKEND": "drain.django.DrainBackend", "OPTIONS": {"database": "other"}}})
     run = site.manage("drain_run", "--once", SITE_TASKS=tasks)

@@ -269,7 +269,7 @@ def test_a_job_that_expired_and_one_that_gave_way_have_no_result(shop: Workshop)
         result_of(shop, job_id)
 
 
-@pytest.mark.parametrize("wrong", [0, -1, "1", True, None, 2**63, 1.5])
+@pytest.mark.parametrize("wrong", [0, -1, "1", True, None, 2**63, 1.5, [1], []])
 def test_what_is_no_id_is_refused(shop: Workshop, wrong: Any) -> None:
     with connect(shop) as connection, pytest.raises(drain.SelectionError):
         drain.state(connection, wrong)

@@ -94,6 +94,15 @@ def test_all_options_arrive(database_url: str) -> None:
     assert {name: found[name] for name in wanted} == wanted
 
 
+@pytest.mark.parametrize("more", [{}, {"idempotency_key": "a"}])
+def test_a_whole_number_may_have_a_point(database_url: str, more: dict[str, Any]) -> None:
+    # As encoders of JSON write a float.
+    found = row(
+        database_url, stage(database_url, priority=5.0, max_attempts=3.0, key=7.0, unique_key=70.0, **more)
+    )
+    assert (found["priority"], found["max_attempts"], found["key"], found["unique_key"]) == (5, 3, "7", "70")
+
+
 def test_a_job_runs_after_a_time(database_url: str) -> None:
     found = row(database_url, stage(database_url, run_in=90))
     assert found["scheduled_at"] - found["staged_at"] == timedelta(seconds=90)
@@ -130,6 +139,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str, str]] = {
     "fraction": (None, {"priority": 1.5}, "is a whole number, not 1.5", "JSON number"),
     "too large": (None, {"max_attempts": 2**31}, "is a whole number, not 2147483648", "2147483647"),
     "no zone": (None, {"run_at": "2030-01-01T00:00:00"}, "is a time, not", "2030-01-31T08:30:00Z"),
+    "no month": (None, {"run_at": "2030-13-01T00:00:00Z"}, "is a time, not", "2030-01-31T08:30:00Z"),
+    "no day": (None, {"expires_at": "2030-02-30T00:00:00Z"}, "is a time, not", "2030-01-31T08:30:00Z"),
+    "far zone": (None, {"run_at": "2030-01-01T00:00:00+99"}, "is a time, not", "with a time zone"),
     "infinity": (None, {"run_at": "infinity"}, "is a time, not", "with a time zone"),
     "seconds": (None, {"run_in": 0}, "is a number of seconds, not 0", "above 0"),
     "object": (None, {"context": []}, "is an object, not []", "JSON object"),

@@ -75,3 +75,21 @@ def test_cron_lines_are_read_by_those_alone_who_have_some() -> None:
         "import workers.entry",
     ):
         assert not {"cronsim", "zoneinfo"} & imported_by(statement)
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "extra"),
+    [
+        ("drain.telemetry.opentelemetry", "opentelemetry", "opentelemetry"),
+        ("drain.telemetry.opentelemetry", "opentelemetry.instrumentation", "opentelemetry"),
+        ("drain.telemetry.sentry", "sentry_sdk", "sentry"),
+        ("drain.alembic", "alembic", "alembic"),
+    ],
+)
+def test_a_missing_extra_is_named(module: str, missing: str, extra: str) -> None:
+    program = f"import sys\nsys.modules[{missing!r}] = None\nimport {module}"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert answer.stderr.splitlines()[-1].startswith(f"ModuleNotFoundError: {module} needs ")
+    assert answer.stderr.endswith(f": pip install 'job-drain[{extra}]'\n")

@@ -276,3 +276,39 @@ def test_a_codec_that_makes_something_without_one_is_one_line() -> None:
     codec(Opaque, encode=lambda _: object(), decode=lambda _: Opaque())
     with pytest.raises(StageError, match="object has no codec"):
         values.as_arguments([Opaque()], {})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (Money, Money(3)),
+        (list[Money], [Money(3)]),
+        (Money | None, Money(3)),
+        (Annotated[list[Money], "paid"], [Money(3)]),
+        (dict[str, tuple[Money, ...]], {"a": (Money(3), Money(4))}),
+        (set[UUID], {KEY}),
+        (list[set[UUID]], [{KEY}]),
+        (list[UUID], [KEY]),
+        (list[Colour], [Colour.RED]),
+    ],
+)
+def test_a_codec_counts_for_what_would_travel_without_one(annotation: Any, value: Any) -> None:
+    codec(Money, encode=lambda money: f"{money.cents} cents", decode=lambda text: Money(int(text[:-6])))
+    codec(UUID, encode=lambda key: [key.int], decode=lambda numbers: UUID(int=numbers[0]))
+    codec(Colour, encode=lambda colour: {"colour": colour.name}, decode=lambda said: Colour[said["colour"]])
+
+    def function(it: Any) -> None: ...
+
+    function.__annotations__["it"] = annotation
+    args = json.loads(values.as_arguments([value], {})[0])
+    Signature(function).decode(args, {})
+    assert args == [value]
+
+
+@pytest.mark.parametrize("native", [str, int, float, list, tuple, dict])
+def test_a_codec_that_json_would_not_ask_is_refused(native: type) -> None:
+    kind = type("Mine", (native,), {})
+    with pytest.raises(
+        TypeError, match=f"^JSON writes a Mine as a {native.__name__}, and would not ask its codec: "
+    ):
+        codec(kind, encode=str, decode=kind)

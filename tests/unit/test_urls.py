@@ -163,3 +163,5 @@ def test_what_cannot_be_the_name_of_a_schema_is_refused(name: str) -> None:
         Settings(database_url="postgresql://localhost/shop", schema=name)
 
     assert "\n" not in str(caught.value)
+    assert "up to 63 lower-case letters" in str(caught.value)
+    assert "no name of PostgreSQL's own" in str(caught.value)
