@@ -24,9 +24,10 @@ LONG_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
-def _searches_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no search be put off because one was slow, on whatever machine."""
+def _times_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no search be put off because one was slow, and no sleep end because jobs came fast, on whatever machine."""
     monkeypatch.setattr(cursor, "_SCAN_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(sleeper, "_MOST_NOTIFIED", math.inf)
 
 
 def sleep(enqueuer: Enqueuer, until: float | None = None) -> None:
@@ -63,7 +64,6 @@ def test_jobs_that_are_staged_one_by_one_are_drained_in_one_sleep(
         asleep.append(is_asleep(database_url))
 
     when_it_waits(monkeypatch, *[stage_one] * 4)
-    monkeypatch.setattr(sleeper, "_MOST_NOTIFIED", math.inf)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         with suppress(LongWaitError):
             sleep(enqueuer)
@@ -317,7 +317,6 @@ def test_a_batch_of_a_lone_row_is_followed_by_no_other_before_the_wait(
     # Another machine may be slow: no search counts as one that steps over dead rows.
     monkeypatch.setattr(cursor, "_SCAN_SECONDS", LONG_SECONDS)
     when_it_waits(monkeypatch, *[lambda: stage_jobs(database_url)] * 3)
-    monkeypatch.setattr(sleeper, "_MOST_NOTIFIED", math.inf)
     with new_enqueuer(database_url, redis_url) as enqueuer:
         run_once = enqueuer.run_once
 
