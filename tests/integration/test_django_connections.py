@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,6 +14,7 @@ from django.db.transaction import TransactionManagementError
 
 import drain
 from drain.errors import ConnectableError
+from tests.blocks import forget_django
 from tests.helpers import query
 
 
@@ -28,13 +28,12 @@ def _django(database_url: str) -> Iterator[None]:
     place = {"HOST": host["host"][0], "PORT": host["port"][0], "USER": url.username, "NAME": url.path[1:]}
     one = {"ENGINE": "django.db.backends.postgresql", **place}
     other = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    # An earlier test of this process may have left a connection to its own database.
+    forget_django()
     before = connections.settings
     connections.settings = connections.configure_settings({"default": one, "other": other})
     yield
-    connections.close_all()
-    for alias in ("default", "other"):
-        with suppress(AttributeError):
-            del connections[alias]
+    forget_django()
     connections.settings = before
 
 
