@@ -19,7 +19,7 @@ from drills.verdict import Evidence, Verdict
 SUMMARY = "Redis forgets thousands of queued jobs under load"
 
 # Orders placed at once, queued ids that the flush has to lose, and finished jobs that it waits for.
-_AT_ONCE = 2_500
+_AT_ONCE = 4_000
 _LOST_AT_LEAST = 1_500
 _WORKED = 50
 _FINISHED = "SELECT count(*) >= %s FROM finished_jobs"

@@ -20,7 +20,10 @@ SUMMARY = "a worker outlives its lease, and another one does the job"
 # Seconds between worker A's write and its commit.
 _HOLD_SECONDS = 20.0
 _CLAIM = "SELECT fencing_token, claimed_by FROM inflight_jobs WHERE id = %s"
-_LEASE_IS_OVER = "SELECT lease_expires_at < clock_timestamp() FROM inflight_jobs WHERE id = %s"
+_LEASE_IS_OVER = """
+SELECT NOT EXISTS (
+    SELECT FROM inflight_jobs WHERE id = %s AND fencing_token = %s AND lease_expires_at >= clock_timestamp())
+"""
 _TAKEN_OVER = """
 SELECT fencing_token, claimed_by FROM inflight_jobs WHERE id = %s AND fencing_token > %s
 UNION ALL SELECT fencing_token, finished_by FROM finished_jobs WHERE id = %s
@@ -53,7 +56,7 @@ def run(scenario: Scenario) -> Verdict:
     scenario.pause(a)
     scenario.record("written_not_committed", token=token, transaction=session.transaction)
     scenario.rq_worker("worker B")
-    scenario.wait("the lease runs out", lambda: scenario.value(_LEASE_IS_OVER, order.job_id))
+    scenario.wait("the lease runs out", lambda: scenario.value(_LEASE_IS_OVER, order.job_id, token))
     scenario.record("lease_ran_out", job_id=order.job_id, token=token)
     new_token, other = scenario.wait(
         "worker B takes over", lambda: scenario.row(_TAKEN_OVER, order.job_id, token, order.job_id)

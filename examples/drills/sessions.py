@@ -12,9 +12,10 @@ SELECT pid, backend_xid::text FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'drain job'
     AND state = 'idle in transaction' AND backend_xid IS NOT NULL
 """
-_DRAINING = """
+_HELD_UP = """
 SELECT pid, backend_xid::text FROM pg_stat_activity
-WHERE datname = current_database() AND application_name = 'drain run' AND backend_xid IS NOT NULL
+WHERE datname = current_database() AND application_name = 'drain run'
+    AND backend_xid IS NOT NULL AND wait_event_type = 'Lock'
 """
 _STATUS = "SELECT pg_xact_status(%s::text::xid8)"
 
@@ -37,9 +38,9 @@ def writing_job(connection: Connection) -> Session | None:
     return None if row is None else Session._make(row)
 
 
-def draining(connection: Connection) -> Session | None:
-    """Find the session of a leader that has moved rows, or is about to, and has not committed."""
-    row = first_row(connection, _DRAINING)
+def held_up(connection: Connection) -> Session | None:
+    """Find the session of a leader whose move waits for a lock of another session."""
+    row = first_row(connection, _HELD_UP)
     return None if row is None else Session._make(row)
 
 

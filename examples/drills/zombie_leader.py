@@ -1,13 +1,15 @@
 """Drill: the leader is stopped before it pushes a batch, loses its session and the leadership, and comes back.
 
-The server was committing the move of the rows when the leader was stopped, so none of them can have been pushed. The
-server ends the leader's session, as it ends the session of a machine that has failed. The standby pushes the rows, and
-their jobs finish. Then the first leader continues in the middle of its batch, and pushes them again.
+The leader is stopped while the move of its rows waits for another session's lock on one of them, and the server commits
+the move after that: none of them can have been pushed. The server ends the leader's session, as it ends the session of
+a machine that has failed. The standby pushes the rows, and their jobs finish. Then the first leader continues in the
+middle of its batch, and pushes them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from programs.child import Child
@@ -15,17 +17,17 @@ from programs.child import Child
 from drain.database.postgres import Connection
 from drills import invariants, sessions
 from drills.rows import first_row, value
-from drills.scenario import DidNotHappenError, Scenario
+from drills.scenario import Scenario
 from drills.sessions import Session
 from drills.shop import Shop
 from drills.verdict import Evidence, Verdict
 
 SUMMARY = "a leader is paused in a batch, and goes on too late"
 
-# Orders placed before each attempt to stop the leader in a batch, and the number of attempts.
+# Orders placed for the batch.
 _AT_ONCE = 1000
-_TRIALS = 20
 _LEADER = "SELECT leader, leader_since FROM drain_state"
+_LOCK = "SELECT FROM staged_jobs WHERE id = %s FOR UPDATE"
 # Rows that a transaction has moved, as long as nobody has claimed them.
 _MOVED = "SELECT array_agg(id) FROM inflight_jobs WHERE xmin::text = %s"
 _UNFINISHED = "SELECT count(*) FROM unnest(%s::bigint[]) AS id WHERE id NOT IN (SELECT id FROM finished_jobs)"
@@ -124,20 +126,15 @@ def judge(connection: Connection, leadership: Leadership, confirmed: Sequence[in
 def _stop_within_a_batch(scenario: Scenario, leader: Child) -> tuple[Session, Batch]:
     """Stop the leader when it has moved rows and not pushed them; returns its session and the batch."""
     connection = scenario.connection
-    for _ in range(_TRIALS):
-        scenario.place(_AT_ONCE)
-        began = scenario.wait("the leader drains", lambda: sessions.draining(connection), pause=0)
-        scenario.pause(leader)
-        # Nothing is pushed before its commit.
-        if sessions.draining(connection) == began:
-            _wait_until_ended(scenario, began)
-            if jobs := scenario.value(_MOVED, began.transaction):
-                scenario.record("moved_not_pushed", transaction=began.transaction, jobs=len(jobs))
-                return began, Batch(began.transaction, jobs)
+    scenario.pause(leader)
+    first, *_ = scenario.place(_AT_ONCE)
+    with closing(scenario.connect()) as other, other.transaction():
+        other.execute(_LOCK, (first.job_id,))
         scenario.resume(leader)
-    raise DidNotHappenError("the leader could not be stopped in the middle of a batch")
-
-
-def _wait_until_ended(scenario: Scenario, session: Session) -> None:
+        # Nothing is pushed before the commit of the move, and the move waits for the lock of the row.
+        session = scenario.wait("the leader drains", lambda: sessions.held_up(connection))
+        scenario.pause(leader)
     # The leader has sent the COMMIT together with the move.
-    scenario.wait("its move is committed", lambda: sessions.draining(scenario.connection) != session)
+    jobs = scenario.wait("its move is committed", lambda: scenario.value(_MOVED, session.transaction))
+    scenario.record("moved_not_pushed", transaction=session.transaction, jobs=len(jobs))
+    return session, Batch(session.transaction, jobs)
