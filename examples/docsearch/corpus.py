@@ -89,7 +89,9 @@ def _documented(
 
 def _compiled() -> Iterator[Entry]:
     for name in sorted(sys.builtin_module_names):
-        module = importlib.import_module(name)
+        # Some interpreters have modules built in that Python is about to drop.
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            module = importlib.import_module(name)
         yield Entry(name, _text_of(module))
         for key, member in sorted(vars(module).items()):
             if getattr(member, "__module__", None) != name:

@@ -29,6 +29,7 @@ from tests.helpers import (
     wait_until,
 )
 from tests.worker_processes import Yard, children, kill_worker
+from workers.plain.channel_worker import _is_alive
 
 MODES = pytest.mark.parametrize("mode", ["fork", "inline"])
 IN_A_HURRY = impatient({"workers.supervisor.supervisor._KILL_SECONDS": 1.0})
@@ -215,6 +216,8 @@ def test_a_name_that_a_dead_process_has_left_is_taken_over(yard: Yard, client: R
         dead = {worker.pid for worker in Worker.all(connection=client)}
         command.kill()
         command.wait(PATIENCE_SECONDS)
+    # They notice the death of their parent; before, the name is in use.
+    wait_until(lambda: not any(map(_is_alive, dead)), PATIENCE_SECONDS)
     with yard.working("--name", "Alice") as command:
 
         def names() -> bool:

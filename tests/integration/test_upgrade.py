@@ -2,7 +2,7 @@
 
 import io
 import subprocess
-import tarfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program of version 3, as it was committed."""
     try:
         archive = subprocess.run(
-            ["git", "archive", OLD], cwd=ROOT, capture_output=True, check=True, timeout=60
+            ["git", "archive", "--format=zip", OLD], cwd=ROOT, capture_output=True, check=True, timeout=60
         )
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", b"") or str(error).encode()
@@ -97,8 +97,8 @@ def old_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"(git fetch --unshallow): {said.decode().strip()}"
         )
     directory = tmp_path_factory.mktemp("version-3")
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(directory, filter="data")
+    with zipfile.ZipFile(io.BytesIO(archive.stdout)) as files:
+        files.extractall(directory)
     return directory
 
 
