@@ -213,9 +213,10 @@ def test_pauses_of_names_and_keys_hold_until_they_are_taken_back(database_url: s
     stage(database_url, 3)
     rules = Rules(QUEUE, running=100, running_per_key=50 if for_keys else None)
     with admitting(database_url, rules) as leader:
-        soon = datetime.now(UTC) + timedelta(seconds=0.5)
-        leader.queue.pause(["m.h"], {"a": soon}, [("b", "m.g")])
+        now = datetime.now(UTC)
+        leader.queue.pause(["m.h"], {"a": now + timedelta(hours=1)}, [("b", "m.g")])
         first = leader.settle(0.1, least=6)
+        leader.queue.pause(["m.h"], {"a": now + timedelta(seconds=0.5)}, [("b", "m.g")])
         later = leader.admit_all(3)
         leader.queue.pause([], {})
         last = leader.settle(0.1, least=6)
