@@ -36,7 +36,9 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def tab(browser: Browser, address: str, size: tuple[int, int] = WIDE, *, dark: bool = False) -> Iterator[Page]:
+def tab(
+    browser: Browser, address: str, size: tuple[int, int] = WIDE, *, dark: bool = False
+) -> Iterator[Page]:
     """Open a tab of a visitor's own; what scripts complain of, and requests to other hosts, fail the test."""
     complaints: list[str] = []
     width, height = size
@@ -48,7 +50,10 @@ def tab(browser: Browser, address: str, size: tuple[int, int] = WIDE, *, dark: b
     )
     page = context.new_page()
     page.on("pageerror", lambda error: complaints.append(f"error of a script: {error}"))
-    page.on("request", lambda request: complaints.append(request.url) if not request.url.startswith(address) else None)
+    page.on(
+        "request",
+        lambda request: complaints.append(request.url) if not request.url.startswith(address) else None,
+    )
     try:
         yield page
     finally:

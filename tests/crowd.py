@@ -1,6 +1,6 @@
 """A crowd of jobs in every state, written by SQL in some seconds; among them those whose texts are hostile.
 
-    python -m tests.crowd postgresql://... --finished 10000000 --staged 1000000
+python -m tests.crowd postgresql://... --finished 10000000 --staged 1000000
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ FROM generate_series(1, %(count)s) AS n
 _FINISH = f"""
 INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, staged_at, moved_at,
     claimed_at, finished_at, finished_by, attempts, fencing_token)
-SELECT %(from)s + n, {_JOB}, jsonb_build_array(n), '{{}}', {_QUEUE}, 0, at - interval '3 s', {_TAG}, at - interval '3 s',
-    at - interval '2 s', at - interval '1 s', at, 'host-' || n %% 9 || ':1000', 1, 1
+SELECT %(from)s + n, {_JOB}, jsonb_build_array(n), '{{}}', {_QUEUE}, 0, at - interval '3 s', {_TAG},
+    at - interval '3 s', at - interval '2 s', at - interval '1 s', at, 'host-' || n %% 9 || ':1000', 1, 1
 FROM (SELECT n, now() - n * interval '8 h' / %(count)s AS at FROM generate_series(1, %(count)s) AS n) AS times
 """
 _BURY = f"""
@@ -78,16 +78,17 @@ FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS each (text, position)
 _HOSTILE_INFLIGHT = """
 INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, staged_at, delivery,
     attempts, fencing_token, claimed_at, claimed_by, lease_expires_at)
-SELECT %(from)s + position, btrim(left(text, 255)), jsonb_build_array(text), jsonb_build_object(text, text), 'hostile', 0,
-    now(), left(text, 255), now(), position, 1, 1, now() - interval '5 h', left(text, 255), now() + interval '1 h'
+SELECT %(from)s + position, btrim(left(text, 255)), jsonb_build_array(text), jsonb_build_object(text, text), 'hostile',
+    0, now(), left(text, 255), now(), position, 1, 1, now() - interval '5 h', left(text, 255), now() + interval '1 h'
 FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS each (text, position)
 """
 _HOSTILE_DEAD = """
 INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, staged_at, attempts,
     fencing_token, last_error, reason, explanation)
-SELECT %(from)s + position, btrim(left(text, 255)), jsonb_build_array(text), '{}', 'hostile', 0, now(), left(text, 255),
-    now(), 1, 1, jsonb_build_object('type', text, 'message', text, 'at', now(),
-        'traceback', 'Traceback:' || E'\\n  File "' || text || '", line 1, in ' || text || E'\\n' || text), 'failed', text
+SELECT %(from)s + position, btrim(left(text, 255)), jsonb_build_array(text), '{}', 'hostile', 0, now(),
+    left(text, 255), now(), 1, 1, jsonb_build_object('type', text, 'message', text, 'at', now(),
+        'traceback', 'Traceback:' || E'\\n  File "' || text || '", line 1, in ' || text || E'\\n' || text),
+    'failed', text
 FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS each (text, position)
 """
 _HOSTILE_CRONS = """
@@ -96,8 +97,12 @@ SELECT translate(left(text, 240), E'\\t\\x1b', '  ') || position, btrim(left(tex
     jsonb_build_array(text)
 FROM unnest(%(texts)s::text[]) WITH ORDINALITY AS each (text, position)
 """
-_HOSTILE_PAUSE = "INSERT INTO queue_pauses (key, reason, paused_by) SELECT text, text, text FROM unnest(%(texts)s::text[]) AS text"
-_RULES = "INSERT INTO queues (queue, running, rate, fair) VALUES ('queue-00', 5, '100/s', true), ('queue-01', 1, NULL, false)"
+_HOSTILE_PAUSE = """
+INSERT INTO queue_pauses (key, reason, paused_by) SELECT text, text, text FROM unnest(%(texts)s::text[]) AS text
+"""
+_RULES = """
+INSERT INTO queues (queue, running, rate, fair) VALUES ('queue-00', 5, '100/s', true), ('queue-01', 1, NULL, false)
+"""
 _ANALYZE = "ANALYZE staged_jobs, inflight_jobs, finished_jobs, dead_jobs"
 
 
