@@ -38,6 +38,23 @@ OVERRIDING SYSTEM VALUE
 SELECT {", ".join(_REVIVED.values())}
 FROM revived
 """
+# Values of a row that is revived at a rate: each is due a moment after the one before it, by the number of its place
+# among the others. An expiry that would come before is dropped, as above.
+_SPREAD = _REVIVED | {
+    "scheduled_at": "due.at",
+    "matured_at": "NULL",
+    "expires_at": "CASE WHEN expires_at > due.at THEN expires_at END",
+}
+REVIVE_SPREAD = f"""
+WITH revived AS (
+    DELETE FROM dead_jobs WHERE {_SELECTED} AND id > 0 AND id < 1000000000000000000 RETURNING *
+)
+INSERT INTO staged_jobs ({", ".join(_SPREAD)})
+OVERRIDING SYSTEM VALUE
+SELECT {", ".join(_SPREAD.values())}
+FROM (SELECT *, row_number() OVER (ORDER BY id) - 1 AS place FROM revived) AS numbered, LATERAL (
+    SELECT now() + pg_catalog.make_interval(secs => place / %(per_second)s::double precision) AS at) AS due
+"""
 DISCARD = f"DELETE FROM dead_jobs WHERE {_SELECTED}"
 NOT_DEAD = """
 SELECT given.id FROM pg_catalog.unnest(%s::bigint[]) AS given (id)
@@ -72,9 +89,18 @@ def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
     return [job_id for (job_id,) in connection.execute(NOT_DEAD, (list(ids),))]
 
 
-def revive(connection: Connection, selection: Selection) -> int:
-    """Stage dead jobs again, due at once, under their old ids; returns their number. Ids out of range stay dead."""
-    return connection.execute(REVIVE, selection.parameters()).rowcount
+def revive(connection: Connection, selection: Selection, per_second: float | None = None) -> int:
+    """Stage dead jobs again, under their old ids; returns their number. Ids out of range stay dead.
+
+    Args:
+        connection: Any.
+        selection: The dead jobs.
+        per_second: Rate at which the jobs come due, in the order of their ids; None lets all of them be due at once.
+    """
+    if per_second is None:
+        return connection.execute(REVIVE, selection.parameters()).rowcount
+    parameters = {**selection.parameters(), "per_second": per_second}
+    return connection.execute(REVIVE_SPREAD, parameters).rowcount
 
 
 def discard(connection: Connection, selection: Selection) -> int:
