@@ -46,18 +46,22 @@ def innermost_own_frame(traceback: str, job_name: str) -> Frame | None:
     Returns:
         The frame; the innermost of all if none is the application's own; None if the text has no frame.
     """
-    frames = _FRAME.findall(traceback)
-    package = job_name.partition(".")[0]
-    for path, line, function in reversed(frames):
+    # Many jobs die at one place, each with a message of its own: what follows the last frame is left out.
+    end = traceback.find("\n", traceback.rfind('File "'))
+    return _innermost(traceback[: None if end < 0 else end], job_name.partition(".")[0])
+
+
+@lru_cache(500)
+def _innermost(frames: str, package: str) -> Frame | None:
+    innermost = None
+    for path, line, function in reversed(_FRAME.findall(frames)):
+        frame = Frame(path, int(line), function)
         if _is_own(path, package):
-            return Frame(path, int(line), function)
-    if not frames:
-        return None
-    path, line, function = frames[-1]
-    return Frame(path, int(line), function)
+            return frame
+        innermost = innermost or frame
+    return innermost
 
 
-@lru_cache(10_000)
 def _is_own(path: str, package: str) -> bool:
     if path.startswith(("<frozen ", *_OURS)):
         return False

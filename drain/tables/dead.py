@@ -9,6 +9,9 @@ from typing import Any
 from drain.database.postgres import Connection
 from drain.tables.columns import JOB
 
+# Bounds of the rate of a retry, in jobs a second: the slowest lets ten thousand jobs come due within four months.
+SLOWEST, FASTEST = 0.001, 10_000.0
+
 _SELECTED = """
 (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
     AND (%(queue)s::text IS NULL OR queue = %(queue)s)

@@ -1,16 +1,19 @@
 """Dead jobs in groups, by job name and by the place of the error in the application's own code; retries at a rate."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner, Result
 
+from drain.__main__ import main
 from drain.tables import dead, deaths
 from drain.tables.dead import Selection
 from tests.dead_rows import bury, error
-from tests.helpers import ids_in, new_enqueuer, pushed_jobs, query
+from tests.helpers import environment, ids_in, new_enqueuer, pushed_jobs, query
 from tests.integration.test_query_plans import scans_of
 
 JOBS, MAIL = "/srv/app/shop/jobs.py:12:send", "/srv/app/shop/mail.py:7:deliver"
@@ -150,3 +153,45 @@ def test_an_expiry_that_would_come_before_its_new_time_is_dropped(
     dead.revive(connection, Selection(queue="mail"), per_second=1 / 2400)
     rows = query(database_url, "SELECT expires_at FROM staged_jobs ORDER BY id")
     assert rows == [(in_an_hour,), (in_an_hour,), (None,)]
+
+
+def drain(database_url: str, *words: str) -> Result:
+    env = environment(database_url, "") | {"COLUMNS": "80"}
+    return CliRunner().invoke(main, ["dead", *words], env=env)
+
+
+def test_the_command_prints_a_line_for_each_group_and_its_json_feeds_a_retry(database_url: str) -> None:
+    hostile = error("/srv/a b/\x1b[31mshop\u202e.py:12:send", message="\x1b]0;title\x07 and \u202e more")
+    ids = bury(database_url, "shop.\u202ejobs\n.send", hostile, count=2)
+    bury(database_url, reason="expired", explanation="its expires_at had passed " * 5)
+    result = drain(database_url, "groups")
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+    assert not any(c in result.stdout for c in "\x1b\x07\u202e")
+    found = json.loads(drain(database_url, "groups", "--json", "--limit", "1").stdout)
+    assert (found["looked_at"], found["has_more"], len(found["groups"])) == (3, False, 1)
+    assert found["groups"][0]["ids"] == sorted(ids, reverse=True)
+    retried = drain(
+        database_url, "retry", *map(str, found["groups"][0]["ids"]), "--per-second", "0.1", "--yes"
+    )
+    assert retried.stdout == "retry: 2 jobs\n"
+    assert query(database_url, "SELECT max(scheduled_at) - min(scheduled_at) FROM staged_jobs") == [
+        (timedelta(seconds=10),)
+    ]
+
+
+def test_the_command_says_that_nothing_is_dead_and_that_there_are_more(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "no job is dead" in drain(database_url, "groups").stderr
+    bury(database_url, count=3)
+    read = deaths.read_groups
+    monkeypatch.setattr(deaths, "read_groups", lambda connection: read(connection, 2))
+    assert "the 2 dead jobs that were staged last were looked at" in drain(database_url, "groups").stderr
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "nan", "1e9", "fast"])
+def test_a_rate_that_is_none_is_wrong_usage(database_url: str, rate: str) -> None:
+    assert drain(database_url, "retry", "1", "--per-second", rate).exit_code == 2
