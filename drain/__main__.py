@@ -19,6 +19,7 @@ from drain.commands.run import run
 from drain.commands.setup import init, show_roles
 from drain.commands.status import status
 from drain.commands.trace import trace
+from drain.commands.web import web
 from drain.commands.work import work
 from drain.terminal.commandline import Group
 from pipeline.commands import COMMANDS
@@ -27,7 +28,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "trace", "audit"),
+    "Look around": ("status", "list", "show", "explain", "trace", "audit", "web"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -54,6 +55,7 @@ for command in (
     explain_job,
     trace,
     audit_jobs,
+    web,
     cron,
     cancel,
     jobs,

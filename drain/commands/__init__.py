@@ -12,6 +12,7 @@
     explain     explain: why one job waits
     trace       trace: when one job passed which process
     audit       audit: is any job lost, doubled or stuck?
+    web         web: the page, for a browser
     cron        cron list, pause, resume, run, remove and apply: schedules
     cancel      cancel: jobs that wait or run
     move        jobs move: another queue, priority or time

@@ -37,7 +37,8 @@ def application(
         token: Secret that allows to write; by default `DRAIN_WEB_TOKEN`.
         trust_header: Header in which an authenticating proxy names the user, who may write. The proxy must remove it
             from what a visitor sends.
-        user: Function of the application: is given the request, and returns the name of the user who may write, or None.
+        user: Function of the application: is given the request, and returns the name of the user who may write; None
+            for somebody who may not.
 
     Raises:
         ConfigError: A setting is missing or cannot be used.
