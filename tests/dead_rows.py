@@ -42,11 +42,12 @@ def bury(
     **columns: Any,
 ) -> list[int]:
     """Write so many dead jobs; returns their ids."""
+    history = columns.pop("history", None)
     given = dict.fromkeys(("tag", "key", "unique_key", "expires_at")) | {
         "job_name": job_name,
         "job_args": Jsonb(list(job_args)),
         "job_kwargs": Jsonb(columns.pop("job_kwargs", {})),
-        "history": Jsonb(columns["history"]) if columns.pop("history", None) else None,
+        "history": Jsonb(history) if history else None,
         "last_error": None if last_error is None else Jsonb(last_error),
         "queue": queue,
         "reason": reason,

@@ -2,6 +2,9 @@
 
 overview  all queues at a glance
 queue     one queue: rules, keys, who is next, pause and limits
+job       one job: what it waits for, its way, its errors; retry, discard and cancel
+dead      dead jobs in groups; retry at a rate, discard
+search    jobs of all tables by a word
 login     the form that takes the token
 """
 
@@ -9,6 +12,13 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
-from drain.web.pages import login, overview, queue
+from drain.web.pages import dead, job, login, overview, queue, search
 
-ROUTES: list[Route] = [*overview.ROUTES, *queue.ROUTES, *login.ROUTES]
+ROUTES: list[Route] = [
+    *overview.ROUTES,
+    *queue.ROUTES,
+    *job.ROUTES,
+    *dead.ROUTES,
+    *search.ROUTES,
+    *login.ROUTES,
+]
