@@ -1,4 +1,4 @@
-"""Numbers of all queues at a glance, for the page of `drain web`: each question ends at a bound, and none scans a table.
+"""Numbers of queues at a glance, for the page of `drain web`: each question ends at a bound, and none scans a table.
 
 A number that has come so far as its bound means that or more.
 """
@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from drain.database.postgres import Connection
-from drain.tables.columns import DELIVERED
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
 from drain.tables.waiting import WAITS_SINCE
 
 # Upper bound of the jobs of one queue that are looked at for the age of the oldest one.
@@ -26,7 +26,7 @@ SELECT queue, count(*) FROM (
     SELECT queue FROM inflight_jobs WHERE lease_expires_at > now() ORDER BY lease_expires_at LIMIT %(up_to)s::bigint
 ) AS running GROUP BY queue
 """
-# Of a queue's delivered jobs those with the lowest delivery numbers, which have waited for longest but for redeliveries.
+# Of a queue's delivered jobs those with the lowest delivery numbers, which have waited for longest, as a rule.
 _OLDEST_QUEUED = f"""
 WITH RECURSIVE heads AS (
     (SELECT queue FROM inflight_jobs WHERE {DELIVERED} ORDER BY queue, delivery LIMIT 1)
@@ -64,8 +64,29 @@ FROM unnest(%(queues)s::text[], %(begins)s::timestamptz[]) WITH ORDINALITY AS wa
         FROM generate_series(0, {PARTS} - 1) AS part) AS part,
     LATERAL (SELECT count(*) AS count, max(finished_at) AS last FROM (
         SELECT finished_at FROM finished_jobs
-        WHERE queue = wanted.queue AND finished_at >= part.begun_at AND finished_at < part.begun_at + %(length)s::interval
+        WHERE queue = wanted.queue
+            AND finished_at >= part.begun_at AND finished_at < part.begun_at + %(length)s::interval
         ORDER BY finished_at LIMIT {PART_UP_TO}) AS first) AS ended
+"""
+_OF_KEYS = f"""
+SELECT wanted.key, jobs.number FROM unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM staged_jobs_ready AS job
+        WHERE {DUE} AND job.key IS NOT NULL AND job.queue = %(queue)s AND job.key = wanted.key
+        LIMIT %(up_to)s::bigint) AS counted) AS jobs
+"""
+_OF_A_QUEUE = f"""
+SELECT sum(due.number)::bigint + (
+    SELECT count(*) FROM (
+        SELECT FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s LIMIT %(up_to)s::bigint) AS delivered) + (
+    SELECT count(*) FROM (
+        SELECT FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
+        LIMIT %(up_to)s::bigint) AS waiting)
+FROM generate_series(0, 3) AS lane (kind), LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM staged_jobs_ready AS job
+        WHERE {DUE} AND {LANE_KIND} = lane.kind AND job.{LANE_QUEUE} = %(queue)s
+        LIMIT %(up_to)s::bigint) AS counted) AS due
 """
 
 
@@ -132,6 +153,18 @@ def count_finished(connection: Connection, steps: Sequence[Step], length: timede
             estimates.add(number)
         numbers[number] += count
     return [Finished(count, number in estimates) for number, count in enumerate(numbers)]
+
+
+def count_keys(connection: Connection, queue: str, keys: Sequence[str], up_to: int) -> dict[str, int]:
+    """Count the due rows of these keys of a queue, each up to a bound."""
+    parameters = {"queue": queue, "keys": list(keys), "up_to": up_to}
+    return dict(connection.execute(_OF_KEYS, parameters).fetchall())
+
+
+def count_of_queue(connection: Connection, queue: str, up_to: int) -> int:
+    """Count the jobs of a queue that are due, or wait for a worker or their next attempt, up to a bound."""
+    (number,) = fetch_one(connection, _OF_A_QUEUE, {"queue": queue, "up_to": up_to})
+    return min(int(number), up_to)
 
 
 def known(*queues: Collection[str]) -> list[str]:

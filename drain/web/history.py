@@ -1,4 +1,4 @@
-"""Jobs that finished in the last hours, in steps of five minutes: a step that is over is counted once, and remembered."""
+"""Jobs that finished in the last hours, in steps of five minutes: each step is counted once it is over."""
 
 from __future__ import annotations
 

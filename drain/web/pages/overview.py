@@ -22,6 +22,7 @@ UP_TO = 10_000
 _MINUTE = timedelta(minutes=1)
 # Time in which steps of the curves are counted, in seconds: for a visitor who waits, and for the thread.
 _OF_A_VISIT, _OF_THE_THREAD = 0.01, 0.25
+_NONE = Finished(0, is_estimate=False)
 # Words of the causes for which jobs wait.
 CAUSES = {
     "scheduled": "scheduled for later",
@@ -62,7 +63,7 @@ class Glance:
     failing: bool = False
     paused: Pause | None = None
     has_rules: bool = False
-    finished: Finished = Finished(0, is_estimate=False)
+    finished: Finished = _NONE
     workers: int | None = None
     curve: list[Finished | None] = field(default_factory=list)
 
@@ -82,8 +83,14 @@ class Glance:
         return self.workers == 0 and self.waiting > 0
 
 
-def measure(view: View, connection: Connection) -> tuple[list[Glance], datetime]:
-    """Measure all queues, and return the time of the database's clock."""
+def measure(view: View, connection: Connection, queue: str | None = None) -> tuple[list[Glance], datetime]:
+    """Measure all queues, and return the time of the database's clock.
+
+    Args:
+        view: View of the page.
+        connection: In a snapshot.
+        queue: The one whose curve is wanted; None for all.
+    """
     now = queries.now(connection)
     found = causes.count_waiting(connection, UP_TO)
     running = glances.count_running(connection, UP_TO)
@@ -101,8 +108,8 @@ def measure(view: View, connection: Connection) -> tuple[list[Glance], datetime]
     lately = [Step(queue, now - _MINUTE) for queue in finishing]
     rates = dict(zip(finishing, glances.count_finished(connection, lately, _MINUTE), strict=True))
     history = view.site.history
-    history.fill(connection, finishing, now, _OF_THE_THREAD if view.is_thread else _OF_A_VISIT)
-    none = Finished(0, is_estimate=False)
+    curves = [name for name in finishing if queue in (None, name)]
+    history.fill(connection, curves, now, _OF_THE_THREAD if view.is_thread else _OF_A_VISIT)
     return [
         Glance(
             name,
@@ -113,7 +120,7 @@ def measure(view: View, connection: Connection) -> tuple[list[Glance], datetime]
             name in failing,
             held.get(name),
             name in ruled,
-            rates.get(name, none),
+            rates.get(name, _NONE),
             curve=history.curve(name, now) if name in rates else [],
         )
         for name in names
