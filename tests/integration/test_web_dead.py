@@ -176,6 +176,11 @@ def test_a_group_is_discarded_after_a_question(database_url: str, browser: Visit
     done = confirm(browser, "discard", question)
     assert "3 jobs discarded" in browser.get(done.headers["location"])
     assert ids_in(database_url, "dead_jobs") == [other]
+    (page,) = group_pages(browser.get("/dead"))
+    question = send(browser, "discard", page, {"which": "chosen", "id": [other]})
+    assert "Discard 1 job for ever" in question.text
+    assert confirm(browser, "discard", question).status_code == 303
+    assert ids_in(database_url, "dead_jobs") == []
 
 
 @pytest.mark.parametrize(

@@ -135,4 +135,7 @@ def test_pages_work_below_a_prefix(database_url: str) -> None:
         for page in (f"/jobs/{ids[0]}", "/dead", "/search?q=shop"):
             links = set(re.findall(r'(?:href|action)="([^"#]+)"', browser.get(page)))
             assert all(link.startswith("/jobs/") for link in links), links
+        browser.log_in()
+        question = browser.post("/dead/discard", {"which": "chosen", "id": ids}, of="/dead")
+        assert 'action="/jobs/dead/discard"' in question.text
     app.state.site.close()

@@ -137,7 +137,8 @@ def _ask_to_discard(write: Write) -> Question:
     chosen = _chosen(write.connection, write.form)
     number = _still_dead(write.connection, chosen)
     text = f"Discard {number:,} {chosen.words}? They are gone then, with their arguments and errors."
-    return Question(text, number)
+    # One job is asked about as well: nobody can undo it.
+    return Question(text, max(2, number) if number else 0, f"Discard {count(number, 'job')} for ever")
 
 
 def _retry(write: Write) -> Done:
