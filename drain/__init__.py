@@ -53,6 +53,7 @@ Modules that every package may use:
     failpoints            instants at which a test kills a process
     packages              applications whose packages have the names of ours
     wording, visible      numbers and times for people; texts of others, made harmless for a terminal
+    frames                tracebacks as texts: the innermost frame in the application's own code
     rq, rq_settings       entry points by which RQ's own tools and workers find tracked jobs
 
 What always holds: no job is seen before its transaction has committed, nor after it has rolled back; every committed

@@ -17,7 +17,7 @@
     cancel      cancel: jobs that wait or run
     move        jobs move: another queue, priority or time
     selecting   options that select jobs which wait or run
-    dead        dead list, show, retry and discard
+    dead        dead list, groups, show, retry and discard
     queue       queue set, show, list and unset: rules of queues
     pausing     queue pause and resume
     queue_file  queue apply: rules from a file

@@ -25,6 +25,9 @@ passes:
     cancellations    jobs that wait or run and are given up by a person or an application
     changes          jobs that wait get another queue, priority or time
     dead             jobs that were given up: revived or discarded by a person
+    deaths           dead jobs in groups: of one name, whose error came from one place in the code
+    texts            texts of one job, whole: arguments, context, result and error
+    search           jobs that are found by a word: an id, a key, a part of a name, a tag or an argument
     times            times of all that waits, shifted together by tests
     crons            schedules: a job is staged at each tick
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come

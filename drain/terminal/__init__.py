@@ -5,6 +5,7 @@
     values          values of fields as text
     fitted_table    a table that fits the width of the terminal
     job_table       a line for each job
+    group_table     a line for each group of dead jobs
     cron_table      a line for each schedule
     job_details     all fields of one job, and its former lives
     explanation     why one job waits

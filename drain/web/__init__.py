@@ -24,6 +24,8 @@
     stream      one tab's connection on which the news travel
     history     jobs that finished in the last hours, in steps of five minutes
     sparklines  small curves, drawn as SVG
+    histogram   numbers of deaths over time, drawn as SVG
+    shortening  large values, shown up to a bound
     pages       the pages, a module each; their templates in `templates`, style sheet and script in `static`
 
 What always holds: a page asks bounded questions only, in a session that cannot write. A write is a POST with a secret
