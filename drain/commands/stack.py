@@ -8,7 +8,7 @@ import click
 
 from drain.commands.database import database
 from drain.config import Settings
-from drain.explain.stack import PATIENCE_SECONDS, read_stack
+from drain.explain.stack import PATIENCE_SECONDS, read_stack, running_claim
 from drain.terminal.commandline import DURATION, JOB_ID, as_json_option, settings_options
 from drain.terminal.stack import show_stack
 from drain.terminal.values import json_default
@@ -40,7 +40,8 @@ def stack(settings: Settings, *, job_id: int, seconds: float, as_json: bool) -> 
     """  # noqa: D301
     redis_url = settings.required_redis_url
     with database(settings) as connection:
-        found = read_stack(connection, redis_url, settings.namespace, job_id, seconds=min(seconds, 60.0))
+        claim = running_claim(connection, job_id)
+    found = read_stack(redis_url, settings.namespace, claim, seconds=min(seconds, 60.0))
     if as_json:
         click.echo(json.dumps(found.as_json(), default=json_default))
     else:

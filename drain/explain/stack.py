@@ -22,6 +22,8 @@ PATIENCE_SECONDS = 5.0
 _SILENT_SECONDS = 40.0
 # Upper bound of the calls of one answer, and of the characters of a text in it.
 _MOST_CALLS, _LONGEST_TEXT = 500, 1000
+# Digits that no process id has.
+_DIGITS = 12
 # Help where the process itself cannot answer.
 _ADVICE = "`py-spy dump --pid {pid}` on {host} reads the stack from outside"
 
@@ -72,55 +74,13 @@ class NoStackError(DrainError):
     """The stack of a job cannot be read; the text says why."""
 
 
-def read_stack(
-    connection: Connection,
-    redis_url: str,
-    namespace: str,
-    job_id: int,
-    *,
-    seconds: float = PATIENCE_SECONDS,
-) -> JobStack:
-    """Ask the worker process that runs a job where it is.
-
-    Args:
-        connection: In autocommit mode.
-        redis_url: URL of the Redis of the workers.
-        namespace: First part of the RQ ids.
-        job_id: The job.
-        seconds: Patience with the answer.
+def running_claim(connection: Connection, job_id: int) -> dict[str, Any]:
+    """Read the claim under which a job runs, or may wait in the worker process that has claimed it.
 
     Raises:
         UnknownJobError: No table has the job.
-        NoStackError: The job does not run, or its process does not answer.
-        UnavailableError: Redis does not answer.
+        NoStackError: The job does not run.
     """
-    claim = _running_claim(connection, job_id)
-    host, pid = _process_of(claim["claimed_by"])
-    with closing(LiveWorkers(redis_url)) as workers:
-        found = [each for each in workers.at(claim["queue"], host, pid) if each.is_ours]
-    if not found:
-        raise NoStackError(_gone(claim))
-    with closing(StackQuestions(redis_url, namespace)) as questions:
-        return _ask(questions, found[0], claim, seconds)
-
-
-def _ask(questions: StackQuestions, worker: LiveWorker, claim: dict[str, Any], seconds: float) -> JobStack:
-    word, heard = questions.publish(worker.name, claim["id"], claim["fencing_token"])
-    if not heard:
-        raise NoStackError(_gone(claim))
-    answer = questions.wait(word, seconds)
-    if answer is None:
-        raise NoStackError(_silent(claim, worker, seconds))
-    process, place = _text(answer.get("process")), _text(answer.get("place"))
-    state = answer.get("state")
-    if state != "running":
-        raise NoStackError(_UNREADABLE.get(str(state), _unknown)(claim, place))
-    return JobStack(
-        claim, process, place, list(_calls(answer.get("frames"))), list(_calls(answer.get("beside")))
-    )
-
-
-def _running_claim(connection: Connection, job_id: int) -> dict[str, Any]:
     claim = claimed.claim_of(connection, job_id)
     if claim is None:
         state = queries.job(connection, job_id)["state"]
@@ -132,14 +92,52 @@ def _running_claim(connection: Connection, job_id: int) -> dict[str, Any]:
     return claim
 
 
-def _process_of(name: str) -> tuple[str, int]:
-    """Read host and process id from the name of a process."""
-    host, _, rest = name.rpartition(":")[0].rpartition(":")
-    return host, int(rest) if rest.isdecimal() and rest.isascii() and len(rest) < 12 else 0
+def read_stack(
+    redis_url: str, namespace: str, claim: dict[str, Any], *, seconds: float = PATIENCE_SECONDS
+) -> JobStack:
+    """Ask the worker process that has claimed a job where the job is.
+
+    Args:
+        redis_url: URL of the Redis of the workers.
+        namespace: First part of the RQ ids.
+        claim: Answer of `running_claim`.
+        seconds: Patience with the answer.
+
+    Raises:
+        NoStackError: The process does not answer, or the job has not begun or has ended.
+        UnavailableError: Redis does not answer.
+    """
+    host, pid = process_of(claim["claimed_by"])
+    with closing(LiveWorkers(redis_url)) as workers:
+        found = [each for each in workers.at(claim["queue"], host, pid) if each.is_ours]
+    if not found:
+        raise NoStackError(_gone(claim))
+    with closing(StackQuestions(redis_url, namespace)) as questions:
+        return _ask(questions, found[0], claim, seconds)
+
+
+def process_of(name: str) -> tuple[str, int]:
+    """Read host and process id from the name of a process, as `claimed_by` has it."""
+    host, _, pid = name.rpartition(":")[0].rpartition(":")
+    return host, int(pid) if pid.isdecimal() and pid.isascii() and len(pid) < _DIGITS else 0
+
+
+def _ask(questions: StackQuestions, worker: LiveWorker, claim: dict[str, Any], seconds: float) -> JobStack:
+    word, heard = questions.publish(worker.name, claim["id"], claim["fencing_token"])
+    if not heard:
+        raise NoStackError(_gone(claim))
+    answer = questions.wait(word, seconds)
+    if answer is None:
+        raise NoStackError(_silent(claim, worker, seconds))
+    process, place = _text(answer.get("process")), _text(answer.get("place"))
+    if (state := answer.get("state")) != "running":
+        raise NoStackError(_UNREADABLE.get(str(state), _unknown)(claim, place))
+    calls, beside = (list(_calls(answer.get(name))) for name in ("frames", "beside"))
+    return JobStack(claim, process, place, calls, beside)
 
 
 def _gone(claim: dict[str, Any]) -> str:
-    host, pid = _process_of(claim["claimed_by"])
+    host, pid = process_of(claim["claimed_by"])
     return (
         f"process {pid} on {visible(host)}, which has claimed job {claim['id']}, does not listen: it is gone, or it is "
         f"a stock `rq worker`, which answers no questions; {_lease(claim)}"
@@ -164,7 +162,7 @@ def _silent(claim: dict[str, Any], worker: LiveWorker, seconds: float) -> str:
 
 
 def _unanswered(claim: dict[str, Any], place: str) -> str:
-    host, _ = _process_of(claim["claimed_by"])
+    host, _ = process_of(claim["claimed_by"])
     where = visible(place) or "its process"
     return (
         f"{where} on {visible(host)}, in which job {claim['id']} runs isolated, does not answer: it has just begun or "

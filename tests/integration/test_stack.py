@@ -13,7 +13,7 @@ from redis import Redis
 
 from drain.__main__ import main
 from drain.database import postgres
-from drain.explain.stack import JobStack, NoStackError, read_stack
+from drain.explain.stack import JobStack, NoStackError, read_stack, running_claim
 from drain.wire.keys import commands_channel
 from tests import jobs_that_hang as jobs
 from tests.helpers import (
@@ -31,7 +31,8 @@ from tests.worker_processes import Yard, kill_worker
 
 def stack_of(yard: Yard, job_id: int, seconds: float = PATIENCE_SECONDS) -> JobStack:
     with postgres.connect(yard.database_url, "test") as connection:
-        return read_stack(connection, yard.redis_url, NAMESPACE, job_id, seconds=seconds)
+        claim = running_claim(connection, job_id)
+    return read_stack(yard.redis_url, NAMESPACE, claim, seconds=seconds)
 
 
 def functions(stack: JobStack) -> list[str]:
