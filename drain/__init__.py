@@ -38,6 +38,7 @@ Beside that way:
     drain.alembic         job-drain's tables among the migrations of an application that has Alembic
     drain.dev             `drain dev`: all programs in one terminal
     drain.telemetry       jobs in OpenTelemetry and in Sentry, for applications that ask for it
+    drain.web             `drain web`: the page, for a browser, or mounted in an application
     drain.testing         jobs in tests, within the test's own transaction; a plugin of pytest
     drain.embedded        PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     workers.plain         RQ jobs that were not staged

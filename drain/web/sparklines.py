@@ -1,0 +1,1 @@
+"""Small curves, drawn as SVG."""
