@@ -26,7 +26,7 @@ WITH looked_at AS MATERIALIZED (
     WHERE %(after_id)s::bigint IS NULL OR (claimed_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
     ORDER BY claimed_at, id LIMIT %(limit)s
 )
-SELECT {_COLUMNS} FROM inflight_jobs WHERE id IN (SELECT id FROM page) AND {_CLAIMED} ORDER BY claimed_at, id
+SELECT {_COLUMNS} FROM inflight_jobs WHERE id IN (SELECT id FROM page) ORDER BY claimed_at, id
 """
 OVER = f"""
 SELECT {_COLUMNS} FROM inflight_jobs WHERE {_CLAIMED} AND lease_expires_at < clock_timestamp()

@@ -255,6 +255,12 @@ def page(connection: Connection, limit: int, after: str | None = None) -> list[d
         return cursor.execute(_PAGE, {"after": after, "limit": limit}).fetchall()
 
 
+def one(connection: Connection, name: str) -> dict[str, Any] | None:
+    """Read the schedule of this name; None if there is none."""
+    with connection.cursor(row_factory=dict_row, binary=True) as cursor:
+        return cursor.execute("SELECT * FROM crons WHERE name = %s", (name,)).fetchone()
+
+
 _OVERDUE = """
 SELECT name FROM crons
 WHERE NOT paused AND error IS NULL AND coalesce(next_tick_at, changed_at) < now() - make_interval(secs => %s)
