@@ -20,6 +20,7 @@ from drain.commands.setup import init, show_roles
 from drain.commands.stack import stack
 from drain.commands.status import status
 from drain.commands.trace import trace
+from drain.commands.web import web
 from drain.commands.work import work
 from drain.terminal.commandline import Group
 from pipeline.commands import COMMANDS
@@ -29,6 +30,7 @@ _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
     "Look around": ("status", "list", "show", "explain", "trace", "stack", "audit"),
+    "Look around": ("status", "list", "show", "explain", "trace", "audit", "web"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -56,6 +58,7 @@ for command in (
     trace,
     stack,
     audit_jobs,
+    web,
     cron,
     cancel,
     jobs,

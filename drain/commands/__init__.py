@@ -13,6 +13,7 @@
     trace       trace: when one job passed which process
     stack       stack: where a running job is now
     audit       audit: is any job lost, doubled or stuck?
+    web         web: the page, for a browser
     cron        cron list, pause, resume, run, remove and apply: schedules
     cancel      cancel: jobs that wait or run
     move        jobs move: another queue, priority or time

@@ -36,6 +36,7 @@ passes:
     causes           numbers of waiting jobs, by the cause for which they wait
     claimed          jobs that workers have claimed: the one first that runs longest
     counts           numbers of jobs in each state, for `drain status` and the metrics
+    glances          numbers of all queues at a glance, each counted up to a bound, for `drain web`
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader
 
 What always holds here:

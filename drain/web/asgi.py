@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -24,6 +25,7 @@ def application(
     token: str | None = None,
     trust_header: str | None = None,
     user: User | None = None,
+    statistics: str | Path | None = None,
 ) -> Starlette:
     """Make the page, for an ASGI server, or to be mounted in another application under any prefix.
 
@@ -37,7 +39,9 @@ def application(
         token: Secret that allows to write; by default `DRAIN_WEB_TOKEN`.
         trust_header: Header in which an authenticating proxy names the user, who may write. The proxy must remove it
             from what a visitor sends.
-        user: Function of the application: is given the request, and returns the name of the user who may write, or None.
+        user: Function of the application: is given the request, and returns the name of the user who may write; None
+            for somebody who may not.
+        statistics: Page that `drain stats --html FILE` writes, to be shown under Statistics.
 
     Raises:
         ConfigError: A setting is missing or cannot be used.
@@ -49,6 +53,10 @@ def application(
         middleware=[Middleware(Guard, hosts=hosts)],
         exception_handlers=HANDLERS,
     )
-    made.state.site = site = Site(settings or Settings.from_environment(), access)
+    made.state.site = site = Site(
+        settings or Settings.from_environment(),
+        access,
+        Path(statistics) if statistics else None,
+    )
     site.router = made.router
     return made

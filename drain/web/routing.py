@@ -110,6 +110,7 @@ def of_all_pages(site: Site, root: str) -> dict[str, Any]:
         return address(site, root, "static", {"name": name, "v": files.version_of(name)})
 
     return {
+        "has": names.__contains__,
         "static": static,
         "url": url,
         "root": root,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drain import wire
@@ -23,10 +24,12 @@ class Site:
     Args:
         settings: Settings that name the database and Redis.
         access: Who may write.
+        statistics: Page that `drain stats` writes, if one is named.
 
     Attributes:
         settings: The same.
         access: The same.
+        statistics: The same.
         sessions: Sessions of PostgreSQL.
         redis: What Redis knows, if one is named and answers.
         templates: Templates of all pages.
@@ -37,9 +40,10 @@ class Site:
 
     router: Router
 
-    def __init__(self, settings: Settings, access: Access) -> None:
+    def __init__(self, settings: Settings, access: Access, statistics: Path | None = None) -> None:
         self.settings = settings
         self.access = access
+        self.statistics = statistics
         self.sessions = Sessions(settings)
         producer = wire.Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
         self.redis = RedisSide(producer)

@@ -53,7 +53,7 @@ def _find(site: Site, path: str) -> tuple[PageRoute, dict[str, object]]:
 
 
 def _render(site: Site, root: str, route: PageRoute, params: dict[str, object]) -> str:
-    values = route.show(View(site, root, params))
+    values = route.show(View(site, root, params, is_thread=True))
     if isinstance(values, Response):
         return ""
     return site.templates.render(route.live, {**of_all_pages(site, root), **values})

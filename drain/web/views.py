@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
@@ -23,6 +24,7 @@ class View:
         params: Parts of the address, such as `queue`.
         query: Texts behind the `?`.
         who: Name of the visitor who may write; None for one who only reads, and for the thread.
+        is_thread: The thread looks, for all who listen.
     """
 
     site: Site
@@ -30,6 +32,7 @@ class View:
     params: Mapping[str, Any] = field(default_factory=dict)
     query: QueryParams = field(default_factory=QueryParams)
     who: str | None = None
+    is_thread: bool = False
 
     def reading(self) -> AbstractContextManager[Connection]:
         """Lend a session that only reads, in autocommit mode with no transaction open."""
@@ -50,8 +53,6 @@ class View:
 
 def address(site: Site, root: str, name: str, params: Mapping[str, Any]) -> str:
     """Return the address of a page or an action under this prefix."""
-    from urllib.parse import urlencode
-
     route = next((each for each in site.router.routes if getattr(each, "name", "") == name), None)
     if route is None:
         raise LookupError(f"no page is called {name!r}")

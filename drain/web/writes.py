@@ -72,10 +72,12 @@ class Question:
     Attributes:
         text: Question for the person: `Retry 12 dead jobs of queue mail?`.
         jobs: Number of the jobs; a write that touches one is not asked about.
+        yes: Text of the button; by default with the number of the jobs.
     """
 
     text: str
     jobs: int
+    yes: str = ""
 
 
 Act = Callable[[Write], Done]

@@ -18,7 +18,7 @@ def test_who_has_the_token_pauses_a_queue(database_url: str) -> None:
         browser.log_in()
         answer = browser.post("/queues/mail/pause", of="/queues/mail")
         assert answer.status_code == 303
-        assert "queue mail is paused" in browser.get(answer.headers["location"])
+        assert "paused: queue mail" in browser.get(answer.headers["location"])
     assert query(database_url, "SELECT queue FROM queue_pauses") == [("mail",)]
 
 

@@ -21,7 +21,8 @@ from drain.web.views import View
 
 _POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; font-src data:; connect-src 'none'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+    "img-src data: blob:; font-src data:; connect-src 'none'; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'none'"
 )
 _MEGABYTE = 1_000_000
 # Upper bound of the size of a page, in bytes; that of a year is some 6 MB.
