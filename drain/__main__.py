@@ -29,8 +29,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "trace", "stack", "audit"),
-    "Look around": ("status", "list", "show", "explain", "trace", "audit", "web"),
+    "Look around": ("status", "list", "show", "explain", "trace", "stack", "audit", "web"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }

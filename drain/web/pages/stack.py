@@ -64,7 +64,7 @@ def _claim(view: View, job_id: int) -> dict[str, Any]:
 def _job_id(view: View) -> int:
     job_id = int(view.params["job_id"])
     if job_id > _LARGEST_ID:
-        raise UnknownJobError(f"no job has the id {job_id:.30}")
+        raise UnknownJobError(f"no job has the id {str(job_id)[:30]}")
     return job_id
 
 
