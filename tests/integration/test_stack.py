@@ -132,7 +132,8 @@ def test_a_process_that_is_gone_is_named_with_the_end_of_the_lease(yard: Yard, c
 
 
 def channel_of(client: Redis) -> str:
-    (key,) = [key.decode() for key in client.keys("rq:worker:*.tracked")]
+    found: Any = client.keys("rq:worker:*.tracked")
+    (key,) = [key.decode() for key in found]
     return commands_channel(key.removeprefix("rq:worker:"))
 
 
@@ -172,10 +173,9 @@ def test_a_message_of_another_form_is_ignored_and_the_next_question_is_answered(
         asked = {"command": "drain-stack", "job_id": job_id, "token": 1, "word": "a" * 32, **fields}
         if not fields:
             del asked["word"]
-        before = set(client.keys("*"))  # type: ignore[arg-type]
         client.publish(channel_of(client), json.dumps(asked))
         assert "hang" in functions(stack_of(yard, job_id))
-        assert not {key for key in client.keys("*") if b"stack" in key} - before
+        assert not client.keys("drain:stack:*")
         assert "cannot be read" in command.output
         yard.say("go")
         yard.wait_for("finished_jobs", [job_id])

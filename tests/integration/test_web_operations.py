@@ -161,24 +161,12 @@ def test_names_of_others_are_only_text_on_the_page_of_workers(
     query(
         database_url, "UPDATE inflight_jobs SET job_name = %s, claimed_by = %s WHERE id = 1", HOSTILE, HOSTILE
     )
-    for number, fields in enumerate(
-        [
-            {
-                "hostname": HOSTILE,
-                "pid": HOSTILE,
-                "queues": HOSTILE,
-                "state": HOSTILE,
-                "current_job": HOSTILE,
-            },
-            {
-                "hostname": b"\xff\x00\x1b[2J",
-                "birth": "tomorrow",
-                "last_heartbeat": "9" * 400,
-                "pid": "1e400",
-            },
-            {"successful_job_count": "nan", "drain": NAMESPACE, "current_job": f"{NAMESPACE}-{'9' * 300}-1"},
-        ]
-    ):
+    hashes: list[Any] = [
+        {"hostname": HOSTILE, "pid": HOSTILE, "queues": HOSTILE, "state": HOSTILE, "current_job": HOSTILE},
+        {"hostname": b"\xff\x00\x1b[2J", "birth": "tomorrow", "last_heartbeat": "9" * 400, "pid": "1e400"},
+        {"successful_job_count": "nan", "drain": NAMESPACE, "current_job": f"{NAMESPACE}-{'9' * 300}-1"},
+    ]
+    for number, fields in enumerate(hashes):
         client.hset(f"rq:worker:w{number}{HOSTILE}", mapping=fields)
         client.sadd("rq:workers", f"rq:worker:w{number}{HOSTILE}")
     client.set("rq:worker:none", "a string")

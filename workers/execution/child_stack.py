@@ -61,7 +61,7 @@ class ChildStack:
             try:
                 self._ours.sendall(bytes([self._number]))
                 found = self._receive(monotonic() + _PATIENCE_SECONDS)
-            except (OSError, ValueError):
+            except (OSError, ValueError, TypeError):
                 found = None
         if found is None:
             return Stack(place, None, [])
