@@ -52,8 +52,8 @@ def has_begun(yard: Yard, *labels: str) -> bool:
 @pytest.mark.parametrize(
     ("job", "options", "place", "path"),
     [
-        (jobs.hang, (), "MainThread", ["hang", "_deep_inside", "_wait_for"]),
-        (jobs.hang, ("--threads", "2"), "job ", ["hang", "_deep_inside", "_wait_for"]),
+        (jobs.hang, (), "main thread", ["hang", "_deep_inside", "_wait_for"]),
+        (jobs.hang, ("--threads", "2"), "thread 'job ", ["hang", "_deep_inside", "_wait_for"]),
         (jobs.hang_async, (), "event loop", ["hang_async", "_deep_in_the_loop"]),
         (jobs.hang_isolated, (), "process ", ["hang_isolated", "hang", "_deep_inside"]),
     ],

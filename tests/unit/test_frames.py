@@ -32,7 +32,7 @@ def stack_within(depth: int) -> Stack:
 
 def test_a_stack_has_file_line_and_function_and_no_value() -> None:
     found = stack_within(3)
-    assert found.place == "MainThread"
+    assert found.place == "main thread"
     first = deep.__code__.co_firstlineno
     assert [each for each in found.frames or [] if each[2] == "deep"] == [
         *[(__file__, first + 2, "deep")] * 3,
@@ -50,7 +50,7 @@ def test_a_deep_recursion_loses_its_middle_and_says_how_much() -> None:
 
 
 def test_a_thread_that_is_gone_has_no_calls() -> None:
-    assert stack_in(1, None) == Stack("", [], [])
+    assert stack_in(1, None) == Stack("thread ''", [], [])
 
 
 def test_coroutines_generators_and_async_generators_are_followed() -> None:

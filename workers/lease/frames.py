@@ -22,7 +22,7 @@ class Stack(NamedTuple):
     """Stack of a running job.
 
     Attributes:
-        place: Name of the thread in which the job runs.
+        place: Thread in which the job runs.
         frames: Calls of the job, the innermost last; None if the job's own process does not answer.
         beside: Calls of the event loop's thread, if that runs something else while the job waits in it.
     """
@@ -39,12 +39,19 @@ def stack_in(thread: int, coroutine: Any) -> Stack:
         thread: Identifier of the thread.
         coroutine: Coroutine of the job; None if it has none.
     """
-    name = next((each.name for each in threading.enumerate() if each.ident == thread), "")
-    calls = frames_of_thread(thread)
+    place, calls = _place_of(thread), frames_of_thread(thread)
     if coroutine is None or coroutine.cr_running or not (waits := frames_of_coroutine(coroutine)):
-        return Stack(name, calls, [])
+        return Stack(place, calls, [])
     is_idle = bool(calls) and calls[-1][2].endswith(".select")
-    return Stack(name, waits, [] if is_idle else calls)
+    return Stack(place, waits, [] if is_idle else calls)
+
+
+def _place_of(thread: int) -> str:
+    if thread == threading.main_thread().ident:
+        return "main thread"
+    # A job may give its thread any name.
+    name = next((each.name for each in threading.enumerate() if each.ident == thread), "")
+    return name if name == "event loop" else f"thread {name[:_LONGEST_TEXT]!r}"
 
 
 def frames_of_thread(thread: int) -> list[Frame]:
