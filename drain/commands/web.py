@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from drain import log
 from drain.config import Settings
 from drain.errors import ConfigError
 from drain.terminal.commandline import Port, settings_options, verbose_option
-
-_TOKEN = "DRAIN_WEB_TOKEN"  # noqa: S105
 
 
 @click.command(short_help="Serve the page: queues, jobs, what failed, and what to do.")
@@ -58,7 +55,7 @@ _TOKEN = "DRAIN_WEB_TOKEN"  # noqa: S105
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="DRAIN_WEB_TOKEN_FILE",
     show_envvar=True,
-    help=f"File with the token that allows to write; or the token itself in {_TOKEN}.",
+    help="File with the token that allows to write; or the token itself in DRAIN_WEB_TOKEN.",
 )
 @click.option(
     "--trust-header",
@@ -120,11 +117,12 @@ def web(
             "drain web needs Starlette, uvicorn and Jinja: pip install 'job-drain[web]'"
         ) from error
     log.configure("DEBUG" if verbose else "INFO")
-    token = token_file.read_text(encoding="utf-8") if token_file else os.environ.get(_TOKEN)
+    # A file without a token is a mistake: the page would quietly be one to read alone.
+    token = token_file.read_text(encoding="utf-8") if token_file else None
+    app = application(
+        settings, hosts=[*names, host], token=token, trust_header=trust_header, statistics=statistics
+    )
     with program.listen(host, port) as listening:
-        app = application(
-            settings, hosts=[*names, host], token=token, trust_header=trust_header, statistics=statistics
-        )
         program.run(app, listening, prefix)
 
 

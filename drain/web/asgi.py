@@ -46,7 +46,8 @@ def application(
     Raises:
         ConfigError: A setting is missing or cannot be used.
     """
-    token = token or os.environ.get("DRAIN_WEB_TOKEN") or None
+    if token is None:
+        token = os.environ.get("DRAIN_WEB_TOKEN") or None
     access = Access(token=token, trust_header=trust_header, user=user)
     made = Starlette(
         routes=[*ROUTES, stream.ROUTE, files.ROUTE],
