@@ -17,6 +17,7 @@ from drain.commands.prune import prune
 from drain.commands.queue import queue
 from drain.commands.run import run
 from drain.commands.setup import init, show_roles
+from drain.commands.stack import stack
 from drain.commands.status import status
 from drain.commands.trace import trace
 from drain.commands.web import web
@@ -28,7 +29,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "trace", "audit", "web"),
+    "Look around": ("status", "list", "show", "explain", "trace", "stack", "audit", "web"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -54,6 +55,7 @@ for command in (
     show,
     explain_job,
     trace,
+    stack,
     audit_jobs,
     web,
     cron,

@@ -11,6 +11,7 @@
     jobs        list, show
     explain     explain: why one job waits
     trace       trace: when one job passed which process
+    stack       stack: where a running job is now
     audit       audit: is any job lost, doubled or stuck?
     web         web: the page, for a browser
     cron        cron list, pause, resume, run, remove and apply: schedules

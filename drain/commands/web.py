@@ -71,6 +71,14 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     is_flag=True,
     help="Only the proxy reaches the port: allows --trust-header on an address other than loopback.",
 )
+@click.option(
+    "--statistics",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="DRAIN_WEB_STATISTICS",
+    show_envvar=True,
+    help="Page that `drain stats --html FILE` writes, to be shown under Statistics.",
+)
 @verbose_option
 def web(
     settings: Settings,
@@ -83,6 +91,7 @@ def web(
     trust_header: str | None,
     private: bool,
     behind_proxy: bool,
+    statistics: Path | None,
     verbose: bool,
 ) -> None:
     """Serve the page: all queues, jobs, what has failed, schedules and workers; for a browser.
@@ -112,7 +121,14 @@ def web(
     log.configure("DEBUG" if verbose else "INFO")
     # A file without a token is a mistake: the page would quietly be one to read alone.
     token = token_file.read_text(encoding="utf-8") if token_file else None
-    app = application(settings, hosts=[*names, host], token=token, trust_header=trust_header, private=private)
+    app = application(
+        settings,
+        hosts=[*names, host],
+        token=token,
+        trust_header=trust_header,
+        private=private,
+        statistics=statistics,
+    )
     with program.listen(host, port) as listening:
         program.run(app, listening, prefix)
 

@@ -10,6 +10,7 @@
     rates        tokens of a queue or a key: when the next job may begin
     uniqueness   jobs that share a unique key: which one stands, and until when it stays quiet
     places       numbers of jobs before one in its queue and in its key
+    stack        where a running job is, asked of its worker process
     estimates    how fast a queue has finished jobs lately
     hops         times at which one job passed its tables and processes
 

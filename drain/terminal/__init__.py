@@ -9,6 +9,7 @@
     cron_table      a line for each schedule
     job_details     all fields of one job, and its former lives
     explanation     why one job waits
+    stack           where a running job is
     trace_table     when one job passed which process
     status_report   the whole system at a glance
     queue_report    rules of queues, pauses, and how a file of rules differs

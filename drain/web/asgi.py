@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -26,6 +27,7 @@ def application(
     user: User | None = None,
     private: bool = False,
     live: bool = True,
+    statistics: str | Path | None = None,
 ) -> Starlette:
     """Make the page, for an ASGI server, or to be mounted in another application under any prefix.
 
@@ -43,6 +45,7 @@ def application(
             for somebody who may not.
         private: Who may not write may not read either.
         live: Pages follow what happens; False for a server that has a thread for each open connection.
+        statistics: Page that `drain stats --html FILE` writes, to be shown under Statistics.
 
     Raises:
         ConfigError: A setting is missing or cannot be used.
@@ -55,6 +58,11 @@ def application(
         middleware=[Middleware(Guard, hosts=hosts)],
         exception_handlers=HANDLERS,
     )
-    made.state.site = site = Site(settings or Settings.from_environment(), access, is_live=live)
+    made.state.site = site = Site(
+        settings or Settings.from_environment(),
+        access,
+        is_live=live,
+        statistics=Path(statistics) if statistics else None,
+    )
     site.router = made.router
     return made

@@ -50,7 +50,8 @@ class Guard:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, text in HEADERS.items():
-                    headers[name] = text
+                    # A page that is not one of ours may have a policy of its own, which is stricter.
+                    headers.setdefault(name, text)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drain import wire
@@ -24,11 +25,13 @@ class Site:
         settings: Settings that name the database and Redis.
         access: Who may write.
         is_live: Pages follow what happens.
+        statistics: Page that `drain stats` writes, if one is named.
 
     Attributes:
         settings: The same.
         access: The same.
         is_live: The same.
+        statistics: The same.
         sessions: Sessions of PostgreSQL.
         redis: What Redis knows, if one is named and answers.
         templates: Templates of all pages.
@@ -39,10 +42,18 @@ class Site:
 
     router: Router
 
-    def __init__(self, settings: Settings, access: Access, *, is_live: bool = True) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        access: Access,
+        *,
+        is_live: bool = True,
+        statistics: Path | None = None,
+    ) -> None:
         self.settings = settings
         self.access = access
         self.is_live = is_live
+        self.statistics = statistics
         self.sessions = Sessions(settings)
         producer = wire.Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
         self.redis = RedisSide(producer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,11 +50,15 @@ class Done:
         text: What has been done, for the person: `queue mail is paused`.
         to: Address of the page to show next, from `write.view.url`.
         fields: Fields of the log event, such as the number of jobs.
+        template: Template that is shown at once, in place of the next page: for what is there to be seen only once.
+        values: Values of that template.
     """
 
     text: str
     to: str
     fields: dict[str, Any] = field(default_factory=dict)
+    template: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RefusedError(DrainError):
@@ -123,6 +127,8 @@ def _answer(request: Request, form: Form, act: Act, name: str, ask: Ask | None) 
             **done.fields,
         },
     )
+    if done.template:
+        return respond(request, done.template, done.values)
     response = RedirectResponse(done.to, status_code=303)
     view.site.access.notify(request, response, done.text)
     return response
