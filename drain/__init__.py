@@ -38,6 +38,7 @@ Beside that way:
     drain.alembic         job-drain's tables among the migrations of an application that has Alembic
     drain.dev             `drain dev`: all programs in one terminal
     drain.telemetry       jobs in OpenTelemetry and in Sentry, for applications that ask for it
+    drain.web             `drain web`: the page, for a browser, or mounted in an application
     drain.testing         jobs in tests, within the test's own transaction; a plugin of pytest
     drain.embedded        PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     workers.plain         RQ jobs that were not staged
@@ -52,6 +53,7 @@ Modules that every package may use:
     failpoints            instants at which a test kills a process
     packages              applications whose packages have the names of ours
     wording, visible      numbers and times for people; texts of others, made harmless for a terminal
+    frames                tracebacks as texts: the innermost frame in the application's own code
     rq, rq_settings       entry points by which RQ's own tools and workers find tracked jobs
 
 What always holds: no job is seen before its transaction has committed, nor after it has rolled back; every committed

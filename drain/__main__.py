@@ -17,8 +17,10 @@ from drain.commands.prune import prune
 from drain.commands.queue import queue
 from drain.commands.run import run
 from drain.commands.setup import init, show_roles
+from drain.commands.stack import stack
 from drain.commands.status import status
 from drain.commands.trace import trace
+from drain.commands.web import web
 from drain.commands.work import work
 from drain.terminal.commandline import Group
 from pipeline.commands import COMMANDS
@@ -27,7 +29,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "trace", "audit"),
+    "Look around": ("status", "list", "show", "explain", "trace", "stack", "audit", "web"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -53,7 +55,9 @@ for command in (
     show,
     explain_job,
     trace,
+    stack,
     audit_jobs,
+    web,
     cron,
     cancel,
     jobs,

@@ -11,12 +11,14 @@
     jobs        list, show
     explain     explain: why one job waits
     trace       trace: when one job passed which process
+    stack       stack: where a running job is now
     audit       audit: is any job lost, doubled or stuck?
+    web         web: the page, for a browser
     cron        cron list, pause, resume, run, remove and apply: schedules
     cancel      cancel: jobs that wait or run
     move        jobs move: another queue, priority or time
     selecting   options that select jobs which wait or run
-    dead        dead list, show, retry and discard
+    dead        dead list, groups, show, retry and discard
     queue       queue set, show, list and unset: rules of queues
     pausing     queue pause and resume
     queue_file  queue apply: rules from a file

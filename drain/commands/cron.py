@@ -17,7 +17,7 @@ from drain.database.postgres import Connection
 from drain.errors import DrainError, JobModuleError
 from drain.tables import crons, queries
 from drain.terminal.commandline import as_json_option, settings_options
-from drain.terminal.cron_table import show_schedules, with_next_tick
+from drain.terminal.cron_table import show_schedules
 from drain.terminal.values import json_default
 from drain.visible import visible
 from drain.wording import count
@@ -53,6 +53,9 @@ def list_schedules(settings: Settings, *, as_json: bool) -> None:
     drain cron list --jobs shop.jobs
     drain cron list --json | jq '.[] | select(.paused) | .name'
     """  # noqa: D301
+    # Imported here: most commands need no cron line.
+    from drain.jobs.timetable import with_next_tick
+
     known = _known(settings)
     with database(settings) as connection:
         now = queries.now(connection)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -15,20 +18,30 @@ from drain.config import Settings
 from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.tables import dead as dead_jobs
-from drain.tables import queries
-from drain.tables.dead import Selection
+from drain.tables import deaths, queries
+from drain.tables.dead import FASTEST, SLOWEST, Selection
 from drain.terminal.commandline import JOB_ID, F, as_json_option, limit_option, settings_options, wrapped
+from drain.terminal.group_table import groups_as_json, show_groups
+from drain.terminal.values import json_default
+
+
+class _Rate(click.FloatRange):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        rate: float = super().convert(value, param, ctx)
+        # No bound refuses it: it is neither below one nor above.
+        return self.fail(f"{value!r} is no rate", param, ctx) if math.isnan(rate) else rate
 
 
 @click.group()
 def dead() -> None:
-    """List, show, retry or discard the jobs that were given up.
+    """List, group, show, retry or discard the jobs that were given up.
 
     A job is dead when it has no attempts left; when it raised Dead; when its expires_at has passed; when its row
     cannot be read; or when its worker process died on its last attempt. It stays until a person decides.
 
     \b
     drain dead list --queue mail
+    drain dead groups
     drain dead show 42
     drain dead retry 42
     drain dead retry --queue mail --job shop.jobs.send_receipt
@@ -60,6 +73,44 @@ def list_dead(
             hint_at_unknown([queue], queries.queues(connection))
         now = queries.now(connection)
     print_jobs("dead", jobs, now, as_json=as_json)
+
+
+@dead.command("groups", short_help="Group dead jobs by name and place of their error.")
+@settings_options("database_url")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="Upper bound of the groups to show.",
+)
+@as_json_option
+def groups(settings: Settings, *, limit: int, as_json: bool) -> None:
+    """Group dead jobs by job name and by the innermost place in the application's own code, the largest group first.
+
+    The application's own code is all but Python's library, installed packages and job-drain. Jobs that did not die of
+    an exception are grouped by the reason: expired, lease, cancelled, unreadable. The 10,000 dead jobs that were
+    staged last are looked at.
+
+    \b
+    drain dead groups
+    drain dead retry $(drain dead groups --json | jq '.groups[0].ids[]')
+    """  # noqa: D301
+    with database(settings) as connection:
+        found = deaths.read_groups(connection)
+        now = queries.now(connection)
+    shown = found._replace(groups=found.groups[:limit])
+    if as_json:
+        click.echo(json.dumps(groups_as_json(shown), default=json_default))
+    elif found.groups:
+        show_groups(shown.groups, now)
+    else:
+        click.echo("no job is dead", err=True)
+    if found.has_more:
+        click.echo(
+            f"there are more: the {found.looked_at:,} dead jobs that were staged last were looked at",
+            err=True,
+        )
 
 
 @dead.command("show", short_help="Show all that is known about one dead job.")
@@ -112,17 +163,24 @@ def selection_options(command: F) -> F:
 
 @dead.command(short_help="Stage dead jobs again, with all of their attempts.")
 @settings_options("database_url")
+@click.option(
+    "--per-second",
+    type=_Rate(SLOWEST, FASTEST),
+    help="Rate at which the jobs come due.  [default: all at once]",
+)
 @selection_options
-def retry(settings: Settings, selection: Selection, *, yes: bool) -> None:
+def retry(settings: Settings, selection: Selection, *, per_second: float | None, yes: bool) -> None:
     """Stage dead jobs again, with all of their attempts. Their errors stay on record.
 
-    Options combine: --queue and --job choose the jobs that have both.
+    Options combine: --queue and --job choose the jobs that have both. With --per-second the jobs come due one after
+    the other, in the order of their ids, whether or not anybody watches.
 
     \b
     drain dead retry 42
     drain dead retry --queue mail --job shop.jobs.send_receipt --yes
+    drain dead retry --queue mail --per-second 10
     """  # noqa: D301
-    _act_on(settings, selection, "retry", dead_jobs.revive, yes=yes)
+    _act_on(settings, selection, "retry", partial(dead_jobs.revive, per_second=per_second), yes=yes)
 
 
 @dead.command()

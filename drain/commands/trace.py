@@ -5,27 +5,16 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from datetime import datetime
-from typing import Any
 
 import click
 
 from drain import wire
 from drain.commands.database import database
 from drain.config import Settings
+from drain.explain.hops import hops_of
 from drain.tables import queries
 from drain.terminal.commandline import JOB_ID, as_json_option, settings_options
 from drain.terminal.trace_table import show_trace
-
-# Columns of the tables, and the hop whose time each is.
-_OF_TABLES = {
-    "staged_at": "staged",
-    "scheduled_at": "due",
-    "moved_at": "moved",
-    "claimed_at": "claimed",
-    "failed_at": "failed",
-    "finished_at": "finished",
-    "died_at": "died",
-}
 
 
 @click.command("trace", short_help="Show when one job passed which process, and what took long.")
@@ -49,30 +38,9 @@ def trace(settings: Settings, *, job_id: int, as_json: bool) -> None:
     if settings.redis_url:
         with closing(wire.Traces(settings.redis_url, settings.namespace)) as traces:
             noted = traces.read(job_id)
-    hops = _hops(job, noted)
+    hops = hops_of(job, noted)
     if as_json:
         found = {"id": job_id, "state": job["state"], "noted": bool(noted), "hops": hops}
         click.echo(json.dumps(found, default=lambda at: at.isoformat()))
     else:
         show_trace(job, hops, has_noted=bool(noted))
-
-
-def _hops(job: dict[str, Any], noted: dict[str, datetime]) -> list[dict[str, Any]]:
-    """List the hops in the order of their times; each row has one time at least, that of its staging."""
-    times = dict(noted)
-    for column, hop in _OF_TABLES.items():
-        at = job.get(column)
-        # A job that nobody has scheduled is due when it is staged.
-        if at is not None and (column != "scheduled_at" or at > job["staged_at"]):
-            times[hop] = at
-    ordered = sorted(times.items(), key=lambda pair: pair[1])
-    before = [ordered[0][1], *(at for _, at in ordered)]
-    return [
-        {
-            "hop": hop,
-            "at": at,
-            "seconds": (at - before[0]).total_seconds(),
-            "step_seconds": (at - last).total_seconds(),
-        }
-        for (hop, at), last in zip(ordered, before, strict=False)
-    ]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from itertools import takewhile
+from typing import Any
 
 from drain.visible import visible
 
@@ -151,3 +152,14 @@ def _why(error: Exception) -> str:
 
 def _shown(text: str) -> str:
     return repr(visible(text[:100]))
+
+
+def with_next_tick(schedule: dict[str, Any]) -> dict[str, Any]:
+    """Compute the next tick of a schedule, a row of `crons`, of which the leader has not; or why it cannot."""
+    if schedule["next_tick_at"] or schedule["error"] or schedule["paused"]:
+        return schedule
+    try:
+        table = timetable(schedule["cron"], schedule["timezone"])
+        return schedule | {"next_tick_at": table.after(schedule["changed_at"])}
+    except TimetableError as error:
+        return schedule | {"error": str(error)}

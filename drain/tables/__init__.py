@@ -8,6 +8,7 @@ passes:
     staged           bulk runs insert; rows that are due move in flight, or are given up
     lanes            the due rows of a queue: which queues have any, and the rows at their heads
     bulk             runs that stage jobs by the million through side tables, all in one commit
+    bulk_runs        bulk runs that have staged, or are under way
     unique           waiting jobs that give way to another one with their unique key
     idempotency      keys under which a job is staged once
     claims           a job in flight becomes one worker's, under a token and a lease
@@ -25,6 +26,9 @@ passes:
     cancellations    jobs that wait or run and are given up by a person or an application
     changes          jobs that wait get another queue, priority or time
     dead             jobs that were given up: revived or discarded by a person
+    deaths           dead jobs in groups: of one name, whose error came from one place in the code
+    texts            texts of one job, whole: arguments, context, result and error
+    search           jobs that are found by a word: an id, a key, a part of a name, a tag or an argument
     times            times of all that waits, shifted together by tests
     crons            schedules: a job is staged at each tick
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
@@ -33,7 +37,9 @@ passes:
     waiting          questions about jobs that wait: the oldest of each kind, the next one to come due
     obstacles        how much of the rules of a queue is in use, and so why a row waits
     causes           numbers of waiting jobs, by the cause for which they wait
+    claimed          jobs that workers have claimed: the one first that runs longest
     counts           numbers of jobs in each state, for `drain status` and the metrics
+    glances          numbers of all queues at a glance, each counted up to a bound, for `drain web`
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader
 
 What always holds here:

@@ -246,6 +246,21 @@ def all_schedules(connection: Connection) -> list[dict[str, Any]]:
         return cursor.execute("SELECT * FROM crons ORDER BY name").fetchall()
 
 
+_PAGE = "SELECT * FROM crons WHERE %(after)s::text IS NULL OR name > %(after)s ORDER BY name LIMIT %(limit)s"
+
+
+def page(connection: Connection, limit: int, after: str | None = None) -> list[dict[str, Any]]:
+    """Read up to `limit` schedules in the order of their names, those behind the name `after`."""
+    with connection.cursor(row_factory=dict_row, binary=True) as cursor:
+        return cursor.execute(_PAGE, {"after": after, "limit": limit}).fetchall()
+
+
+def one(connection: Connection, name: str) -> dict[str, Any] | None:
+    """Read the schedule of this name; None if there is none."""
+    with connection.cursor(row_factory=dict_row, binary=True) as cursor:
+        return cursor.execute("SELECT * FROM crons WHERE name = %s", (name,)).fetchone()
+
+
 _OVERDUE = """
 SELECT name FROM crons
 WHERE NOT paused AND error IS NULL AND coalesce(next_tick_at, changed_at) < now() - make_interval(secs => %s)

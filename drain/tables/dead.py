@@ -9,6 +9,9 @@ from typing import Any
 from drain.database.postgres import Connection
 from drain.tables.columns import JOB
 
+# Bounds of the rate of a retry, in jobs a second: the slowest lets ten thousand jobs come due within four months.
+SLOWEST, FASTEST = 0.001, 10_000.0
+
 _SELECTED = """
 (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s))
     AND (%(queue)s::text IS NULL OR queue = %(queue)s)
@@ -37,6 +40,23 @@ INSERT INTO staged_jobs ({", ".join(_REVIVED)})
 OVERRIDING SYSTEM VALUE
 SELECT {", ".join(_REVIVED.values())}
 FROM revived
+"""
+# Values of a row that is revived at a rate: each is due a moment after the one before it, by the number of its place
+# among the others. An expiry that would come before is dropped, as above.
+_SPREAD = _REVIVED | {
+    "scheduled_at": "due.at",
+    "matured_at": "NULL",
+    "expires_at": "CASE WHEN expires_at > due.at THEN expires_at END",
+}
+REVIVE_SPREAD = f"""
+WITH revived AS (
+    DELETE FROM dead_jobs WHERE {_SELECTED} AND id > 0 AND id < 1000000000000000000 RETURNING *
+)
+INSERT INTO staged_jobs ({", ".join(_SPREAD)})
+OVERRIDING SYSTEM VALUE
+SELECT {", ".join(_SPREAD.values())}
+FROM (SELECT *, row_number() OVER (ORDER BY id) - 1 AS place FROM revived) AS numbered, LATERAL (
+    SELECT now() + pg_catalog.make_interval(secs => place / %(per_second)s::double precision) AS at) AS due
 """
 DISCARD = f"DELETE FROM dead_jobs WHERE {_SELECTED}"
 NOT_DEAD = """
@@ -72,9 +92,18 @@ def not_dead(connection: Connection, ids: Sequence[int]) -> list[int]:
     return [job_id for (job_id,) in connection.execute(NOT_DEAD, (list(ids),))]
 
 
-def revive(connection: Connection, selection: Selection) -> int:
-    """Stage dead jobs again, due at once, under their old ids; returns their number. Ids out of range stay dead."""
-    return connection.execute(REVIVE, selection.parameters()).rowcount
+def revive(connection: Connection, selection: Selection, per_second: float | None = None) -> int:
+    """Stage dead jobs again, under their old ids; returns their number. Ids out of range stay dead.
+
+    Args:
+        connection: Any.
+        selection: The dead jobs.
+        per_second: Rate at which the jobs come due, in the order of their ids; None lets all of them be due at once.
+    """
+    if per_second is None:
+        return connection.execute(REVIVE, selection.parameters()).rowcount
+    parameters = {**selection.parameters(), "per_second": per_second}
+    return connection.execute(REVIVE_SPREAD, parameters).rowcount
 
 
 def discard(connection: Connection, selection: Selection) -> int:

@@ -14,20 +14,6 @@ from drain.visible import visible
 from drain.wording import relative
 
 
-def with_next_tick(schedule: dict[str, Any]) -> dict[str, Any]:
-    """Compute the next tick of a schedule of which the leader has not, and why it cannot."""
-    # Imported here: most commands need no cron line.
-    from drain.jobs.timetable import TimetableError, timetable
-
-    if schedule["next_tick_at"] or schedule["error"] or schedule["paused"]:
-        return schedule
-    try:
-        table = timetable(schedule["cron"], schedule["timezone"])
-        return schedule | {"next_tick_at": table.after(schedule["changed_at"])}
-    except TimetableError as error:
-        return schedule | {"error": str(error)}
-
-
 def show_schedules(schedules: Sequence[dict[str, Any]], now: datetime) -> None:
     """Print a table of schedules; below it, why some of them have no ticks.
 

@@ -24,6 +24,8 @@ Each module, in the order in which a job passes:
     traces      when a job passed which process
     progress    progress of running jobs, as they report it
     workers     workers in RQ's data: counted, shown to RQ's tools, and removed once they have died
+    live_workers  workers as they have registered: a page of them, and the processes of one host
+    stacks      stacks of running jobs, asked of their worker process and answered
 
 What always holds: in the tracked mode the RQ job calls one fixed function with the id of the row and the installation
 of its database, so no argument of a job and no function of it ever reaches Redis: the name of the job that RQ's tools

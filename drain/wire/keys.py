@@ -28,6 +28,7 @@ RQ's workers:
                             field `drain` of a worker of `drain work` is the namespace whose ids it needs no hash for
     rq:worker:<name>:executions
                             set of <rq id>:drain: the jobs that a worker of `drain work` runs
+    rq:pubsub:<name>        channel: commands of RQ's tools for a worker, and questions for the stack of a job
     rq:execution:<rq id>:drain
                             hash: the run of a job, for RQ's tools
 
@@ -46,6 +47,9 @@ job-drain's own:
     drain:progress:<namespace>:<id>
                             string, a JSON object: what the attempt that runs has reported of its progress. Deleted
                             when the attempt has ended; expires half a minute after the last word of its process
+    drain:stack:<namespace>:<word>
+                            list of one JSON object: where a running job was when somebody asked. Read once, or
+                            expires after half a minute
     drain:owners:nothing    never exists: a worker blocks on it while there is no list to wait for
     drain:dependents:<rq id>
                             set of RQ job ids: dependents of a delivery that RQ regards as finished, though its
@@ -93,6 +97,16 @@ def ended_channel(job_id: int) -> str:
 def progress_key(namespace: str, job_id: int) -> str:
     """Progress of a running job."""
     return f"drain:progress:{namespace}:{job_id}"
+
+
+def stack_key(namespace: str, word: str) -> str:
+    """Answer to a question for the stack of a job; the word is that of the question."""
+    return f"drain:stack:{namespace}:{word}"
+
+
+def commands_channel(worker_name: str) -> str:
+    """Channel of the commands for a worker."""
+    return f"rq:pubsub:{worker_name}"
 
 
 def failed_key(queue: str) -> str:

@@ -78,12 +78,30 @@ class ProgressBoard:
             except redis.ResponseError:
                 # Another program has written something else there.
                 return None
-        try:
-            found = json.loads(text) if text else None
-        except ValueError:
-            return None
-        return found if isinstance(found, dict) else None
+        return _read(text)
+
+    def read_many(self, job_ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """Read what the latest attempts of jobs have written, where that can be read; one exchange for all.
+
+        Raises:
+            UnavailableError: Redis.
+        """
+        if not job_ids:
+            return {}
+        with reachable(self._where):
+            # MGET answers nothing for a key that is no string.
+            texts: Any = self._redis.mget([progress_key(self._namespace, job_id) for job_id in job_ids])
+        found = {job_id: _read(text) for job_id, text in zip(job_ids, texts, strict=True)}
+        return {job_id: progress for job_id, progress in found.items() if progress is not None}
 
     def close(self) -> None:
         """Close the connections."""
         self._redis.close()
+
+
+def _read(text: bytes | None) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -13,7 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from drain.__main__ import main
+from drain.frames import Frame
+from drain.tables.deaths import Death, Group
 from drain.terminal.cron_table import show_schedules
+from drain.terminal.group_table import show_groups
 from drain.terminal.job_details import show_job
 from drain.terminal.job_table import show_jobs
 from tests.golden import WIDTHS, assert_printed
@@ -132,6 +135,20 @@ def test_a_table_of_jobs_has_a_line_for_each_that_fits_the_terminal(
     text = capsys.readouterr().out
     assert len(text.splitlines()) == 1 + len(TABLES[state])
     assert_printed(f"list-{state}", width, text)
+
+
+@every_width
+def test_groups_of_dead_jobs_fit_the_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = Frame("/srv/app/shop/jobs.py", 12, "send_receipt")
+    error = "sqlalchemy.exc.NoResultFound"
+    at = Death(42, RECEIPT, "mail", ago(90), "failed", error, NO_ROW["message"], frame)
+    expired = Death(41, DIGEST, "mail", ago(7000), "expired", None, "its expires_at had passed", None)
+    groups = [Group("0" * 16, at, [at] * 1234), Group("1" * 16, expired, [expired])]
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_groups(groups, NOW)
+    assert_printed("dead-groups", width, capsys.readouterr().out)
 
 
 def test_a_job_that_waits_though_no_claim_of_it_is_left_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ In the order in which a job passes:
     alarm       SIGALRM, by which a job in the main thread is interrupted
     thread_alarm  exceptions by which a job in another thread is interrupted
     isolation   the same attempt in a child process, which also records the outcome
+    child_stack  where an isolated job is, asked by the worker process
     forked      the end of a child that a job has forked
     outcome     outcomes as plain values: finished, failed, deferred, given up, interrupted
     decision    what follows from an outcome: which statement, which word, which log line; without a store

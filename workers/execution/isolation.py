@@ -22,6 +22,7 @@ from workers.context import django_connections, reporter
 from workers.context.current import Attempt
 from workers.errors import Dead, WorkerDiedError, WorkerStoppedError
 from workers.execution.attempt import run as run_here
+from workers.execution.child_stack import ChildStack
 from workers.execution.decision import CANCELLED
 from workers.execution.outcome import (
     FINISHED,
@@ -73,6 +74,7 @@ def run(attempt: Attempt) -> Outcome:
         sys.stderr.flush()
     reading, writing = os.pipe()
     order = mmap.mmap(-1, _ORDER_BYTES)
+    stack = ChildStack()
     parent = os.getpid()
     try:
         try:
@@ -84,10 +86,14 @@ def run(attempt: Attempt) -> Outcome:
             )
             return Deferred(_PAUSE_SECONDS)
         if pid == 0:
-            _be_the_child(attempt, parent, writing, order)
+            _be_the_child(attempt, parent, writing, order, stack)
+        stack.follow(pid)
+        attempt.interruption.ask_child = stack.ask
         status, is_interrupted = _wait_for(pid, attempt, order)
         recorded = _recorded(reading)
     finally:
+        attempt.interruption.ask_child = None
+        stack.close()
         os.close(reading)
         os.close(writing)
         order.close()
@@ -145,12 +151,12 @@ def _obey(order: mmap.mmap, interruption: Interruption) -> None:
     interruption.ordered = Dead(text) if order[0] == _GIVE_UP else WorkerStoppedError(text)
 
 
-def _be_the_child(attempt: Attempt, parent: int, writing: int, order: mmap.mmap) -> None:
+def _be_the_child(attempt: Attempt, parent: int, writing: int, order: mmap.mmap, stack: ChildStack) -> None:
     code = 1
     try:
         _die_with(parent)
         random.seed()
-        os.write(writing, _run_and_record(attempt, order))
+        os.write(writing, _run_and_record(attempt, order, stack))
         code = 0
     except BaseException:
         log.exception("the process of an isolated job cannot go on", extra={"event": "failed"})
@@ -171,10 +177,11 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _run_and_record(parents: Attempt, order: mmap.mmap) -> bytes:
+def _run_and_record(parents: Attempt, order: mmap.mmap, stack: ChildStack) -> bytes:
     database = Database(parents.database_url)
     heartbeat = Heartbeat(database.url, lambda: [attempt])
     attempt = Attempt(parents.claim, parents.lease.extended_at, heartbeat, database.url)
+    stack.answer_for(attempt.interruption)
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         _obey(order, attempt.interruption)

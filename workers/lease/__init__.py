@@ -4,6 +4,7 @@ In the order in which a job passes:
 
     lease          how long a claim holds, as far as this process knows
     interruption   when and why a running job is interrupted; the runner of the job says how
+    frames         where running code is: file, line and function of each call
     heartbeat      a thread that extends leases and interrupts jobs when that is due
     extension      one statement that extends all leases of a process, and what follows from a refusal
     database       a connection of one thread, opened when it is needed, and again whenever it broke

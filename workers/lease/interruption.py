@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from drain.jobs.options import JobOptions
 from workers.errors import JobCancelledError, JobTimeoutError, LeaseLostError
+from workers.lease.frames import Stack, stack_in
 from workers.lease.lease import NEVER, Lease
 
 # Pause between two interruptions of one job. One exception may not be enough: an event loop logs what is raised inside
@@ -53,10 +54,11 @@ class Interruption:
         ordered: Exception that the worker wants to be raised in the job, whose time may not be over.
         stopped: The worker stops: the attempt does not count if it ends by raising.
         coroutine: Coroutine of the job, if it is an `async def`.
+        ask_child: Asks the process of an isolated job for its stack, while there is one.
     """
 
     __slots__ = (
-        *("began_at", "coroutine", "due_at", "ordered", "slow_at", "stopped"),
+        *("ask_child", "began_at", "coroutine", "due_at", "ordered", "slow_at", "stopped"),
         *("_interrupt", "_lease", "_slow_seconds", "_thread", "_watcher"),
     )
 
@@ -66,6 +68,7 @@ class Interruption:
         self.ordered: Exception | None = None
         self.stopped = False
         self.coroutine: CoroutineType[Any, Any, Any] | None = None
+        self.ask_child: Callable[[], Stack] | None = None
         self._lease = lease
         self._slow_seconds = options.max_execute_seconds or lease.claim.timeout_seconds / 2
         self._watcher = watcher
@@ -128,3 +131,9 @@ class Interruption:
             stack += traceback.format_stack(frame, limit=1)
             coroutine = coroutine.cr_await
         return "".join(stack)
+
+    def frames(self) -> Stack | None:
+        """Return where the job is, without source text; None if it has not begun."""
+        if self.ask_child is not None:
+            return self.ask_child()
+        return stack_in(self._thread, self.coroutine) if self._thread else None

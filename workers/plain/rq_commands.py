@@ -12,7 +12,6 @@ import redis
 from rq.command import handle_command
 from rq.worker import BaseWorker
 
-_COMMANDS = ("shutdown", "kill-horse", "stop-job", "stop-execution")
 # Pause after a failure, before the thread listens again.
 _LISTEN_AGAIN_SECONDS = 2.0
 
@@ -22,17 +21,19 @@ class CommandListener(BaseWorker):
 
     Attributes:
         is_shutdown_commanded: RQ's shutdown command has come; RQ sends the process a signal then.
+        commands: Commands that are obeyed.
     """
 
     is_shutdown_commanded = False
+    commands: tuple[str, ...] = ("shutdown", "kill-horse", "stop-job", "stop-execution")
 
     def handle_payload(self, message: Mapping[str, Any]) -> None:
-        """Obey shutdown, kill-horse, stop-job and stop-execution; log and ignore any other message."""
+        """Obey `commands`; log and ignore any other message."""
         try:
             payload = json.loads(message["data"])
             command = payload["command"]
-            if command not in _COMMANDS:
-                raise ValueError(f"the command is none of {', '.join(_COMMANDS)}")
+            if command not in self.commands:
+                raise ValueError(f"the command is none of {', '.join(self.commands)}")
         # Any client of Redis may publish anything, and an exception would end the thread that listens.
         except Exception as error:  # noqa: BLE001
             self.log.warning("Worker %s: a command of RQ's cannot be read: %.300r", self.name, error)

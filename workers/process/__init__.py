@@ -27,6 +27,7 @@ Beside the jobs:
     watchdog          thread: memory, supervisor, RQ process, end of the grace period
     rq_presence       thread: shows the tracked jobs to RQ's tools
     rq_worker         the worker that RQ's tools show
+    stacks            answers to those who ask where a job is
 
 What always holds: each attribute is assigned by its own object, and other threads call methods. No thread waits for a
 lock while a signal handler may run. A claimed job is in `inbox.claimed` and in the journal until its outcome is

@@ -12,18 +12,20 @@ from rq.utils import import_attribute
 
 from drain import wire
 from drain.wire import NEEDS_NO_HASH
+from drain.wire.stacks import STACK
 from workers.errors import Dead, WorkerStoppedError
 from workers.plain.rq_commands import CommandListener
 from workers.process.inbox import Inbox
 from workers.process.jobs import ClaimedJob
 from workers.process.shutdown import Shutdown
+from workers.process.stacks import StackAnswers
 
 # Lifetime that the worker announces to RQ, which regards it as dead after this and a minute without a heartbeat.
 TTL_SECONDS = 60
 
 
 class RQWorker(CommandListener, SimpleWorker):
-    """RQ's worker without its loop, and without jobs of RQ's own.
+    """RQ's worker without its loop, and without jobs of RQ's own; it answers questions for the stacks of jobs too.
 
     Args:
         redis_url: URL of Redis.
@@ -34,6 +36,8 @@ class RQWorker(CommandListener, SimpleWorker):
         namespace: First part of our RQ ids: the enqueuer reads here that this worker needs no hashes for these ids.
         exception_handlers: Dotted paths of functions that RQ calls for a job that is dead.
     """
+
+    commands = (*CommandListener.commands, STACK)
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class RQWorker(CommandListener, SimpleWorker):
     ) -> None:
         self._inbox = inbox
         self._namespace = namespace
+        self._stacks = StackAnswers(inbox, namespace)
         # RQ's worker has a method `_shutdown`.
         self._process_shutdown = shutdown
         connection = wire.connect(redis_url)
@@ -100,7 +105,12 @@ class RQWorker(CommandListener, SimpleWorker):
         """Do nothing, where RQ would show each job as the process' title."""
 
     def obey(self, payload: dict[str, Any]) -> None:
-        """Obey one of RQ's commands for tracked jobs."""
+        """Obey one of RQ's commands for tracked jobs, or answer a question."""
+        if payload["command"] == STACK:
+            # Whoever has asked sees that no answer comes.
+            with suppress(redis.RedisError):
+                self._stacks.answer(self.connection, payload)
+            return
         # RQ would send SIGINT to its own process, which a worker process ignores.
         if payload["command"] == "shutdown":
             self.log.info("Worker %s: shut down by command", self.name)

@@ -1,0 +1,197 @@
+"""Stack of one running job: its claim is looked up in the tables, and its worker process asked in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from drain.database.postgres import Connection
+from drain.errors import DrainError
+from drain.tables import claimed, queries
+from drain.visible import visible
+from drain.wire.live_workers import LiveWorker, LiveWorkers
+from drain.wire.stacks import StackQuestions
+from drain.wording import clock, duration
+
+# Patience with the answer of a worker process.
+PATIENCE_SECONDS = 5.0
+# Age of a heartbeat, one of which comes every 15 seconds, from which a process counts as silent.
+_SILENT_SECONDS = 40.0
+# Upper bound of the calls of one answer, and of the characters of a text in it.
+_MOST_CALLS, _LONGEST_TEXT = 500, 1000
+# Digits that no process id has.
+_DIGITS = 12
+# Help where the process itself cannot answer.
+_ADVICE = "`py-spy dump --pid {pid}` on {host} reads the stack from outside"
+
+
+class Call(NamedTuple):
+    """A call of a running job: path of the file, number of the line, name of the function. No value is known."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobStack:
+    """Stack of a running job.
+
+    Attributes:
+        claim: Row of the job's claim.
+        process: Name of the process that has answered.
+        place: Thread or process in which the job runs, as people name it.
+        calls: Calls of the job, the innermost last.
+        beside: Calls of the event loop's thread, if that is busy with something else: no async job goes on meanwhile.
+    """
+
+    claim: dict[str, Any]
+    process: str
+    place: str
+    calls: list[Call]
+    beside: list[Call]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        return {
+            "id": self.claim["id"],
+            "job_name": self.claim["job_name"],
+            "queue": self.claim["queue"],
+            "attempt": self.claim["attempt"],
+            "claimed_at": self.claim["claimed_at"],
+            "lease_expires_at": self.claim["lease_expires_at"],
+            "process": self.process,
+            "place": self.place,
+            "calls": [call._asdict() for call in self.calls],
+            "beside": [call._asdict() for call in self.beside],
+        }
+
+
+class NoStackError(DrainError):
+    """The stack of a job cannot be read; the text says why."""
+
+
+def running_claim(connection: Connection, job_id: int) -> dict[str, Any]:
+    """Read the claim under which a job runs, or may wait in the worker process that has claimed it.
+
+    Raises:
+        UnknownJobError: No table has the job.
+        NoStackError: The job does not run.
+    """
+    claim = claimed.claim_of(connection, job_id)
+    if claim is None:
+        state = queries.job(connection, job_id)["state"]
+        raise NoStackError(
+            f"job {job_id} does not run: it is {state}, and `drain explain {job_id}` says more"
+        )
+    if claim["lease_expires_at"] is None or claim["next_run_at"] is not None or not claim["claimed_by"]:
+        raise NoStackError(f"job {job_id} does not run: it waits, and `drain explain {job_id}` says for what")
+    return claim
+
+
+def read_stack(
+    redis_url: str, namespace: str, claim: dict[str, Any], *, seconds: float = PATIENCE_SECONDS
+) -> JobStack:
+    """Ask the worker process that has claimed a job where the job is.
+
+    Args:
+        redis_url: URL of the Redis of the workers.
+        namespace: First part of the RQ ids.
+        claim: Answer of `running_claim`.
+        seconds: Patience with the answer.
+
+    Raises:
+        NoStackError: The process does not answer, or the job has not begun or has ended.
+        UnavailableError: Redis does not answer.
+    """
+    host, pid = process_of(claim["claimed_by"])
+    with closing(LiveWorkers(redis_url)) as workers:
+        found = [each for each in workers.at(claim["queue"], host, pid) if each.is_ours]
+    if not found:
+        raise NoStackError(_gone(claim))
+    with closing(StackQuestions(redis_url, namespace)) as questions:
+        return _ask(questions, found[0], claim, seconds)
+
+
+def process_of(name: str) -> tuple[str, int]:
+    """Read host and process id from the name of a process, as `claimed_by` has it."""
+    host, _, pid = name.rpartition(":")[0].rpartition(":")
+    return host, int(pid) if pid.isdecimal() and pid.isascii() and len(pid) < _DIGITS else 0
+
+
+def _ask(questions: StackQuestions, worker: LiveWorker, claim: dict[str, Any], seconds: float) -> JobStack:
+    word, heard = questions.publish(worker.name, claim["id"], claim["fencing_token"])
+    if not heard:
+        raise NoStackError(_gone(claim))
+    answer = questions.wait(word, seconds)
+    if answer is None:
+        raise NoStackError(_silent(claim, worker, seconds))
+    process, place = _text(answer.get("process")), _text(answer.get("place"))
+    if (state := answer.get("state")) != "running":
+        raise NoStackError(_UNREADABLE.get(str(state), _unknown)(claim, place))
+    calls, beside = (list(_calls(answer.get(name))) for name in ("frames", "beside"))
+    return JobStack(claim, process, place, calls, beside)
+
+
+def _gone(claim: dict[str, Any]) -> str:
+    host, pid = process_of(claim["claimed_by"])
+    return (
+        f"process {pid} on {visible(host)}, which has claimed job {claim['id']}, does not listen: it is gone, or it is "
+        f"a stock `rq worker`, which answers no questions; {_lease(claim)}"
+    )
+
+
+def _lease(claim: dict[str, Any]) -> str:
+    at: datetime = claim["lease_expires_at"]
+    if claim["is_over"]:
+        return f"its lease was over at {clock(at)}, and the leader delivers the job again"
+    return f"its lease holds until {clock(at)}, unless it is extended"
+
+
+def _silent(claim: dict[str, Any], worker: LiveWorker, seconds: float) -> str:
+    age = (claim["now"] - worker.seen_at).total_seconds() if worker.seen_at else 0.0
+    seen = f", and shows no sign of life for {duration(age)}" if age > _SILENT_SECONDS else ""
+    advice = _ADVICE.format(pid=worker.pid, host=visible(worker.host))
+    return (
+        f"process {worker.pid} on {visible(worker.host)} does not answer within {duration(seconds)}{seen}: it is "
+        f"stopped, or its job holds the interpreter in C code; {advice}"
+    )
+
+
+def _unanswered(claim: dict[str, Any], place: str) -> str:
+    host, _ = process_of(claim["claimed_by"])
+    where = visible(place) or "its process"
+    return (
+        f"{where} on {visible(host)}, in which job {claim['id']} runs isolated, does not answer: it has just begun or "
+        f"ended, or the job holds the interpreter in C code; `py-spy dump` there reads the stack from outside"
+    )
+
+
+def _unknown(claim: dict[str, Any], _place: str) -> str:
+    return f"its process does not run job {claim['id']} any more: it has just ended, or its claim was lost"
+
+
+def _waiting(claim: dict[str, Any], _place: str) -> str:
+    return f"job {claim['id']} has not begun: it waits in its worker process behind another job"
+
+
+_UNREADABLE: dict[str, Callable[[dict[str, Any], str], str]] = {
+    "silent": _unanswered,
+    "waiting": _waiting,
+    "ended": _unknown,
+    "unknown": _unknown,
+}
+
+
+def _calls(frames: object) -> Iterable[Call]:
+    """Read calls from what has come through Redis, into which others may write."""
+    for frame in frames[:_MOST_CALLS] if isinstance(frames, list) else ():
+        if isinstance(frame, list) and len(frame) == 3 and type(frame[1]) is int:
+            yield Call(_text(frame[0]), frame[1], _text(frame[2]))
+
+
+def _text(value: object) -> str:
+    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""

@@ -1,0 +1,72 @@
+"""Tracebacks as texts: the innermost frame that is in the application's own code."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+# Line of a frame; that of an exception group has its lines drawn before it.
+_FRAME = re.compile(r'^[ |+-]* File "([^"\n]{1,4096})", line (\d{1,9}), in ([^\n]+)$', re.MULTILINE)
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/")
+_STANDARD_LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+)?t?/")
+_OUR_PACKAGES = ("drain", "workers", "pipeline")
+# Our own directories, where job-drain runs from its repository.
+_OURS = tuple(f"{Path(__file__).parent.parent / name}/" for name in _OUR_PACKAGES)
+# Components of a path that a short form keeps.
+_COMPONENTS = 3
+
+
+class Frame(NamedTuple):
+    """Frame of a traceback."""
+
+    path: str
+    line: int
+    function: str
+
+    @property
+    def short(self) -> str:
+        """Short form for people: `shop/jobs.py:12 in send_receipt`."""
+        path = _INSTALLED.split(self.path)[-1]
+        return f"{'/'.join(path.split('/')[-_COMPONENTS:])}:{self.line} in {self.function}"
+
+
+def innermost_own_frame(traceback: str, job_name: str) -> Frame | None:
+    """Find the innermost frame in the application's own code.
+
+    Its own is all but Python's library, installed packages and job-drain. A package that is installed is its own as
+    well if the name of the job begins with the name of the package. Of an exception with a cause, the frames of the
+    exception itself come last.
+
+    Args:
+        traceback: As Python formats it.
+        job_name: Name of the job, `package.module.function` most often.
+
+    Returns:
+        The frame; the innermost of all if none is the application's own; None if the text has no frame.
+    """
+    # Many jobs die at one place, each with a message of its own: what follows the last frame is left out.
+    end = traceback.find("\n", traceback.rfind('File "'))
+    return _innermost(traceback[: None if end < 0 else end], job_name.partition(".")[0])
+
+
+@lru_cache(500)
+def _innermost(frames: str, package: str) -> Frame | None:
+    innermost = None
+    for path, line, function in reversed(_FRAME.findall(frames)):
+        frame = Frame(path, int(line), function)
+        if _is_own(path, package):
+            return frame
+        innermost = innermost or frame
+    return innermost
+
+
+def _is_own(path: str, package: str) -> bool:
+    if path.startswith(("<frozen ", *_OURS)):
+        return False
+    *_, installed = parts = _INSTALLED.split(path)
+    if len(parts) > 1:
+        name = installed.partition("/")[0].removesuffix(".py")
+        return name == package and name not in _OUR_PACKAGES
+    return not _STANDARD_LIBRARY.search(path)

@@ -1,0 +1,109 @@
+"""Questions about bulk runs: those that have staged, those that are under way, and other bulk work of now."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from drain.database import locks
+from drain.database.postgres import Connection
+
+# Name of a run that its command has made.
+_MADE = re.compile(r"([a-z]+)-\d{8}-\d{6}-[0-9a-f]{6}")
+_STAGED = """
+SELECT run_id, rows, committed_at FROM bulk_runs
+WHERE %(at)s::timestamptz IS NULL OR (committed_at, run_id) < (%(at)s::timestamptz, %(run)s::text)
+ORDER BY committed_at DESC, run_id DESC LIMIT %(limit)s
+"""
+# A driver holds the lock of its run; rows are counted as `bulk.copied_rows` does.
+_UNDER_WAY = f"""
+SELECT side.run_id, min(side.created_at),
+    coalesce(sum(pg_stat_get_tuples_inserted(to_regclass(side.name)) + coalesce((
+        SELECT sum(tuples_processed) FROM pg_stat_progress_copy WHERE relid = to_regclass(side.name)::oid), 0)),
+        0)::bigint,
+    EXISTS (
+        SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
+            AND classid = {locks.BULK_RUN.first}::oid
+            AND objid::bigint = hashtext(side.run_id)::bigint & 4294967295
+            AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+FROM bulk_side_tables AS side GROUP BY side.run_id ORDER BY min(side.created_at), side.run_id LIMIT %(limit)s
+"""
+# The time of a session is shown to its own role and to those that may read all statistics.
+_HOLDERS = f"""
+SELECT held.classid::bigint, session.backend_start FROM pg_locks AS held
+LEFT JOIN pg_stat_activity AS session USING (pid)
+WHERE held.locktype = 'advisory' AND held.granted AND held.objsubid = 2
+    AND (held.classid = {locks.RECONCILE.first}::oid
+        OR held.classid = {locks.ARCHIVE.first}::oid AND held.objid = {locks.ARCHIVE.second}::oid)
+    AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ORDER BY session.backend_start LIMIT %(limit)s
+"""
+
+
+class StagedRun(NamedTuple):
+    """Run that has staged its jobs, in one commit."""
+
+    run_id: str
+    rows: int
+    committed_at: datetime
+
+    @property
+    def kind(self) -> str:
+        """Command that has made the run's name; "" if a person has chosen the name."""
+        return kind_of(self.run_id)
+
+
+class RunUnderWay(NamedTuple):
+    """Run that has begun and has staged nothing yet.
+
+    Attributes:
+        run_id: Its name.
+        since: When it began.
+        rows: Number of rows that its tasks have copied so far, as far as is known.
+        is_driven: Its driver lives; otherwise what it has copied is dropped when another run begins a day later.
+    """
+
+    run_id: str
+    since: datetime
+    rows: int
+    is_driven: bool
+
+    @property
+    def kind(self) -> str:
+        """Command that has made the run's name; "" if a person has chosen the name."""
+        return kind_of(self.run_id)
+
+
+class BulkWork(NamedTuple):
+    """Other bulk work of now: `reconcile` or `archive`, and since when its session exists, if that may be seen."""
+
+    kind: str
+    since: datetime | None
+
+
+def kind_of(run_id: str) -> str:
+    """Name the command that has made the name of a run; "" if a person has chosen it."""
+    match = _MADE.fullmatch(run_id)
+    return match[1] if match else ""
+
+
+def latest(connection: Connection, limit: int, after: tuple[datetime, str] | None = None) -> list[StagedRun]:
+    """List runs that have staged, the latest first; `after` is time and name of the last one of the page before."""
+    at, run = after or (None, None)
+    rows: Any = connection.execute(_STAGED, {"at": at, "run": run, "limit": limit}, binary=True)
+    return [StagedRun._make(row) for row in rows]
+
+
+def under_way(connection: Connection, limit: int) -> list[RunUnderWay]:
+    """List runs that have begun and have staged nothing yet, the oldest first."""
+    rows: Any = connection.execute(_UNDER_WAY, {"limit": limit}, binary=True)
+    return [RunUnderWay._make(row) for row in rows]
+
+
+def work(connection: Connection, limit: int) -> list[BulkWork]:
+    """List the sessions of `drain reconcile` and `drain archive` that hold their locks, the oldest first."""
+    rows: Any = connection.execute(_HOLDERS, {"limit": limit}, binary=True)
+    return [
+        BulkWork("reconcile" if first == locks.RECONCILE.first else "archive", since) for first, since in rows
+    ]

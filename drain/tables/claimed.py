@@ -1,0 +1,93 @@
+"""Questions about claimed jobs: those that run, the longest first, and the claim of one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg.rows import dict_row
+
+from drain.database.postgres import Connection, fetch_one
+
+# Upper bound of the claims that are looked at: the first of `inflight_jobs_claimed`, whose leases end first.
+MOST_CLAIMS = 10_000
+# Claimed, and not waiting for another attempt; implies the condition of that index.
+_CLAIMED = "lease_expires_at IS NOT NULL AND next_run_at IS NULL"
+_COLUMNS = (
+    "id, job_name, queue, key, tag, attempts + batched::integer AS attempt, batched, fencing_token, claimed_at, "
+    "claimed_by, lease_expires_at, lease_expires_at < clock_timestamp() AS is_over, clock_timestamp() AS now"
+)
+LONGEST = f"""
+WITH looked_at AS MATERIALIZED (
+    SELECT id, claimed_at FROM inflight_jobs WHERE {_CLAIMED} ORDER BY lease_expires_at LIMIT %(most)s
+), page AS (
+    SELECT id FROM looked_at
+    WHERE %(after_id)s::bigint IS NULL OR (claimed_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+    ORDER BY claimed_at, id LIMIT %(limit)s
+)
+SELECT {_COLUMNS} FROM inflight_jobs WHERE id IN (SELECT id FROM page) ORDER BY claimed_at, id
+"""
+OVER = f"""
+SELECT {_COLUMNS} FROM inflight_jobs WHERE {_CLAIMED} AND lease_expires_at < clock_timestamp()
+ORDER BY lease_expires_at LIMIT %(limit)s
+"""
+BY_PROCESS = f"""
+SELECT claimed_by, count(*) FROM (
+    SELECT claimed_by FROM inflight_jobs WHERE {_CLAIMED} ORDER BY lease_expires_at LIMIT %(most)s) AS claim
+GROUP BY claimed_by
+"""
+CLAIM_OF = f"SELECT {_COLUMNS}, next_run_at FROM inflight_jobs WHERE id = %s"
+_MANY = """
+SELECT count(*) FROM (
+    SELECT FROM inflight_jobs WHERE lease_expires_at IS NOT NULL LIMIT %s) AS claim
+"""
+
+
+class After(NamedTuple):
+    """Last job of a page, behind which the next page begins."""
+
+    claimed_at: datetime
+    id: int
+
+
+def longest(connection: Connection, limit: int, after: After | None = None) -> list[dict[str, Any]]:
+    """List claimed jobs, the one that was claimed longest ago first, among `MOST_CLAIMS` whose leases end first.
+
+    A job that was claimed with others (`batched`) may still wait in its worker.
+
+    Args:
+        connection: Any.
+        limit: Upper bound of the jobs.
+        after: Last job of the page before.
+    """
+    place = after or After(None, None)  # type: ignore[arg-type]
+    parameters = {"most": MOST_CLAIMS, "limit": limit, "after_at": place.claimed_at, "after_id": place.id}
+    return _rows(connection, LONGEST, parameters)
+
+
+def over(connection: Connection, limit: int) -> list[dict[str, Any]]:
+    """List claimed jobs whose leases are over, the one first whose lease ended first."""
+    return _rows(connection, OVER, {"limit": limit})
+
+
+def by_process(connection: Connection) -> dict[str, int]:
+    """Count the claimed jobs of each process, among the first `MOST_CLAIMS`."""
+    return dict(connection.execute(BY_PROCESS, {"most": MOST_CLAIMS}).fetchall())
+
+
+def are_too_many(connection: Connection) -> bool:
+    """Return True if there are more claims than the other questions look at."""
+    (found,) = fetch_one(connection, _MANY, (MOST_CLAIMS + 1,))
+    return int(found) > MOST_CLAIMS
+
+
+def claim_of(connection: Connection, job_id: int) -> dict[str, Any] | None:
+    """Read the claim of a job in flight; None if it is not in flight."""
+    rows = _rows(connection, CLAIM_OF, [job_id])
+    return rows[0] if rows else None
+
+
+def _rows(connection: Connection, statement: str, parameters: Any) -> list[dict[str, Any]]:
+    with psycopg.Cursor(connection, row_factory=dict_row) as cursor:
+        return cursor.execute(statement.encode(), parameters, binary=True).fetchall()

@@ -1,0 +1,172 @@
+"""Numbers of queues at a glance, for the page of `drain web`: each question ends at a bound, and none scans a table.
+
+A number that has come so far as its bound means that or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.waiting import WAITS_SINCE
+
+# Upper bound of the jobs of one queue that are looked at for the age of the oldest one.
+_OLDEST_OF = 100
+# Upper bound of the queues whose finished jobs are counted.
+MOST_QUEUES = 200
+# Parts of a step of time in which finished jobs are counted, and the upper bound of the jobs of one part.
+PARTS = 5
+PART_UP_TO = 5_000
+
+_RUNNING = """
+SELECT queue, count(*) FROM (
+    SELECT queue FROM inflight_jobs WHERE lease_expires_at > now() ORDER BY lease_expires_at LIMIT %(up_to)s::bigint
+) AS running GROUP BY queue
+"""
+# Of a queue's delivered jobs those with the lowest delivery numbers, which have waited for longest, as a rule.
+_OLDEST_QUEUED = f"""
+WITH RECURSIVE heads AS (
+    (SELECT queue FROM inflight_jobs WHERE {DELIVERED} ORDER BY queue, delivery LIMIT 1)
+    UNION ALL
+    SELECT following.queue FROM heads, LATERAL (
+        SELECT queue FROM inflight_jobs WHERE {DELIVERED} AND queue > heads.queue
+        ORDER BY queue, delivery LIMIT 1) AS following
+)
+SELECT heads.queue, greatest(0, extract(epoch FROM clock_timestamp() - min(oldest.since)))::float8
+FROM heads, LATERAL (
+    SELECT {WAITS_SINCE} AS since FROM inflight_jobs AS job
+    WHERE {DELIVERED} AND job.queue = heads.queue ORDER BY job.delivery LIMIT {_OLDEST_OF}) AS oldest
+GROUP BY heads.queue
+"""
+_DEAD = """
+SELECT queue, count(*) FROM (SELECT queue FROM dead_jobs ORDER BY id DESC LIMIT %(up_to)s::bigint) AS latest
+GROUP BY queue
+"""
+# One look-up for each queue in each day. All rows of a day's partition fulfil the condition on its time, so that no row
+# is passed over.
+_FINISHING = f"""
+WITH RECURSIVE heads AS (
+    (SELECT queue FROM finished_jobs WHERE finished_at >= %(day)s::timestamptz ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT following.queue FROM heads, LATERAL (
+        SELECT queue FROM finished_jobs WHERE finished_at >= %(day)s::timestamptz AND queue > heads.queue
+        ORDER BY queue LIMIT 1) AS following
+)
+SELECT queue FROM heads LIMIT {MOST_QUEUES}
+"""
+_FINISHED = f"""
+SELECT wanted.number, part.number, ended.count, ended.last
+FROM unnest(%(queues)s::text[], %(begins)s::timestamptz[]) WITH ORDINALITY AS wanted (queue, begun_at, number),
+    LATERAL (SELECT part AS number, wanted.begun_at + part * %(length)s::interval AS begun_at
+        FROM generate_series(0, {PARTS} - 1) AS part) AS part,
+    LATERAL (SELECT count(*) AS count, max(finished_at) AS last FROM (
+        SELECT finished_at FROM finished_jobs
+        WHERE queue = wanted.queue
+            AND finished_at >= part.begun_at AND finished_at < part.begun_at + %(length)s::interval
+        ORDER BY finished_at LIMIT {PART_UP_TO}) AS first) AS ended
+"""
+_OF_KEYS = f"""
+SELECT wanted.key, jobs.number FROM unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM staged_jobs_ready AS job
+        WHERE {DUE} AND job.key IS NOT NULL AND job.queue = %(queue)s AND job.key = wanted.key
+        LIMIT %(up_to)s::bigint) AS counted) AS jobs
+"""
+_OF_A_QUEUE = f"""
+SELECT sum(due.number)::bigint + (
+    SELECT count(*) FROM (
+        SELECT FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s LIMIT %(up_to)s::bigint) AS delivered) + (
+    SELECT count(*) FROM (
+        SELECT FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
+        LIMIT %(up_to)s::bigint) AS waiting)
+FROM generate_series(0, 3) AS lane (kind), LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM staged_jobs_ready AS job
+        WHERE {DUE} AND {LANE_KIND} = lane.kind AND job.{LANE_QUEUE} = %(queue)s
+        LIMIT %(up_to)s::bigint) AS counted) AS due
+"""
+
+
+class Step(NamedTuple):
+    """Step of time of one queue."""
+
+    queue: str
+    begun_at: datetime
+
+
+class Finished(NamedTuple):
+    """Number of the jobs that ended in a step.
+
+    Attributes:
+        number: The number.
+        is_estimate: Some part had more jobs than are counted; the others are worked out from how long the first took.
+    """
+
+    number: int
+    is_estimate: bool
+
+
+def count_running(connection: Connection, up_to: int) -> dict[str, int]:
+    """Count the claimed jobs of each queue whose leases hold, up to a bound for all of them."""
+    return dict(connection.execute(_RUNNING, {"up_to": up_to}).fetchall())
+
+
+def oldest_queued_seconds(connection: Connection) -> dict[str, float]:
+    """Measure for how long the oldest delivered job of each queue has waited for a worker."""
+    return dict(connection.execute(_OLDEST_QUEUED).fetchall())
+
+
+def count_latest_dead(connection: Connection, up_to: int) -> dict[str, int]:
+    """Count the dead jobs of each queue among those with the highest ids, up to a bound for all of them."""
+    return dict(connection.execute(_DEAD, {"up_to": up_to}).fetchall())
+
+
+def finishing_queues(connection: Connection, since: datetime) -> list[str]:
+    """Name the queues that have finished a job on the day of this time, by UTC, or later."""
+    day = since.replace(hour=0, minute=0, second=0, microsecond=0)
+    return [queue for (queue,) in connection.execute(_FINISHING, {"day": day})]
+
+
+def count_finished(connection: Connection, steps: Sequence[Step], length: timedelta) -> list[Finished]:
+    """Count the jobs that ended in each step: finished, or given way to another one.
+
+    Args:
+        connection: Any; with sequential scans off.
+        steps: Queues and times.
+        length: Length of a step.
+    """
+    part = length / PARTS
+    parameters = {
+        "queues": [step.queue for step in steps],
+        "begins": [step.begun_at for step in steps],
+        "length": part,
+    }
+    numbers, estimates = [0] * len(steps), set[int]()
+    for place, which, count, last in connection.execute(_FINISHED, parameters, binary=True):
+        number = place - 1
+        if count == PART_UP_TO:
+            begun_at = steps[number].begun_at + which * part
+            count = round(count * part / max(last - begun_at, timedelta(milliseconds=1)))  # noqa: PLW2901
+            estimates.add(number)
+        numbers[number] += count
+    return [Finished(count, number in estimates) for number, count in enumerate(numbers)]
+
+
+def count_keys(connection: Connection, queue: str, keys: Sequence[str], up_to: int) -> dict[str, int]:
+    """Count the due rows of these keys of a queue, each up to a bound."""
+    parameters = {"queue": queue, "keys": list(keys), "up_to": up_to}
+    return dict(connection.execute(_OF_KEYS, parameters).fetchall())
+
+
+def count_of_queue(connection: Connection, queue: str, up_to: int) -> int:
+    """Count the jobs of a queue that are due, or wait for a worker or their next attempt, up to a bound."""
+    (number,) = fetch_one(connection, _OF_A_QUEUE, {"queue": queue, "up_to": up_to})
+    return min(int(number), up_to)
+
+
+def known(*queues: Collection[str]) -> list[str]:
+    """Sort the names of all these queues."""
+    return sorted(set().union(*queues))

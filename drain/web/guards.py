@@ -1,0 +1,93 @@
+"""Checks of each request before any page sees it, and the headers of each answer."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# Scripts and styles come from our own files alone. The referrer stays: without it, browsers send no origin with a form.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_SAFE = ("GET", "HEAD")
+
+
+class Guard:
+    """ASGI middleware: refuses other names of this host, and forms of other origins.
+
+    A page of another site that has its own name point to this address (DNS rebinding) could read everything here, since
+    the browser takes it for the same site; the name betrays it. An address needs no such check.
+
+    Args:
+        app: Application behind it.
+        hosts: Names of hosts, beside localhost and addresses; `*` allows all.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
+        self._app = app
+        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check, and pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, text in HEADERS.items():
+                    # A page that is not one of ours may have a policy of its own, which is stricter.
+                    headers.setdefault(name, text)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        refusal = self._refusal(scope)
+        answer = PlainTextResponse(refusal[1], status_code=refusal[0]) if refusal else self._app
+        await answer(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self._is_allowed(_name(host)):
+            return 400, "The page is not known under this name of a host. Name it with --allow-host.\n"
+        if scope["method"] not in _SAFE and not self._is_own(headers.get("origin", ""), host):
+            return 403, "The form comes from another site, or the browser does not say from which.\n"
+        return None
+
+    def _is_allowed(self, name: str) -> bool:
+        return "*" in self._hosts or name in self._hosts or _is_address(name)
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Return True for the origin of this very page; a proxy may have another scheme, and another port."""
+        parts = urlsplit(origin) if "://" in origin else None
+        if parts is None or parts.scheme not in ("http", "https"):
+            return False
+        return parts.netloc.lower() == host.lower() or (_name(parts.netloc) in self._hosts - {"localhost"})
+
+
+def _name(netloc: str) -> str:
+    with suppress(ValueError):
+        return (urlsplit(f"//{netloc}").hostname or "").rstrip(".").lower()
+    return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,79 @@
+"""Numbers of events over time, drawn as bars of SVG; beside the bars stands what they say, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from drain.wording import count, duration
+
+# Lengths of time that a histogram may cover, in seconds, and their words: the shortest that covers all events is taken.
+_SPANS = (
+    (3600, "hour"),
+    (6 * 3600, "6 hours"),
+    (86_400, "day"),
+    (7 * 86_400, "7 days"),
+    (30 * 86_400, "30 days"),
+    (365 * 86_400, "year"),
+)
+_BARS = 60
+_WIDTH, _HEIGHT = 480, 56
+_SVG = Markup(
+    '<svg class="curve" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+    'aria-label="{words}" preserveAspectRatio="none"><title>{words}</title>{bars}</svg>'
+)
+_BAR = Markup('<rect x="{x}" y="{y:.1f}" width="{width}" height="{height:.1f}"/>')
+
+
+class Histogram(NamedTuple):
+    """Numbers of events in steps of time, up to now.
+
+    Attributes:
+        numbers: Number of the events in each step, the earliest first.
+        seconds: Length of a step.
+        span: Words for the time that all steps cover.
+        earlier: Number of the events before all steps.
+    """
+
+    numbers: Sequence[int]
+    seconds: float
+    span: str
+    earlier: int
+
+    @property
+    def words(self) -> str:
+        """Sentence that says what the bars show."""
+        most = f"{max(self.numbers):,} at most in {duration(self.seconds)}"
+        earlier = f"; {self.earlier:,} earlier" if self.earlier else ""
+        return f"{count(sum(self.numbers), 'death')} in the last {self.span}, {most}{earlier}"
+
+    def draw(self) -> Markup:
+        """Draw a bar for each step that has an event."""
+        most, width = max(self.numbers) or 1, _WIDTH // len(self.numbers)
+        bars = Markup("").join(
+            _BAR.format(x=place * width, y=_HEIGHT - height, width=width - 1, height=height)
+            for place, number in enumerate(self.numbers)
+            if number
+            for height in [max(1.0, _HEIGHT * number / most)]
+        )
+        return _SVG.format(width=_WIDTH, height=_HEIGHT, words=self.words, bars=bars)
+
+
+def histogram(times: Sequence[datetime], now: datetime) -> Histogram:
+    """Count events in steps of time.
+
+    Args:
+        times: Times of the events.
+        now: Time at which the last step ends; events behind it are counted in it.
+    """
+    ages = [max(0.0, (now - at).total_seconds()) for at in times]
+    oldest = max(ages, default=0.0)
+    span, words = next(((span, words) for span, words in _SPANS if oldest < span), _SPANS[-1])
+    seconds = span / _BARS
+    counted = Counter(int(age // seconds) for age in ages if age < span)
+    numbers = [counted[_BARS - 1 - place] for place in range(_BARS)]
+    return Histogram(numbers, seconds, words, len(ages) - sum(numbers))

@@ -1,0 +1,150 @@
+"""Workers as they have registered in Redis: a page of them, and the processes of one host.
+
+All that is read may have been written by anyone who writes to Redis: texts are cut, and what is no number is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import redis
+
+from drain.wire.connection import RedisConnection, reachable
+from drain.wire.keys import WORKERS, queue_workers_key
+from drain.wire.thin import NEEDS_NO_HASH
+
+_FIELDS = (
+    *("hostname", "pid", "queues", "state", "current_job", "birth", "last_heartbeat"),
+    *("successful_job_count", "failed_job_count", NEEDS_NO_HASH),
+)
+_PREFIX, _TRACKED = "rq:worker:", ".tracked"
+# Number of characters of a text that are kept.
+_LONGEST_TEXT = 300
+# Number of names that one page of a worker's queues has.
+_MOST_QUEUES = 100
+# Upper bound of the names of workers that are read.
+_MOST_NAMES = 20_000
+
+
+class LiveWorker(NamedTuple):
+    """A worker process that has registered and whose entry has not expired.
+
+    Attributes:
+        name: Name of RQ's worker.
+        host: Name of its host.
+        pid: Process id there; 0 if unknown.
+        queues: Names of its queues.
+        state: RQ's word: busy, idle, suspended.
+        rq_id: RQ id of the job that its main thread has run for a second at least; "" if there is none.
+        born_at: When it started.
+        seen_at: Its latest heartbeat, every 15 seconds.
+        finished: Number of jobs that it has finished.
+        failed: Number of attempts that failed.
+        is_ours: It is a process of `drain work`; otherwise a stock `rq worker`.
+    """
+
+    name: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    state: str
+    rq_id: str
+    born_at: datetime | None
+    seen_at: datetime | None
+    finished: int
+    failed: int
+    is_ours: bool
+
+
+class LiveWorkers(RedisConnection):
+    """The workers that have registered in a Redis. Errors are those of `RedisConnection`."""
+
+    def page(self, limit: int, after: str = "") -> tuple[list[LiveWorker], int]:
+        """Read a page of the workers, in the order of their names, and the number of registered names.
+
+        Entries whose hash has expired are left out, and so are the companions of `drain work` for plain RQ jobs.
+
+        Args:
+            limit: Upper bound of the workers.
+            after: Name of the last worker of the page before.
+        """
+        with reachable(self.where):
+            names = self._names(WORKERS)
+            found: list[LiveWorker] = []
+            wanted = [name for name in names if name > after]
+            while wanted and len(found) < limit:
+                found += self._read(wanted[:limit])
+                wanted = wanted[limit:]
+        return found[:limit], len(names)
+
+    def at(self, queue: str, host: str, pid: int) -> list[LiveWorker]:
+        """Find the workers of a queue that have registered from this process."""
+        with reachable(self.where):
+            names = self._names(queue_workers_key(queue))
+            return [each for each in self._read(names) if (each.host, each.pid) == (host, pid)]
+
+    def _names(self, key: str) -> list[str]:
+        names: set[str] = set()
+        try:
+            for each in self._redis.sscan_iter(key, count=1000):
+                names.add(_text(each).removeprefix(_PREFIX))
+                if len(names) >= _MOST_NAMES:
+                    break
+        except redis.ResponseError:
+            # Another program has written something else there.
+            return []
+        return sorted(name for name in names if name + _TRACKED not in names)
+
+    def _read(self, names: Iterable[str]) -> list[LiveWorker]:
+        asked = list(names)
+        pipeline: Any = self._redis.pipeline(transaction=False)
+        for name in asked:
+            pipeline.hmget(_PREFIX + name, _FIELDS)
+        answers = pipeline.execute(raise_on_error=False) if asked else []
+        return [
+            _worker(name, fields)
+            for name, fields in zip(asked, answers, strict=True)
+            # The hash has expired, or is none.
+            if isinstance(fields, list) and any(field is not None for field in fields)
+        ]
+
+
+def _worker(name: str, fields: Sequence[bytes | None]) -> LiveWorker:
+    told = dict(zip(_FIELDS, fields, strict=True))
+    texts = {field: _text(value or b"") for field, value in told.items()}
+    queues = (told["queues"] or b"").decode(errors="replace").split(",")
+    return LiveWorker(
+        name=name[:_LONGEST_TEXT],
+        host=texts["hostname"],
+        pid=_number(texts["pid"]),
+        queues=tuple(queue[:_LONGEST_TEXT] for queue in queues[:_MOST_QUEUES] if queue),
+        state=texts["state"],
+        rq_id=texts["current_job"],
+        born_at=_time(texts["birth"]),
+        seen_at=_time(texts["last_heartbeat"]),
+        finished=_number(texts["successful_job_count"]),
+        failed=_number(texts["failed_job_count"]),
+        is_ours=told[NEEDS_NO_HASH] is not None,
+    )
+
+
+def _text(value: object) -> str:
+    return (value.decode(errors="replace") if isinstance(value, bytes) else str(value))[:_LONGEST_TEXT]
+
+
+def _number(text: str) -> int:
+    # RQ's tools increase the counts as floats.
+    with suppress(ValueError, OverflowError):
+        number = float(text)
+        return int(number) if 0 <= number < 2**53 else 0
+    return 0
+
+
+def _time(text: str) -> datetime | None:
+    with suppress(ValueError, OverflowError):
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return None

@@ -1,0 +1,248 @@
+"""`drain web`: who may write, and what the page refuses."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import psycopg
+import pytest
+from starlette.requests import Request
+
+from drain import queues
+from drain.errors import ConfigError
+from drain.web.access import SESSION, VISIT
+from tests.helpers import query, stage_jobs
+from tests.hostility import Place
+from tests.web_pages import TOKEN, visitor
+
+PAUSES = "SELECT queue, job_name, key FROM queue_pauses"
+OF = "/queues/mail"
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 400),
+        ("localhost.evil.example", 400),
+        ("", 400),
+        ("localhost", 200),
+        ("LOCALHOST.", 200),
+        ("127.0.0.1:9189", 200),
+        ("[::1]:9189", 200),
+        ("jobs.example.com", 200),
+        ("jobs.example.com:8443", 200),
+    ],
+)
+def test_the_page_answers_to_its_own_names_alone(database_url: str, host: str, status: int) -> None:
+    with visitor(database_url, hosts=["jobs.example.com"]) as browser:
+        assert browser.client.get("/", headers={"Host": host}).status_code == status
+
+
+@pytest.mark.parametrize("origin", ["", "null", "http://evil.example", "http://localhost:1", "file://"])
+def test_a_form_of_another_origin_writes_nothing(database_url: str, origin: str) -> None:
+    with visitor(database_url) as browser:
+        browser.log_in()
+        answer = browser.post("/queues/mail/pause", of=OF, headers={"Origin": origin})
+        assert answer.status_code == 403
+    assert query(database_url, PAUSES) == []
+
+
+def test_a_form_without_the_secret_of_its_visitor_writes_nothing(database_url: str) -> None:
+    with visitor(database_url) as browser, visitor(database_url) as other:
+        browser.log_in()
+        other.log_in()
+        for secret in ("", "x", "ä", other.secret(OF)):
+            answer = browser.send("/queues/mail/pause", {"secret": secret})
+            assert answer.status_code == 403
+            assert "reload the page" in answer.text
+        # A visitor's cookie of somebody's own making is none.
+        browser.client.cookies.set(VISIT, "", domain="localhost.local")
+        assert browser.send("/queues/mail/pause", {"secret": browser.secret(OF)}).status_code in (303, 403)
+    assert len(query(database_url, PAUSES)) <= 1
+
+
+def test_who_has_no_token_writes_nothing(database_url: str) -> None:
+    with visitor(database_url) as browser:
+        assert browser.post("/queues/mail/pause", of="/login").status_code == 403
+        for wrong in ("", "a token", TOKEN + "x", "ä"):
+            assert browser.post("/login", {"token": wrong}, of="/login").status_code == 403
+        assert browser.post("/queues/mail/pause", of="/login").status_code == 403
+        assert 'action="/queues/mail/pause"' not in browser.get(OF)
+    assert query(database_url, PAUSES) == []
+
+
+def test_tokens_are_not_to_be_tried_one_after_the_other(database_url: str) -> None:
+    with visitor(database_url) as browser:
+        tried = [browser.post("/login", {"token": "x"}, of="/login").status_code for _ in range(10)]
+        assert tried == [403] * 10
+        assert browser.post("/login", {"token": TOKEN}, of="/login").status_code == 429
+
+
+def test_the_cookie_of_a_login_cannot_be_forged(database_url: str) -> None:
+    with visitor(database_url) as browser, visitor(database_url, token="another token of the page") as other:
+        other.log_in(token="another token of the page")
+        answer = browser.post("/login", {"token": TOKEN, "name": "Anna"}, of="/login")
+        flags = answer.headers["set-cookie"].lower()
+        assert "httponly" in flags
+        assert "samesite=strict" in flags
+        assert TOKEN not in answer.headers["set-cookie"]
+        assert "Anna may write" in browser.get("/")
+        true, false = browser.client.cookies[SESSION], other.client.cookies[SESSION]
+        text, _, mark = true.partition(".")
+        for forged in (false, f"{text}x.{mark}", f"{text}.", f".{mark}", text, "", "ä.b"):
+            answer = browser.client.get("/", headers={b"Cookie": f"{SESSION}={forged}".encode("latin-1")})
+            assert "may write" not in answer.text
+
+
+def test_who_logs_out_writes_no_more(database_url: str) -> None:
+    with visitor(database_url) as browser:
+        browser.log_in()
+        browser.post("/logout", of="/")
+        assert "may write" not in browser.get("/")
+
+
+def test_after_a_login_the_visitor_stays_on_the_page(database_url: str) -> None:
+    with visitor(database_url) as browser:
+        for to, leads_to in (
+            ("/queues/mail", "/queues/mail"),
+            ("//evil.example", "/"),
+            ("https://evil.example", "/"),
+        ):
+            answer = browser.post("/login", {"token": TOKEN, "to": to}, of="/login")
+            assert answer.headers["location"] == leads_to
+
+
+def test_the_user_of_a_proxy_may_write(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "drain.web")
+    with visitor(database_url, token=None, trust_header="X-Remote-User") as browser:
+        assert browser.send("/queues/mail/pause", {"secret": "x"}).status_code == 403
+        browser.client.headers["X-Remote-User"] = "anna@example.com"
+        assert browser.post("/queues/mail/pause", of=OF).status_code == 303
+        # One of the two is the visitor's own.
+        twice: Any = [("X-Remote-User", "anna"), ("X-Remote-User", "mallory")]
+        assert "may write" not in browser.client.get(OF, headers=twice).text.replace(
+            "anna@example.com may", ""
+        )
+    (event,) = [record for record in caplog.records if getattr(record, "event", "") == "web_write"]
+    assert vars(event)["who"] == "anna@example.com"
+    assert query(database_url, "SELECT reason FROM queue_pauses") == [
+        ("paused on the page (anna@example.com)",)
+    ]
+
+
+def test_an_application_says_who_may_write(database_url: str) -> None:
+    def user(request: Request) -> str | None:
+        return request.headers.get("x-session")
+
+    with visitor(database_url, token=None, user=user) as browser:
+        assert "you may read" in browser.get("/")
+        browser.client.headers["X-Session"] = "anna"
+        assert browser.post("/queues/mail/pause", of=OF).status_code == 303
+
+
+def test_a_write_that_touches_more_than_one_job_is_asked_about(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "drain.web")
+    stage_jobs(database_url, 3, queue="mail")
+    with visitor(database_url) as browser:
+        browser.log_in()
+        asked = browser.post("/queues/mail/pause", {"reason": "their <b>server</b>"}, of=OF)
+        assert "Pause queue mail? 3 jobs of queue mail wait now." in asked.text
+        assert 'value="their &lt;b&gt;server&lt;/b&gt;"' in asked.text
+        assert query(database_url, PAUSES) == []
+        assert browser.post("/queues/mail/pause", {"confirmed": "2"}, of=OF).status_code == 200
+        assert query(database_url, PAUSES) == []
+        assert browser.confirm("/queues/mail/pause", {"reason": "their server"}, of=OF).status_code == 303
+        assert query(database_url, PAUSES) == [("mail", None, None)]
+    (event,) = [vars(record) for record in caplog.records if getattr(record, "event", "") == "web_write"]
+    assert event["action"] == "queue_pause"
+    assert event["who"] == "Anna"
+    assert event["given"] == {"queue": "mail", "reason": "their server", "confirmed": "3"}
+    assert TOKEN not in caplog.text
+
+
+def test_pauses_of_a_key_and_of_a_queue_end_each_by_itself(database_url: str) -> None:
+    with visitor(database_url) as browser:
+        browser.log_in()
+        browser.post("/queues/mail/pause", {"key": "acme", "lasts": "10m"}, of=OF)
+        browser.post("/queues/mail/pause", of=OF)
+        assert query(database_url, PAUSES) == [("mail", None, "acme"), ("mail", None, None)]
+        browser.post("/queues/mail/resume", {"queue": "mail", "job": "", "key": "acme"}, of=OF)
+        assert query(database_url, PAUSES) == [("mail", None, None)]
+        again = browser.post("/queues/mail/resume", {"queue": "mail", "key": "acme"}, of=OF)
+        assert again.status_code == 400
+        assert "not paused: queue mail key acme" in again.text
+        assert browser.post("/queues/mail/pause", {"lasts": "soon"}, of=OF).status_code == 400
+
+
+def test_a_form_of_rules_changes_those_that_differ(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        queues.set(connection, "mail", running=5, rate="10/s")
+        with visitor(database_url) as browser:
+            browser.log_in()
+            seen = {"was": '{"running": 5, "rate": "10/s"}', "running": "5", "rate": "20/s", "weights": ""}
+            queues.set(connection, "mail", running=7)
+            assert browser.post("/queues/mail/rules", seen, of=OF).status_code == 303
+            rules = queues.show(connection, "mail")
+            assert rules is not None
+            assert (rules.running, str(rules.rate)) == (7, "20/s")
+            wrong = browser.post("/queues/mail/rules", {**seen, "rate": "fast"}, of=OF)
+            assert wrong.status_code == 400
+            assert "a rate is written as 100/s" in wrong.text
+            browser.post(
+                "/queues/mail/rules", {"fair": "yes", "weights": "acme=3\nb=0.5", "was": "{}"}, of=OF
+            )
+            rules = queues.show(connection, "mail")
+            assert rules is not None
+            assert (rules.fair, dict(rules.weights)) == (True, {"acme": 3, "b": 0.5})
+
+
+def test_the_role_of_inspection_reads_each_page_and_writes_nothing(place: Place, redis_url: str) -> None:
+    stage_jobs(place.url_of("owner"), queue="mail", key="acme")
+    with visitor(place.url_of("inspection"), redis_url) as browser:
+        for path in ("/", "/queues/mail", "/queues/mail/next", "/queues/mail/keys"):
+            browser.get(path)
+        browser.log_in()
+        refused = browser.post("/queues/mail/pause", of=OF)
+        assert refused.status_code == 403
+        assert "permission denied for table queue_pauses" in refused.text
+        assert "drain roles" in refused.text
+
+
+@pytest.mark.parametrize("body", [b"secret=%ff", b"a" * 70_000, b"&".join(b"a=1" for _ in range(300))])
+def test_a_form_that_cannot_be_read_is_refused(database_url: str, body: bytes) -> None:
+    with visitor(database_url) as browser:
+        headers = {
+            "Origin": str(browser.client.base_url).rstrip("/"),
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+        assert browser.client.post("/login", content=body, headers=headers).status_code == 400
+        headers["Content-Type"] = "text/plain"
+        assert browser.client.post("/login", content=b"token=x", headers=headers).status_code == 400
+
+
+def test_who_may_not_write_reads_nothing_of_a_private_page(database_url: str) -> None:
+    stage_jobs(database_url, queue="mail")
+    with visitor(database_url, private=True) as browser:
+        for path in ("/", "/queues/mail", "/queues/mail/next"):
+            answer = browser.client.get(path)
+            assert answer.status_code == 303
+            assert answer.headers["location"].startswith("/login?to=")
+        assert browser.client.get("/stream?page=/").status_code == 403
+        browser.log_in()
+        assert "mail" in browser.get("/")
+    with visitor(database_url, private=True, token=None, user=lambda _: None) as browser:
+        assert "This page is private" in browser.get("/", status=403)
+    with (
+        pytest.raises(ConfigError, match="nobody could see it"),
+        visitor(database_url, token=None, private=True),
+    ):
+        pass
+
+
+def test_a_page_that_does_not_follow_has_no_stream(database_url: str) -> None:
+    with visitor(database_url, live=False) as browser:
+        assert "data-stream" not in browser.get("/")
+        assert browser.client.get("/stream?page=/").status_code == 404

@@ -1,0 +1,224 @@
+"""The pages of dead jobs, and retries and discards of many of them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from drain.tables import deaths
+from drain.web.histogram import histogram
+from drain.web.paging import ROWS
+from tests.dead_rows import bury, error
+from tests.helpers import ids_in, query
+from tests.sound_pages import assert_sound
+from tests.web_pages import Visitor, visitor
+
+JOBS, MAIL = "/srv/app/shop/jobs.py:12:send", "/srv/app/shop/mail.py:7:deliver"
+
+
+@pytest.fixture
+def browser(database_url: str) -> Iterator[Visitor]:
+    with visitor(database_url) as browser:
+        browser.log_in()
+        yield browser
+
+
+def group_pages(html: str) -> list[str]:
+    return re.findall(r'href="(/dead/groups/[0-9a-f]{16})"', html)
+
+
+def hidden(html: str) -> dict[str, str]:
+    return dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', html))
+
+
+def send(browser: Visitor, verb: str, page: str, fields: dict[str, Any]) -> Any:
+    """Send the form of a group's page."""
+    given = hidden(browser.get(page)) | fields
+    return browser.post(f"/dead/{verb}", given, of=page)
+
+
+def confirm(browser: Visitor, verb: str, question: Any) -> Any:
+    """Answer yes to the question."""
+    assert question.status_code == 200, question.text
+    assert_sound(question.text)
+    fields: dict[str, Any] = {}
+    for name, value in re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', question.text):
+        fields.setdefault(name, []).append(value)
+    return browser.post(f"/dead/{verb}", fields, of="/dead")
+
+
+def test_nothing_is_dead(browser: Visitor) -> None:
+    assert "No job is dead." in assert_sound(browser.get("/dead"))
+
+
+def test_groups_lead_to_their_jobs(database_url: str, browser: Visitor) -> None:
+    bury(database_url, "shop.jobs.send", error(JOBS, MAIL, message="customer 1"), count=3)
+    bury(database_url, "shop.jobs.remind", error(JOBS))
+    html = browser.get("/dead")
+    text = assert_sound(html)
+    assert "4 jobs are dead" in text
+    assert text.index("shop.jobs.send") < text.index("shop.jobs.remind")
+    assert "app/shop/mail.py:7 in deliver" in text
+    assert "4 deaths in the last hour, 4 at most in 1m" in text
+    assert "<svg" in html
+    largest, _ = group_pages(html)
+    text = assert_sound(browser.get(largest))
+    assert "/srv/app/shop/mail.py:7 in deliver" in text
+    assert "ValueError: customer 1" in text
+    assert text.count("Mark job") == 0
+    assert browser.get(largest).count('aria-label="Mark job') == 3
+
+
+def test_a_page_of_a_group_leads_to_the_next_one(database_url: str, browser: Visitor) -> None:
+    ids = bury(database_url, last_error=error(JOBS), count=ROWS + 3)
+    (page,) = group_pages(browser.get("/dead"))
+    seen: list[int] = []
+    while page:
+        html = browser.get(page)
+        assert_sound(html)
+        seen += map(int, re.findall(r'name="id" value="(\d+)"', html))
+        following = re.search(r'rel="next" href="([^"]+)"', html)
+        page = following[1] if following else ""
+    assert seen == sorted(ids, reverse=True)
+
+
+def test_a_bound_of_what_was_looked_at_is_said(
+    database_url: str, browser: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(database_url, last_error=error(JOBS), count=5)
+    read = deaths.read_groups
+    monkeypatch.setattr(deaths, "read_groups", lambda connection: read(connection, 3))
+    html = browser.get("/dead")
+    assert "3 jobs are dead and were looked at; there are more" in assert_sound(html)
+    (page,) = group_pages(html)
+    assert "there may be more" in assert_sound(browser.get(page))
+
+
+def test_a_group_that_is_gone_is_said_to_be(database_url: str, browser: Visitor) -> None:
+    assert "No dead job is in this group now" in assert_sound(
+        browser.get("/dead/groups/0123456789abcdef", status=404)
+    )
+
+
+def test_marked_jobs_are_retried_at_once_after_a_question(
+    database_url: str, browser: Visitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "drain.web.writes")
+    ids = sorted(bury(database_url, last_error=error(JOBS), count=4))
+    (page,) = group_pages(browser.get("/dead"))
+    question = send(browser, "retry", page, {"which": "chosen", "id": ids[:2]})
+    assert "Retry 2 chosen dead jobs, at once?" in question.text
+    assert ids_in(database_url, "staged_jobs") == []
+    done = confirm(browser, "retry", question)
+    assert done.status_code == 303
+    assert "2 jobs staged again" in browser.get(done.headers["location"])
+    assert ids_in(database_url, "staged_jobs") == ids[:2]
+    assert ids_in(database_url, "dead_jobs") == ids[2:]
+    (record,) = [record for record in caplog.records if getattr(record, "event", "") == "web_write"]
+    logged = vars(record)
+    assert (logged["who"], logged["action"], logged["jobs"], logged["ids"]) == (
+        "Anna",
+        "dead_retry",
+        2,
+        ids[:2],
+    )
+
+
+def test_all_of_a_group_are_retried_at_a_rate_which_goes_on_by_itself(
+    database_url: str, browser: Visitor
+) -> None:
+    bury(database_url, last_error=error(JOBS), count=5)
+    bury(database_url, "shop.other", last_error=error(JOBS))
+    page, _ = group_pages(browser.get("/dead"))
+    question = send(browser, "retry", page, {"which": "all", "per_second": "0.5"})
+    assert "at 0.5 a second: the last one comes due in 8s?" in question.text
+    # Another one dies before the person has answered: it is not among those that were asked about.
+    (later,) = bury(database_url, last_error=error(JOBS), died_at=datetime.now(UTC) + timedelta(minutes=1))
+    done = confirm(browser, "retry", question)
+    assert done.status_code == 303, done.text
+    assert "5 jobs staged again, at 0.5 a second" in browser.get(done.headers["location"])
+    ((seconds,),) = query(
+        database_url,
+        "SELECT array_agg(extract(epoch FROM scheduled_at - first)::integer ORDER BY id) FROM staged_jobs, "
+        "(SELECT min(scheduled_at) AS first FROM staged_jobs) AS all_of_them",
+    )
+    assert seconds == [0, 2, 4, 6, 8]
+    assert later in ids_in(database_url, "dead_jobs")
+
+
+def test_what_was_retried_or_discarded_meanwhile_is_not_done_twice(
+    database_url: str, browser: Visitor
+) -> None:
+    ids = sorted(bury(database_url, last_error=error(JOBS), count=3))
+    (page,) = group_pages(browser.get("/dead"))
+    question = send(browser, "retry", page, {"which": "chosen", "id": ids})
+    query(database_url, "DELETE FROM dead_jobs WHERE id = %s", ids[0])
+    done = confirm(browser, "retry", question)
+    assert "2 jobs staged again; 1 other had moved on" in browser.get(done.headers["location"])
+    again = confirm(browser, "retry", question)
+    assert again.status_code == 400
+    assert "none of these jobs is dead any more; nothing was done" in again.text
+    assert ids_in(database_url, "staged_jobs") == ids[1:]
+
+
+def test_a_group_is_discarded_after_a_question(database_url: str, browser: Visitor) -> None:
+    bury(database_url, last_error=error(JOBS), count=3)
+    (other,) = bury(database_url, reason="expired")
+    page, _ = group_pages(browser.get("/dead"))
+    question = send(browser, "discard", page, {"which": "all"})
+    assert "Discard 3 dead jobs shop.jobs.send, app/shop/jobs.py:12 in send?" in assert_sound(question.text)
+    assert "They are gone then" in question.text
+    done = confirm(browser, "discard", question)
+    assert "3 jobs discarded" in browser.get(done.headers["location"])
+    assert ids_in(database_url, "dead_jobs") == [other]
+    (page,) = group_pages(browser.get("/dead"))
+    question = send(browser, "discard", page, {"which": "chosen", "id": [other]})
+    assert "Discard 1 job for ever" in question.text
+    assert confirm(browser, "discard", question).status_code == 303
+    assert ids_in(database_url, "dead_jobs") == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"which": "chosen"}, "mark at least one"),
+        ({"which": "chosen", "id": ["7", "x"]}, "whole number"),
+        ({"which": "chosen", "id": ["9" * 30]}, "below 2 to the power of 63"),
+        ({"which": "all", "seen_at": "yesterday"}, "when the page was loaded"),
+        ({"which": "all", "seen_at": "2026-01-01"}, "when the page was loaded"),
+        ({"which": "all", "group": "0"}, "No dead job is in this group"),
+        *[
+            ({"which": "all", "per_second": rate}, "the rate is a number")
+            for rate in ("0", "-1", "nan", "inf", "1_0", "1e9", "fast", "٣")
+        ],
+    ],
+)
+def test_a_form_that_makes_no_sense_is_refused_with_the_reason(
+    database_url: str, browser: Visitor, fields: dict[str, Any], says: str
+) -> None:
+    bury(database_url, last_error=error(JOBS), count=2)
+    (page,) = group_pages(browser.get("/dead"))
+    answer = send(browser, "retry", page, fields)
+    assert answer.status_code in (400, 404)
+    assert says in assert_sound(answer.text)
+    assert len(ids_in(database_url, "dead_jobs")) == 2
+
+
+def test_a_hundred_thousand_dead_jobs_have_a_page(database_url: str, browser: Visitor) -> None:
+    bury(database_url, last_error=error(JOBS), count=100_000)
+    text = assert_sound(browser.get("/dead"))
+    assert "10,000 jobs are dead and were looked at; there are more" in text
+
+
+def test_a_histogram_covers_all_events_and_says_what_it_shows() -> None:
+    now = datetime(2026, 11, 22, tzinfo=UTC)
+    found = histogram([now, now + timedelta(seconds=5), now - timedelta(minutes=59, seconds=59)], now)
+    assert (found.numbers[0], found.numbers[-1], sum(found.numbers), found.span) == (1, 2, 3, "hour")
+    found = histogram([now - timedelta(days=3), now - timedelta(days=800)], now)
+    assert (found.span, sum(found.numbers), found.earlier) == ("year", 1, 1)
+    assert "1 death in the last year, 1 at most in 6d 2h; 1 earlier" in found.draw()

@@ -1,0 +1,284 @@
+"""The page of a job, and what it lets a person do about the job."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from drain.database import postgres
+from drain.tables import claims, dead, texts
+from drain.tables.dead import Selection
+from drain.web.shortening import VALUE
+from tests.dead_rows import bury, error
+from tests.helpers import ids_in, new_enqueuer, query, stage_jobs
+from tests.inprocess_worker import NAME, Workshop
+from tests.sound_pages import assert_sound
+from tests.web_pages import Visitor, visitor
+
+WORKER = "web-1:4711:c0ffee"
+
+
+@pytest.fixture
+def browser(database_url: str, redis_url: str) -> Iterator[Visitor]:
+    with visitor(database_url, redis_url) as browser:
+        yield browser
+
+
+def claim(database_url: str, job_id: int) -> claims.Claim:
+    with closing(postgres.connect(database_url, "test")) as connection:
+        found = claims.claim(connection, job_id, worker=WORKER, limits={})
+    assert found is not None
+    return found
+
+
+def press(browser: Visitor, verb: str, job_id: int) -> Any:
+    """Send the form of a button, with the secret of a page that has a form in any case."""
+    return browser.post(f"/jobs/{job_id}/{verb}", of="/dead")
+
+
+def said(browser: Visitor, answer: Any) -> str:
+    assert answer.status_code == 303, answer.text
+    return assert_sound(browser.get(answer.headers["location"]))
+
+
+def test_a_staged_job_says_why_it_waits(database_url: str, browser: Visitor) -> None:
+    (job_id,) = stage_jobs(database_url, queue="mail", tag="shop.order", key="acme", unique_key="u:1")
+    text = assert_sound(browser.get(f"/jobs/{job_id}"))
+    for part in ("staged", "m.f", "mail", "shop.order", "acme", "u:1", "drain run", "Arguments"):
+        assert part in text
+    # Nobody has logged in.
+    assert "<button>Cancel" not in text
+
+
+def test_a_job_is_followed_from_table_to_table(shop: Workshop, redis_url: str) -> None:
+    with visitor(shop.database_url, redis_url) as browser:
+        ids = stage_jobs(shop.database_url, 1, queue="mail")
+        with new_enqueuer(shop.database_url, redis_url) as enqueuer:
+            enqueuer.drain()
+        text = assert_sound(browser.get(f"/jobs/{ids[0]}"))
+        assert "queued" in text
+        assert "moved" in text
+        claimed = claim(shop.database_url, ids[0])
+        text = assert_sound(browser.get(f"/jobs/{ids[0]}"))
+        assert "running" in text
+        assert WORKER in text
+        shop.finish(claimed)
+        text = assert_sound(browser.get(f"/jobs/{ids[0]}"))
+    assert f"{WORKER} finished it in 1 attempt" in text
+    assert "not kept" in text
+    assert [hop for hop in ("staged", "moved", "claimed", "finished") if hop not in text] == []
+
+
+@pytest.mark.parametrize("result", [None, {"answer": 42}, [], "text"])
+def test_a_result_that_was_kept_is_shown(shop: Workshop, result: Any) -> None:
+    job_id = shop.delivered(lambda: result, name=NAME, result="keep")
+    assert shop.work_to_the_end(job_id) == ["finished"]
+    with visitor(shop.database_url) as browser:
+        text = assert_sound(browser.get(f"/jobs/{job_id}"))
+        assert "kept, see below" in text
+        whole = browser.get(f"/jobs/{job_id}/whole/result")
+    assert json.loads(whole) == result
+
+
+def test_errors_of_a_dead_job_and_of_its_former_lives_are_shown(database_url: str, browser: Visitor) -> None:
+    life = {
+        "died_at": "2026-11-20T10:00:00+00:00",
+        "reason": "failed",
+        "explanation": "failed 3 times",
+        "attempts": 3,
+        "last_error": error("/srv/shop/old.py:1:f", message="of the former life"),
+    }
+    last = error("/srv/shop/jobs.py:12:send", kind="shop.NoOrder", message="no order 7")
+    (job_id,) = bury(database_url, last_error=last, history=[life, {**life, "reason": "expired"}])
+    text = assert_sound(browser.get(f"/jobs/{job_id}"))
+    assert 'File "/srv/shop/jobs.py", line 12, in send' in text
+    assert text.count("shop.NoOrder: no order 7") == 1
+    assert text.index("Life 2: expired") < text.index("Life 1: failed")
+    assert "of the former life" in text
+    assert "keep the last error of a job" in text
+
+
+@pytest.mark.parametrize("job_id", ["0", "7", "-3", "9223372036854775807", "9" * 40, "seven", "٣", "1%00"])
+def test_an_id_that_no_table_has_is_one_clear_sentence(browser: Visitor, job_id: str) -> None:
+    text = assert_sound(browser.get(f"/jobs/{job_id}", status=404))
+    assert "no job has had this id" in text or "There is no job" in text or "whole number" in text
+
+
+def test_a_job_whose_id_nobody_gave_out_has_a_page(database_url: str, browser: Visitor) -> None:
+    (job_id,) = bury(database_url)
+    query(database_url, "UPDATE dead_jobs SET id = -5 WHERE id = %s", job_id)
+    assert "dead" in assert_sound(browser.get("/jobs/-5"))
+    assert "/jobs/-5" in browser.get("/search?q=shop")
+
+
+def test_large_arguments_are_cut_and_whole_as_a_text_that_no_browser_runs(
+    database_url: str, browser: Visitor
+) -> None:
+    large = "<script>alert(1)</script>é" * 3000
+    (job_id,) = bury(database_url, job_args=[large], job_kwargs={"small": 1})
+    html = browser.get(f"/jobs/{job_id}")
+    assert_sound(html)
+    assert len(html) < 40_000
+    left_out = len(json.dumps([large], ensure_ascii=False)) - VALUE
+    assert f"{left_out:,} characters are left out" in html
+    answer = browser.client.get(f"/jobs/{job_id}/whole/arguments")
+    assert json.loads(answer.text) == [large]
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-disposition"].startswith("attachment; ")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_each_part_can_be_had_whole_or_is_said_not_to_be_there(database_url: str, browser: Visitor) -> None:
+    (job_id,) = bury(database_url, last_error=error("/a.py:1:f"))
+    for part in texts.PARTS:
+        there = part in ("arguments", "keyword-arguments", "error")
+        browser.get(f"/jobs/{job_id}/whole/{part}", status=200 if there else 404)
+    browser.get(f"/jobs/{job_id}/whole/salt", status=404)
+    browser.get("/jobs/77/whole/arguments", status=404)
+
+
+def test_arguments_that_are_nested_very_deep_do_not_keep_the_page_from_being_shown(
+    database_url: str, browser: Visitor
+) -> None:
+    for depth in (900, 5000):
+        (job_id,) = bury(database_url)
+        query(
+            database_url,
+            "UPDATE dead_jobs SET job_args = (repeat('[', %s) || repeat(']', %s))::jsonb WHERE id = %s",
+            *(depth, depth, job_id),
+        )
+        assert_sound(browser.get(f"/jobs/{job_id}"))
+        assert browser.get(f"/jobs/{job_id}/whole/arguments") == "[" * depth + "]" * depth
+
+
+def test_who_may_not_write_has_no_buttons_and_no_way(database_url: str, browser: Visitor) -> None:
+    (job_id,) = bury(database_url)
+    assert "<form" not in browser.get(f"/jobs/{job_id}")
+    for verb in ("retry", "discard", "cancel"):
+        assert browser.post(f"/jobs/{job_id}/{verb}", of="/login").status_code == 403
+    assert ids_in(database_url, "dead_jobs") == [job_id]
+
+
+def test_a_dead_job_is_retried_once(
+    database_url: str, browser: Visitor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "drain.web.writes")
+    (job_id,) = bury(database_url, last_error=error("/a.py:1:f"))
+    browser.log_in("Anna")
+    assert "Retry" in browser.get(f"/jobs/{job_id}")
+    assert f"job {job_id} is staged again" in said(browser, press(browser, "retry", job_id))
+    again = press(browser, "retry", job_id)
+    assert again.status_code == 400
+    assert f"job {job_id} is staged now, and waits; nothing was done" in assert_sound(again.text)
+    assert (ids_in(database_url, "staged_jobs"), ids_in(database_url, "dead_jobs")) == ([job_id], [])
+    (record,) = [record for record in caplog.records if getattr(record, "event", "") == "web_write"]
+    assert vars(record)["who"] == "Anna"
+    assert vars(record)["action"] == "job_retry"
+    assert vars(record)["jobs"] == 1
+    assert vars(record)["given"]["job_id"] == str(job_id)
+
+
+def test_a_dead_job_is_discarded_once(database_url: str, browser: Visitor) -> None:
+    (job_id,) = bury(database_url)
+    browser.log_in()
+    assert f"job {job_id} is discarded" in said(browser, press(browser, "discard", job_id))
+    again = press(browser, "discard", job_id)
+    assert again.status_code == 400
+    assert f"job {job_id} is in no table any more; nothing was done" in again.text
+
+
+def test_a_job_that_waits_and_one_that_runs_are_cancelled(shop: Workshop, redis_url: str) -> None:
+    (waits,) = stage_jobs(shop.database_url, run_in=3600)
+    (runs,) = stage_jobs(shop.database_url)
+    shop.move(runs)
+    claimed = claim(shop.database_url, runs)
+    with visitor(shop.database_url, redis_url) as browser:
+        browser.log_in()
+        assert f"job {waits} is cancelled" in said(browser, press(browser, "cancel", waits))
+        assert "its worker learns so" in said(browser, press(browser, "cancel", runs))
+    assert ids_in(shop.database_url, "dead_jobs") == sorted([waits, runs])
+    # The worker had it, and can finish nothing any more.
+    assert not shop.finish(claimed)
+
+
+def test_a_job_that_has_moved_on_while_the_button_was_pressed_is_left_as_it_is(shop: Workshop) -> None:
+    (finished,) = stage_jobs(shop.database_url)
+    shop.move(finished)
+    (retried,) = bury(shop.database_url)
+    (dead_already,) = bury(shop.database_url)
+    with visitor(shop.database_url) as browser:
+        browser.log_in()
+        assert "Cancel" in browser.get(f"/jobs/{finished}")
+        shop.finish(claim(shop.database_url, finished))
+        assert "Retry" in browser.get(f"/jobs/{retried}")
+        with closing(postgres.connect(shop.database_url, "test")) as connection:
+            dead.revive(connection, Selection((retried,)))
+        shop.move(retried)
+        for verb, job_id, where in (
+            ("cancel", finished, "has finished already"),
+            ("retry", finished, "has finished already"),
+            ("discard", retried, "is in flight now: queued"),
+            ("retry", retried, "is in flight now: queued"),
+            ("cancel", dead_already, "is dead already"),
+            ("cancel", 999, "is in no table any more"),
+        ):
+            answer = press(browser, verb, job_id)
+            assert answer.status_code == 400
+            assert f"job {job_id} {where}; nothing was done" in answer.text
+    tables = {
+        table: ids_in(shop.database_url, table) for table in ("inflight_jobs", "finished_jobs", "dead_jobs")
+    }
+    assert tables == {"inflight_jobs": [retried], "finished_jobs": [finished], "dead_jobs": [dead_already]}
+
+
+def test_progress_of_a_running_job_is_shown_and_redis_is_not_needed(shop: Workshop, redis_url: str) -> None:
+    from drain.wire import ProgressBoard
+    from drain.wire.progress import Written
+    from tests.helpers import NAMESPACE
+
+    (job_id,) = stage_jobs(shop.database_url)
+    shop.move(job_id)
+    claimed = claim(shop.database_url, job_id)
+    written = {
+        "token": claimed.fencing_token,
+        "done": 340,
+        "total": 1000,
+        "text": "page <7>",
+        "attempt": 1,
+        "at": 0,
+    }
+    with closing(ProgressBoard.at(redis_url, NAMESPACE)) as board:
+        board.write([Written(job_id, claimed.fencing_token, json.dumps(written))])
+    with visitor(shop.database_url, redis_url) as browser:
+        text = assert_sound(browser.get(f"/jobs/{job_id}"))
+        assert "340 of 1,000, page <7>" in text
+    with visitor(shop.database_url, "redis://127.0.0.1:1/0") as browser:
+        text = assert_sound(browser.get(f"/jobs/{job_id}"))
+    assert "running" in text
+    assert "340" not in text
+    assert "Redis" in text
+
+
+def test_a_job_in_each_state_of_flight_has_a_page(database_url: str, browser: Visitor) -> None:
+    insert = (
+        "INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, "
+        "delivery, last_error, {}) VALUES (nextval('staged_jobs_id_seq'), 'm.f', '[]', '{{}}', 'mail', 0, now(), "
+        "now(), 1, %s, {}) RETURNING id"
+    )
+    for state, columns, values in (
+        ("retrying", "next_run_at, failed_at", "now() + interval '1 hour', now()"),
+        ("deferred", "next_run_at, claimed_at", "now() + interval '1 hour', now()"),
+        ("stalled", "claimed_at, claimed_by, lease_expires_at", "now(), 'w', now() - interval '1 hour'"),
+    ):
+        failed = Jsonb(error("/srv/a.py:1:f")) if state == "retrying" else None
+        ((job_id,),) = query(database_url, insert.format(columns, values), failed)
+        text = assert_sound(browser.get(f"/jobs/{job_id}"))
+        assert state in text
+        assert ('File "/srv/a.py"' in text) is (state == "retrying")

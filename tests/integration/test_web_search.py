@@ -1,0 +1,141 @@
+"""The page of the search, and hostile texts on it and on the pages of jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from drain import stage
+from drain.tables import search
+from tests.dead_rows import bury, error
+from tests.helpers import query, stage_jobs
+from tests.sound_pages import assert_sound
+from tests.web_pages import Visitor, visitor
+
+SCRIPT = "<script>alert(1)</script>"
+HOSTILE = (
+    SCRIPT,
+    "\"><img src=x onerror=alert(1)> ' onmouseover='alert(1)",
+    "javascript:alert(1)//",
+    "</pre></td></tr></table><h1>",
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202egnp.exe\u2066 \x1b[31m \x07 \x85 \u2028",
+    "x" * 255,
+    "%s %(id)s \\ %",
+    "é 漢字 🎉 \ufeff \u200b",
+    "]]><!-- -->",
+)
+
+
+@pytest.fixture
+def browser(database_url: str) -> Iterator[Visitor]:
+    with visitor(database_url) as browser:
+        yield browser
+
+
+def test_a_form_a_word_and_no_job(browser: Visitor) -> None:
+    text = assert_sound(browser.get("/search"))
+    assert "Search" in text
+    assert "10,000 rows of each table" in text
+    assert "No job was found." in assert_sound(browser.get("/search?q=nothing"))
+
+
+def test_jobs_of_all_tables_are_found_and_lead_to_their_pages(database_url: str, browser: Visitor) -> None:
+    ids = stage_jobs(database_url, 2, job="shop.jobs.send", tag="import")
+    ids += bury(database_url, "shop.jobs.send", tag="import")
+    html = browser.get("/search?q=%20import%20")
+    assert_sound(html)
+    assert set(re.findall(r'href="/jobs/(\d+)"', html)) == set(map(str, ids))
+    assert html.count("<caption>Staged</caption>") == html.count("<caption>Dead</caption>") == 1
+
+
+def test_a_list_that_is_cut_says_so(
+    database_url: str, browser: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MOST", 3)
+    stage_jobs(database_url, 5, tag="import")
+    assert "Staged: the newest 3" in assert_sound(browser.get("/search?q=import"))
+
+
+@pytest.mark.parametrize("word", ["a\0b", "x" * 256, "x" * 5000])
+def test_words_that_no_job_can_have_are_refused_in_words(browser: Visitor, word: str) -> None:
+    assert "at most 255 characters" in assert_sound(browser.get(f"/search?q={quote(word)}"))
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_a_hostile_word_is_a_word(browser: Visitor, word: str) -> None:
+    text = assert_sound(browser.get(f"/search?q={quote(word)}"))
+    assert "No job was found." in text or "at most" in text
+
+
+def test_a_table_that_takes_too_long_is_named(
+    database_url: str, browser: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(database_url)
+    newest = search._newest
+    slow = "SELECT 1, '', '', '', '', now(), '' FROM pg_sleep(60) -- "
+    monkeypatch.setattr(search, "_newest", lambda state: slow if state == "finished" else newest(state))
+    text = assert_sound(browser.get("/search?q=send"))
+    assert "Finished jobs could not be looked through in time" in text
+    assert "shop.jobs.send" in text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_run_nothing_and_break_no_page(database_url: str, browser: Visitor, text: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        staged = stage(
+            connection,
+            f"a{text}"[:200].strip(),
+            [text, {text: text}],
+            tag=text[:255],
+            key=text[:255],
+            unique_key=text[:255],
+            context={text: text},
+        )
+    last = error(f"/srv/{text}.py".replace(":", "").replace("\n", "") + ":1:f", kind=text, message=text)
+    (dead,) = bury(
+        database_url,
+        f"a{text}",
+        last,
+        explanation=text,
+        reason="failed",
+        tag=text,
+        key=text,
+        job_args=[text],
+        history=[
+            {"reason": text, "attempts": text, "died_at": text, "explanation": text, "last_error": last}
+        ],
+    )
+    query(database_url, "UPDATE dead_jobs SET queue = %s WHERE id = %s", f"q{text}".replace("/", ""), dead)
+    browser.log_in()
+    pages = [f"/jobs/{staged}", f"/jobs/{dead}", "/dead", f"/search?q={quote(text)}"]
+    pages += re.findall(r'href="(/dead/groups/[0-9a-f]{16})"', browser.get("/dead"))
+    assert len(pages) == 5
+    for page in pages:
+        html = browser.get(page)
+        assert_sound(html)
+        assert SCRIPT not in html
+
+
+def test_pages_work_below_a_prefix(database_url: str) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    from drain.config import Settings
+    from drain.web import application
+    from tests.web_pages import TOKEN, browsing
+
+    ids = bury(database_url, last_error=error("/srv/a.py:1:f"), count=2)
+    app = application(Settings(database_url=database_url), token=TOKEN)
+    with browsing(Starlette(routes=[Mount("/jobs", app)]), "/jobs") as browser:
+        for page in (f"/jobs/{ids[0]}", "/dead", "/search?q=shop"):
+            links = set(re.findall(r'(?:href|action)="([^"#]+)"', browser.get(page)))
+            assert all(link.startswith("/jobs/") for link in links), links
+        browser.log_in()
+        question = browser.post("/dead/discard", {"which": "chosen", "id": ids}, of="/dead")
+        assert 'action="/jobs/dead/discard"' in question.text
+    app.state.site.close()

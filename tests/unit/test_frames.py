@@ -1,0 +1,58 @@
+"""Which frame of a traceback is the innermost one in the application's own code."""
+
+import pytest
+
+from drain import frames
+from drain.frames import Frame, innermost_own_frame
+
+OWN = (
+    '  File "/srv/app/shop/jobs.py", line 12, in send_receipt\n    order = session.get_one(Order, order_id)\n'
+)
+INNER = '  File "/srv/app/shop/mail.py", line 7, in deliver\n    smtp.send(message)\n'
+LIBRARY = '  File "/srv/venv/lib/python3.11/site-packages/sqlalchemy/orm/session.py", line 3, in get_one\n    raise\n'
+STANDARD = '  File "/usr/lib/python3.11/smtplib.py", line 899, in sendmail\n    raise\n'
+FROZEN = '  File "<frozen importlib._bootstrap>", line 1, in _find\n'
+OURS = f'  File "{frames.__file__}", line 1, in stage\n'
+INSTALLED = '  File "/srv/venv/lib/python3.11/site-packages/shop/jobs.py", line 40, in charge\n    pay()\n'
+INSTALLED_OURS = '  File "/srv/venv/lib/python3.11/site-packages/drain/jobs/staging.py", line 4, in stage\n'
+BEGIN, END = "Traceback (most recent call last):\n", "ValueError: no\n"
+IN_MAIL = Frame("/srv/app/shop/mail.py", 7, "deliver")
+
+
+@pytest.mark.parametrize("foreign", [LIBRARY, STANDARD, FROZEN, OURS, INSTALLED_OURS])
+def test_frames_of_others_are_passed_over(foreign: str) -> None:
+    assert innermost_own_frame(BEGIN + OWN + INNER + foreign + END, "shop.jobs.send_receipt") == IN_MAIL
+
+
+def test_a_package_that_is_installed_is_the_application_if_the_job_has_its_name() -> None:
+    text = BEGIN + OWN + INSTALLED + LIBRARY + END
+    found = innermost_own_frame(text, "shop.jobs.charge")
+    assert found == Frame("/srv/venv/lib/python3.11/site-packages/shop/jobs.py", 40, "charge")
+    assert found.short == "shop/jobs.py:40 in charge"
+    other = innermost_own_frame(text, "store.jobs.charge")
+    assert other is not None
+    assert other.function == "send_receipt"
+
+
+def test_of_an_exception_with_a_cause_the_last_one_counts() -> None:
+    cause = BEGIN + OWN + INNER + "OSError: gone\n\nThe above exception was the direct cause ...:\n\n"
+    found = innermost_own_frame(cause + BEGIN + OWN + LIBRARY + END, "shop.jobs.send_receipt")
+    assert found == Frame("/srv/app/shop/jobs.py", 12, "send_receipt")
+
+
+def test_a_frame_of_an_exception_group_is_found() -> None:
+    drawn = "".join(f"    | {line}\n" for line in (BEGIN + INNER + END).splitlines())
+    assert innermost_own_frame(f"  + Exception Group {BEGIN}{drawn}", "shop.jobs.f") == IN_MAIL
+
+
+def test_without_a_frame_of_its_own_the_innermost_one_counts_and_without_any_there_is_none() -> None:
+    found = innermost_own_frame(BEGIN + LIBRARY + STANDARD + END, "shop.jobs.f")
+    assert found == Frame("/usr/lib/python3.11/smtplib.py", 899, "sendmail")
+    assert innermost_own_frame("", "shop.jobs.f") is None
+    assert innermost_own_frame('a message with File "x", line 1, in f', "shop.jobs.f") is None
+
+
+def test_hostile_texts_are_read_in_no_time() -> None:
+    for text in ('File "' * 6000, ' File "' + "a" * 32_000, "\n" * 32_000, " " * 32_000, "| " * 16_000):
+        assert innermost_own_frame(text, "a" * 255) is None
+    assert innermost_own_frame(BEGIN + INNER, "") == IN_MAIL

@@ -1,0 +1,102 @@
+"""Stack of an isolated job: asked by the worker process, answered by a thread of the job's own process.
+
+No signal is sent, since that could break off a system call of the job. The thread starts once the job has run for a
+second, and sleeps in a read of its socket: a short job has none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from contextlib import suppress
+from time import monotonic
+
+from drain.database.deadline import call_at
+from workers.lease.frames import Frame, Stack
+from workers.lease.interruption import Interruption
+
+# Time after which the thread of the child starts.
+_AFTER_SECONDS = 1.0
+# Patience of the parent with one answer, the start of the thread included.
+_PATIENCE_SECONDS = 2.5
+_LONGEST_ANSWER = 200_000
+_NUMBERS = 200
+
+
+class ChildStack:
+    """Both ends of the way to the process of one isolated job; made before that process is forked."""
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._asking = threading.Lock()
+        self._number = 0
+        self._pid = 0
+
+    def answer_for(self, interruption: Interruption) -> None:
+        """Answer from now on, in the child: its own attempt's interruption knows where the job is."""
+        self._ours.close()
+
+        def start() -> None:
+            with suppress(RuntimeError):
+                threading.Thread(
+                    target=_answer, args=(self._theirs, interruption), name="stack", daemon=True
+                ).start()
+
+        call_at(monotonic() + _AFTER_SECONDS, start)
+
+    def follow(self, pid: int) -> None:
+        """Note the id of the child, in the parent."""
+        self._theirs.close()
+        self._pid = pid
+
+    def ask(self) -> Stack:
+        """Return the stack of the job; any thread of the parent may ask."""
+        place = f"process {self._pid}"
+        with self._asking:
+            # A late answer to an earlier question has another number.
+            self._number = self._number % _NUMBERS + 1
+            # TimeoutError is an OSError.
+            try:
+                self._ours.sendall(bytes([self._number]))
+                found = self._receive(monotonic() + _PATIENCE_SECONDS)
+            except (OSError, ValueError, TypeError):
+                found = None
+        if found is None:
+            return Stack(place, None, [])
+        return Stack(f"{place}, {found.place}", found.frames, found.beside)
+
+    def close(self) -> None:
+        """Close both ends, once the child has ended; a thread that asks gets no answer."""
+        with suppress(OSError):
+            self._ours.shutdown(socket.SHUT_RDWR)
+        with self._asking:
+            self._ours.close()
+            self._theirs.close()
+
+    def _receive(self, until: float) -> Stack | None:
+        answer = b""
+        while len(answer) < _LONGEST_ANSWER:
+            self._ours.settimeout(max(0.001, until - monotonic()))
+            if not (more := self._ours.recv(65_536)):
+                return None
+            answer += more
+            while b"\n" in answer:
+                line, _, answer = answer.partition(b"\n")
+                number, place, frames, beside = json.loads(line)
+                if number == self._number:
+                    return Stack(place, _read(frames), _read(beside))
+        return None
+
+
+def _answer(asked: socket.socket, interruption: Interruption) -> None:
+    pid = os.getpid()
+    with suppress(OSError):
+        while (number := asked.recv(1)) and os.getpid() == pid:
+            found = interruption.frames() or Stack("", [], [])
+            asked.sendall(json.dumps([number[0], *found]).encode() + b"\n")
+
+
+def _read(frames: list[tuple[str, int, str]]) -> list[Frame]:
+    return [(str(path), int(line), str(name)) for path, line, name in frames]
