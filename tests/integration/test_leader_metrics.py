@@ -41,7 +41,9 @@ from tests.integration.test_work_metrics import OPENMETRICS, PROMTOOL, scrape
 __all__ = ["many_inflight_rows", "many_staged_rows"]
 
 # Complaints of promtool about names that are what they say.
-LINTS = ['drain_dropped_days_total use base unit "seconds" instead of "days"']
+LINTS = [
+    f'drain_dropped_days_{end} use base unit "seconds" instead of "days"' for end in ("total", "created")
+]
 HOSTILE = 'a"b\\c\n# TYPE drain_leader counter\né'
 
 
