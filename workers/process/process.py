@@ -66,8 +66,8 @@ class Process:
         settings: URLs of the stores, and the queues without plain RQ jobs.
         options: Options of the command line.
         journal: Memory that the supervisor reads; jobs that the last process has left there are recovered first.
-        death: Description of the last process' end.
         meter: Measures the jobs, for the supervisor's port; None if there is none.
+        death: Description of the last process' end.
         parent: Id of the supervisor, without which this process ends.
         name: Name of RQ's worker, for RQ's tools.
     """
@@ -94,14 +94,13 @@ class Process:
         database = Database(url, stores=stores)
         reporter.report_to(redis_url, settings.namespace)
         django_connections.forget_inherited()
+        refuses = options.plain.mode is Plain.REFUSE
         self._consumer = consumer = Consumer(
             redis_url,
             settings.namespace,
             options.queues,
             installation=lambda: str(database.ask(leader_progress.installation)),
-            only_tracked=options.queues
-            if options.plain.mode is Plain.REFUSE
-            else settings.only_tracked_queues,
+            only_tracked=options.queues if refuses else settings.only_tracked_queues,
         )
         lost = meter.count_lost_lease if meter else None
         self._heartbeat = heartbeat = Heartbeat(url, inbox.attempts, stores, lost)
