@@ -89,8 +89,8 @@ def section(started: Services, *, queues: int, rounds: int, seconds: float, scra
     return (
         "## Metrics of the leader\n\n"
         f"Processor time as a part of one core, with {_JOBS_OF_A_QUEUE} jobs of {_NAMES_OF_A_QUEUE} names in each of "
-        f"{queues} queues, and {_TAGS} tags; the leader has drained them, and has nothing more to do. {rounds} rounds of "
-        f"{seconds:g} s each in which the leaders take turns. A scrape of {size / 1000:,.0f} kB takes "
+        f"{queues} queues, and {_TAGS} tags; the leader has drained them, and has nothing more to do. {rounds} rounds "
+        f"of {seconds:g} s each in which the leaders take turns. A scrape of {size / 1000:,.0f} kB takes "
         f"{1000 * scrape:.1f} ms of processor time.\n\n"
         + figures.table(["", "median", "lowest", "highest"], rows)
     )
