@@ -38,6 +38,8 @@ passes:
     obstacles        how much of the rules of a queue is in use, and so why a row waits
     causes           numbers of waiting jobs, by the cause for which they wait
     claimed          jobs that workers have claimed: the one first that runs longest
+    tags             tags of the jobs that are next in line
+    footprint        rows, dead rows and bytes of the tables, and what keeps vacuum back
     counts           numbers of jobs in each state, for `drain status` and the metrics
     glances          numbers of all queues at a glance, each counted up to a bound, for `drain web`
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader
