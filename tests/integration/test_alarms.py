@@ -1,0 +1,116 @@
+"""Alarms of deploy/prometheus/alerts.yml, fired by real faults under a real Prometheus, within their promised times.
+
+All times of the rules and of prometheus.yml are divided by FASTER, and so are the leader's pause between two
+measurements and its longest pause between two attempts; nothing else is. The promise is `fires_within` in alerts.yml.
+"""
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from benchmarks import prometheus
+from benchmarks.prometheus import Prometheus
+from drain.database import schema
+from drain.embedded import Services, services
+from tests import jobs_for_tests as jobs
+from tests.helpers import (
+    PATIENCE_SECONDS,
+    ROOT,
+    Command,
+    drain_command,
+    environment,
+    free_port,
+    ids_in,
+    impatient,
+    leading,
+    stage_jobs,
+    wait_until,
+)
+
+pytestmark = pytest.mark.skipif(prometheus.binary() is None, reason="Prometheus is not installed")
+
+FASTER = 30
+# Times of the processes that are no part of the rules, and of a busy machine.
+MORE_SECONDS = 10
+PAUSES = {"drain.enqueuer.gauges._PAUSE_SECONDS": 5, "drain.enqueuer.daemon._LONGEST_BACKOFF_SECONDS": 5}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An installation that works, with Prometheus beside it."""
+
+    servers: Services
+    leader: Command
+    worker: Command
+    prometheus: Prometheus
+
+    def fires(self, alert: str) -> None:
+        """Wait until the alarm fires, for as long as it has promised."""
+        bound = prometheus.promise(alert, FASTER) + MORE_SECONDS
+        wait_until(lambda: alert in self.prometheus.firing(), bound)
+
+    def is_quiet(self) -> bool:
+        print(self.prometheus.query("max_over_time(scrape_duration_seconds[1m])"), self.prometheus.query("count_over_time(up[1m])"),self.prometheus.query("sum_over_time(up[1m])"))
+        return not self.prometheus.firing() | self.prometheus.pending()
+
+    def finish(self, *ids: int) -> None:
+        wait_until(lambda: set(ids) <= set(ids_in(self.servers.database_url, "finished_jobs")))
+
+
+@pytest.fixture
+def watched(
+    temporary_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Watched]:
+    monkeypatch.setattr(tempfile, "tempdir", temporary_directory)
+    ports = [free_port() for _ in range(3)]
+    at = [f"127.0.0.1:{port}" for port in ports]
+    pauses = impatient({name: seconds / FASTER for name, seconds in PAUSES.items()})
+    with services(durable=False) as own:
+        schema.install(own.database_url)
+        jobs.create_effects(own.database_url)
+        env = environment(own.database_url, own.redis_url, DRAIN_JOBS=jobs.MODULE, PYTHONPATH=str(ROOT))
+        with (
+            leading(env | pauses, "--metrics-port", str(ports[0])) as leader,
+            drain_command("work", "default", "--metrics-port", str(ports[1]), env=env) as worker,
+        ):
+            wait_until(lambda: worker.events("started"))
+            targets = {"drain-run": at[:1], "drain-work": at[1:2]}
+            with prometheus.prometheus(tmp_path, ports[2], targets, faster=FASTER) as server:
+                yield Watched(own, leader, worker, server)
+
+
+def test_a_killed_leader_is_an_alarm_until_another_one_leads(watched: Watched) -> None:
+    wait_until(watched.is_quiet)
+    watched.leader.kill()
+    watched.leader.wait(PATIENCE_SECONDS)
+
+    watched.fires("DrainNoLeader")
+    watched.fires("DrainTargetDown")
+
+
+def test_a_worker_that_stands_still_is_an_alarm(watched: Watched) -> None:
+    watched.finish(*stage_jobs(watched.servers.database_url, 3, job=jobs.record.name))
+    finished = "sum(drain_work_finished_jobs_total) == 3"
+    wait_until(lambda: watched.prometheus.query(finished))
+    stage_jobs(watched.servers.database_url, job=jobs.sleep_on_a_short_lease.name)
+    wait_until(lambda: jobs.effects(watched.servers.database_url).count("0") == 2)
+    wait_until(watched.is_quiet)
+    watched.worker.signal_all(signal.SIGSTOP)
+    stage_jobs(watched.servers.database_url, 3, job=jobs.record.name)
+
+    watched.fires("DrainLeaseLosses")
+    watched.fires("DrainCompletionsLow")
+
+
+def test_a_redis_that_is_away_is_an_alarm_until_it_is_back(watched: Watched) -> None:
+    wait_until(watched.is_quiet)
+    watched.servers.redis.stop()
+    watched.fires("DrainStoreFailures")
+    watched.fires("DrainWorkerCutOff")
+
+    watched.servers.redis.start()
+    wait_until(lambda: not watched.prometheus.firing())
