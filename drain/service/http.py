@@ -6,13 +6,14 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from time import monotonic
 from typing import Any, BinaryIO
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from drain.errors import ConfigError
 from drain.visible import visible
@@ -32,12 +33,12 @@ class Answers:
     Attributes:
         unhealthy: Called for /healthz; returns None for healthy, or the reason why not.
         unready: Called for /readyz; returns None for ready, or the reason why not.
-        metrics: Called for /metrics; returns the metrics in the format of Prometheus.
+        metrics: Called for /metrics with the header Accept of the request; returns the metrics and their content type.
     """
 
     unhealthy: Callable[[], str | None]
     unready: Callable[[], str | None]
-    metrics: Callable[[], bytes] = generate_latest
+    metrics: Callable[[str], tuple[bytes, str]] = field(default_factory=lambda: exposition(REGISTRY))
 
 
 class _Head:
@@ -125,7 +126,8 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
             if not self.head.left:
                 self.send_error(431)
                 return
-            self._answer(*_reply(self.path.partition("?")[0], answers))
+            accept = ",".join(self.headers.get_all("Accept", []))
+            self._answer(*_reply(self.path.partition("?")[0], accept, answers))
 
         def do_HEAD(self) -> None:
             self.do_GET()
@@ -153,10 +155,23 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
         ) from error
 
 
-def _reply(path: str, answers: Answers) -> tuple[int, bytes, str]:
+def exposition(registry: CollectorRegistry) -> Callable[[str], tuple[bytes, str]]:
+    """Return what writes the metrics of a registry: for `Answers.metrics`.
+
+    The text format of Prometheus; or OpenMetrics, which alone has exemplars, for a client that accepts it.
+    """
+
+    def expose(accept: str) -> tuple[bytes, str]:
+        encode, content_type = choose_encoder(accept)
+        return encode(registry), content_type
+
+    return expose
+
+
+def _reply(path: str, accept: str, answers: Answers) -> tuple[int, bytes, str]:
     """Build an answer: status, body and content type."""
     if path == "/metrics":
-        return 200, answers.metrics(), CONTENT_TYPE_LATEST
+        return (200, *answers.metrics(accept))
     if path in ("/healthz", "/readyz"):
         problem = answers.unhealthy() if path == "/healthz" else answers.unready()
         return 503 if problem else 200, f"{problem or 'ok'}\n".encode(), "text/plain"

@@ -32,6 +32,8 @@ from workers.handover.journal import Journal
 from workers.handover.recovery import recover
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
+from workers.measures.memory import Measures
+from workers.measures.meter import Meter
 from workers.options import Plain, WorkOptions
 from workers.plain.rq_process import start_rq_process, tracked_name
 from workers.process.async_loop import AsyncLoop
@@ -66,6 +68,7 @@ class Process:
         options: Options of the command line.
         journal: Memory that the supervisor reads; jobs that the last process has left there are recovered first.
         death: Description of the last process' end.
+        measures: Memory that the supervisor's port reads; None if it has no port.
         parent: Id of the supervisor, without which this process ends.
         name: Name of RQ's worker, for RQ's tools.
     """
@@ -75,6 +78,7 @@ class Process:
         settings: Settings,
         options: WorkOptions,
         journal: Journal,
+        measures: Measures | None,
         death: str,
         parent: int,
         name: str,
@@ -100,7 +104,9 @@ class Process:
             installation=lambda: str(database.ask(leader_progress.installation)),
             only_tracked=options.queues if refuses else settings.only_tracked_queues,
         )
-        self._heartbeat = heartbeat = Heartbeat(url, inbox.attempts, stores)
+        self._meter = meter = Meter(measures) if measures is not None else None
+        lost = meter.count_lost_lease if meter is not None else lambda: None
+        self._heartbeat = heartbeat = Heartbeat(url, inbox.attempts, stores, lost)
         presence_wakeup = shutdown.new_wakeup()
         self._books = books = RQBooks(presence_wakeup.notify)
         traces = Traces(redis_url, settings.namespace) if options.trace else None
@@ -108,7 +114,7 @@ class Process:
         self._threads = threads = JobThreads(inbox, shutdown, options.threads)
         overtaken = OvertakenDeliveries(database, consumer, books)
         self._finisher = finisher = Finisher(
-            inbox, consumer, Database(url, stores=stores), books, traces, overtaken
+            inbox, consumer, Database(url, stores=stores), books, traces, overtaken, meter
         )
         claimer = Claimer(inbox, consumer, database, heartbeat, loop, threads, overtaken)
         self._fetcher = fetcher = Fetcher(
@@ -136,7 +142,7 @@ class Process:
         self._plain = plain = PlainJobs(rq_process, shutdown, journal, consumer)
         self._watchdog = Watchdog(inbox, shutdown, options, parent, plain)
         self._runner = JobRunner(
-            settings, stores, inbox, shutdown, self._signals, consumer, finisher, overtaken, plain
+            settings, stores, inbox, shutdown, self._signals, consumer, finisher, overtaken, plain, meter
         )
 
     def run(self) -> int:
@@ -148,6 +154,8 @@ class Process:
         if self._journal.entries():
             recover(self._journal, self._settings, self._death, stores=self._stores, books=self._books)
         self._journal.open()
+        if self._meter is not None:
+            self._meter.open()
         logging.getLogger("rq.worker").addFilter(QuietWhileAway(self._stores))
         # RQ's clean-up at the start would log jobs that are on their way, and its scheduler enqueues what is due.
         self._plain.wait_until_ready()

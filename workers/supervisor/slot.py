@@ -10,6 +10,7 @@ from time import monotonic
 
 from workers.exits import describe_exit
 from workers.handover.journal import Journal
+from workers.measures.memory import Measures
 
 # Bounds of the pause after a process has died; each pause is twice as long as the one before.
 _FIRST_PAUSE_SECONDS = 0.1
@@ -26,6 +27,7 @@ class WorkerSlot:
         number: Number of the slot, from 1, for people.
         name: Name of RQ's worker, for RQ's tools.
         journal: Journal of the present process, or of the last one.
+        measures: Measures of all its processes, for the port; None if there is none.
         pid: Id of the present process; 0 if there is none.
         death: Description of the last process' end.
         is_retired: No further process starts here.
@@ -36,6 +38,7 @@ class WorkerSlot:
     number: int
     name: str
     journal: Journal = field(default_factory=Journal)
+    measures: Measures | None = None
     pid: int = 0
     death: str = "died"
     is_retired: bool = False

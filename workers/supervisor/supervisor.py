@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import uuid4
 
@@ -21,6 +21,7 @@ from drain.config import Settings
 from drain.errors import UnavailableError
 from workers.exits import DONE, STOP_NOW, STOP_SIGNALS
 from workers.handover.recovery import recover
+from workers.measures.memory import Measures
 from workers.options import WorkOptions
 from workers.process.process import Process
 from workers.supervisor.children import handling_signals, run_child
@@ -53,7 +54,8 @@ class Supervisor:
         self._settings = settings
         self._options = options
         self._slots = [WorkerSlot(n, _worker_name(options, n)) for n in range(1, options.processes + 1)]
-        self.health = Health([slot.journal for slot in self._slots])
+        measures = _share_measures(self._slots) if options.metrics_port else []
+        self.health = Health([slot.journal for slot in self._slots], measures)
         # Numbers of the stop signals that came, and of those that are logged.
         self._stops = self._logged_stops = 0
         self._reaper = Reaper(self._slots, burst=options.burst)
@@ -134,7 +136,10 @@ class Supervisor:
 
     def _work(self, slot: WorkerSlot) -> int:
         self.health.release_port()
-        return Process(self._settings, self._options, slot.journal, slot.death, self._pid, slot.name).run()
+        process = Process(
+            self._settings, self._options, slot.journal, slot.measures, slot.death, self._pid, slot.name
+        )
+        return process.run()
 
     def _recover_abandoned(self) -> None:
         """Fork a process that recovers the jobs of a dead one, where no further worker process starts."""
@@ -188,6 +193,14 @@ class Supervisor:
     def _kill_overdue(self) -> None:
         # After the first stop signal a plain RQ job is waited for; from its end on, its process has the usual time.
         self._reaper.kill_overdue(_LOOK_SECONDS + _KILL_SECONDS if self._stops == 1 else 0.0)
+
+
+def _share_measures(slots: Sequence[WorkerSlot]) -> list[Measures]:
+    measures = []
+    for slot in slots:
+        slot.measures = Measures()
+        measures.append(slot.measures)
+    return measures
 
 
 def _worker_name(options: WorkOptions, number: int) -> str:
