@@ -73,10 +73,25 @@ class Prometheus:
 
     Args:
         port: Its port on this machine.
+        process: Its process.
+        log: What it writes.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
         self._url = f"http://127.0.0.1:{port}"
+        self._process = process
+        self._log = log
+
+    def wait_for_targets(self, number: int) -> None:
+        """Wait until as many targets answer, and each alarm has been evaluated without an error.
+
+        Prometheus begins to scrape five seconds after its start.
+        """
+        deadline = monotonic() + _PATIENCE_SECONDS
+        while not self._is_scraping(number):
+            if self._process.poll() is not None or monotonic() > deadline:
+                raise AssertionError(f"Prometheus does not scrape:\n{self._log.read_text()[-4000:]}")
+            sleep(0.05)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Value of an expression now: a list of series, each with `metric` and `value`."""
@@ -104,8 +119,7 @@ class Prometheus:
         found = self.query(f'max by (alertname) (max_over_time(ALERTS{{alertstate="firing"}}[{window}]))')
         return {each["metric"]["alertname"] for each in found}
 
-    def is_scraping(self, targets: int) -> bool:
-        """Whether as many targets answer, and each alarm has been evaluated without an error."""
+    def _is_scraping(self, targets: int) -> bool:
         with suppress(OSError):
             rules = [rule for group in self._ask("/api/v1/rules")["groups"] for rule in group["rules"]]
             up = sum(float(each["value"][1]) for each in self.query("up"))
@@ -133,7 +147,7 @@ class Prometheus:
 def prometheus(
     directory: Path, port: int, targets: Mapping[str, Sequence[str]], *, faster: float = 1
 ) -> Iterator[Prometheus]:
-    """Run Prometheus while the block runs, and wait until it has scraped each target and evaluated each alarm.
+    """Run Prometheus while the block runs; its targets may start later.
 
     Args:
         directory: Empty; for its files.
@@ -160,13 +174,7 @@ def prometheus(
     with log.open("wb") as written:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=written, stderr=written)
     try:
-        server = Prometheus(port)
-        deadline = monotonic() + _PATIENCE_SECONDS
-        while not server.is_scraping(sum(map(len, targets.values()))):
-            if process.poll() is not None or monotonic() > deadline:
-                raise AssertionError(f"Prometheus does not scrape:\n{log.read_text()[-4000:]}")
-            sleep(0.05)
-        yield server
+        yield Prometheus(port, process, log)
     finally:
         process.kill()
         process.wait()

@@ -9,11 +9,14 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from benchmarks import prometheus
 from benchmarks.prometheus import Prometheus
+from drain import stage_many
 from drain.database import schema
 from drain.embedded import Services, services
 from tests import jobs_for_tests as jobs
@@ -27,7 +30,6 @@ from tests.helpers import (
     ids_in,
     impatient,
     leading,
-    stage_jobs,
     wait_until,
 )
 
@@ -54,8 +56,12 @@ class Watched:
         wait_until(lambda: alert in self.prometheus.firing(), bound)
 
     def is_quiet(self) -> bool:
-        print(self.prometheus.query("max_over_time(scrape_duration_seconds[1m])"), self.prometheus.query("count_over_time(up[1m])"),self.prometheus.query("sum_over_time(up[1m])"))
+        """Whether no alarm fires or is about to: as Prometheus starts, it has not seen a leader yet."""
         return not self.prometheus.firing() | self.prometheus.pending()
+
+    def stage(self, job: Any, *labels: str) -> list[int]:
+        with psycopg.connect(self.servers.database_url) as connection:
+            return stage_many(connection, job, [(label,) for label in labels])
 
     def finish(self, *ids: int) -> None:
         wait_until(lambda: set(ids) <= set(ids_in(self.servers.database_url, "finished_jobs")))
@@ -69,7 +75,11 @@ def watched(
     ports = [free_port() for _ in range(3)]
     at = [f"127.0.0.1:{port}" for port in ports]
     pauses = impatient({name: seconds / FASTER for name, seconds in PAUSES.items()})
-    with services(durable=False) as own:
+    targets = {"drain-run": at[:1], "drain-work": at[1:2]}
+    with (
+        prometheus.prometheus(tmp_path, ports[2], targets, faster=FASTER) as server,
+        services(durable=False) as own,
+    ):
         schema.install(own.database_url)
         jobs.create_effects(own.database_url)
         env = environment(own.database_url, own.redis_url, DRAIN_JOBS=jobs.MODULE, PYTHONPATH=str(ROOT))
@@ -78,9 +88,8 @@ def watched(
             drain_command("work", "default", "--metrics-port", str(ports[1]), env=env) as worker,
         ):
             wait_until(lambda: worker.events("started"))
-            targets = {"drain-run": at[:1], "drain-work": at[1:2]}
-            with prometheus.prometheus(tmp_path, ports[2], targets, faster=FASTER) as server:
-                yield Watched(own, leader, worker, server)
+            server.wait_for_targets(2)
+            yield Watched(own, leader, worker, server)
 
 
 def test_a_killed_leader_is_an_alarm_until_another_one_leads(watched: Watched) -> None:
@@ -93,14 +102,14 @@ def test_a_killed_leader_is_an_alarm_until_another_one_leads(watched: Watched) -
 
 
 def test_a_worker_that_stands_still_is_an_alarm(watched: Watched) -> None:
-    watched.finish(*stage_jobs(watched.servers.database_url, 3, job=jobs.record.name))
+    watched.finish(*watched.stage(jobs.record, "a", "b", "c"))
     finished = "sum(drain_work_finished_jobs_total) == 3"
     wait_until(lambda: watched.prometheus.query(finished))
-    stage_jobs(watched.servers.database_url, job=jobs.sleep_on_a_short_lease.name)
-    wait_until(lambda: jobs.effects(watched.servers.database_url).count("0") == 2)
+    watched.stage(jobs.sleep_on_a_short_lease, "sleeps")
+    wait_until(lambda: "sleeps" in jobs.effects(watched.servers.database_url))
     wait_until(watched.is_quiet)
     watched.worker.signal_all(signal.SIGSTOP)
-    stage_jobs(watched.servers.database_url, 3, job=jobs.record.name)
+    watched.stage(jobs.record, "d", "e", "f")
 
     watched.fires("DrainLeaseLosses")
     watched.fires("DrainCompletionsLow")
