@@ -1,7 +1,7 @@
 """All metrics, declared once. Times are in seconds.
 
 Metrics of `drain work` are declared as pairs of name and help text: the supervisor reads their values from the shared
-memory of its processes.
+memory of its processes. So are those of `drain audit`, which writes them into a file.
 """
 
 from __future__ import annotations
@@ -126,6 +126,10 @@ WORK_STALE = (
 WORK_MEMORY = ("drain_work_memory_bytes", "Resident memory of the process.")
 WORK_EXPIRED = ("drain_expired_jobs", "Jobs that were given up since their expires_at had passed.")
 WORK_BUILD_INFO = ("drain_build_info", "1; the labels are versions.")
+
+AUDIT_BREACHES = ("drain_audit_breaches", "Breaches that the last audit has found.")
+AUDIT_UNCHECKED = ("drain_audit_unchecked", "Checks that the last audit could not make.")
+AUDIT_TIMESTAMP = ("drain_audit_timestamp_seconds", "End of the last audit, in seconds since 1970.")
 DEPTH = Gauge("drain_redis_depth", "Ids in the queue's Redis list, of tracked and other jobs.", ["queue"])
 WAIT = Gauge(
     "drain_wait_seconds",

@@ -26,7 +26,9 @@ SELECT name, sum(pg_stat_get_live_tuples(relation))::float8, sum(pg_stat_get_dea
 FROM part GROUP BY name
 """
 # NULL for a partition that was dropped meanwhile.
-BYTES = f"""{_PARTITIONS} SELECT name, coalesce(sum(pg_total_relation_size(relation)), 0)::float8 FROM part GROUP BY name"""
+BYTES = f"""{_PARTITIONS}
+SELECT name, coalesce(sum(pg_total_relation_size(relation)), 0)::float8 FROM part GROUP BY name
+"""
 # Upper bound of the wait for the lock of a partition that is being dropped or truncated.
 _SHORT_LOCKS = "SET LOCAL lock_timeout = '50ms'"
 SERVER = """

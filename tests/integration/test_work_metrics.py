@@ -38,6 +38,10 @@ def samples(port: int) -> list[Sample]:
     return [sample for family in read_text(scrape(port)) for sample in family.samples]
 
 
+def openmetrics(port: int) -> list[Any]:
+    return list(read_openmetrics(scrape(port, OPENMETRICS)))  # type: ignore[no-untyped-call]
+
+
 class Port:
     """The metrics of one `drain work`."""
 
@@ -98,13 +102,18 @@ def test_a_wait_is_counted_at_the_first_start_alone(yard: Yard) -> None:
     yard.push()
     with measuring(yard) as (port, _):
         for job, attempts in ((jobs.fail_once, 2), (jobs.defer_once, 2)):
-            wait_until(lambda: bool(yard.redeliver()) or _finished(port, job), PATIENCE_SECONDS)  # noqa: B023
+            wait_until(lambda: redelivered(yard) and _finished(port, job), PATIENCE_SECONDS)  # noqa: B023
             assert port.value("drain_work_run_seconds_count", job=job.job_name) == attempts
             assert port.value("drain_work_wait_seconds_count", job=job.job_name) == 1
             assert port.value("drain_work_wait_seconds_bucket", job=job.job_name, le="60.0") == 0
             assert port.value("drain_work_wait_seconds_sum", job=job.job_name) >= 100
         assert port.value("drain_work_failed_attempts_total", error="ValueError") == 1
         assert port.value("drain_work_failed_attempts_total") == 1
+
+
+def redelivered(yard: Yard) -> bool:
+    yard.redeliver()
+    return True
 
 
 def _finished(port: Port, job: Any) -> bool:
@@ -150,7 +159,7 @@ def _count_of_notes(port: Port, before: dict[Any, float], counters: tuple[str, .
 def test_a_process_that_dies_in_a_job_goes_on_counting_under_its_number(yard: Yard) -> None:
     ids = yard.pushed(jobs.kill_the_process_once, "once")
     with measuring(yard) as (port, _):
-        wait_until(lambda: bool(yard.redeliver()) or yard.all_are("finished_jobs", ids), PATIENCE_SECONDS)
+        wait_until(lambda: redelivered(yard) and yard.all_are("finished_jobs", ids), PATIENCE_SECONDS)
         port.wait_for(1, "drain_work_finished_jobs_total", job=jobs.kill_the_process_once.job_name)
         # It is the second start that was measured, and not the first one of this job.
         assert port.value("drain_work_run_seconds_count") == 1
@@ -171,7 +180,7 @@ def test_names_are_labels_however_hostile_they_are(yard: Yard) -> None:
             error="workers.errors.NotRegisteredError",
         )
         assert not [each for each in samples(port.number) if each.name == "drain_leader"]
-        families = {each.name: each for each in read_openmetrics(scrape(port.number, OPENMETRICS))}
+        families = {each.name: each for each in openmetrics(port.number)}
         names = {each.labels["job"] for each in families["drain_work_finished_jobs"].samples}
         assert names == {jobs.HOSTILE, metrics.NOT_REGISTERED}
 
@@ -206,7 +215,7 @@ def test_a_sampled_trace_is_an_exemplar_of_openmetrics_alone(yard: Yard) -> None
         )
         text = scrape(port.number, OPENMETRICS)
         assert text.endswith("# EOF\n")
-        (family,) = [each for each in read_openmetrics(text) if each.name == "drain_work_run_seconds"]
+        (family,) = [each for each in openmetrics(port.number) if each.name == "drain_work_run_seconds"]
         exemplars = [each.exemplar for each in family.samples if each.exemplar]
         assert {each.labels["trace_id"] for each in exemplars} == {TRACE}
         assert "trace_id" not in scrape(port.number)
