@@ -68,9 +68,7 @@ class Watched:
 
 
 @pytest.fixture
-def watched(
-    temporary_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Watched]:
+def watched(temporary_directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     monkeypatch.setattr(tempfile, "tempdir", temporary_directory)
     ports = [free_port() for _ in range(3)]
     at = [f"127.0.0.1:{port}" for port in ports]

@@ -1,5 +1,6 @@
 """The alarms of deploy/prometheus: each has its runbook page, its two cases, and metrics that there are."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from tests.helpers import ROOT
 
 PROMTOOL = shutil.which("promtool")
 ALERTS = {rule["alert"]: rule for rule in prometheus.alerts()}
+DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 CASES = sorted((prometheus.DEPLOY / "tests").glob("*.yml"))
 SEVERITIES = {"critical", "warning", "info"}
 # Of Prometheus itself, and of the file that `drain audit --textfile` writes.
@@ -24,6 +26,12 @@ OTHERS = {"up", "drain_audit_breaches", "drain_audit_timestamp_seconds"}
 # What else stands in an expression: functions, operators and the names of labels.
 METRIC = re.compile(r"\b(up|drain_\w+)\b(?!\()")
 SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
+
+
+def expressions(dashboard: Path) -> list[str]:
+    """Each query of each panel."""
+    panels = json.loads(dashboard.read_text(encoding="utf-8"))["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
 
 
 def exposed() -> set[str]:
@@ -61,7 +69,8 @@ def test_an_alarm_says_what_it_means_how_grave_it_is_and_when_it_comes(alert: st
     assert set(notes) == {"summary", "description", "runbook_url", "fires_within"}
     assert rule["labels"] == {"severity": rule["labels"]["severity"]}
     assert rule["labels"]["severity"] in SEVERITIES
-    assert len(notes["summary"]) <= 80
+    # A line of a phone's notification, with a name or a number for each of its labels.
+    assert len(re.sub(r"\{\{.*?\}\}", "default", notes["summary"])) <= 80
     assert notes["description"].endswith(".")
     assert prometheus.seconds(notes["fires_within"]) > prometheus.seconds(rule.get("for", "0s"))
 
@@ -79,7 +88,9 @@ def test_each_metric_of_an_alarm_is_exposed(alert: str) -> None:
 
 
 def test_a_metric_that_is_not_exposed_is_noticed() -> None:
-    assert unknown('sum(rate(drain_pushed_jobs_total{queue="drain_x"}[5m])) > drain_absent') == {"drain_absent"}
+    assert unknown('sum(rate(drain_pushed_jobs_total{queue="drain_x"}[5m])) > drain_absent') == {
+        "drain_absent"
+    }
 
 
 def test_each_alarm_has_a_case_in_which_it_fires_and_one_in_which_it_is_quiet() -> None:
@@ -88,7 +99,11 @@ def test_each_alarm_has_a_case_in_which_it_fires_and_one_in_which_it_is_quiet() 
         (alert, fires) for alert in ALERTS for fires in (True, False)
     }
     # The names say it too, and promtool prints them.
-    assert [name for name, alert, fires in cases if not name.startswith(f"{alert} {'fires' if fires else 'is quiet'}")] == []
+    assert [
+        name
+        for name, alert, fires in cases
+        if not name.startswith(f"{alert} {'fires' if fires else 'is quiet'}")
+    ] == []
 
 
 def test_each_section_of_a_runbook_is_that_of_an_alarm() -> None:
@@ -106,6 +121,40 @@ def test_times_are_scaled_everywhere_and_names_nowhere() -> None:
     assert "rate(x_5m[5000ms] offset 10000ms) and drain_wait_seconds > 10 " in faster
     assert faster.endswith("for: 1440000ms\n")
     assert prometheus.scaled(text, 1) == text
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_each_metric_of_a_dashboard_is_exposed(dashboard: Path) -> None:
+    found = expressions(dashboard)
+    assert len(found) > 10
+    assert set().union(*map(unknown, found)) == set()
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_can_be_provisioned_anywhere(dashboard: Path) -> None:
+    """Its address is fixed, its Prometheus is chosen, its panels say what they show and do not overlap."""
+    board = json.loads(dashboard.read_text(encoding="utf-8"))
+    assert board["uid"] == f"job-drain-{dashboard.stem}"
+    assert "id" not in board
+    assert (
+        board["templating"]["list"][0] | {"type": "datasource", "query": "prometheus"}
+        == (board["templating"]["list"][0])
+    )
+    chosen = {"type": "prometheus", "uid": "${datasource}"}
+    taken: set[tuple[int, int]] = set()
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+        if panel["type"] != "row":
+            assert panel["title"]
+            assert panel["description"].endswith(".")
+            assert panel["targets"]
+            assert all(each["datasource"] == chosen for each in [panel, *panel["targets"]])
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
