@@ -21,8 +21,8 @@ ALERTS = {rule["alert"]: rule for rule in prometheus.alerts()}
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 CASES = sorted((prometheus.DEPLOY / "tests").glob("*.yml"))
 SEVERITIES = {"critical", "warning", "info"}
-# Of Prometheus itself, and of the file that `drain audit --textfile` writes.
-OTHERS = {"up", "drain_audit_breaches", "drain_audit_timestamp_seconds"}
+# Of Prometheus itself.
+OTHERS = {"up"}
 # What else stands in an expression: functions, operators and the names of labels.
 METRIC = re.compile(r"\b(up|drain_\w+)\b(?!\()")
 SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
