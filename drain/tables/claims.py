@@ -46,8 +46,7 @@ class Claim(NamedTuple):
         failed_before: The attempt before this one failed, and its worker recorded the failure.
         salt: Random value that the row was staged with; None for rows from before version 2 of the schema.
         installation: Id of the database that the job belongs to.
-        waited_seconds: Time from when the job was due until this claim, by the database's clock, if this is its first
-            claim or none of the others has begun; None otherwise.
+        waited_seconds: Time since the job was due, by the database's clock; None if it has begun before.
     """
 
     id: int
@@ -80,7 +79,6 @@ class Claim(NamedTuple):
 
 # Value of `drain_state`: the installation that all jobs of a database belong to.
 _INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
-# Seconds since the job was due.
 _WAITED = "date_part('epoch', clock_timestamp() - greatest(scheduled_at, staged_at))"
 # Statement of one claim: it starts the lease, by the database's clock, and raises the token, or does nothing.
 # The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, because it is known only
@@ -229,11 +227,8 @@ def claim_many(
     Args:
         connection: In autocommit mode, as for `claim`.
         deliveries: Ids of jobs, none of which this worker holds, with the number of the delivery of each.
-        worker: Name of the claiming worker, for people to read.
-        limits: Limits of each registered name; other names get the defaults.
-        queue: As for `claim`.
+        worker, limits, queue, again: As for `claim`.
         alone: There is one id, and its job begins at once: its attempt counts from now on.
-        again: As for `claim`.
 
     Returns:
         The claims, in the order of `deliveries`. `left_to_claim` finds those of the others that `claim` may get.

@@ -1,4 +1,4 @@
-"""What the tables cost the server: rows, dead rows and bytes, WAL, and what keeps vacuum back; for the metrics.
+"""Footprint of the tables on the server: rows, dead rows, bytes, WAL, and what keeps vacuum back; for the metrics.
 
 No question reads a row of a table, and none needs a right on one. PostgreSQL tells of the transactions of other roles
 only to members of pg_read_all_stats.

@@ -18,7 +18,7 @@ from prometheus_client.samples import Sample
 
 from drain import metrics
 from tests import jobs_measured as jobs
-from tests.helpers import PATIENCE_SECONDS, Command, free_port, wait_until
+from tests.helpers import PATIENCE_SECONDS, ROOT, Command, free_port, wait_until
 from tests.worker_processes import Yard
 
 PROMTOOL = shutil.which("promtool")
@@ -262,3 +262,22 @@ def test_promtool_has_no_complaint(yard: Yard) -> None:
             check=False,
         )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_the_reference_has_each_metric_with_its_type_and_its_labels(yard: Yard) -> None:
+    reference = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    of_workers = reference.partition("## Of `drain work")[2].partition("\n## ")[0]
+    listed = {
+        name: (kind, set(re.findall("`([^`]+)`", labels)))
+        for name, kind, labels in re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", of_workers, re.MULTILINE)
+    }
+    yard.pushed(jobs.note, "x")
+    yard.pushed(jobs.give_up, "x")
+    with measuring(yard) as (port, _):
+        port.wait_for(1, "drain_work_finished_jobs_total")
+        port.wait_for(1, "drain_work_failed_attempts_total")
+        served = {
+            each.name: (each.type, {label for sample in each.samples for label in sample.labels} - {"le"})
+            for each in openmetrics(port.number)
+        }
+    assert served == listed

@@ -51,13 +51,13 @@ class Extender:
     Args:
         database_url: URL of the database of the jobs.
         stores: State of PostgreSQL, to which answers and failures are reported.
-        lost: Called for each lease that another worker has.
+        lost: Called for each lease that another worker has; None for nothing.
 
     Attributes:
         ended: True once no lease may be extended any more.
     """
 
-    def __init__(self, database_url: str, stores: Stores, lost: Callable[[], None]) -> None:
+    def __init__(self, database_url: str, stores: Stores, lost: Callable[[], object] | None = None) -> None:
         self.ended = False
         self._database_url = database_url
         self._stores = stores
@@ -115,7 +115,7 @@ class Extender:
         for each in refused:
             if not each.lease.ending:
                 _lose(each)
-                if not each.lease.cancelled:
+                if self._lost is not None and not each.lease.cancelled:
                     self._lost()
 
     def _connected(self, seconds: int) -> Connection:

@@ -80,7 +80,7 @@ class _Pair:
 
 
 class Meter:
-    """Counts the jobs of one process, from where the earlier processes of its slot have stopped.
+    """Counts the jobs of this process, from where the earlier processes of its slot have stopped.
 
     Args:
         measures: Memory of the slot.
@@ -99,10 +99,7 @@ class Meter:
         }
         # The pairs of the jobs with labels of their own, by queue and name.
         self._own = {labels: pair for labels, pair in self._pairs.items() if labels[1] != OTHERS}
-
-    def open(self) -> None:
-        """Note that this process counts from now on."""
-        self._measures.pid = os.getpid()
+        measures.pid = os.getpid()
 
     def count_finished(self, jobs: Sequence[Measured]) -> None:
         """Count jobs that have finished."""

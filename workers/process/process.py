@@ -32,7 +32,6 @@ from workers.handover.journal import Journal
 from workers.handover.recovery import recover
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
-from workers.measures.memory import Measures
 from workers.measures.meter import Meter
 from workers.options import Plain, WorkOptions
 from workers.plain.rq_process import start_rq_process, tracked_name
@@ -67,8 +66,8 @@ class Process:
         settings: URLs of the stores, and the queues without plain RQ jobs.
         options: Options of the command line.
         journal: Memory that the supervisor reads; jobs that the last process has left there are recovered first.
+        meter: Measures the jobs, for the supervisor's port; None if there is none.
         death: Description of the last process' end.
-        measures: Memory that the supervisor's port reads; None if it has no port.
         parent: Id of the supervisor, without which this process ends.
         name: Name of RQ's worker, for RQ's tools.
     """
@@ -78,7 +77,7 @@ class Process:
         settings: Settings,
         options: WorkOptions,
         journal: Journal,
-        measures: Measures | None,
+        meter: Meter | None,
         death: str,
         parent: int,
         name: str,
@@ -86,8 +85,7 @@ class Process:
         url, redis_url = settings.database_url, settings.required_redis_url
         # Before anything else: what this process opens and starts from here on, the RQ process must not have.
         rq_process = start_rq_process(redis_url, settings.only_tracked_queues, options, name)
-        self._settings = settings
-        self._journal = journal
+        self._settings, self._journal = settings, journal
         self._death = death
         self._shutdown = shutdown = Shutdown(options.grace_seconds, journal)
         self._signals = StopSignals(shutdown)
@@ -104,8 +102,7 @@ class Process:
             installation=lambda: str(database.ask(leader_progress.installation)),
             only_tracked=options.queues if refuses else settings.only_tracked_queues,
         )
-        self._meter = meter = Meter(measures) if measures is not None else None
-        lost = meter.count_lost_lease if meter is not None else lambda: None
+        lost = meter.count_lost_lease if meter else None
         self._heartbeat = heartbeat = Heartbeat(url, inbox.attempts, stores, lost)
         presence_wakeup = shutdown.new_wakeup()
         self._books = books = RQBooks(presence_wakeup.notify)
@@ -154,8 +151,6 @@ class Process:
         if self._journal.entries():
             recover(self._journal, self._settings, self._death, stores=self._stores, books=self._books)
         self._journal.open()
-        if self._meter is not None:
-            self._meter.open()
         logging.getLogger("rq.worker").addFilter(QuietWhileAway(self._stores))
         # RQ's clean-up at the start would log jobs that are on their way, and its scheduler enqueues what is due.
         self._plain.wait_until_ready()

@@ -28,12 +28,12 @@ class Health:
 
     Args:
         journals: Journals of the worker processes.
-        measures: Measures of the same processes, if there is to be a port.
+        measures: Measures of the same processes, for the port if there is to be one.
     """
 
-    def __init__(self, journals: Sequence[Journal], measures: Sequence[Measures] = ()) -> None:
+    def __init__(self, journals: Sequence[Journal], measures: Sequence[Measures | None] = ()) -> None:
         self._journals = journals
-        self._measures = measures
+        self._measures = [each for each in measures if each is not None]
         self._memory = mmap.mmap(-1, _TIMES.size + _TEXT_BYTES)
         self._port: Port | None = None
         self._status = ""

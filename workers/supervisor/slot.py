@@ -11,6 +11,7 @@ from time import monotonic
 from workers.exits import describe_exit
 from workers.handover.journal import Journal
 from workers.measures.memory import Measures
+from workers.measures.meter import Meter
 
 # Bounds of the pause after a process has died; each pause is twice as long as the one before.
 _FIRST_PAUSE_SECONDS = 0.1
@@ -59,6 +60,10 @@ class WorkerSlot:
     def needs_recovery(self) -> bool:
         """True if the last process has left jobs that no process has recovered."""
         return not self.pid and not self.is_recovering and bool(self.journal.entries())
+
+    def meter(self) -> Meter | None:
+        """Return the meter of the present process; to be called in that process."""
+        return None if self.measures is None else Meter(self.measures)
 
     def prepare(self) -> None:
         """Forget when the last process was to be killed; to be called before a new one is forked."""
