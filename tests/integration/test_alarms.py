@@ -46,6 +46,8 @@ class Watched:
     """An installation that works, with Prometheus beside it."""
 
     servers: Services
+    env: dict[str, str]
+    port: int
     leader: Command
     worker: Command
     prometheus: Prometheus
@@ -87,7 +89,7 @@ def watched(temporary_directory: str, tmp_path: Path, monkeypatch: pytest.Monkey
         ):
             wait_until(lambda: worker.events("started"))
             server.wait_for_targets(2)
-            yield Watched(own, leader, worker, server)
+            yield Watched(own, env | pauses, ports[0], leader, worker, server)
 
 
 def test_a_killed_leader_is_an_alarm_until_another_one_leads(watched: Watched) -> None:
@@ -97,6 +99,9 @@ def test_a_killed_leader_is_an_alarm_until_another_one_leads(watched: Watched) -
 
     watched.fires("DrainNoLeader")
     watched.fires("DrainTargetDown")
+
+    with leading(watched.env, "--metrics-port", str(watched.port)):
+        wait_until(lambda: not watched.prometheus.firing())
 
 
 def test_a_worker_that_stands_still_is_an_alarm(watched: Watched) -> None:
