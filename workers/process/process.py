@@ -85,8 +85,7 @@ class Process:
         url, redis_url = settings.database_url, settings.required_redis_url
         # Before anything else: what this process opens and starts from here on, the RQ process must not have.
         rq_process = start_rq_process(redis_url, settings.only_tracked_queues, options, name)
-        self._settings, self._journal = settings, journal
-        self._death = death
+        self._settings, self._journal, self._death = settings, journal, death
         self._shutdown = shutdown = Shutdown(options.grace_seconds, journal)
         self._signals = StopSignals(shutdown)
         self._inbox = inbox = Inbox(options, journal, shutdown)
