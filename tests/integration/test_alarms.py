@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from benchmarks import prometheus
 from benchmarks.prometheus import Prometheus
-from drain import stage_many
+from drain import stage, stage_many
 from drain.database import schema
 from drain.embedded import Services, services
 from tests import jobs_for_tests as jobs
@@ -25,6 +26,7 @@ from tests.helpers import (
     ROOT,
     Command,
     drain_command,
+    end,
     environment,
     free_port,
     ids_in,
@@ -38,6 +40,7 @@ pytestmark = pytest.mark.skipif(prometheus.binary() is None, reason="Prometheus 
 FASTER = 30
 # Times of the processes that are no part of the rules, and of a busy machine.
 MORE_SECONDS = 10
+MANY = "INSERT INTO staged_jobs (job_name) SELECT 'm.f' FROM generate_series(1, 10000)"
 PAUSES = {"drain.enqueuer.gauges._PAUSE_SECONDS": 5, "drain.enqueuer.daemon._LONGEST_BACKOFF_SECONDS": 5}
 
 
@@ -116,6 +119,19 @@ def test_a_worker_that_stands_still_is_an_alarm(watched: Watched) -> None:
 
     watched.fires("DrainLeaseLosses")
     watched.fires("DrainCompletionsLow")
+
+
+def test_a_queue_that_grows_without_workers_and_a_job_that_expires_are_alarms(watched: Watched) -> None:
+    wait_until(watched.is_quiet)
+    assert end(watched.worker) == 0
+    gone = datetime.now(UTC) - timedelta(days=1)
+    with psycopg.connect(watched.servers.database_url) as connection:
+        stage(connection, jobs.record, ["late"], expires_at=gone)
+        connection.execute(MANY)
+
+    watched.fires("DrainExpiredJobs")
+    watched.fires("DrainQueueWithoutWorkers")
+    watched.fires("DrainQueueAboveHighWater")
 
 
 def test_a_redis_that_is_away_is_an_alarm_until_it_is_back(watched: Watched) -> None:
