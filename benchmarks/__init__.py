@@ -13,6 +13,8 @@
     figures        formats of figures, and the parts of RESULTS.md
     peers/         the same work by other queues
     overheads      staging with and without spans, and hooks that nobody has registered
+    prometheus     a Prometheus of its own with the alarms of deploy/prometheus, for tests too
+    quiet_alarms   a soak without faults, in which no alarm may fire; quiet_jobs are its jobs
     alone          command line of a module that measures one section
 
 All other modules measure one section of RESULTS.md each.

@@ -143,6 +143,12 @@ WAITING = Gauge(
 )
 WORKERS = Gauge("drain_queue_workers", "Live workers that take the queue's tracked jobs.", ["queue"])
 
+# Series at 0 before their first event: the growth of a series that begins at 1 is seen by no alarm.
+for _reason in ("never pushed", "lost", "lease", "retry"):
+    REDELIVERED.labels(_reason)
+for _store in ("postgres", "redis"):
+    FAILURES.labels(_store)
+
 # Upper bound of the queues that have labels of their own: applications choose the names, and may choose many.
 _MOST_QUEUES = 1000
 OTHERS = OTHER_QUEUES = "(others)"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 PICTURES = ROOT / "docs" / "images"
-TOKEN = "the token of the tour"  # noqa: S105
+TOKEN = "the token of the tour"
 ORDERS = 600
 # Wide pictures: name, path of the page.
 PAGES = {
