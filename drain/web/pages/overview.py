@@ -20,6 +20,9 @@ from drain.web.views import View
 _LOOKED_AT, _OF_A_LANE = 2_000, 10
 # Time over which the rate is measured.
 _MINUTE = timedelta(minutes=1)
+# Age up to which numbers serve for a page: a little more than the time between two measurements of the thread; and for
+# the thread, several of whose pages show them.
+_FRESH_SECONDS, _FRESH_FOR_THE_THREAD = 2.5, 0.5
 # Time in which steps of the curves are counted, in seconds: for a visitor who waits, and for the thread.
 _OF_A_VISIT, _OF_THE_THREAD = 0.005, 0.25
 # Words of the causes for which jobs wait.
@@ -82,14 +85,36 @@ class Glance:
         return self.workers == 0 and self.waiting.number > 0
 
 
-def measure(view: View, connection: Connection, queue: str | None = None) -> tuple[list[Glance], datetime]:
-    """Measure all queues, and return the time of the database's clock.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Numbers of all queues at one time.
 
-    Args:
-        view: View of the page.
-        connection: In a snapshot.
-        queue: The one whose curve is wanted; None for all.
+    Attributes:
+        queues: Numbers of each queue, by name.
+        leader: Name of the leader, and since when it leads; None if there is none.
+        now: Time by the database's clock.
     """
+
+    queues: dict[str, Glance]
+    leader: dict[str, Any] | None
+    now: datetime
+
+
+def look(view: View) -> Measured:
+    """Return the numbers of all queues: those of the thread while somebody listens, else of the last seconds."""
+
+    def measure_all() -> Measured:
+        with view.snapshot() as connection:
+            found = measure(view, connection)
+        _add_workers(view, found.queues)
+        return found
+
+    seconds = _FRESH_FOR_THE_THREAD if view.is_thread else _FRESH_SECONDS
+    return view.site.memory.recall("queues", seconds, measure_all)
+
+
+def measure(view: View, connection: Connection) -> Measured:
+    """Measure all queues."""
     now = queries.now(connection)
     counted = glances.sample(connection)
     found = _causes(connection, counted)
@@ -109,10 +134,9 @@ def measure(view: View, connection: Connection, queue: str | None = None) -> tup
     lately = [Step(name, now - _MINUTE) for name in finishing]
     rates = dict(zip(finishing, glances.count_finished(connection, lately, _MINUTE), strict=True))
     history = view.site.history
-    curves = [name for name in finishing if queue in (None, name)]
-    history.fill(connection, curves, now, _OF_THE_THREAD if view.is_thread else _OF_A_VISIT)
-    return [
-        Glance(
+    history.fill(connection, finishing, now, _OF_THE_THREAD if view.is_thread else _OF_A_VISIT)
+    found_queues = {
+        name: Glance(
             name,
             found.get(name, {}),
             running.get(name, NONE),
@@ -124,7 +148,10 @@ def measure(view: View, connection: Connection, queue: str | None = None) -> tup
             curve=history.curve(name, now) if name in rates else [],
         )
         for name in names
-    ], now
+    }
+    leader = queries.leader(connection)
+    led = {"name": leader["name"], "since": datetime.fromisoformat(leader["since"])} if leader else None
+    return Measured(found_queues, led, now)
 
 
 def _causes(
@@ -166,23 +193,19 @@ def _later(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, fl
     return {queue: max(one.get(queue, 0.0), other.get(queue, 0.0)) for queue in {*one, *other}}
 
 
-def add_workers(view: View, found: list[Glance]) -> None:
+def _add_workers(view: View, found: Mapping[str, Glance]) -> None:
     """Fill in the workers, if Redis is known."""
-    names = [glance.name for glance in found]
-    workers = view.site.redis.ask(lambda redis: redis.workers(names)) or {}
-    for glance in found:
-        glance.workers = workers.get(glance.name)
+    workers = view.site.redis.ask(lambda redis: redis.workers(list(found))) or {}
+    for name, glance in found.items():
+        glance.workers = workers.get(name)
 
 
 def _show(view: View) -> Mapping[str, Any]:
-    with view.snapshot() as connection:
-        found, now = measure(view, connection)
-        leader = queries.leader(connection)
-    add_workers(view, found)
+    measured = look(view)
     return {
-        "queues": found,
-        "leader": leader and {**leader, "since": datetime.fromisoformat(leader["since"])},
-        "now": now,
+        "queues": list(measured.queues.values()),
+        "leader": measured.leader,
+        "now": measured.now,
         "words": CAUSES,
         "draw": draw,
         "redis_problem": view.site.redis.problem,
