@@ -17,6 +17,7 @@ from drain.commands.prune import prune
 from drain.commands.queue import queue
 from drain.commands.run import run
 from drain.commands.setup import init, show_roles
+from drain.commands.slo import slo
 from drain.commands.status import status
 from drain.commands.trace import trace
 from drain.commands.work import work
@@ -27,7 +28,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "trace", "audit"),
+    "Look around": ("status", "list", "show", "explain", "trace", "slo", "audit"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -53,6 +54,7 @@ for command in (
     show,
     explain_job,
     trace,
+    slo,
     audit_jobs,
     cron,
     cancel,
