@@ -9,6 +9,8 @@ from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.pacer import Pacer
 from drain.enqueuer.waiting_jobs import WaitingJobs
 from drain.enqueuer.waits import Waits
+from drain.enqueuer.wanted_workers import WantedWorkers
+from drain.scaling.answers import Scale
 from drain.tables import counts, lanes
 from drain.wire import Producer
 
@@ -23,14 +25,16 @@ class Gauges:
 
     Args:
         redis: The producer for the Redis that has the queues.
+        scale: Gets the load of each queue; None where nothing asks for it.
     """
 
-    def __init__(self, redis: Producer) -> None:
+    def __init__(self, redis: Producer, scale: Scale | None = None) -> None:
         self._redis = redis
         self._pacer = Pacer(_PAUSE_SECONDS)
         self._queues: set[str] = set()
         self._stale: int | None = None
         self._waiting_jobs = WaitingJobs()
+        self._wanted_workers = WantedWorkers(scale)
 
     def run_once(self, enqueuer: Enqueuer, waits: Waits) -> bool:
         """Measure, unless the last measurement was too recent; returns whether it was time.
@@ -51,7 +55,7 @@ class Gauges:
     def clear() -> None:
         """Remove the gauges that only a leader has."""
         metrics.LEADER.set(0)
-        for gauge in (metrics.FAILING, metrics.WAIT, metrics.WAITING, metrics.WORKERS):
+        for gauge in (metrics.FAILING, metrics.WAIT, metrics.WAITING, metrics.WANTED, metrics.WORKERS):
             gauge.clear()
 
     def _count_rows(self, enqueuer: Enqueuer) -> None:
@@ -80,3 +84,5 @@ class Gauges:
         if not waits.refused:
             for label, longest in waits.by_label(seconds, self._queues).items():
                 metrics.WAIT.labels(label).set(longest)
+        if not enqueuer.awaits_bulk:
+            self._wanted_workers.run_once(enqueuer.connection, self._queues, self._waiting_jobs.latest)

@@ -1,4 +1,4 @@
-"""HTTP port for programs: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
+"""HTTP port for programs: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, `/scale` for autoscalers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _CONNECTION_SECONDS = 5.0
 _REQUEST_BYTES = 16_384
 # Time between two searches for connections that take too long, in seconds.
 _CHECK_SECONDS = 0.5
+_SCALE = "/scale/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,14 @@ class Answers:
         unhealthy: Called for /healthz; returns None for healthy, or the reason why not.
         unready: Called for /readyz; returns None for ready, or the reason why not.
         metrics: Called for /metrics; returns the metrics in the format of Prometheus.
+        scale: Called for /scale/QUEUE, with the text behind /scale/ and the one behind the question mark; returns
+            status and JSON. None for a port without it.
     """
 
     unhealthy: Callable[[], str | None]
     unready: Callable[[], str | None]
     metrics: Callable[[], bytes] = generate_latest
+    scale: Callable[[str, str], tuple[int, bytes]] | None = None
 
 
 class _Head:
@@ -125,7 +129,8 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
             if not self.head.left:
                 self.send_error(431)
                 return
-            self._answer(*_reply(self.path.partition("?")[0], answers))
+            path, _, query = self.path.partition("?")
+            self._answer(*_reply(path, query, answers))
 
         def do_HEAD(self) -> None:
             self.do_GET()
@@ -153,13 +158,15 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
         ) from error
 
 
-def _reply(path: str, answers: Answers) -> tuple[int, bytes, str]:
+def _reply(path: str, query: str, answers: Answers) -> tuple[int, bytes, str]:
     """Build an answer: status, body and content type."""
     if path == "/metrics":
         return 200, answers.metrics(), CONTENT_TYPE_LATEST
     if path in ("/healthz", "/readyz"):
         problem = answers.unhealthy() if path == "/healthz" else answers.unready()
         return 503 if problem else 200, f"{problem or 'ok'}\n".encode(), "text/plain"
+    if path.startswith(_SCALE) and answers.scale is not None:
+        return *answers.scale(path.removeprefix(_SCALE), query), "application/json"
     return 404, b"try /metrics, /healthz or /readyz\n", "text/plain"
 
 
