@@ -12,7 +12,12 @@ from drain.tables.rules import RulesRow
 
 def load(backlog: int = 0, *, arrivals: float = 0.0, seconds: float | None = 1.0, **more: Any) -> Load:
     waiting = {"due": backlog} if backlog else {}
-    given: dict[str, Any] = {"waiting": waiting, "arrivals": arrivals, "mean_seconds": seconds, "busy_seconds": seconds}
+    given: dict[str, Any] = {
+        "waiting": waiting,
+        "arrivals": arrivals,
+        "mean_seconds": seconds,
+        "busy_seconds": seconds,
+    }
     return Load("calls", **(given | more))
 
 
