@@ -22,6 +22,7 @@ The packages, in the order in which a job passes:
     workers.execution     one attempt: call the function, decide what its outcome means, record that
     workers.context       what a running job may ask for: its claim, and a transaction
     workers.handover      recovery of the jobs that a dead process has left behind
+    workers.measures      numbers of the jobs that have ended, for the metrics
     workers.supervisor    starts the processes of one `drain work`, and replaces them
 
 Beside that way:

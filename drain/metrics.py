@@ -1,16 +1,46 @@
 """All metrics, declared once. Times are in seconds.
 
 Metrics of `drain work` are declared as pairs of name and help text: the supervisor reads their values from the shared
-memory of its processes.
+memory of its processes. So are those of `drain audit`, which writes them into a file.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
 # Upper bounds of the buckets: rows, and seconds.
 _BATCH_SIZES = (1, 10, 100, 500, 1000, 2000, 5000, 10_000, 50_000, 100_000)
 _DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+# Of the jobs of `drain work`: seconds that an attempt runs, and that a job waits.
+RUN_BUCKETS: tuple[float, ...] = (
+    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    *(30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
+)
+WAIT_BUCKETS: tuple[float, ...] = (
+    *(
+        0.01,
+        0.025,
+        0.05,
+        0.1,
+        0.25,
+        0.5,
+        1.0,
+        2.0,
+        3.0,
+        5.0,
+        10.0,
+        15.0,
+        20.0,
+        30.0,
+        60.0,
+        120.0,
+        180.0,
+        300.0,
+    ),
+    *(600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0),
+)
 
 LEADER = Gauge("drain_leader", "1 while this process is the leader, 0 while it is a standby.")
 MOVED = Counter("drain_moved_jobs", "Jobs moved from staged_jobs to inflight_jobs.")
@@ -35,6 +65,40 @@ KEPT = Gauge(
 )
 STAGED = Gauge("drain_staged_jobs", "Rows in staged_jobs; counted up to 100000, which means that or more.")
 LAG = Gauge("drain_lag_seconds", "Time that the longest-waiting due row has been due.")
+ARRIVED = Counter(
+    "drain_arrived_jobs", "Jobs that were due and have left staged_jobs for Redis.", ["queue", "job"]
+)
+EXPIRED = Counter(
+    "drain_expired_jobs", "Jobs that were given up since their expires_at had passed.", ["queue"]
+)
+BUILD_INFO = Gauge(
+    "drain_build_info",
+    "1; the labels are versions: that of PostgreSQL once the process has led.",
+    ["version", "python", "postgres"],
+)
+TAG_WAITING = Gauge(
+    "drain_tag_waiting_jobs",
+    "Due jobs with a tag, of those next in line in each queue, staged or delivered; the hundred largest tags.",
+    ["tag"],
+)
+TAG_WAIT = Gauge(
+    "drain_tag_wait_seconds",
+    "Longest time that one of the jobs of drain_tag_waiting_jobs has waited for a worker.",
+    ["tag"],
+)
+DEAD_ROWS = Gauge(
+    "drain_table_dead_rows", "Row versions that vacuum has to remove, by PostgreSQL's statistics.", ["table"]
+)
+LIVE_ROWS = Gauge("drain_table_live_rows", "Rows, by PostgreSQL's statistics.", ["table"])
+TABLE_BYTES = Gauge("drain_table_bytes", "Bytes on disk, with indexes and long values.", ["table"])
+READY_PARTITIONS = Gauge(
+    "drain_ready_partitions", "Partitions of the ready rows of staged_jobs that occupy the disk, of three."
+)
+WAL = Counter("drain_wal_bytes", "WAL that the server has written while this process led.")
+OLDEST_TRANSACTION = Gauge(
+    "drain_oldest_transaction_seconds",
+    "Age of the oldest open transaction of the server that keeps dead rows from being removed; 0 without one.",
+)
 
 WORK_ALIVE = ("drain_work_alive", "1 while the worker process of this number is alive and working.")
 WORK_CUT_OFF = (
@@ -43,6 +107,29 @@ WORK_CUT_OFF = (
 )
 WORK_HELD = ("drain_work_held_jobs", "Jobs that the process has claimed and not recorded, by their state.")
 WORK_ENDED = ("drain_work_jobs", "Tracked jobs that have ended on this process number, by outcome.")
+WORK_RUN = ("drain_work_run_seconds", "Time that attempts have run, each counted when it ends.")
+WORK_WAIT = (
+    "drain_work_wait_seconds",
+    "Time from when jobs were due until they began for the first time; pauses and limits included.",
+)
+WORK_FINISHED = ("drain_work_finished_jobs", "Jobs recorded as finished.")
+WORK_FAILED = ("drain_work_failed_attempts", "Attempts recorded as failed, by type of exception.")
+WORK_BUSY = (
+    "drain_work_busy_seconds",
+    "Time that jobs have run on this process number, counted at their end.",
+)
+WORK_LOST_LEASES = ("drain_work_lost_leases", "Attempts whose job another worker has claimed meanwhile.")
+WORK_STALE = (
+    "drain_work_stale_outcomes",
+    "Outcomes of attempts that were refused because their fencing token was stale.",
+)
+WORK_MEMORY = ("drain_work_memory_bytes", "Resident memory of the process.")
+WORK_EXPIRED = ("drain_expired_jobs", "Jobs that were given up since their expires_at had passed.")
+WORK_BUILD_INFO = ("drain_build_info", "1; the labels are versions.")
+
+AUDIT_BREACHES = ("drain_audit_breaches", "Breaches that the last audit has found.")
+AUDIT_UNCHECKED = ("drain_audit_unchecked", "Checks that the last audit could not make.")
+AUDIT_TIMESTAMP = ("drain_audit_timestamp_seconds", "End of the last audit, in seconds since 1970.")
 DEPTH = Gauge("drain_redis_depth", "Ids in the queue's Redis list, of tracked and other jobs.", ["queue"])
 WAIT = Gauge(
     "drain_wait_seconds",
@@ -63,8 +150,13 @@ WORKERS = Gauge("drain_queue_workers", "Live workers that take the queue's track
 
 # Upper bound of the queues that have labels of their own: applications choose the names, and may choose many.
 _MOST_QUEUES = 1000
-OTHER_QUEUES = "(others)"
+OTHERS = OTHER_QUEUES = "(others)"
+# Label of the jobs for which no function is registered.
+NOT_REGISTERED = "(not registered)"
 _labels: set[str] = set()
+# Upper bound of the pairs of queue and job that have labels of their own.
+_MOST_PAIRS = 1000
+_pairs: dict[tuple[str, str], Counter] = {}
 
 
 def queue_label(queue: str) -> str:
@@ -74,3 +166,16 @@ def queue_label(queue: str) -> str:
             return OTHER_QUEUES
         _labels.add(queue)
     return queue
+
+
+def count_arrived(jobs: Mapping[tuple[str, str], int]) -> None:
+    """Count jobs that have left `staged_jobs` for Redis, by queue and name; names beyond the bound as `(others)`."""
+    for labels, number in jobs.items():
+        child = _pairs.get(labels)
+        if child is None:
+            queue, job = labels
+            if len(_pairs) < _MOST_PAIRS:
+                child = _pairs[labels] = ARRIVED.labels(queue_label(queue), job)
+            else:
+                child = ARRIVED.labels(queue_label(queue), OTHERS)
+        child.inc(number)

@@ -15,6 +15,7 @@ One job's way through these rooms, each of which has its own map:
     lease       how long a claim holds, who extends it, and how its job is interrupted
     execution   one attempt: call the function, decide what follows from its outcome, record it
     context     what a running job may ask for: its claim, and the transaction that commits with its finish
+    measures    numbers of the jobs that have ended, in memory that the port of the supervisor reads
     handover    jobs that a killed process has left behind, and how its successor recovers them
     entry       claim and run one job: the function that an unmodified RQ worker calls with the job's id
     plain       plain RQ jobs, in a process of RQ's own

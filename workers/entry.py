@@ -105,6 +105,7 @@ class Worker:
         database: The connection.
         recorder: Records outcomes, and knows why the last dead job is dead.
         keeps_result: The last job that was claimed keeps its result.
+        unrun: Attempt at the last job, if it was claimed only to be given up; None otherwise.
     """
 
     def __init__(self, settings: Settings, stores: Stores | None = None) -> None:
@@ -113,6 +114,7 @@ class Worker:
         self.database = Database(settings.database_url, asks_first=False, stores=stores)
         self.recorder = Recorder(self.database)
         self.keeps_result = False
+        self.unrun: Attempt | None = None
         self._known: Connection | None = None
 
     def execute(
@@ -137,7 +139,7 @@ class Worker:
             As that function, or `FOREIGN`: the job was delivered from another database, and is untouched.
         """
         failpoint(FailurePoint.POPPED)
-        self.keeps_result = False
+        self.keeps_result, self.unrun = False, None
         asked_at = monotonic()
         try:
             claim = self._claim(job_id, delivery, queue, installation)
@@ -154,9 +156,10 @@ class Worker:
         failpoint(FailurePoint.CLAIMED)
         if claim.expired or claim.is_spent:
             word = self.recorder.bury_unrun(claim)
+            watcher = Heartbeat(self.database.url, list, self.database.stores)
+            self.unrun = Attempt(claim, asked_at, watcher, self.database.url)
             if ends.are_wanted():
-                watcher = Heartbeat(self.database.url, list, self.database.stores)
-                self._call_end_hooks(Attempt(claim, asked_at, watcher, self.database.url), word)
+                self._call_end_hooks(self.unrun, word)
             return word
         heartbeat = Heartbeat(self.database.url, lambda: [attempt], self.database.stores)
         attempt = Attempt(claim, asked_at, heartbeat, self.database.url)

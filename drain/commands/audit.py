@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing, nullcontext
+from pathlib import Path
 
 import click
 
 from drain import wire
 from drain.audit import OVERDUE_SECONDS, PATIENCE_SECONDS, UNATTENDED_SECONDS, audit
+from drain.audit import textfile as metrics_file
 from drain.commands.database import database
 from drain.config import Settings
 from drain.terminal import audit_report, progress
@@ -58,6 +60,12 @@ _AUDIT_SECONDS = 3600
 )
 @click.option("--queue", help="With --expected: the list is about this queue only.")
 @click.option("--job", help="With --expected: the list is about this job name only.")
+@click.option(
+    "--textfile",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the result as metrics too, for the textfile collector of node_exporter; the name must end in .prom.",
+)
 @spark_options
 @as_json_option
 def audit_jobs(
@@ -72,6 +80,7 @@ def audit_jobs(
     archive: str | None,
     queue: str | None,
     job: str | None,
+    textfile: Path | None,
     as_json: bool,
 ) -> None:
     """Check that no job is lost, doubled or stuck.
@@ -88,14 +97,19 @@ def audit_jobs(
     drain audit
     drain audit --overdue-seconds 600     for a backlog that may take ten minutes
     drain audit --json | jq '.checks[] | select(.ok | not)'
+    drain audit --textfile /var/lib/prometheus/node-exporter/drain.prom
     drain audit --expected 'sql:SELECT job_id AS id FROM orders'
     """  # noqa: D301
+    if expected is not None and textfile is not None:
+        raise click.UsageError("--textfile is not for an audit with --expected")
     if expected is not None:
         only = {"queue": queue, "job_name": job}
         ok = check_expected(settings, runtime, expected, key=key, archive=archive, only=only, as_json=as_json)
         sys.exit(0 if ok else 1)
     if queue or job:
         raise click.UsageError("--queue and --job go with --expected")
+    if textfile is not None:
+        metrics_file.check_writable(textfile)
     with database(settings, _AUDIT_SECONDS) as connection, progress.show() as step:
         redis = wire.Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
         with closing(redis) if redis else nullcontext():
@@ -107,6 +121,8 @@ def audit_jobs(
                 unattended_seconds=unattended_seconds,
                 progress=step,
             )
+    if textfile is not None:
+        metrics_file.write(textfile, report)
     if as_json:
         click.echo(json.dumps(report.as_json()))
     else:

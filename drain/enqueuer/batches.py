@@ -171,8 +171,11 @@ def _count(batch: Batch) -> None:
     metrics.BATCH_SIZE.observe(batch.size)
     metrics.MOVED.inc(len(batch.moved))
     metrics.SUPERSEDED.inc(batch.superseded)
-    metrics.DEAD.labels("expired").inc(batch.expired)
+    metrics.DEAD.labels("expired").inc(batch.expired.total())
+    for queue, number in batch.expired.items():
+        metrics.EXPIRED.labels(metrics.queue_label(queue)).inc(number)
     metrics.DEAD.labels("unreadable").inc(batch.unreadable)
+    metrics.count_arrived(batch.forwarded_names)
     count_pushed(Counter(delivery.queue for delivery in batch.forwarded))
 
 

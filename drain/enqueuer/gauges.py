@@ -5,12 +5,16 @@ from __future__ import annotations
 from time import monotonic
 
 from drain import metrics
+from drain.database.postgres import Connection
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.pacer import Pacer
+from drain.enqueuer.server_gauges import ServerGauges
+from drain.enqueuer.tag_gauges import TagGauges
 from drain.enqueuer.waiting_jobs import WaitingJobs
 from drain.enqueuer.waits import Waits
 from drain.enqueuer.wanted_workers import WantedWorkers
 from drain.scaling.answers import Scale
+from drain.service.versions import versions
 from drain.tables import counts, lanes
 from drain.wire import Producer
 
@@ -35,6 +39,9 @@ class Gauges:
         self._stale: int | None = None
         self._waiting_jobs = WaitingJobs()
         self._wanted_workers = WantedWorkers(scale)
+        self._server = ServerGauges()
+        self._tags = TagGauges()
+        metrics.BUILD_INFO.labels(*versions(), "").set(1)
 
     def run_once(self, enqueuer: Enqueuer, waits: Waits) -> bool:
         """Measure, unless the last measurement was too recent; returns whether it was time.
@@ -49,14 +56,33 @@ class Gauges:
         self._count_rows(enqueuer)
         self._measure_queues(enqueuer, waits)
         self._pacer.ran_for(monotonic() - began)
+        # Each has a pacer of its own.
+        self._server.run_once(enqueuer.connection)
+        self._tags.run_once(enqueuer.connection, self._queues)
         return True
 
-    @staticmethod
-    def clear() -> None:
-        """Remove the gauges that only a leader has."""
-        metrics.LEADER.set(0)
-        for gauge in (metrics.FAILING, metrics.WAIT, metrics.WAITING, metrics.WANTED, metrics.WORKERS):
+    def begin(self, connection: Connection) -> None:
+        """Show that this process leads, and on which server."""
+        metrics.LEADER.set(1)
+        server = connection.info.parameter_status("server_version") or ""
+        metrics.BUILD_INFO.clear()
+        metrics.BUILD_INFO.labels(*versions(), server.partition(" ")[0]).set(1)
+
+    def clear(self) -> None:
+        """Remove the gauges that only a leader has; those without labels are 0."""
+        for single in (metrics.LEADER, metrics.LAG, metrics.STAGED, metrics.KEPT):
+            single.set(0)
+        for gauge in (
+            metrics.FAILING,
+            metrics.WAIT,
+            metrics.WAITING,
+            metrics.WANTED,
+            metrics.WORKERS,
+            metrics.DEPTH,
+        ):
             gauge.clear()
+        self._server.clear()
+        self._tags.clear()
 
     def _count_rows(self, enqueuer: Enqueuer) -> None:
         connection = enqueuer.connection

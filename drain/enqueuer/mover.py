@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from drain.database.postgres import Connection
 from drain.enqueuer import forwarding
@@ -24,7 +25,8 @@ class Batch:
     Attributes:
         moved: Rows to push now that their move is committed; the last one has the number `last_delivery`.
         forwarded: Jobs that were pushed and exist in Redis alone.
-        expired: Number of rows that went to `dead_jobs` because their `expires_at` had passed.
+        forwarded_names: Their numbers by queue and name.
+        expired: Rows that went to `dead_jobs` because their `expires_at` had passed: their numbers by queue.
         unreadable: Number of rows that went to `dead_jobs` because they could not be delivered.
         last_delivery: Highest delivery number so far.
         superseded: Number of jobs that gave way to another one with their unique key.
@@ -33,7 +35,8 @@ class Batch:
 
     moved: Sequence[DueJob] = ()
     forwarded: Sequence[Delivery] = ()
-    expired: int = 0
+    forwarded_names: Counter[tuple[str, str]] = field(default_factory=Counter)
+    expired: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
     last_delivery: int = 0
     superseded: int = 0
@@ -42,7 +45,7 @@ class Batch:
     @property
     def size(self) -> int:
         """Number of rows that are due no more: most of them have left `staged_jobs`."""
-        gone = len(self.moved) + len(self.forwarded) + self.expired + self.unreadable
+        gone = len(self.moved) + len(self.forwarded) + self.expired.total() + self.unreadable
         return gone + self.superseded + self.postponed
 
 
@@ -88,7 +91,8 @@ class Mover:
         failpoint(FailurePoint.READ)
         expired = [row.id for row in rows if row.expired]
         moved = [row for row in rows if not row.expired and row.queue not in self._forward_queues]
-        buried = staged.bury(self._connection, expired, "expired", _EXPIRED) if expired else 0
+        if expired:
+            staged.bury(self._connection, expired, "expired", _EXPIRED)
         self._alive()
         before = self._deliveries.last_delivery
         last_delivery = before + len(moved)
@@ -104,7 +108,12 @@ class Mover:
         return Batch(
             moved=moved,
             forwarded=list(forward.deliveries.values()),
-            expired=buried,
+            forwarded_names=Counter(
+                (row.queue, row.job_name)
+                for row in rows
+                if forward.deliveries and row.id in forward.deliveries
+            ),
+            expired=Counter(row.queue for row in rows if row.expired),
             unreadable=len(forward.unreadable),
             last_delivery=last_delivery,
         )

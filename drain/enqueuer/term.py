@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from threading import Event
 from time import monotonic
 
-from drain import metrics
 from drain.enqueuer.chores import Chore
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.gauges import Gauges
@@ -63,7 +62,7 @@ class Term:
             UnavailableError: Redis.
             psycopg.OperationalError: The database.
         """
-        metrics.LEADER.set(1)
+        self._gauges.begin(self._enqueuer.connection)
         try:
             self._begin()
             while not self._stop.is_set():

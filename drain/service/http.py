@@ -6,13 +6,14 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from time import monotonic
 from typing import Any, BinaryIO
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 
 from drain.errors import ConfigError
 from drain.visible import visible
@@ -33,14 +34,14 @@ class Answers:
     Attributes:
         unhealthy: Called for /healthz; returns None for healthy, or the reason why not.
         unready: Called for /readyz; returns None for ready, or the reason why not.
-        metrics: Called for /metrics; returns the metrics in the format of Prometheus.
+        metrics: Called for /metrics with the header Accept of the request; returns the metrics and their content type.
         scale: Called for /scale/QUEUE, with the text behind /scale/ and the one behind the question mark; returns
             status and JSON. None for a port without it.
     """
 
     unhealthy: Callable[[], str | None]
     unready: Callable[[], str | None]
-    metrics: Callable[[], bytes] = generate_latest
+    metrics: Callable[[str], tuple[bytes, str]] = field(default_factory=lambda: exposition(REGISTRY))
     scale: Callable[[str, str], tuple[int, bytes]] | None = None
 
 
@@ -129,8 +130,8 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
             if not self.head.left:
                 self.send_error(431)
                 return
-            path, _, query = self.path.partition("?")
-            self._answer(*_reply(path, query, answers))
+            accept = ",".join(self.headers.get_all("Accept", []))
+            self._answer(*_reply(self.path, accept, answers))
 
         def do_HEAD(self) -> None:
             self.do_GET()
@@ -158,10 +159,24 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
         ) from error
 
 
-def _reply(path: str, query: str, answers: Answers) -> tuple[int, bytes, str]:
+def exposition(registry: CollectorRegistry) -> Callable[[str], tuple[bytes, str]]:
+    """Return what writes the metrics of a registry: for `Answers.metrics`.
+
+    The text format of Prometheus; or OpenMetrics, which alone has exemplars, for a client that accepts it.
+    """
+
+    def expose(accept: str) -> tuple[bytes, str]:
+        encode, content_type = choose_encoder(accept)
+        return encode(registry), content_type
+
+    return expose
+
+
+def _reply(target: str, accept: str, answers: Answers) -> tuple[int, bytes, str]:
     """Build an answer: status, body and content type."""
+    path, _, query = target.partition("?")
     if path == "/metrics":
-        return 200, answers.metrics(), CONTENT_TYPE_LATEST
+        return (200, *answers.metrics(accept))
     if path in ("/healthz", "/readyz"):
         problem = answers.unhealthy() if path == "/healthz" else answers.unready()
         return 503 if problem else 200, f"{problem or 'ok'}\n".encode(), "text/plain"

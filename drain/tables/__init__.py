@@ -33,6 +33,8 @@ passes:
     waiting          questions about jobs that wait: the oldest of each kind, the next one to come due
     obstacles        how much of the rules of a queue is in use, and so why a row waits
     causes           numbers of waiting jobs, by the cause for which they wait
+    tags             tags of the jobs that are next in line
+    footprint        rows, dead rows and bytes of the tables, and what keeps vacuum back
     counts           numbers of jobs in each state, for `drain status` and the metrics
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader
 

@@ -46,6 +46,7 @@ class Claim(NamedTuple):
         failed_before: The attempt before this one failed, and its worker recorded the failure.
         salt: Random value that the row was staged with; None for rows from before version 2 of the schema.
         installation: Id of the database that the job belongs to.
+        waited_seconds: Time since the job was due, by the database's clock; None if it has begun before.
     """
 
     id: int
@@ -65,6 +66,7 @@ class Claim(NamedTuple):
     failed_before: bool
     salt: int | None
     installation: UUID
+    waited_seconds: float | None = None
 
     @property
     def is_spent(self) -> bool:
@@ -77,6 +79,7 @@ class Claim(NamedTuple):
 
 # Value of `drain_state`: the installation that all jobs of a database belong to.
 _INSTALLATION = "(SELECT installation FROM drain_state WHERE only_row)"
+_WAITED = "date_part('epoch', clock_timestamp() - greatest(scheduled_at, staged_at))"
 # Statement of one claim: it starts the lease, by the database's clock, and raises the token, or does nothing.
 # The registrations travel along as {name: [max_attempts, timeout_seconds, lease_seconds]}, because it is known only
 # once the row has been found which of them applies; the names as the hex digits of their UTF-8, because the database's
@@ -121,7 +124,8 @@ WHERE job.id = found.id AND job.id = %(id)s
 RETURNING job.id, {CLAIMED}, job.attempts, found.max_attempts, found.timeout_seconds, found.lease_seconds,
     job.fencing_token, job.lease_expires_at,
     coalesce(job.expires_at <= clock_timestamp() AND NOT found.claimed_before, false) AS expired,
-    found.failed_before, job.salt, {_INSTALLATION}, pg_backend_pid()
+    found.failed_before, job.salt, {_INSTALLATION},
+    CASE WHEN NOT found.claimed_before AND job.history IS NULL THEN {_WAITED} END, pg_backend_pid()
 """
 
 
@@ -181,7 +185,8 @@ _MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= c
 _THESE_DELIVERIES = these_pairs("delivery", "deliveries")
 # As `_claim_of` reads them.
 _COLUMNS = f"""id, {CLAIMED}, {ATTEMPTS}, max_attempts, timeout_seconds,
-    fencing_token, lease_expires_at, salt, {_INSTALLATION}"""
+    fencing_token, lease_expires_at, salt, {_INSTALLATION},
+    CASE WHEN failed_at IS NULL AND history IS NULL THEN {_WAITED} END"""
 CLAIM_MANY = f"""
 UPDATE inflight_jobs SET
     fencing_token = fencing_token + 1,
@@ -222,11 +227,8 @@ def claim_many(
     Args:
         connection: In autocommit mode, as for `claim`.
         deliveries: Ids of jobs, none of which this worker holds, with the number of the delivery of each.
-        worker: Name of the claiming worker, for people to read.
-        limits: Limits of each registered name; other names get the defaults.
-        queue: As for `claim`.
+        worker, limits, queue, again: As for `claim`.
         alone: There is one id, and its job begins at once: its attempt counts from now on.
-        again: As for `claim`.
 
     Returns:
         The claims, in the order of `deliveries`. `left_to_claim` finds those of the others that `claim` may get.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 import workers
+from drain import metrics, schedule, stage, stage_many
 from drain import result as result_of
-from drain import schedule, stage, stage_many
 from drain import state as state_of
 from drain.__main__ import main
 from drain.admission.keyed_queue import RuledQueue
@@ -30,6 +31,7 @@ from drain.database.grants import DEFAULT_NAMES
 from drain.database.roles import Installation
 from drain.embedded import EmbeddedPostgres
 from drain.enqueuer.daemon import Daemon
+from drain.enqueuer.gauges import Gauges
 from drain.enqueuer.redelivery import Redelivery
 from drain.enqueuer.ticker import Ticker
 from drain.enqueuer.waits import Waits
@@ -297,6 +299,18 @@ def test_an_enqueuer_knows_how_long_jobs_wait(place: Place, redis_url: str) -> N
         waits = Waits(enqueuer, redelivery)
         assert waits.measure().keys() == {"default"}
         assert not waits.refused
+
+
+def test_an_enqueuer_measures_all_but_the_transactions_of_others(
+    place: Place, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with new_enqueuer(place.url_of("enqueuer"), redis_url) as enqueuer:
+        gauges = Gauges(enqueuer.redis)
+        gauges.run_once(enqueuer, Waits(enqueuer, Redelivery(enqueuer)))
+        assert [record.getMessage() for record in caplog.records if "not measured" in record.msg] == []
+        assert math.isnan(metrics.OLDEST_TRANSACTION._value.get())
+        assert metrics.READY_PARTITIONS._value.get() <= 3
+        gauges.clear()
 
 
 def test_an_enqueuer_passes_over_locked_rows_gives_up_rows_truncates_and_has_the_days_made(

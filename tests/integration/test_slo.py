@@ -1,6 +1,7 @@
 """`drain slo list` and `drain status`: which share of the jobs has started in time lately."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,14 @@ from click.testing import CliRunner, Result
 from drain.__main__ import main
 from drain.jobs import registry
 from drain.jobs.objectives import Objective
+from drain.slo import prometheus
 from drain.slo.declared import Slo
 from drain.slo.lately import Lately
+from tests import jobs_measured
+from tests.helpers import query
 from tests.integration.test_explain import System
+from tests.integration.test_work_metrics import measuring
+from tests.worker_processes import Yard
 from workers import job
 
 # Jobs of a name that finished within the last minutes, and waited for so many seconds before.
@@ -152,3 +158,25 @@ def test_no_rounding_hides_a_late_job(met: int, shown: str) -> None:
     slo = Slo("queue", "mail", Objective(99, 5), "mail")
     (text,) = texts([Lately(slo, 100_000, met, 0)])
     assert f"; {shown} of 100,000 jobs in" in text.plain
+
+
+@pytest.mark.parametrize("kind", ["queue", "job"])
+def test_the_rules_ask_for_series_that_workers_have(yard: Yard, kind: Any) -> None:
+    note = jobs_measured.note
+    slo = Slo(kind, "default" if kind == "queue" else note.job_name, Objective(90, 60), "default")
+    yard.stage(note, "late")
+    query(
+        yard.database_url,
+        "UPDATE staged_jobs SET (staged_at, scheduled_at) = (earlier.at, earlier.at) "
+        "FROM (SELECT now() - interval '1 hour' AS at) AS earlier",
+    )
+    yard.stage(note, "1", "2", "3")
+    yard.push()
+    asked = re.findall(r"(drain_work_wait_seconds_\w+)\{([^}]*)\}", prometheus.rules([slo]))
+    assert len(asked) > 4
+    with measuring(yard) as (port, _):
+        port.wait_for(4, "drain_work_wait_seconds_count")
+        for name, selector in asked:
+            # The name that Prometheus gives to our label where it has one of its own.
+            labels = dict(re.findall(r"(\w+)='([^']*)'", selector.replace("exported_job", "job")))
+            assert port.value(name, **labels) == (3 if "le" in labels else 4)

@@ -130,6 +130,23 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
             return _bury(claim, "unreadable", explanation)
 
 
+def error_of(word: str, result: Outcome) -> str | None:
+    """Return the name of the type of exception with which an attempt has failed; None if it has not failed.
+
+    Args:
+        word: State of the job, once it is recorded.
+        result: Outcome of the attempt.
+    """
+    match result:
+        case Recorded(error=str() as error):
+            return error
+        case Failed(error) | GaveUp(error) if word in (RETRYING, DEAD):
+            return error["type"]
+        case Unreadable() if word == DEAD:
+            return Unreadable.__name__
+    return None
+
+
 def decide_unrun(claim: Claim) -> Decision:
     """Give a job up that was claimed only to be buried: it has expired, or its attempts are spent."""
     if claim.expired:

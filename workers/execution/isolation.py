@@ -22,7 +22,7 @@ from workers.context import django_connections, reporter
 from workers.context.current import Attempt
 from workers.errors import Dead, WorkerDiedError, WorkerStoppedError
 from workers.execution.attempt import run as run_here
-from workers.execution.decision import CANCELLED
+from workers.execution.decision import CANCELLED, STALE, error_of
 from workers.execution.outcome import (
     FINISHED,
     AlreadyFinished,
@@ -42,9 +42,10 @@ from workers.lease.interruption import Interruption
 log = logging.getLogger(__name__)
 
 # Words of a child in the pipe, once it has recorded the outcome; the exit code is no sign, since the job may choose it.
-# The reason follows the word for a dead job; a pipe takes this many bytes at once.
-_FINISHED, _NOT_FINISHED, _DEAD, _CANCELLED = b"f", b"n", b"d", b"c"
+# The type of exception follows if the job failed, and the reason if it is dead; a pipe takes this many bytes at once.
+_FINISHED, _NOT_FINISHED, _DEAD, _CANCELLED, _STALE = b"f", b"n", b"d", b"c", b"s"
 _LONGEST_MESSAGE = 4096
+_LONGEST_ERROR = 1024
 # Pause of a job for which no process could be forked.
 _PAUSE_SECONDS = 1.0
 _DIES_WITH_ITS_PARENT = 1
@@ -105,11 +106,12 @@ def _recorded(reading: int) -> Outcome | None:
         word = os.read(reading, _LONGEST_MESSAGE)
     except BlockingIOError:
         return None
-    if word.startswith(_DEAD):
-        return Recorded(word.removeprefix(_DEAD).decode(errors="replace"))
-    if word == _CANCELLED:
-        return Recorded(word=CANCELLED)
-    return AlreadyFinished(FINISHED) if word == _FINISHED else Recorded()
+    if word == _FINISHED:
+        return AlreadyFinished(FINISHED)
+    if word in (_CANCELLED, _STALE):
+        return Recorded(word=CANCELLED if word == _CANCELLED else STALE)
+    error, _, explanation = word[1:].decode(errors="replace").partition("\0")
+    return Recorded(explanation if word.startswith(_DEAD) else None, error=error or None)
 
 
 def _wait_for(pid: int, attempt: Attempt, order: mmap.mmap) -> tuple[int, bool]:
@@ -193,6 +195,7 @@ def _run_and_record(parents: Attempt, order: mmap.mmap) -> bytes:
     reporter.flush()
     database.close()
     death = recorder.last_death()
+    error = (error_of(word, result) or "").encode(errors="replace")[:_LONGEST_ERROR]
     if death is not None:
-        return (_DEAD + death.explanation.encode())[:_LONGEST_MESSAGE]
-    return {"finished": _FINISHED, CANCELLED: _CANCELLED}.get(word, _NOT_FINISHED)
+        return (_DEAD + error + b"\0" + death.explanation.encode())[:_LONGEST_MESSAGE]
+    return {"finished": _FINISHED, CANCELLED: _CANCELLED, STALE: _STALE}.get(word, _NOT_FINISHED + error)

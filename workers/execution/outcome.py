@@ -119,11 +119,13 @@ class Recorded:
 
     Attributes:
         dead: Why it is dead; None if it is not.
-        word: "recorded", or "cancelled" if it was cancelled.
+        word: "recorded", or "cancelled" if it was cancelled, or "stale" if another worker has claimed it.
+        error: Name of the type of exception with which it failed; None if it did not.
     """
 
     dead: str | None = None
     word: str = "recorded"
+    error: str | None = None
 
 
 Outcome = AlreadyFinished | Recorded | Finished | Failed | Deferred | GaveUp | Lost | Interrupted | Unreadable

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Protocol
 
@@ -51,15 +51,17 @@ class Extender:
     Args:
         database_url: URL of the database of the jobs.
         stores: State of PostgreSQL, to which answers and failures are reported.
+        lost: Called for each lease that another worker has; None for nothing.
 
     Attributes:
         ended: True once no lease may be extended any more.
     """
 
-    def __init__(self, database_url: str, stores: Stores) -> None:
+    def __init__(self, database_url: str, stores: Stores, lost: Callable[[], object] | None = None) -> None:
         self.ended = False
         self._database_url = database_url
         self._stores = stores
+        self._lost = lost
         # Held by the thread that opens, closes or breaks off the connection: the number of a closed one may be reused.
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
@@ -113,6 +115,8 @@ class Extender:
         for each in refused:
             if not each.lease.ending:
                 _lose(each)
+                if self._lost is not None and not each.lease.cancelled:
+                    self._lost()
 
     def _connected(self, seconds: int) -> Connection:
         if self._connection is None:

@@ -43,17 +43,22 @@ class Heartbeat:
         database_url: URL of the database of the jobs.
         held: Returns the attempts whose leases are held now; called in the heartbeat's thread.
         stores: State of PostgreSQL, to which failures are reported; by default a state of its own.
+        lost: Called for each lease that another worker has; None for nothing.
 
     Attributes:
         interrupting: Lock that is held while a job is being interrupted: a thread that holds it is not interrupted.
     """
 
     def __init__(
-        self, database_url: str, held: Callable[[], Sequence[Watched]], stores: Stores | None = None
+        self,
+        database_url: str,
+        held: Callable[[], Sequence[Watched]],
+        stores: Stores | None = None,
+        lost: Callable[[], object] | None = None,
     ) -> None:
         self.interrupting = threading.Lock()
         self._held = held
-        self._extender = Extender(database_url, stores or Stores())
+        self._extender = Extender(database_url, stores or Stores(), lost)
         self._wakes_at = NEVER
         self._woken = threading.Event()
         self._ended = False

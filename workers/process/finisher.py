@@ -16,6 +16,7 @@ from workers.execution.outcome import Outcome
 from workers.execution.recorder import Recorder, is_news, log_finished
 from workers.execution.rq_books import RQBooks
 from workers.lease.database import Database
+from workers.measures.meter import Meter
 from workers.process.end_hooks import EndHooks
 from workers.process.inbox import Inbox
 from workers.process.jobs import ClaimedJob
@@ -43,6 +44,7 @@ class Finisher:
         books: Notes for RQ about jobs that have ended.
         traces: Gets the times at which jobs were popped, began and ended.
         overtaken: Gets the deliveries of jobs that may be finished or not, since PostgreSQL has not answered.
+        meter: Measures the jobs, if there is one.
         finished, failed: Numbers of jobs so far.
     """
 
@@ -52,6 +54,7 @@ class Finisher:
     books: RQBooks = field(default_factory=RQBooks)
     traces: Traces | None = None
     overtaken: OvertakenDeliveries | None = None
+    meter: Meter | None = None
     finished: int = 0
     failed: int = 0
     _recorder: Recorder = field(init=False)
@@ -154,6 +157,8 @@ class Finisher:
     def _note_finished(self, jobs: Sequence[ClaimedJob]) -> None:
         self.finished += len(jobs)
         self._count()
+        if self.meter is not None and jobs:
+            self.meter.count_finished(jobs)
         if is_news([job.claim for job in jobs]):
             log_finished([(job.claim, job.took) for job in jobs], _MORE)
         if ends.are_wanted():
@@ -169,6 +174,8 @@ class Finisher:
             self._ended.unfinished(job.rq_id)
             return
         death = self._recorder.last_death()
+        if self.meter is not None:
+            self.meter.count_ended(job, word, outcome)
         self.note_recorded(job.rq_id, job.claim.queue, word, death, has_hash=job.has_hash)
         if word == "finished":
             log_finished([(job.claim, job.took)], _MORE)

@@ -16,7 +16,9 @@ from workers.entry import Worker
 from workers.execution import isolation
 from workers.execution.alarm import StandingAlarm
 from workers.execution.attempt import run as run_here
+from workers.execution.decision import DEAD
 from workers.execution.outcome import Outcome
+from workers.measures.meter import Meter, Run
 from workers.process.finisher import Finisher
 from workers.process.inbox import Inbox, longest_seconds
 from workers.process.jobs import ClaimedJob, PendingJob
@@ -46,6 +48,7 @@ class JobRunner:
         finisher: Counts the jobs that are recorded here.
         overtaken: Deliveries whose jobs run under an earlier one.
         plain: Runner of plain RQ jobs.
+        meter: Measures the jobs that are recorded here, if there is one.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class JobRunner:
         finisher: Finisher,
         overtaken: OvertakenDeliveries,
         plain: PlainJobs,
+        meter: Meter | None = None,
     ) -> None:
         self._settings = settings
         self._stores = stores
@@ -69,6 +73,7 @@ class JobRunner:
         self._finisher = finisher
         self._overtaken = overtaken
         self._plain = plain
+        self._meter = meter
         self._alarm = StandingAlarm()
         self._alone: Worker | None = None
 
@@ -116,6 +121,7 @@ class JobRunner:
                 )
                 if word != "refused":
                     death = self._alone.recorder.last_death()
+                    self._measure(item, self._alone.unrun, word)
                     self._finisher.note_recorded(popped.rq_id, popped.queue, word, death)
                 else:
                     self._finisher.note_refused()
@@ -148,11 +154,30 @@ class JobRunner:
         journal, claim = self._inbox.journal, attempt.claim
         item.attempt = attempt
         slot = journal.add(claim.id, claim.fencing_token, item.popped.delivery)
-        journal.begin(slot, monotonic() + longest_seconds(attempt))
+        began = monotonic()
+        journal.begin(slot, began + longest_seconds(attempt))
         try:
-            return self._attempt(attempt)
+            item.outcome = self._attempt(attempt)
         finally:
+            item.took = monotonic() - began
             journal.clear(slot)
+        return item.outcome
+
+    def _measure(self, item: PendingJob, unrun: Attempt | None, word: str) -> None:
+        meter, attempt = self._meter, item.attempt
+        if meter is None:
+            return
+        if unrun is not None and unrun.claim.expired and word == DEAD:
+            meter.count_expired(_run_of(unrun, 0.0))
+        elif attempt is not None and item.outcome is not None:
+            if attempt.lease.lost and not attempt.lease.cancelled:
+                meter.count_lost_lease()
+            meter.count_ended(_run_of(attempt, item.took), word, item.outcome)
 
     def _attempt(self, attempt: Attempt) -> Outcome:
         return isolation.run(attempt) if attempt.options.isolated else run_here(attempt, self._alarm)
+
+
+def _run_of(attempt: Attempt, took: float) -> Run:
+    """Return what the meter needs of an attempt that began right after its claim."""
+    return Run(attempt.claim, attempt.job, attempt.options, 0.0, 0.0, took)

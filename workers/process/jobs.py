@@ -8,6 +8,7 @@ from drain.jobs.options import GROUPED
 from drain.tables.claims import Claim
 from drain.wire import PoppedId, is_thin
 from workers.context.current import Attempt
+from workers.execution.outcome import Outcome
 from workers.lease.interruption import Watcher
 
 # Time after which RQ's tools are shown a running job by its name.
@@ -71,12 +72,16 @@ class PendingJob:
         popped: Its delivery, as it was in RQ's list.
         waits_since: Time at which it entered the inbox, by the monotonic clock.
         attempt: Its attempt, once it runs.
+        outcome: Outcome of its attempt, once it has run.
+        took: Seconds that its attempt ran.
     """
 
-    __slots__ = ("attempt", "popped", "waits_since")
+    __slots__ = ("attempt", "outcome", "popped", "took", "waits_since")
 
     def __init__(self, popped: PoppedId, waits_since: float) -> None:
         self.attempt: Attempt | None = None
+        self.outcome: Outcome | None = None
+        self.took = 0.0
         self.popped = popped
         self.waits_since = waits_since
 

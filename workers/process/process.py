@@ -32,6 +32,7 @@ from workers.handover.journal import Journal
 from workers.handover.recovery import recover
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
+from workers.measures.meter import Meter
 from workers.options import Plain, WorkOptions
 from workers.plain.rq_process import start_rq_process, tracked_name
 from workers.process.async_loop import AsyncLoop
@@ -65,6 +66,7 @@ class Process:
         settings: URLs of the stores, and the queues without plain RQ jobs.
         options: Options of the command line.
         journal: Memory that the supervisor reads; jobs that the last process has left there are recovered first.
+        meter: Measures the jobs, for the supervisor's port; None if there is none.
         death: Description of the last process' end.
         parent: Id of the supervisor, without which this process ends.
         name: Name of RQ's worker, for RQ's tools.
@@ -75,6 +77,7 @@ class Process:
         settings: Settings,
         options: WorkOptions,
         journal: Journal,
+        meter: Meter | None,
         death: str,
         parent: int,
         name: str,
@@ -82,9 +85,7 @@ class Process:
         url, redis_url = settings.database_url, settings.required_redis_url
         # Before anything else: what this process opens and starts from here on, the RQ process must not have.
         rq_process = start_rq_process(redis_url, settings.only_tracked_queues, options, name)
-        self._settings = settings
-        self._journal = journal
-        self._death = death
+        self._settings, self._journal, self._death = settings, journal, death
         self._shutdown = shutdown = Shutdown(options.grace_seconds, journal)
         self._signals = StopSignals(shutdown)
         self._inbox = inbox = Inbox(options, journal, shutdown)
@@ -100,7 +101,8 @@ class Process:
             installation=lambda: str(database.ask(leader_progress.installation)),
             only_tracked=options.queues if refuses else settings.only_tracked_queues,
         )
-        self._heartbeat = heartbeat = Heartbeat(url, inbox.attempts, stores)
+        lost = meter.count_lost_lease if meter else None
+        self._heartbeat = heartbeat = Heartbeat(url, inbox.attempts, stores, lost)
         presence_wakeup = shutdown.new_wakeup()
         self._books = books = RQBooks(presence_wakeup.notify)
         traces = Traces(redis_url, settings.namespace) if options.trace else None
@@ -108,7 +110,7 @@ class Process:
         self._threads = threads = JobThreads(inbox, shutdown, options.threads)
         overtaken = OvertakenDeliveries(database, consumer, books)
         self._finisher = finisher = Finisher(
-            inbox, consumer, Database(url, stores=stores), books, traces, overtaken
+            inbox, consumer, Database(url, stores=stores), books, traces, overtaken, meter
         )
         claimer = Claimer(inbox, consumer, database, heartbeat, loop, threads, overtaken)
         self._fetcher = fetcher = Fetcher(
@@ -136,7 +138,7 @@ class Process:
         self._plain = plain = PlainJobs(rq_process, shutdown, journal, consumer)
         self._watchdog = Watchdog(inbox, shutdown, options, parent, plain)
         self._runner = JobRunner(
-            settings, stores, inbox, shutdown, self._signals, consumer, finisher, overtaken, plain
+            settings, stores, inbox, shutdown, self._signals, consumer, finisher, overtaken, plain, meter
         )
 
     def run(self) -> int:

@@ -6,6 +6,7 @@
     reaper       the ends of processes: which ones are replaced, and which ones are killed
     health       state of the supervisor, for systemd and the HTTP port
     port         the child that serves `/healthz`, `/readyz` and `/metrics`
+    collectors   the metrics that it reads from the memory of the worker processes
 
 What always holds: the supervisor starts no thread and opens no connection, since it forks. The jobs of a process that
 has died are recovered from its journal by the next process in its slot, or by a child for that purpose alone.

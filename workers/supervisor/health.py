@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from drain import wording
 from drain.service import systemd
 from workers.handover.journal import Journal
+from workers.measures.memory import Measures
 
 if TYPE_CHECKING:
     from workers.supervisor.port import Port
@@ -27,10 +28,12 @@ class Health:
 
     Args:
         journals: Journals of the worker processes.
+        measures: Measures of the same processes, for the port if there is to be one.
     """
 
-    def __init__(self, journals: Sequence[Journal]) -> None:
+    def __init__(self, journals: Sequence[Journal], measures: Sequence[Measures | None] = ()) -> None:
         self._journals = journals
+        self._measures = [each for each in measures if each is not None]
         self._memory = mmap.mmap(-1, _TIMES.size + _TEXT_BYTES)
         self._port: Port | None = None
         self._status = ""
@@ -47,7 +50,9 @@ class Health:
         # Imported here: without a port none of it is needed.
         from workers.supervisor.port import Port
 
-        self._port = Port(host, port, self._journals, unhealthy=self.unhealthy, unready=self.unready)
+        self._port = Port(
+            host, port, self._journals, self._measures, unhealthy=self.unhealthy, unready=self.unready
+        )
         self._port.keep_serving()
 
     def report_waiting(self, problem: str | None) -> None:

@@ -9,27 +9,24 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from threading import Thread
 from time import sleep
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
-from drain import metrics
 from drain.service import http
 from workers.exits import DONE, STOP_SIGNALS, exit_child
-from workers.handover.journal import Journal, Progress
+from workers.handover.journal import Journal
+from workers.measures.memory import Measures
+from workers.supervisor.collectors import JournalCollector, MeasuresCollector
 
 log = logging.getLogger(__name__)
 
 # Interval at which the child checks whether the supervisor lives.
 _LOOK_SECONDS = 0.5
-# States of a claimed job in the metrics.
-_STATES = {Progress.CLAIMED: "waiting", Progress.RUNNING: "running", Progress.FINISHED: "finished"}
 
 
 class Port:
@@ -39,6 +36,7 @@ class Port:
         host: Name or address to listen on.
         port: Port to listen on.
         journals: Journals of the worker processes, for `/metrics`.
+        measures: Measures of the worker processes, for `/metrics`.
         unhealthy: Reason for which `/healthz` fails; None if it succeeds.
         unready: Reason for which `/readyz` fails; None if it succeeds.
 
@@ -51,13 +49,15 @@ class Port:
         host: str,
         port: int,
         journals: Sequence[Journal],
+        measures: Sequence[Measures],
         *,
         unhealthy: Callable[[], str | None],
         unready: Callable[[], str | None],
     ) -> None:
         registry = CollectorRegistry()
-        registry.register(_JournalCollector(journals))
-        answers = http.Answers(unhealthy, unready, lambda: generate_latest(registry))
+        registry.register(JournalCollector(journals))
+        registry.register(MeasuresCollector(measures))
+        answers = http.Answers(unhealthy, unready, http.exposition(registry))
         self._server = http.listen(host, port, answers)
         self._pid = 0
 
@@ -111,27 +111,3 @@ def _serve(server: ThreadingHTTPServer, parent: int, mask: set[signal.Signals | 
         log.exception("the HTTP port cannot be served", extra={"event": "failed"})
     finally:
         exit_child(DONE)
-
-
-class _JournalCollector(Collector):
-    """Metrics of the worker processes, by the numbers of their slots."""
-
-    def __init__(self, journals: Sequence[Journal]) -> None:
-        self._journals = journals
-
-    def collect(self) -> Iterator[Metric]:
-        """Read the metrics from the journals."""
-        alive = GaugeMetricFamily(*metrics.WORK_ALIVE, labels=["process"])
-        cut_off = GaugeMetricFamily(*metrics.WORK_CUT_OFF, labels=["process"])
-        held = GaugeMetricFamily(*metrics.WORK_HELD, labels=["process", "state"])
-        ended = CounterMetricFamily(*metrics.WORK_ENDED, labels=["process", "outcome"])
-        for number, journal in enumerate(self._journals, 1):
-            process = str(number)
-            alive.add_metric([process], journal.is_alive)
-            cut_off.add_metric([process], journal.is_cut_off)
-            found = [entry.progress for entry in journal.entries()]
-            for progress, state in _STATES.items():
-                held.add_metric([process, state], found.count(progress))
-            for outcome, count in zip(("finished", "failed"), journal.counts, strict=True):
-                ended.add_metric([process, outcome], count)
-        yield from (alive, cut_off, held, ended)

@@ -10,6 +10,8 @@ from time import monotonic
 
 from workers.exits import describe_exit
 from workers.handover.journal import Journal
+from workers.measures.memory import Measures
+from workers.measures.meter import Meter
 
 # Bounds of the pause after a process has died; each pause is twice as long as the one before.
 _FIRST_PAUSE_SECONDS = 0.1
@@ -26,6 +28,7 @@ class WorkerSlot:
         number: Number of the slot, from 1, for people.
         name: Name of RQ's worker, for RQ's tools.
         journal: Journal of the present process, or of the last one.
+        measures: Measures of all its processes, for the port; None if there is none.
         pid: Id of the present process; 0 if there is none.
         death: Description of the last process' end.
         is_retired: No further process starts here.
@@ -36,6 +39,7 @@ class WorkerSlot:
     number: int
     name: str
     journal: Journal = field(default_factory=Journal)
+    measures: Measures | None = None
     pid: int = 0
     death: str = "died"
     is_retired: bool = False
@@ -56,6 +60,10 @@ class WorkerSlot:
     def needs_recovery(self) -> bool:
         """True if the last process has left jobs that no process has recovered."""
         return not self.pid and not self.is_recovering and bool(self.journal.entries())
+
+    def meter(self) -> Meter | None:
+        """Return the meter of the present process; to be called in that process."""
+        return None if self.measures is None else Meter(self.measures)
 
     def prepare(self) -> None:
         """Forget when the last process was to be killed; to be called before a new one is forked."""

@@ -21,6 +21,7 @@ from drain.config import Settings
 from drain.errors import UnavailableError
 from workers.exits import DONE, STOP_NOW, STOP_SIGNALS
 from workers.handover.recovery import recover
+from workers.measures.memory import Measures
 from workers.options import WorkOptions
 from workers.process.process import Process
 from workers.supervisor.children import handling_signals, run_child
@@ -52,8 +53,8 @@ class Supervisor:
     def __init__(self, settings: Settings, options: WorkOptions) -> None:
         self._settings = settings
         self._options = options
-        self._slots = [WorkerSlot(n, _worker_name(options, n)) for n in range(1, options.processes + 1)]
-        self.health = Health([slot.journal for slot in self._slots])
+        self._slots = slots = _slots(options)
+        self.health = Health([slot.journal for slot in slots], [slot.measures for slot in slots])
         # Numbers of the stop signals that came, and of those that are logged.
         self._stops = self._logged_stops = 0
         self._reaper = Reaper(self._slots, burst=options.burst)
@@ -87,11 +88,10 @@ class Supervisor:
         return is_last and not any(slot.pid or slot.needs_recovery for slot in self._slots)
 
     def _handle_signal(self, number: int, _frame: object) -> None:
-        if number == signal.SIGCHLD:
-            return
-        self._stops += 1
-        for slot in self._slots:
-            self._stop(slot)
+        if number != signal.SIGCHLD:
+            self._stops += 1
+            for slot in self._slots:
+                self._stop(slot)
 
     def _stop(self, slot: WorkerSlot) -> None:
         if slot.pid and not slot.is_recovering:
@@ -134,7 +134,8 @@ class Supervisor:
 
     def _work(self, slot: WorkerSlot) -> int:
         self.health.release_port()
-        return Process(self._settings, self._options, slot.journal, slot.death, self._pid, slot.name).run()
+        settings, options = self._settings, self._options
+        return Process(settings, options, slot.journal, slot.meter(), slot.death, self._pid, slot.name).run()
 
     def _recover_abandoned(self) -> None:
         """Fork a process that recovers the jobs of a dead one, where no further worker process starts."""
@@ -188,6 +189,14 @@ class Supervisor:
     def _kill_overdue(self) -> None:
         # After the first stop signal a plain RQ job is waited for; from its end on, its process has the usual time.
         self._reaper.kill_overdue(_LOOK_SECONDS + _KILL_SECONDS if self._stops == 1 else 0.0)
+
+
+def _slots(options: WorkOptions) -> list[WorkerSlot]:
+    slots = [WorkerSlot(number, _worker_name(options, number)) for number in range(1, options.processes + 1)]
+    for slot in slots:
+        # Without a port nobody could read them.
+        slot.measures = Measures() if options.metrics_port else None
+    return slots
 
 
 def _worker_name(options: WorkOptions, number: int) -> str:

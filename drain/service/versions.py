@@ -1,0 +1,17 @@
+"""Versions of the running program, for the metrics."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from importlib import metadata
+
+
+@cache
+def versions() -> tuple[str, str]:
+    """Return the versions of job-drain, empty in a checkout that was not installed, and of Python."""
+    try:
+        own = metadata.version("job-drain")
+    except metadata.PackageNotFoundError:
+        own = ""
+    return own, platform.python_version()

@@ -1,0 +1,59 @@
+"""Tags of the jobs that are next in line, for the metrics: the first rows of each queue, read from two indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from drain.database.postgres import Connection
+from drain.tables import lanes
+from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE, id_array
+from drain.tables.waiting import WAITS_SINCE
+
+COUNT_TAGS = f"""
+SELECT tag, count(*) AS number, greatest(0, date_part('epoch', clock_timestamp() - min(since))) FROM (
+    SELECT delivered.* FROM unnest(%(queues)s::text[]) AS known (queue), LATERAL (
+        SELECT tag, {WAITS_SINCE} AS since FROM inflight_jobs AS job
+        WHERE {DELIVERED} AND job.queue = known.queue
+        ORDER BY job.queue, job.delivery LIMIT %(most)s::bigint) AS delivered
+    UNION ALL
+    SELECT due.* FROM unnest(%(kinds)s::integer[], %(lanes)s::text[]) AS lane (kind, queue), LATERAL (
+        SELECT tag, greatest(staged_at, matured_at) AS since FROM staged_jobs_ready AS job
+        WHERE {DUE} AND {LANE_KIND} = lane.kind AND job.{LANE_QUEUE} = lane.queue
+        ORDER BY job.priority, job.id LIMIT %(most)s::bigint) AS due
+) AS waiting WHERE tag <> '' GROUP BY tag ORDER BY number DESC, tag LIMIT %(tags)s::bigint
+"""
+
+
+class Tag(NamedTuple):
+    """A tag of waiting jobs.
+
+    Attributes:
+        tag: The tag.
+        number: Number of the jobs that were found with it.
+        seconds: Time that the one of them has waited that waits for longest.
+    """
+
+    tag: str
+    number: int
+    seconds: float
+
+
+def count_tags(connection: Connection, queues: Collection[str], *, most: int, tags: int) -> list[Tag]:
+    """Count due jobs by tag, staged or delivered, the tags with most jobs first; jobs without a tag are left out.
+
+    Args:
+        connection: With sequential scans off, so that no plan reads a whole table.
+        queues: Queues whose delivered jobs count; staged ones count in all queues.
+        most: Upper bound of the rows that are read, in equal parts of each queue and lane, and at least one of each.
+        tags: Upper bound of the tags.
+    """
+    found = lanes.find_lanes(connection, lanes.KINDS)
+    parameters = {
+        "queues": list(queues),
+        "kinds": id_array(lane.kind for lane in found),
+        "lanes": [lane.queue for lane in found],
+        "most": max(1, most // max(1, len(queues) + len(found))),
+        "tags": tags,
+    }
+    return [Tag._make(row) for row in connection.execute(COUNT_TAGS, parameters)]

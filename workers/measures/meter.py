@@ -1,0 +1,213 @@
+"""The meter of a worker process: it counts the jobs that have ended, in the memory that the port reads.
+
+The finisher's thread counts most jobs, many in one call; the main thread counts those that it has recorded itself. So
+a call takes a lock of this process, which no other process ever waits for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic, time
+from typing import Any, Protocol, TypeAlias
+
+from drain.jobs.options import JobOptions
+from drain.jobs.registry import Job
+from drain.metrics import NOT_REGISTERED, OTHERS, RUN_BUCKETS, WAIT_BUCKETS
+from drain.tables.claims import Claim
+from workers.execution.decision import FINISHED, STALE, error_of
+from workers.execution.outcome import Outcome
+from workers.measures import memory
+from workers.measures.memory import Exemplar, Measures, error_text
+
+AnyJob: TypeAlias = Job[..., Any]
+
+# Number of pairs of queue and job with labels of their own; the rest is for the other jobs of each queue.
+OWN_PAIRS = memory.PAIRS - 32
+# Shortest time between two exemplars of one bucket.
+_EXEMPLAR_SECONDS = 1.0
+# The trace of a job that was staged in a sampled span, in the text of a jsonb.
+_SAMPLED = re.compile(r'"traceparent": "00-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f][13579bdf]"')
+
+
+class Measured(Protocol):
+    """A job that has ended, as the meter sees it; attributes as those of `Run`."""
+
+    claim: Claim
+    job: AnyJob | None
+    options: JobOptions
+    waits_since: float
+    began_at: float | None
+    took: float
+
+
+@dataclass(slots=True)
+class Run:
+    """A job that was claimed alone and has ended.
+
+    Attributes:
+        claim: Its claim.
+        job: The registered job; None if there is none.
+        options: Of the registration.
+        waits_since: Time at which it was claimed, by the monotonic clock.
+        began_at: Time at which it began, by the monotonic clock; None if it has not.
+        took: Seconds that it ran.
+    """
+
+    claim: Claim
+    job: AnyJob | None
+    options: JobOptions
+    waits_since: float
+    began_at: float | None
+    took: float
+
+
+class _Pair:
+    """Numbers of one pair of queue and job, as they are in the memory."""
+
+    __slots__ = ("changed", "exemplars_at", "number", "row")
+
+    def __init__(self, number: int, row: list[float]) -> None:
+        self.number = number
+        self.row = row
+        self.changed = False
+        # When each bucket got its latest exemplar, by the monotonic clock.
+        self.exemplars_at = [0.0] * (len(RUN_BUCKETS) + 1)
+
+
+class Meter:
+    """Counts the jobs of this process, from where the earlier processes of its slot have stopped.
+
+    Args:
+        measures: Memory of the slot.
+    """
+
+    def __init__(self, measures: Measures) -> None:
+        self._measures = measures
+        self._lock = Lock()
+        self._totals = list(measures.totals)
+        self._pairs = {
+            labels: _Pair(number, measures.row(number)) for number, labels in enumerate(measures.pairs())
+        }
+        # By number of the pair and name of the type: number in the memory, and number of failures.
+        self._failures = {
+            (each.pair, each.error): [number, each.number] for number, each in enumerate(measures.failures())
+        }
+        # The pairs of the jobs with labels of their own, by queue and name.
+        self._own = {labels: pair for labels, pair in self._pairs.items() if labels[1] != OTHERS}
+        measures.pid = os.getpid()
+
+    def count_finished(self, jobs: Sequence[Measured]) -> None:
+        """Count jobs that have finished."""
+        with self._lock:
+            changed = []
+            for job in jobs:
+                pair = self._count_run(job)
+                pair.row[memory.FINISHED] += 1
+                if not pair.changed:
+                    pair.changed = True
+                    changed.append(pair)
+            self._write(changed)
+
+    def count_ended(self, job: Measured, word: str, outcome: Outcome) -> None:
+        """Count one job that has ended in any way.
+
+        Args:
+            job: The job.
+            word: Its state, as `Recorder.record` returns it.
+            outcome: Outcome of its attempt.
+        """
+        with self._lock:
+            pair = self._pair(job) if job.began_at is None else self._count_run(job)
+            if word == FINISHED:
+                pair.row[memory.FINISHED] += 1
+            elif word == STALE:
+                self._totals[2] += 1
+                # An isolated job loses its lease in a process of its own.
+                self._totals[1] += job.options.isolated
+            elif (error := error_of(word, outcome)) is not None:
+                self._count_failure(pair, error_text(error))
+            self._write([pair])
+
+    def count_expired(self, job: Measured) -> None:
+        """Count a job that was given up since its `expires_at` had passed."""
+        with self._lock:
+            pair = self._pair(job)
+            pair.row[memory.EXPIRED] += 1
+            self._write([pair])
+
+    def count_lost_lease(self) -> None:
+        """Count a lease that was lost."""
+        with self._lock:
+            self._totals[1] += 1
+            self._write(())
+
+    def _count_run(self, job: Measured) -> _Pair:
+        claim, seconds = job.claim, job.took
+        pair = self._own.get((claim.queue, claim.job_name)) or self._pair(job)
+        row = pair.row
+        bucket = bisect_left(RUN_BUCKETS, seconds)
+        row[bucket] += 1
+        row[memory.RUN_SUM] += seconds
+        self._totals[0] += seconds
+        waited = claim.waited_seconds
+        if waited is not None and job.began_at is not None:
+            waited += job.began_at - job.waits_since
+            row[memory.WAIT + bisect_left(WAIT_BUCKETS, waited)] += 1
+            row[memory.WAIT_SUM] += max(0.0, waited)
+        if claim.context is not None:
+            self._note_exemplar(pair, bucket, seconds, claim.context)
+        return pair
+
+    def _note_exemplar(self, pair: _Pair, bucket: int, seconds: float, context: str) -> None:
+        now = monotonic()
+        if now < pair.exemplars_at[bucket] + _EXEMPLAR_SECONDS:
+            return
+        # A context without a trace is not read more often either.
+        pair.exemplars_at[bucket] = now
+        if found := _SAMPLED.search(context):
+            exemplar = Exemplar(time(), seconds, bytes.fromhex(found[1]))
+            self._measures.write_exemplar(pair.number, bucket, exemplar)
+
+    def _count_failure(self, pair: _Pair, error: str) -> None:
+        failures = self._failures.get((pair.number, error))
+        if failures is None:
+            if len(self._failures) >= memory.ERRORS:
+                pair.row[memory.OTHER_FAILURES] += 1
+                return
+            failures = [self._measures.add_error(pair.number, error), 0]
+            self._failures[pair.number, error] = failures
+        failures[1] += 1
+        self._measures.count_error(int(failures[0]), failures[1])
+
+    def _write(self, pairs: Iterable[_Pair]) -> None:
+        self._measures.totals = self._totals
+        for pair in pairs:
+            pair.changed = False
+            self._measures.write_row(pair.number, pair.row)
+
+    def _pair(self, job: Measured) -> _Pair:
+        """Return the pair with the labels of a job, which may be those of other jobs too."""
+        queue, name = job.claim.queue, job.claim.job_name
+        if job.job is None:
+            # Anybody who may stage may choose such a name.
+            name = NOT_REGISTERED
+        for labels, most in (
+            ((queue, name), OWN_PAIRS),
+            ((queue, OTHERS), memory.PAIRS - 1),
+            ((OTHERS, OTHERS), memory.PAIRS),
+        ):
+            known = self._pairs.get(labels)
+            if known is not None:
+                return known
+            if len(self._pairs) < most:
+                break
+        added = _Pair(self._measures.add_pair(*labels), [0.0] * memory.NUMBERS)
+        self._pairs[labels] = added
+        if labels == (queue, name):
+            self._own[labels] = added
+        return added
