@@ -22,9 +22,9 @@ from drain.tables.rules import RulesRow
 # Time in which arrivals count, in seconds.
 WINDOW_SECONDS = 60.0
 # Number of finished jobs from which run time and speed of a queue are estimated: the latest ones.
-_SAMPLE = 200
+_SAMPLE = 100
 # Number of waiting jobs of one lane of which the time of arrival is looked at: the latest ones.
-_NEWEST = 500
+_NEWEST = 100
 # The seconds for which a job occupies its worker are those that its worker was busy, divided by its jobs: a job that
 # was claimed among others has waited for them within its process.
 _FINISHED = f"""

@@ -120,21 +120,21 @@ def test_jobs_that_arrived_within_a_minute_count_wherever_they_are(system: Syste
 
 
 def test_the_arrivals_of_a_quick_queue_are_those_of_its_latest_jobs(system: System) -> None:
-    # Two hundred of them in the last twenty seconds, all of which came due in the last minute.
-    ran(system, 1000, 0.1, due=30)
-    assert loaded(system).arrivals == pytest.approx(10, rel=0.1)
+    # A hundred of them in the last twenty seconds, all of which came due in the last minute.
+    ran(system, 300, 0.2, due=30)
+    assert loaded(system).arrivals == pytest.approx(5, rel=0.15)
     # A bulk of this instant counts as if it had taken a second at least.
     stage_now(system, 600)
-    assert 10 < loaded(system).arrivals <= 10 + load._NEWEST + 1
+    assert 5 < loaded(system).arrivals <= 5 + load._NEWEST + 1
 
 
 def test_jobs_that_a_worker_claimed_together_have_not_run_for_all_of_that_time(system: System) -> None:
     # Each was claimed a second before its end, and one ended every ten milliseconds.
-    ran(system, 100, 1.0, every=0.01, worker="a")
-    ran(system, 100, 1.0, every=0.01, worker="b")
+    ran(system, 40, 1.0, every=0.01, worker="a")
+    ran(system, 40, 1.0, every=0.01, worker="b")
     found = loaded(system)
     assert found.mean_seconds == pytest.approx(1.0)
-    assert found.busy_seconds == pytest.approx(2 * 1.99 / 200, rel=0.05)
+    assert found.busy_seconds == pytest.approx(2 * 1.39 / 80, rel=0.2)
 
 
 def test_jobs_that_gave_way_to_others_have_not_run(system: System) -> None:
