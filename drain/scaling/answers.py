@@ -28,7 +28,7 @@ from drain.wording import seconds
 
 # Age up to which a load is good enough for another answer, in seconds: the leader's, which costs nothing, and one that
 # was read for a request.
-_MEASURED_SECONDS = 15.0
+_MEASURED_SECONDS = 6.0
 _READ_SECONDS = 2.0
 # Timeouts of a request, in seconds: for all of it, and for a statement. The port closes a connection after five.
 _WHOLE_SECONDS = 4.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables import causes, pauses, queries
@@ -129,10 +130,11 @@ def read_all(
         for queue in queues
     }
     parameters = {"queues": list(loads), "kinds": list(KINDS), "window": WINDOW_SECONDS}
-    arrivals: defaultdict[str, float] = defaultdict(float)
+    waited: defaultdict[str, float] = defaultdict(float)
     running: defaultdict[str, list[tuple[int, float, float]]] = defaultdict(list)
     for queue, number, arrived, oldest in connection.execute(_WAITING, parameters):
-        arrivals[queue] += _rate(number, arrived, oldest or 0.0, _NEWEST)
+        waited[queue] += _rate(number, arrived, oldest or 0.0, _NEWEST)
+    arrivals = {queue: min(waited[queue], _most_arrivals(load.waiting)) for queue, load in loads.items()}
     for queue, number, oldest, mean, arrived in connection.execute(_RUNNING, parameters):
         running[queue].append((number, oldest, mean))
         arrivals[queue] += arrived / WINDOW_SECONDS
@@ -173,6 +175,13 @@ def _rate(number: int, arrived: int, oldest: float, most: int) -> float:
     is_whole = number < most or oldest > WINDOW_SECONDS
     # A bulk of jobs that has come in this instant says little about the next one.
     return arrived / (WINDOW_SECONDS if is_whole else max(1.0, oldest))
+
+
+def _most_arrivals(waiting: Waiting) -> float:
+    """Compute how many of the jobs that wait can have come due in a second of the window, from their numbers."""
+    numbers = [number for cause, number in waiting.items() if cause not in ("scheduled", "retrying")]
+    # Counts end at a bound, and then say nothing.
+    return inf if max(numbers, default=0) >= MOST else sum(numbers) / WINDOW_SECONDS
 
 
 def _with(load: Load, arrivals: float, running: Sequence[tuple[int, float, float]]) -> Load:
