@@ -177,3 +177,31 @@ def test_a_host_that_cannot_be_listened_on_is_one_line(host: str) -> None:
         http.serve(host, free_port(), ANSWERS)
 
     assert str(caught.value).isprintable()
+
+
+def metrics_for(accept: str) -> tuple[bytes, bytes]:
+    """Head and body of the metrics for a client that accepts this."""
+    with serving() as port, client(port) as sock:
+        sock.sendall(f"GET /metrics HTTP/1.1\r\nAccept: {accept}\r\nConnection: close\r\n\r\n".encode())
+        head, _, body = all_of(sock).partition(b"\r\n\r\n")
+    return head, body
+
+
+@pytest.mark.parametrize(
+    "accept",
+    ["application/openmetrics-text", "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5"],
+)
+def test_openmetrics_is_for_those_that_accept_it(accept: str) -> None:
+    head, body = metrics_for(accept)
+    assert b"Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8" in head
+    assert body.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize(
+    "accept", ["", "*/*", "text/html", "text/plain;version=0.0.4", ",;=\x01", "a" * 9000]
+)
+def test_all_others_get_the_text_format(accept: str) -> None:
+    head, body = metrics_for(accept)
+    assert b"Content-Type: text/plain; version=0.0.4; charset=utf-8" in head
+    assert b"# HELP drain_leader" in body
+    assert b"# EOF" not in body

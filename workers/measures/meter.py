@@ -22,7 +22,7 @@ from drain.tables.claims import Claim
 from workers.execution.decision import FINISHED, STALE, error_of
 from workers.execution.outcome import Outcome
 from workers.measures import memory
-from workers.measures.memory import Exemplar, Measures, error_text
+from workers.measures.memory import RUN_SUM, WAIT, WAIT_SUM, Exemplar, Measures, error_text
 
 AnyJob: TypeAlias = Job[..., Any]
 
@@ -104,14 +104,7 @@ class Meter:
     def count_finished(self, jobs: Sequence[Measured]) -> None:
         """Count jobs that have finished."""
         with self._lock:
-            changed = []
-            for job in jobs:
-                pair = self._count_run(job)
-                pair.row[memory.FINISHED] += 1
-                if not pair.changed:
-                    pair.changed = True
-                    changed.append(pair)
-            self._write(changed)
+            self._write(self._count_runs(jobs, finished=1))
 
     def count_ended(self, job: Measured, word: str, outcome: Outcome) -> None:
         """Count one job that has ended in any way.
@@ -122,10 +115,11 @@ class Meter:
             outcome: Outcome of its attempt.
         """
         with self._lock:
-            pair = self._pair(job) if job.began_at is None else self._count_run(job)
-            if word == FINISHED:
-                pair.row[memory.FINISHED] += 1
-            elif word == STALE:
+            if job.began_at is None:
+                pair = self._pair(job)
+            else:
+                (pair,) = self._count_runs([job], finished=word == FINISHED)
+            if word == STALE:
                 self._totals[2] += 1
                 # An isolated job loses its lease in a process of its own.
                 self._totals[1] += job.options.isolated
@@ -146,22 +140,32 @@ class Meter:
             self._totals[1] += 1
             self._write(())
 
-    def _count_run(self, job: Measured) -> _Pair:
-        claim, seconds = job.claim, job.took
-        pair = self._own.get((claim.queue, claim.job_name)) or self._pair(job)
-        row = pair.row
-        bucket = bisect_left(RUN_BUCKETS, seconds)
-        row[bucket] += 1
-        row[memory.RUN_SUM] += seconds
-        self._totals[0] += seconds
-        waited = claim.waited_seconds
-        if waited is not None and job.began_at is not None:
-            waited += job.began_at - job.waits_since
-            row[memory.WAIT + bisect_left(WAIT_BUCKETS, waited)] += 1
-            row[memory.WAIT_SUM] += max(0.0, waited)
-        if claim.context is not None:
-            self._note_exemplar(pair, bucket, seconds, claim.context)
-        return pair
+    def _count_runs(self, jobs: Sequence[Measured], finished: int) -> list[_Pair]:
+        """Count attempts that have begun and ended; return the pairs whose numbers have changed."""
+        own = self._own
+        changed: list[_Pair] = []
+        busy = 0.0
+        for job in jobs:
+            claim, seconds = job.claim, job.took
+            pair = own.get((claim.queue, claim.job_name)) or self._pair(job)
+            row = pair.row
+            bucket = bisect_left(RUN_BUCKETS, seconds)
+            row[bucket] += 1
+            row[RUN_SUM] += seconds
+            row[memory.FINISHED] += finished
+            busy += seconds
+            waited = claim.waited_seconds
+            if waited is not None and job.began_at is not None:
+                waited += job.began_at - job.waits_since
+                row[WAIT + bisect_left(WAIT_BUCKETS, waited)] += 1
+                row[WAIT_SUM] += waited if waited > 0.0 else 0.0
+            if claim.context is not None:
+                self._note_exemplar(pair, bucket, seconds, claim.context)
+            if not pair.changed:
+                pair.changed = True
+                changed.append(pair)
+        self._totals[0] += busy
+        return changed
 
     def _note_exemplar(self, pair: _Pair, bucket: int, seconds: float, context: str) -> None:
         now = monotonic()
