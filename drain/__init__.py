@@ -32,6 +32,8 @@ Beside that way:
     drain.service         HTTP and systemd, for the programs that watch a long-running process
     drain.audit           the proof that no job is lost, doubled or stuck
     drain.explain         the one thing for which a job waits now
+    drain.slo             service level objectives: rules for Prometheus, and how many jobs have met them lately
+    drain.scaling         the number of workers that a queue needs now
     drain.admission       which of the due rows may leave `staged_jobs` now, as the rules of their queues say
     drain.queues          rules and pauses of queues, changed in the transaction of an application
     drain.commands        the command line, which `drain.__main__` puts together

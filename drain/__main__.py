@@ -17,6 +17,7 @@ from drain.commands.prune import prune
 from drain.commands.queue import queue
 from drain.commands.run import run
 from drain.commands.setup import init, show_roles
+from drain.commands.slo import slo
 from drain.commands.stack import stack
 from drain.commands.status import status
 from drain.commands.trace import trace
@@ -29,7 +30,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "trace", "stack", "audit", "web"),
+    "Look around": ("status", "list", "show", "explain", "trace", "stack", "slo", "audit", "web"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -56,6 +57,7 @@ for command in (
     explain_job,
     trace,
     stack,
+    slo,
     audit_jobs,
     web,
     cron,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from drain.admission.options import as_options, with_options
 from drain.admission.rules import Rules
 from drain.errors import ConfigError
+from drain.jobs.objectives import Objective
 from drain.visible import visible
+
+# Line of a queue that is no rule: the leader does not follow it, and no table has it.
+_SLO = "slo"
 
 
 class Difference(NamedTuple):
@@ -39,11 +43,37 @@ def read(text: str) -> dict[str, Rules]:
     Raises:
         ConfigError: The text is no TOML, or a rule cannot be used or contradicts another; one line says which.
     """
+    tables = _tables(text)
+    for queue, options in tables.items():
+        _objective(queue, options)
+    return {queue: _rules(queue, options) for queue, options in tables.items()}
+
+
+def objectives(text: str) -> dict[str, Objective]:
+    """Read the objectives of queues from the same TOML, by the name of the queue; its rules are checked as well.
+
+    Raises:
+        ConfigError: As for `read`.
+    """
+    read(text)
+    found = {queue: _objective(queue, options) for queue, options in _tables(text).items()}
+    return {queue: objective for queue, objective in found.items() if objective is not None}
+
+
+def _tables(text: str) -> dict[str, Any]:
     try:
-        tables = tomllib.loads(text)
+        return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"it is no TOML: {visible(str(error))}") from None
-    return {queue: _rules(queue, options) for queue, options in tables.items()}
+
+
+def _objective(queue: str, options: object) -> Objective | None:
+    if not isinstance(options, Mapping) or _SLO not in options:
+        return None
+    try:
+        return Objective.parse(options[_SLO])
+    except ValueError as error:
+        raise ConfigError(f"queue {visible(queue)[:50]}: slo: {error}") from None
 
 
 def _rules(queue: str, options: object) -> Rules:
@@ -52,7 +82,7 @@ def _rules(queue: str, options: object) -> Rules:
             f"'{visible(queue)[:50]}' stands alone: rules stand below the name of a queue, as in [calls]"
         )
     try:
-        return with_options(Rules(queue), options)
+        return with_options(Rules(queue), {name: each for name, each in options.items() if name != _SLO})
     except ConfigError as error:
         # In TOML, [a.b] is a table within a table.
         nested = any(isinstance(value, Mapping) and name != "weights" for name, value in options.items())

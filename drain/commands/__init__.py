@@ -22,6 +22,7 @@
     queue       queue set, show, list and unset: rules of queues
     pausing     queue pause and resume
     queue_file  queue apply: rules from a file
+    slo         slo list and rules: service level objectives
     prune       prune: drops old days of finished jobs
     database    the connection of a command that asks PostgreSQL
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from drain import wire
 from drain.commands.database import database
+from drain.commands.slo import queue_file_option, read_slos
 from drain.commands.watching import watch_status
 from drain.config import Settings
 from drain.errors import UnavailableError
+from drain.slo.declared import Slo
+from drain.slo.lately import lately
 from drain.tables import counts
 from drain.tables.counts import Status
 from drain.terminal import status_report
@@ -28,24 +33,38 @@ from drain.terminal.commandline import FiniteRange, as_json_option, settings_opt
     metavar="[SECONDS]",
     help="Show the status every SECONDS, 2 by default, until Ctrl-C (exit code 0).",
 )
+@click.option(
+    "--jobs",
+    metavar="MODULES",
+    help="Modules that define jobs, separated by commas: adds a line for each SLO.",
+)
+@queue_file_option
 @as_json_option
-def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) -> None:
+def status(
+    settings: Settings,
+    *,
+    watch_seconds: float | None,
+    jobs: str | None,
+    queue_file: Path | None,
+    as_json: bool,
+) -> None:
     """Show how many jobs are in each state, the leader, and the workers of each queue.
 
     A job is staged until the enqueuer moves it; then in flight: queued (waits for a worker), running (claimed by a
     worker) or retrying (waits for its next attempt); at last finished or dead. A queue with jobs and without a worker
     is marked "none". Below the table is how many due jobs a pause, a limit, a rate or a full list holds back; --json
-    has the causes of all that waits, and the rules and pauses. Without Redis the workers are unknown ("?"; null in
-    JSON).
+    has the causes of all that waits, and the rules and pauses. With --queue-file or --jobs there is a line for each
+    SLO. Without Redis the workers are unknown ("?"; null in JSON).
 
     \b
     drain status
     drain status --watch
     drain status --json | jq '.queues | map_values(select(.workers == 0))'
     """  # noqa: D301
+    slos = read_slos(jobs, queue_file)
 
     def look() -> tuple[Status, str | None]:
-        return status_of_both_stores(settings)
+        return status_of_both_stores(settings, slos)
 
     if watch_seconds is not None:
         watch_status(look, watch_seconds, as_json=as_json)
@@ -59,14 +78,19 @@ def status(settings: Settings, *, watch_seconds: float | None, as_json: bool) ->
         status_report.show_status(result)
 
 
-def status_of_both_stores(settings: Settings) -> tuple[Status, str | None]:
+def status_of_both_stores(settings: Settings, slos: Sequence[Slo] = ()) -> tuple[Status, str | None]:
     """Read the status of the tables and of Redis.
+
+    Args:
+        settings: Settings that name the stores.
+        slos: Objectives to look at.
 
     Returns:
         The status, and the reason why the part of Redis is unknown; None if it is known.
     """
     with database(settings) as connection:
         result = counts.status(connection)
+        result.slos = lately(connection, slos)
     if not settings.redis_url:
         return result, None
     redis = wire.Producer(settings.redis_url, settings.namespace)

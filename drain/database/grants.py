@@ -109,8 +109,9 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "dead_jobs",
         ),
         Grant(
-            "When a queue last finished a job, and what has begun lately; which jobs gave way to another one.",
-            "INSERT, SELECT (queue, finished_at, key, attempts, moved_at, claimed_at, superseded_by)",
+            "When a queue last finished a job, what has begun lately and for how long; which jobs gave way to others.",
+            "INSERT, SELECT (queue, finished_at, key, attempts, moved_at, claimed_at, superseded_by, finished_by, "
+            "scheduled_at, staged_at)",
             "finished_jobs",
         ),
         Grant(

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import psycopg
 
@@ -33,6 +34,7 @@ from drain.enqueuer.thin_queues import ThinQueues
 from drain.enqueuer.ticker import Ticker
 from drain.enqueuer.truncation import PartitionTruncator
 from drain.errors import DrainError, UnavailableError
+from drain.scaling.answers import Scale
 from drain.service import http, systemd
 from drain.tables import leader_progress
 from drain.tables.leader_progress import Progress
@@ -83,7 +85,8 @@ class Daemon:
         self._take_over = take_over
         self._stop = threading.Event()
         self._health = health.Health()
-        self._gauges = Gauges(self.redis)
+        self._scale = Scale(settings.database_url)
+        self._gauges = Gauges(self.redis, self._scale)
         self._batch_size = AdaptiveBatchSize(settings.batch_size)
 
     def stop(self) -> None:
@@ -133,8 +136,8 @@ class Daemon:
         return _signals(self.stop)
 
     def answers(self) -> http.Answers:
-        """Answers of `/healthz` and `/readyz`."""
-        return self._health.answers()
+        """Answers of `/healthz`, `/readyz` and `/scale`."""
+        return replace(self._health.answers(), scale=self._scale.answer)
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:

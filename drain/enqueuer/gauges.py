@@ -12,6 +12,8 @@ from drain.enqueuer.server_gauges import ServerGauges
 from drain.enqueuer.tag_gauges import TagGauges
 from drain.enqueuer.waiting_jobs import WaitingJobs
 from drain.enqueuer.waits import Waits
+from drain.enqueuer.wanted_workers import WantedWorkers
+from drain.scaling.answers import Scale
 from drain.service.versions import versions
 from drain.tables import counts, lanes
 from drain.wire import Producer
@@ -27,14 +29,16 @@ class Gauges:
 
     Args:
         redis: The producer for the Redis that has the queues.
+        scale: Gets the load of each queue; None where nothing asks for it.
     """
 
-    def __init__(self, redis: Producer) -> None:
+    def __init__(self, redis: Producer, scale: Scale | None = None) -> None:
         self._redis = redis
         self._pacer = Pacer(_PAUSE_SECONDS)
         self._queues: set[str] = set()
         self._stale: int | None = None
         self._waiting_jobs = WaitingJobs()
+        self._wanted_workers = WantedWorkers(scale)
         self._server = ServerGauges()
         self._tags = TagGauges()
         metrics.BUILD_INFO.labels(*versions(), "").set(1)
@@ -68,7 +72,14 @@ class Gauges:
         """Remove the gauges that only a leader has; those without labels are 0."""
         for single in (metrics.LEADER, metrics.LAG, metrics.STAGED, metrics.KEPT):
             single.set(0)
-        for gauge in (metrics.FAILING, metrics.WAIT, metrics.WAITING, metrics.WORKERS, metrics.DEPTH):
+        for gauge in (
+            metrics.FAILING,
+            metrics.WAIT,
+            metrics.WAITING,
+            metrics.WANTED,
+            metrics.WORKERS,
+            metrics.DEPTH,
+        ):
             gauge.clear()
         self._server.clear()
         self._tags.clear()
@@ -99,3 +110,5 @@ class Gauges:
         if not waits.refused:
             for label, longest in waits.by_label(seconds, self._queues).items():
                 metrics.WAIT.labels(label).set(longest)
+        if not enqueuer.awaits_bulk:
+            self._wanted_workers.run_once(enqueuer.connection, self._queues, self._waiting_jobs.latest)

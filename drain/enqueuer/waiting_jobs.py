@@ -14,6 +14,7 @@ import psycopg
 from drain import metrics
 from drain.database.postgres import Connection
 from drain.tables import causes
+from drain.tables.causes import Waiting
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +23,14 @@ _COUNT_UP_TO = 10_000
 
 
 class WaitingJobs:
-    """Measures in each term of a process as leader; a cause that a queue has had once keeps its gauge, at 0."""
+    """Measures in each term of a process as leader; a cause that a queue has had once keeps its gauge, at 0.
+
+    Attributes:
+        latest: Numbers of the last measurement, by queue and cause.
+    """
 
     def __init__(self) -> None:
+        self.latest: Mapping[str, Waiting] = {}
         self._seen: set[tuple[str, str]] = set()
         self._refused = False
 
@@ -37,7 +43,8 @@ class WaitingJobs:
         if self._refused:
             return
         try:
-            self._show(causes.count_waiting(connection, _COUNT_UP_TO))
+            self.latest = causes.count_waiting(connection, _COUNT_UP_TO)
+            self._show(self.latest)
         except psycopg.errors.InsufficientPrivilege as error:
             self._refused = True
             reason = error.diag.message_primary

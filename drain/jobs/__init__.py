@@ -4,6 +4,7 @@
     keys         key, unique key and quiet time of a job
     stager       staging of the jobs of one function, with the types of its parameters
     registry     `@job`: functions by name; a worker imports the job modules, and runs no other function
+    objectives   the service level objective of a job or a queue: 99% start within 5s
     signature    what a job's function takes: arguments are checked when they are staged, and read by its annotations
     codecs       types of arguments that JSON does not know
     stage_options  the options of `stage`, with their types

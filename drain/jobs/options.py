@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol, cast, runtime_checkable
 
 from drain.errors import StageError
+from drain.jobs import objectives
 from drain.jobs.keys import NO_KEYS, KeyOption, Keys
 from drain.jobs.timetable import check_schedule
 from drain.jobs.values import LARGEST_INTEGER
@@ -64,6 +65,7 @@ class JobOptions:
         keep: Which job stands for a unique key: `first`, or `last`; None for `first`.
         quiet: Time for which none with the unique key must have come.
         result: "keep": the value that the job returns is kept in its row of `finished_jobs`; "discard": it is not.
+        slo: Service level objective, such as "99% start within 5s"; None for none.
     """
 
     queue: str = DEFAULT_QUEUE
@@ -84,6 +86,7 @@ class JobOptions:
     keep: str | None = None
     quiet: timedelta | None = None
     result: str = DISCARD
+    slo: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.queue, str) or not self.queue:
@@ -99,6 +102,7 @@ class JobOptions:
             raise ValueError(f'commit must be "{FLUSHED}" or "{GROUPED}", not {self.commit!r}')
         if self.result not in (DISCARD, KEEP):
             raise ValueError(f'result must be "{KEEP}" or "{DISCARD}", not {self.result!r}')
+        objectives.check(self.slo)
         self._check_ranges()
         self._check_schedule()
         Keys(self.key, self.unique_key, self.keep, self.quiet).check()

@@ -113,6 +113,7 @@ def job(
     keep: Literal["first", "last"] | None = None,
     quiet: timedelta | None = None,
     result: Literal["discard", "keep"] = "discard",
+    slo: str | None = None,
 ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 def job(
     function: Callable[P, R] | None = None, /, *, name: str | None = None, **options: Any
@@ -152,6 +153,7 @@ def job(
         result: "keep" to keep the value that the function returns, as JSON of up to 64 KiB, for `drain.result`; it is
             written in the commit that finishes the job. A job that finishes itself in its `transaction()` gives it by
             `current_job().set_result`.
+        slo: Service level objective, such as "99% start within 5s", for `drain slo`; see docs/operations/slo.md.
 
     Raises:
         ValueError: An option has an impossible value, another function has this name, or the function is a generator.

@@ -1,4 +1,4 @@
-"""HTTP port for programs: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes."""
+"""HTTP port for programs: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, `/scale` for autoscalers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _CONNECTION_SECONDS = 5.0
 _REQUEST_BYTES = 16_384
 # Time between two searches for connections that take too long, in seconds.
 _CHECK_SECONDS = 0.5
+_SCALE = "/scale/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,14 @@ class Answers:
         unhealthy: Called for /healthz; returns None for healthy, or the reason why not.
         unready: Called for /readyz; returns None for ready, or the reason why not.
         metrics: Called for /metrics with the header Accept of the request; returns the metrics and their content type.
+        scale: Called for /scale/QUEUE, with the text behind /scale/ and the one behind the question mark; returns
+            status and JSON. None for a port without it.
     """
 
     unhealthy: Callable[[], str | None]
     unready: Callable[[], str | None]
     metrics: Callable[[str], tuple[bytes, str]] = field(default_factory=lambda: exposition(REGISTRY))
+    scale: Callable[[str, str], tuple[int, bytes]] | None = None
 
 
 class _Head:
@@ -127,7 +131,7 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
                 self.send_error(431)
                 return
             accept = ",".join(self.headers.get_all("Accept", []))
-            self._answer(*_reply(self.path.partition("?")[0], accept, answers))
+            self._answer(*_reply(self.path, accept, answers))
 
         def do_HEAD(self) -> None:
             self.do_GET()
@@ -168,13 +172,16 @@ def exposition(registry: CollectorRegistry) -> Callable[[str], tuple[bytes, str]
     return expose
 
 
-def _reply(path: str, accept: str, answers: Answers) -> tuple[int, bytes, str]:
+def _reply(target: str, accept: str, answers: Answers) -> tuple[int, bytes, str]:
     """Build an answer: status, body and content type."""
+    path, _, query = target.partition("?")
     if path == "/metrics":
         return (200, *answers.metrics(accept))
     if path in ("/healthz", "/readyz"):
         problem = answers.unhealthy() if path == "/healthz" else answers.unready()
         return 503 if problem else 200, f"{problem or 'ok'}\n".encode(), "text/plain"
+    if path.startswith(_SCALE) and answers.scale is not None:
+        return *answers.scale(path.removeprefix(_SCALE), query), "application/json"
     return 404, b"try /metrics, /healthz or /readyz\n", "text/plain"
 
 

@@ -6,6 +6,7 @@ Times are read in binary: psycopg reads the texts of no DateStyle but ISO, and t
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -111,6 +112,7 @@ class Status:
         oldest_staged_age_seconds: Time for which the oldest due row has been due; 0 if none waits.
         leader: Name of the leader, and since when it leads; None if there is none.
         queues: Counts by queue.
+        slos: Objectives, and how many jobs met them lately; empty unless they were asked for.
     """
 
     staged: int = 0
@@ -126,10 +128,11 @@ class Status:
     oldest_staged_age_seconds: float = 0.0
     leader: dict[str, str] | None = None
     queues: dict[str, QueueCounts] = field(default_factory=dict)
+    slos: Sequence[Any] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As an object of JSON types."""
-        return asdict(self)
+        return asdict(self) | {"slos": [each.as_json() for each in self.slos]}
 
 
 _SUMMED = ("staged", "scheduled", "overdue", "inflight", "queued", "running", "retrying", "dead")

@@ -13,6 +13,7 @@
     trace_table     when one job passed which process
     status_report   the whole system at a glance
     queue_report    rules of queues, pauses, and how a file of rules differs
+    slo_report      objectives, and which share of the jobs met them
     audit_report    the result of an audit
 
 What always holds: texts of others are shown and never obeyed (`drain.visible`); tables fit the width of the terminal;

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drain.tables.counts import WAITING_UP_TO, QueueCounts, Status
+from drain.terminal import slo_report
 from drain.visible import visible
 from drain.wording import clock, count, duration
 
@@ -37,6 +38,8 @@ def status_view(result: Status, width: int) -> RenderableType:
     parts: list[RenderableType] = [*_totals(result)]
     if result.queues:
         parts += [Text(), _table(result, wide=width >= _WIDE)]
+    if result.slos:
+        parts += [Text(), *slo_report.texts(result.slos)]
     if held := _held(result):
         parts += [Text(), *held]
     if advice := _advice(result):

@@ -1,0 +1,112 @@
+"""Service level objective of a job or a queue, as `@job(slo="99% start within 5s")` and a file of rules give it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from drain.visible import visible
+from drain.wording import duration, seconds
+
+# Times within which an objective can ask for a start: upper bounds of the buckets of `drain_work_wait_seconds`, since
+# only there the share that has met the objective is exact.
+TARGETS = (
+    *(
+        0.01,
+        0.025,
+        0.05,
+        0.1,
+        0.25,
+        0.5,
+        1.0,
+        2.0,
+        3.0,
+        5.0,
+        10.0,
+        15.0,
+        20.0,
+        30.0,
+        60.0,
+        120.0,
+        180.0,
+        300.0,
+    ),
+    *(600.0, 900.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0, 86_400.0),
+)
+# Smallest share: below it, "most jobs" is no promise, and no rate of failures could burn the budget fast.
+_SMALLEST_PERCENT = 50.0
+_FORM = "an SLO is written as '99% start within 5s'"
+_OBJECTIVE = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,3})?)\s*%\s+start\s+within\s+(\S.*?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Share of the jobs that are to start within a time, counted from the time at which they are due.
+
+    Attributes:
+        percent: Share in percent, at least 50 and below 100.
+        seconds: Time, one of `TARGETS`.
+
+    Raises:
+        ValueError: One of the two cannot be used.
+    """
+
+    percent: float
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not _SMALLEST_PERCENT <= self.percent < 100:
+            reason = "100% leaves no budget" if self.percent == 100 else f"not {self.percent:g}%"
+            raise ValueError(f"the share of an SLO lies between 50% and 99.999%; {reason}")
+        if self.seconds not in TARGETS:
+            nearest = min(TARGETS, key=lambda each: abs(each - self.seconds))
+            raise ValueError(
+                f"within {_time(self.seconds)} cannot be measured; the nearest that can is {_time(nearest)} (there are "
+                f"{', '.join(map(_time, TARGETS))})"
+            )
+
+    @classmethod
+    def parse(cls, text: object) -> Objective:
+        """Read `99% start within 5s`; the time is written as `250ms`, `5s`, `2m` or `1h`.
+
+        Raises:
+            ValueError: The text is no objective; one line says why.
+        """
+        match = _OBJECTIVE.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise ValueError(f"{_FORM}, not as {visible(repr(text))[:60]}")
+        return cls(float(match[1]), _seconds(match[2]))
+
+    @property
+    def budget(self) -> float:
+        """Part of the jobs that may start later."""
+        # As decimals: 1 - 0.99 is not 0.01 in binary.
+        return round((100 - self.percent) / 100, 7)
+
+    def __str__(self) -> str:
+        return f"{self.percent:g}% start within {_time(self.seconds)}"
+
+
+def check(text: object) -> None:
+    """Check an objective that may be missing.
+
+    Raises:
+        ValueError: The text is no objective.
+    """
+    if text is not None:
+        Objective.parse(text)
+
+
+def _seconds(text: str) -> float:
+    milliseconds = re.fullmatch("([0-9]{1,9})ms", text)
+    if milliseconds:
+        return int(milliseconds[1]) / 1000
+    try:
+        return seconds(text)
+    except ValueError as error:
+        raise ValueError(f"{_FORM}: {error}, not as '{visible(text)[:40]}'") from None
+
+
+def _time(value: float) -> str:
+    """Format a time as `parse` reads it."""
+    return f"{value * 1000:g}ms" if value < 1 else duration(value)

@@ -1,0 +1,194 @@
+"""Load of queues: what waits, what runs, what has arrived and finished lately.
+
+The leader measures all queues that it knows, and `/scale/QUEUE` one; both read the same. Each question reads a bounded
+number of rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from drain.database.postgres import Connection, fetch_one
+from drain.tables import causes, pauses, queries
+from drain.tables import rules as ruled
+from drain.tables.causes import Waiting
+from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.lanes import KINDS
+from drain.tables.obstacles import MOST
+from drain.tables.rules import RulesRow
+
+# Time in which arrivals count, in seconds.
+WINDOW_SECONDS = 60.0
+# Number of finished jobs from which run time and speed of a queue are estimated: the latest ones.
+_SAMPLE = 100
+# Number of waiting jobs of one lane of which the time of arrival is looked at: the latest ones.
+_NEWEST = 100
+# The seconds for which a job occupies its worker are those that its worker was busy, divided by its jobs: a job that
+# was claimed among others has waited for them within its process.
+_FINISHED = f"""
+WITH latest AS (
+    SELECT known.queue, job.* FROM unnest(%(queues)s::text[]) AS known (queue), LATERAL (
+        SELECT finished_by, claimed_at, finished_at, greatest(scheduled_at, staged_at) AS due_at, superseded_by
+        FROM finished_jobs AS job
+        WHERE job.queue = known.queue AND job.finished_at > now() - interval '1 day'
+        ORDER BY job.finished_at DESC LIMIT {_SAMPLE}) AS job
+), ran AS (
+    SELECT *, max(finished_at) OVER (
+        PARTITION BY queue, finished_by ORDER BY claimed_at, finished_at
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS busy_until
+    FROM latest WHERE superseded_by IS NULL
+)
+SELECT queue, count(*), count(*) FILTER (WHERE due_at > now() - make_interval(secs => %(window)s::float8)),
+    extract(epoch FROM now() - min(finished_at))::float8,
+    extract(epoch FROM avg(finished_at - claimed_at))::float8,
+    extract(epoch FROM sum(greatest(interval '0', finished_at - greatest(claimed_at, busy_until))) / count(*))::float8
+FROM ran GROUP BY queue
+"""
+# Arrivals among the jobs that wait, by lane; the delivered ones are a lane of their own.
+_WAITING = f"""
+SELECT lane.queue, job.number, job.arrived, extract(epoch FROM clock_timestamp() - job.oldest)::float8
+FROM (SELECT * FROM unnest(%(queues)s::text[]) AS known (queue), unnest(%(kinds)s::integer[]) AS kinds (kind)) AS lane,
+LATERAL (
+    SELECT count(*) AS number, min(due_at) AS oldest,
+        count(*) FILTER (WHERE due_at > now() - make_interval(secs => %(window)s::float8)) AS arrived
+    FROM (
+        SELECT greatest(staged_at, matured_at) AS due_at FROM staged_jobs_ready
+        WHERE {DUE} AND {LANE_KIND} = lane.kind AND {LANE_QUEUE} = lane.queue
+        ORDER BY priority DESC, id DESC LIMIT {_NEWEST}) AS newest) AS job
+UNION ALL
+SELECT known.queue, job.number, job.arrived, extract(epoch FROM clock_timestamp() - job.oldest)::float8
+FROM unnest(%(queues)s::text[]) AS known (queue), LATERAL (
+    SELECT count(*) AS number, min(due_at) AS oldest,
+        count(*) FILTER (WHERE due_at > now() - make_interval(secs => %(window)s::float8)) AS arrived
+    FROM (
+        SELECT greatest(scheduled_at, staged_at) AS due_at FROM inflight_jobs AS delivered
+        WHERE {DELIVERED} AND delivered.queue = known.queue
+        ORDER BY delivery DESC LIMIT {_NEWEST}) AS newest) AS job
+"""
+_RUNNING = f"""
+SELECT queue, count(*), extract(epoch FROM clock_timestamp() - min(claimed_at))::float8,
+    extract(epoch FROM avg(clock_timestamp() - claimed_at))::float8,
+    count(*) FILTER (WHERE greatest(scheduled_at, staged_at) > now() - make_interval(secs => %(window)s::float8))
+FROM (
+    SELECT queue, claimed_by, claimed_at, scheduled_at, staged_at FROM inflight_jobs
+    WHERE lease_expires_at IS NOT NULL ORDER BY lease_expires_at DESC LIMIT {MOST}) AS claimed
+WHERE queue = ANY (%(queues)s::text[]) GROUP BY queue, claimed_by
+"""
+# Rules of a queue that has none.
+NO_RULES = RulesRow("")
+_HAS_FINISHED = "SELECT EXISTS (SELECT FROM finished_jobs WHERE queue = %(queue)s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load of one queue at one instant.
+
+    Attributes:
+        queue: Name of the queue.
+        waiting: Number of jobs that wait, by cause.
+        arrivals: Jobs that have come due in a second, on average over the last minute.
+        mean_seconds: Mean time from claim to finish of the latest jobs; that of the running ones if none has finished
+            within a day, and None if none runs either.
+        busy_seconds: Seconds that a worker process was busy for each of these jobs, None if none has finished: less
+            than the mean where a process runs several at once.
+        running: Jobs that run, as (number, age in seconds of the oldest) of each worker process.
+        rules: Rules of the queue.
+        is_paused: The whole queue is paused.
+    """
+
+    queue: str
+    waiting: Waiting = field(default_factory=dict)
+    arrivals: float = 0.0
+    mean_seconds: float | None = None
+    busy_seconds: float | None = None
+    running: tuple[tuple[int, float], ...] = ()
+    rules: RulesRow = NO_RULES
+    is_paused: bool = False
+
+
+def read_all(
+    connection: Connection, queues: Iterable[str], waiting: Mapping[str, Waiting]
+) -> dict[str, Load]:
+    """Read the load of these queues.
+
+    Args:
+        connection: Any; with sequential scans off, so that no plan reads a whole table.
+        queues: Names of the queues.
+        waiting: Numbers of waiting jobs by queue and cause, which have been counted already.
+    """
+    rules, paused = ruled.read(connection), pauses.Pauses(pauses.read(connection))
+    loads = {
+        queue: Load(
+            queue,
+            waiting.get(queue, {}),
+            rules=rules.get(queue, RulesRow(queue)),
+            is_paused=paused.queue(queue),
+        )
+        for queue in queues
+    }
+    parameters = {"queues": list(loads), "kinds": list(KINDS), "window": WINDOW_SECONDS}
+    waited: defaultdict[str, float] = defaultdict(float)
+    running: defaultdict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    for queue, number, arrived, oldest in connection.execute(_WAITING, parameters):
+        waited[queue] += _rate(number, arrived, oldest or 0.0, _NEWEST)
+    arrivals = {queue: min(waited[queue], _most_arrivals(load.waiting)) for queue, load in loads.items()}
+    for queue, number, oldest, mean, arrived in connection.execute(_RUNNING, parameters):
+        running[queue].append((number, oldest, mean))
+        arrivals[queue] += arrived / WINDOW_SECONDS
+    for queue, number, arrived, oldest, mean, busy in connection.execute(_FINISHED, parameters):
+        arrivals[queue] += _rate(number, arrived, oldest, _SAMPLE)
+        loads[queue] = replace(loads[queue], mean_seconds=max(0.0, mean), busy_seconds=max(0.0, busy))
+    return {queue: _with(load, arrivals[queue], running[queue]) for queue, load in loads.items()}
+
+
+def read(connection: Connection, queue: str) -> Load | None:
+    """Read the load of one queue, in one snapshot; None if no table and no rule knows its name."""
+    with connection.transaction():
+        connection.execute(
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
+            "SET LOCAL enable_seqscan = off; LOCK TABLE staged_jobs IN ACCESS SHARE MODE"
+        )
+        waiting = causes.count_waiting(connection, MOST)
+        load = read_all(connection, [queue], waiting)[queue]
+        return load if _is_known(connection, load) else None
+
+
+def _is_known(connection: Connection, load: Load) -> bool:
+    if load.waiting or load.running or load.busy_seconds is not None or load.rules != RulesRow(load.queue):
+        return True
+    (has_finished,) = fetch_one(connection, _HAS_FINISHED, {"queue": load.queue})
+    return bool(has_finished) or load.queue in queries.queues(connection)
+
+
+def _rate(number: int, arrived: int, oldest: float, most: int) -> float:
+    """Compute arrivals in a second from a sample of the latest jobs.
+
+    Args:
+        number: Size of the sample.
+        arrived: Number of jobs in it that came due within the window.
+        oldest: Age in seconds of its oldest job.
+        most: Size of a sample that may not be all of them.
+    """
+    is_whole = number < most or oldest > WINDOW_SECONDS
+    # A bulk of jobs that has come in this instant says little about the next one.
+    return arrived / (WINDOW_SECONDS if is_whole else max(1.0, oldest))
+
+
+def _most_arrivals(waiting: Waiting) -> float:
+    """Compute how many of the jobs that wait can have come due in a second of the window, from their numbers."""
+    numbers = [number for cause, number in waiting.items() if cause not in ("scheduled", "retrying")]
+    # Counts end at a bound, and then say nothing.
+    return inf if max(numbers, default=0) >= MOST else sum(numbers) / WINDOW_SECONDS
+
+
+def _with(load: Load, arrivals: float, running: Sequence[tuple[int, float, float]]) -> Load:
+    mean = load.mean_seconds
+    if mean is None and running:
+        mean = sum(number * mean_age for number, _, mean_age in running) / sum(
+            number for number, *_ in running
+        )
+    workers = tuple((number, oldest) for number, oldest, _ in running)
+    return replace(load, arrivals=arrivals, mean_seconds=mean, running=workers)

@@ -1,0 +1,100 @@
+"""Service level objectives, as jobs and the file of rules declare them."""
+
+import re
+
+import pytest
+
+from drain import metrics
+from drain.admission import declared
+from drain.admission.rules import Rules
+from drain.errors import ConfigError
+from drain.jobs.objectives import TARGETS, Objective
+from workers import job
+
+
+@pytest.mark.parametrize(
+    ("text", "percent", "seconds"),
+    [
+        ("99% start within 5s", 99, 5),
+        ("99.95 %  start within 2m", 99.95, 120),
+        ("50% start within 250ms", 50, 0.25),
+        ("99.999% start within 0.5s", 99.999, 0.5),
+        ("95% start within 1h", 95, 3600),
+    ],
+)
+def test_an_objective_is_read(text: str, percent: float, seconds: float) -> None:
+    assert Objective.parse(text) == Objective(percent, seconds)
+
+
+@pytest.mark.parametrize("seconds", TARGETS)
+def test_an_objective_is_written_as_it_is_read(seconds: float) -> None:
+    objective = Objective(99.9, seconds)
+    assert Objective.parse(str(objective)) == objective
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("fast", "written as '99% start within 5s', not as 'fast'"),
+        ("", "written as"),
+        (5, "not as 5"),
+        ("99% finish within 5s", "written as '99% start within 5s'"),
+        ("99% start within 5", "a length of time is written as 90s"),
+        ("99% start within 5s or so", "a length of time is written as 90s"),
+        ("100% start within 5s", "100% leaves no budget"),
+        ("999% start within 5s", "between 50% and 99.999%; not 999%"),
+        ("49.9% start within 5s", "between 50% and 99.999%"),
+        (
+            "99% start within 4s",
+            "within 4s cannot be measured; the nearest that can is 3s (there are 10ms, 25ms",
+        ),
+        ("99% start within 7d", "the nearest that can is 1d"),
+        ("٩٩% start within 5s", "written as"),
+        ("99% start within 5s\x1b[31m", "a length of time"),
+    ],
+)
+def test_anything_else_is_one_line_that_says_what_is_wrong(text: object, problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)) as caught:
+        Objective.parse(text)
+    assert str(caught.value).isprintable()
+
+
+def test_the_budget_has_no_error_of_binary_fractions() -> None:
+    assert Objective(99, 5).budget == 0.01
+    assert Objective(99.9, 5).budget == 0.001
+    assert Objective(99.999, 5).budget == 0.00001
+
+
+def test_a_job_with_an_objective_that_cannot_be_used_is_not_registered() -> None:
+    with pytest.raises(ValueError, match="written as"):
+        job(name="tests.slo", slo="soon")(lambda: None)
+
+
+def test_the_objective_of_a_queue_stands_beside_its_rules_and_is_none_of_them() -> None:
+    calls = '[calls]\nrunning = 5\nslo = "99% start within 5s"'
+    text = f'{calls}\n[mail]\nslo = "90% start within 1m"\n[other]\nfair = true'
+    assert declared.objectives(text) == {"calls": Objective(99, 5), "mail": Objective(90, 60)}
+    wanted = declared.read(text)
+    assert wanted == {
+        "calls": Rules("calls", running=5),
+        "mail": Rules("mail"),
+        "other": Rules("other", fair=True),
+    }
+    assert [each.queue for each in declared.differences({}, wanted, prune=False)] == ["calls", "other"]
+
+
+@pytest.mark.parametrize("read", [declared.read, declared.objectives])
+@pytest.mark.parametrize("text", ['[calls]\nslo = "soon"', "[calls]\nslo = 5", "[calls]\nslo = true"])
+def test_an_objective_that_cannot_be_used_is_an_error_of_the_file(read: object, text: str) -> None:
+    with pytest.raises(ConfigError, match="queue calls: slo: an SLO is written as"):
+        read(text)  # type: ignore[operator]
+
+
+def test_a_misspelt_rule_is_an_error_for_who_reads_the_objectives_as_well() -> None:
+    with pytest.raises(ConfigError, match="no rule is called 'runing'"):
+        declared.objectives("[calls]\nruning = 5")
+
+
+def test_each_time_is_the_upper_bound_of_a_bucket() -> None:
+    # An application that registers a job imports no library of Prometheus, so the two are written apart.
+    assert metrics.WAIT_BUCKETS == TARGETS
