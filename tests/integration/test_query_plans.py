@@ -555,7 +555,8 @@ def test_the_numbers_of_the_page_read_a_bounded_part_of_each_table(
         database_url,
         "INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, "
         "moved_at, claimed_at, finished_at, attempts, fencing_token) "
-        "SELECT number, 'm.f', '[]', '{}', 'queue' || mod(number, 3), 0, now(), now(), now(), now(), now(), 1, 1 FROM generate_series(1, %s) AS number",
+        "SELECT number, 'm.f', '[]', '{}', 'queue' || mod(number, 3), 0, now(), now(), now(), now(), now(), 1, 1 "
+        "FROM generate_series(1, %s) AS number",
         MANY,
     )
     monkeypatch.setattr(glances, "PAGES", 20)
