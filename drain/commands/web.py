@@ -52,7 +52,7 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
 )
 @click.option(
     "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     envvar="DRAIN_WEB_TOKEN_FILE",
     show_envvar=True,
     help="File with the token that allows to write; or the token itself in DRAIN_WEB_TOKEN.",

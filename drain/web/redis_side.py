@@ -1,4 +1,4 @@
-"""What Redis knows, for pages that do without it: after an error it is left alone for a while."""
+"""Knowledge of Redis, for pages that do without it: after an error it is left alone for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pages share: settings, sessions, Redis, templates, the reader of the news, and who may write."""
+"""Parts that all pages share: settings, sessions, Redis, templates, the reader of the news, and who may write."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from drain.tables.glances import Number
+from drain.web.templating import rounded
 
 _WIDTH, _HEIGHT = 144, 28
 _SVG = Markup(
@@ -22,6 +23,8 @@ def words(curve: Sequence[Number | None]) -> str:
         return "not counted yet"
     total, most = sum(each.number for each in known), max(each.number for each in known)
     about = "about " if any(each.is_estimate for each in known) else ""
+    if about:
+        total, most = rounded(total), rounded(most)
     minutes = 5 * len(known)
     span = f"{minutes // 60} h" if minutes % 60 == 0 else f"{minutes} min"
     return f"{about}{total:,} ended in {span}, {about}{most:,} at most in 5 min"

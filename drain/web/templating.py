@@ -33,6 +33,7 @@ class Templates:
             clock=wording.clock,
             time=_time,
             json=_json,
+            rounded=rounded,
             jobs=lambda number: wording.count(number, "job"),
         )
 
@@ -53,6 +54,11 @@ def _count(number: int | None, up_to: int | None = None) -> str:
     if number is None:
         return "?"
     return f"{number:,} or more" if up_to is not None and number >= up_to else f"{number:,}"
+
+
+def rounded(number: int) -> int:
+    """Round a number that was worked out to two digits: more of them say nothing."""
+    return round(number, 2 - len(str(number))) if number >= 100 else number
 
 
 def _time(moment: datetime | None, now: datetime | None = None) -> Markup:

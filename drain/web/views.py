@@ -1,4 +1,4 @@
-"""What the function of a page is given: its site, the parts of its address, sessions and Redis."""
+"""Argument of the function of a page: its site, the parts of its address, sessions and Redis."""
 
 from __future__ import annotations
 

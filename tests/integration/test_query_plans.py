@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -15,6 +16,7 @@ from drain.tables import (
     causes,
     claims,
     finishes,
+    glances,
     lanes,
     leases,
     outcomes,
@@ -538,3 +540,43 @@ def test_unique_keys_are_settled_by_index_among_many_that_wait(database_url: str
     for name, (statement, parameters) in UNIQUE_KEYS.items():
         scanned = scans(database_url, statement, parameters)
         assert max(scanned.values(), default=0) <= 20, (name, scanned)
+
+
+def test_the_numbers_of_the_page_read_a_bounded_part_of_each_table(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query(
+        database_url,
+        "INSERT INTO staged_jobs (job_name, queue, priority) "
+        "SELECT 'm.f', 'queue' || mod(number, 3), mod(number, 2) FROM generate_series(1, %s) AS number",
+        MANY,
+    )
+    query(
+        database_url,
+        "INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, "
+        "moved_at, claimed_at, finished_at, attempts, fencing_token) "
+        "SELECT number, 'm.f', '[]', '{}', 'queue' || mod(number, 3), 0, now(), now(), now(), now(), now(), 1, 1 "
+        "FROM generate_series(1, %s) AS number",
+        MANY,
+    )
+    monkeypatch.setattr(glances, "PAGES", 20)
+    with psycopg.connect(database_url) as connection:
+        connection.execute("SET jit = off; SET enable_seqscan = off")
+        counted = glances.sample(connection)
+        due = counted["due"]
+        assert all(each.is_estimate for each in due.values())
+        assert 0.5 * MANY < sum(each.number for each in due.values()) < 2 * MANY
+        day = {"day": datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)}
+        assert sum(scans_of(connection, glances._FINISHING, day).values()) < 20
+        step = {
+            "queues": ["queue1"],
+            "begins": [datetime.now(UTC) - timedelta(hours=1)],
+            "length": timedelta(hours=1),
+        }
+        assert sum(scans_of(connection, glances._FINISHED, step).values()) <= glances.PART_UP_TO
+        of_keys = {"keys": ["acme"], "queue": "queue1", "up_to": 10}
+        assert sum(scans_of(connection, glances._OF_KEYS, of_keys).values()) < 10
+        of_queue = {"queue": "queue1", "up_to": 10}
+        assert sum(scans_of(connection, glances._OF_A_QUEUE, of_queue).values()) <= 60
+        oldest = scans_of(connection, lanes.OLDEST_AT_A_GLANCE, {**WHOLE_LANE, "queues": '{"queue1"}'})
+        assert sum(oldest.values()) < 20

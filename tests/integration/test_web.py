@@ -49,7 +49,9 @@ def test_the_overview_says_why_the_jobs_of_each_queue_wait(database_url: str, re
         text = text_of(browser.get("/"))
     assert "no leader nothing is drained: start drain run" in text
     mail = text[text.index(" mail ") :]
-    assert re.match(r" mail ✗ no worker 4 3 behind a full list 1 for a worker 1h 0 0 0 – 0", mail), mail
+    assert re.match(
+        r" mail ✗ no worker ! not drained 4 3 behind a full list 1 for a worker 1h 0 0 0 – 0", mail
+    ), mail
     assert re.search(r" calls ✓ fine 0 2 scheduled for later – 0 0 0 – 0", text), text
     assert re.search(r" bulk ✓ fine 0 – 1 0 0 – 0", text), text
 
@@ -158,7 +160,7 @@ def test_curves_count_what_has_ended_and_say_where_they_estimate(
     with visitor(database_url) as browser:
         # A visitor does not wait for all of the curves.
         wait_until(lambda: re.search("40 ended in 3 h", browser.get("/")))
-        wait_until(lambda: re.search("about [56][0-9]+ ended in 3 h", browser.get("/")))
+        wait_until(lambda: re.search("about (590|600|610) ended in 3 h", browser.get("/")))
 
 
 def test_the_page_works_under_a_prefix_of_another_application(database_url: str, redis_url: str) -> None:

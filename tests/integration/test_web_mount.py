@@ -28,7 +28,8 @@ import django
 from django.conf import settings
 
 settings.configure(
-    ALLOWED_HOSTS=["localhost"], SECRET_KEY="x", ROOT_URLCONF="shop_urls", DEFAULT_AUTO_FIELD="django.db.models.AutoField",
+    ALLOWED_HOSTS=["localhost"], SECRET_KEY="x", ROOT_URLCONF="shop_urls",
+    DEFAULT_AUTO_FIELD="django.db.models.AutoField",
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}},
     INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions"],
 )

@@ -24,7 +24,8 @@ OPTIONS_OF_OTHERS = {
     *("--network", "--stop-timeout"),
 }
 # Variables that only make and the tests know.
-VARIABLES_OF_TESTS = {"DRAIN_TEST_POSTGRES", "DRAIN_TEST_REDIS", "DRAIN_WRITE_PRINTED"}
+# The last is no option: others would see it on the command line.
+VARIABLES_OF_TESTS = {"DRAIN_TEST_POSTGRES", "DRAIN_TEST_REDIS", "DRAIN_WRITE_PRINTED", "DRAIN_WEB_TOKEN"}
 # Names of sessions in PostgreSQL, which are spelled like commands.
 NAMES_OF_SESSIONS = {"drain job", "drain lease", "drain snapshot", "drain spark"}
 

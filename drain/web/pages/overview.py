@@ -84,6 +84,11 @@ class Glance:
         """True if jobs wait and no worker runs them."""
         return self.workers == 0 and self.waiting.number > 0
 
+    @property
+    def has_trouble(self) -> bool:
+        """True if a person may want to look: it is paused, fails, or has no worker."""
+        return self.paused is not None or self.failing or self.is_unattended
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:

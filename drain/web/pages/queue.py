@@ -66,6 +66,7 @@ def _show(view: View) -> Mapping[str, Any]:
         "next": following,
         "keys": keys[:_FEW],
         "has_more_keys": len(keys) > _FEW,
+        "leader": measured.leader,
         "now": measured.now,
         "key_up_to": _KEY_UP_TO,
         "words": overview.CAUSES,

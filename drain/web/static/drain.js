@@ -49,6 +49,7 @@
   };
 
   const follow = () => {
+    if (!said) say("Begins to follow.", false);
     source = new EventSource(connection.dataset.stream);
     source.addEventListener("page", (event) => {
       show(event.data);
