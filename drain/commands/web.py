@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from drain import log
 from drain.config import Settings
 from drain.errors import ConfigError
 from drain.terminal.commandline import Port, settings_options, verbose_option
-
-_TOKEN = "DRAIN_WEB_TOKEN"  # noqa: S105
 
 
 @click.command(short_help="Serve the page: queues, jobs, what failed, and what to do.")
@@ -58,7 +55,7 @@ _TOKEN = "DRAIN_WEB_TOKEN"  # noqa: S105
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="DRAIN_WEB_TOKEN_FILE",
     show_envvar=True,
-    help=f"File with the token that allows to write; or the token itself in {_TOKEN}.",
+    help="File with the token that allows to write; or the token itself in DRAIN_WEB_TOKEN.",
 )
 @click.option(
     "--trust-header",
@@ -68,6 +65,7 @@ _TOKEN = "DRAIN_WEB_TOKEN"  # noqa: S105
     help="Header in which an authenticating proxy names the user, who may write. The proxy has to remove it from what "
     "a visitor sends.",
 )
+@click.option("--private", is_flag=True, help="Who may not write may not read either.")
 @click.option(
     "--behind-proxy",
     is_flag=True,
@@ -83,13 +81,14 @@ def web(
     prefix: str,
     token_file: Path | None,
     trust_header: str | None,
+    private: bool,
     behind_proxy: bool,
     verbose: bool,
 ) -> None:
     """Serve the page: all queues, jobs, what has failed, schedules and workers; for a browser.
 
-    Whoever reaches the page can read it, arguments of jobs included. Nobody can write, unless a token or a proxy says
-    who may. SIGTERM and SIGINT end it, with exit code 0. Needs job-drain[web].
+    Whoever reaches the page can read it, arguments of jobs included, unless it is --private. Nobody can write, unless
+    a token or a proxy says who may. SIGTERM and SIGINT end it, with exit code 0. Needs job-drain[web].
 
     \b
     drain web
@@ -111,9 +110,10 @@ def web(
             "drain web needs Starlette, uvicorn and Jinja: pip install 'job-drain[web]'"
         ) from error
     log.configure("DEBUG" if verbose else "INFO")
-    token = token_file.read_text(encoding="utf-8") if token_file else os.environ.get(_TOKEN)
+    # A file without a token is a mistake: the page would quietly be one to read alone.
+    token = token_file.read_text(encoding="utf-8") if token_file else None
+    app = application(settings, hosts=[*names, host], token=token, trust_header=trust_header, private=private)
     with program.listen(host, port) as listening:
-        app = application(settings, hosts=[*names, host], token=token, trust_header=trust_header)
         program.run(app, listening, prefix)
 
 

@@ -24,11 +24,13 @@ def application(
     token: str | None = None,
     trust_header: str | None = None,
     user: User | None = None,
+    private: bool = False,
+    live: bool = True,
 ) -> Starlette:
     """Make the page, for an ASGI server, or to be mounted in another application under any prefix.
 
-    Without `token`, `trust_header` and `user` nobody can write. Whoever reaches the page can read it, arguments of jobs
-    included.
+    Without `token`, `trust_header` and `user` nobody can write. Without `private`, whoever reaches the page can read
+    it, arguments of jobs included.
 
     Args:
         settings: Settings that name the database and Redis; by default those of the environment.
@@ -39,17 +41,20 @@ def application(
             from what a visitor sends.
         user: Function of the application: is given the request, and returns the name of the user who may write; None
             for somebody who may not.
+        private: Who may not write may not read either.
+        live: Pages follow what happens; False for a server that has a thread for each open connection.
 
     Raises:
         ConfigError: A setting is missing or cannot be used.
     """
-    token = token or os.environ.get("DRAIN_WEB_TOKEN") or None
-    access = Access(token=token, trust_header=trust_header, user=user)
+    if token is None:
+        token = os.environ.get("DRAIN_WEB_TOKEN") or None
+    access = Access(token=token, trust_header=trust_header, user=user, is_private=private)
     made = Starlette(
         routes=[*ROUTES, stream.ROUTE, files.ROUTE],
         middleware=[Middleware(Guard, hosts=hosts)],
         exception_handlers=HANDLERS,
     )
-    made.state.site = site = Site(settings or Settings.from_environment(), access)
+    made.state.site = site = Site(settings or Settings.from_environment(), access, is_live=live)
     site.router = made.router
     return made

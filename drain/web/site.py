@@ -23,10 +23,12 @@ class Site:
     Args:
         settings: Settings that name the database and Redis.
         access: Who may write.
+        is_live: Pages follow what happens.
 
     Attributes:
         settings: The same.
         access: The same.
+        is_live: The same.
         sessions: Sessions of PostgreSQL.
         redis: What Redis knows, if one is named and answers.
         templates: Templates of all pages.
@@ -37,9 +39,10 @@ class Site:
 
     router: Router
 
-    def __init__(self, settings: Settings, access: Access) -> None:
+    def __init__(self, settings: Settings, access: Access, *, is_live: bool = True) -> None:
         self.settings = settings
         self.access = access
+        self.is_live = is_live
         self.sessions = Sessions(settings)
         producer = wire.Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
         self.redis = RedisSide(producer)

@@ -29,7 +29,8 @@ FROM generate_series(1, %s) AS number, LATERAL (SELECT %s::timestamptz + number 
 IN_FLIGHT = """
 INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, delivery,
     claimed_at, lease_expires_at)
-VALUES (%s, 'm.f', '[]', '{}', 'mail', 0, now(), now() - interval '1 hour', 1, %s, %s)
+SELECT %s, 'm.f', '[]', '{}', 'mail', 0, at, at, 1, %s::timestamptz, %s::timestamptz
+FROM (SELECT now() - interval '1 hour' AS at) AS time
 """
 
 

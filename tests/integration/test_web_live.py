@@ -12,7 +12,7 @@ import pytest
 
 from drain.config import Settings
 from drain.web import application, live
-from drain.web.live import FullError, Live, News
+from drain.web.live import FullError, Listener, Live, News
 from drain.web.pages import overview
 from tests.helpers import NAMESPACE, stage_jobs, wait_until
 from tests.web_pages import Visitor, away, browsing
@@ -114,9 +114,7 @@ def test_the_end_of_the_program_ends_all_streams(browser: Visitor) -> None:
 
 def test_a_tab_that_takes_nothing_is_dropped() -> None:
     async def run() -> None:
-        listeners = Live()
-        slow = listeners.listen("/", lambda: "")
-        listeners.close()
+        slow = Listener()
         for number in range(10):
             slow.offer(News("page", str(number)))
         await asyncio.wait_for(slow.ended(), 30)
