@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from drain.tables.glances import Finished
+from drain.tables.glances import Number
 
 _WIDTH, _HEIGHT = 144, 28
 _SVG = Markup(
@@ -16,7 +16,7 @@ _SVG = Markup(
 _BAR = Markup('<rect x="{x}" y="{y:.1f}" width="{width}" height="{height:.1f}"/>')
 
 
-def words(curve: Sequence[Finished | None]) -> str:
+def words(curve: Sequence[Number | None]) -> str:
     """Say what a curve shows."""
     known = [each for each in curve if each is not None]
     if not known:
@@ -28,7 +28,7 @@ def words(curve: Sequence[Finished | None]) -> str:
     return f"{about}{total:,} ended in {span}, {about}{most:,} at most in 5 min"
 
 
-def draw(curve: Sequence[Finished | None]) -> Markup:
+def draw(curve: Sequence[Number | None]) -> Markup:
     """Draw a bar for each step; a step that is not known yet has none."""
     most = max((each.number for each in curve if each is not None), default=0) or 1
     width = _WIDTH // max(1, len(curve))

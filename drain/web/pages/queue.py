@@ -69,7 +69,6 @@ def _show(view: View) -> Mapping[str, Any]:
         "keys": keys[:_FEW],
         "has_more_keys": len(keys) > _FEW,
         "now": now,
-        "up_to": overview.UP_TO,
         "key_up_to": _KEY_UP_TO,
         "words": overview.CAUSES,
         "draw": draw,
