@@ -118,7 +118,7 @@ def search(connection: Connection, word: str, looked_at: int = LOOKED_AT) -> Res
     """Find jobs by a word, up to `MOST` in each table.
 
     Args:
-        connection: In autocommit mode, with no transaction open and with a timeout for statements.
+        connection: In autocommit mode, with no transaction open.
         word: Text for which `is_searchable` returns true.
         looked_at: Upper bound of the newest rows of each table that are looked at.
     """
@@ -188,7 +188,11 @@ def _rows(connection: Connection, statement: str, given: Mapping[str, Any]) -> l
     return [Match._make(row) for row in rows]
 
 
-_SETTINGS: LiteralString = "SET TRANSACTION READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
+# Arguments of any size are read for a part of a text. The timeout of a statement bounds a search of all tables to seven
+# seconds and a half.
+_SETTINGS: LiteralString = """
+SET TRANSACTION READ ONLY; SET LOCAL jit = off; SET LOCAL enable_seqscan = off; SET LOCAL statement_timeout = '1500ms'
+"""
 
 
 @contextmanager

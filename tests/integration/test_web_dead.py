@@ -171,7 +171,9 @@ def test_a_group_is_discarded_after_a_question(database_url: str, browser: Visit
     (other,) = bury(database_url, reason="expired")
     page, _ = group_pages(browser.get("/dead"))
     question = send(browser, "discard", page, {"which": "all"})
-    assert "Discard 3 dead jobs shop.jobs.send, app/shop/jobs.py:12 in send?" in assert_sound(question.text)
+    assert "Discard 3 dead jobs of shop.jobs.send (app/shop/jobs.py:12 in send)?" in assert_sound(
+        question.text
+    )
     assert "They are gone then" in question.text
     done = confirm(browser, "discard", question)
     assert "3 jobs discarded" in browser.get(done.headers["location"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -183,6 +184,15 @@ def test_a_dead_job_is_retried_once(
     assert vars(record)["action"] == "job_retry"
     assert vars(record)["jobs"] == 1
     assert vars(record)["given"]["job_id"] == str(job_id)
+
+
+def test_of_many_who_press_at_once_one_retries(database_url: str, browser: Visitor) -> None:
+    (job_id,) = bury(database_url)
+    browser.log_in()
+    with ThreadPoolExecutor(6) as people:
+        answers = list(people.map(lambda _: press(browser, "retry", job_id), range(6)))
+    assert sorted(answer.status_code for answer in answers) == [303, *[400] * 5]
+    assert (ids_in(database_url, "staged_jobs"), ids_in(database_url, "dead_jobs")) == ([job_id], [])
 
 
 def test_a_dead_job_is_discarded_once(database_url: str, browser: Visitor) -> None:

@@ -94,7 +94,7 @@ def _chosen(connection: Connection, form: Form) -> _Chosen:
     # Those that the person has seen, or could have: others may have died meanwhile.
     before = _time(form.text("seen_at"))
     ids = [death.id for death in group.deaths if death.died_at <= before]
-    return _Chosen(ids, f"dead jobs {group.latest.job_name}, {group.latest.where}")
+    return _Chosen(ids, f"dead jobs of {group.latest.job_name} ({group.latest.where})")
 
 
 def _time(text: str) -> datetime:
