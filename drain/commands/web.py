@@ -65,6 +65,7 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     help="Header in which an authenticating proxy names the user, who may write. The proxy has to remove it from what "
     "a visitor sends.",
 )
+@click.option("--private", is_flag=True, help="Who may not write may not read either.")
 @click.option(
     "--behind-proxy",
     is_flag=True,
@@ -88,14 +89,15 @@ def web(
     prefix: str,
     token_file: Path | None,
     trust_header: str | None,
+    private: bool,
     behind_proxy: bool,
     statistics: Path | None,
     verbose: bool,
 ) -> None:
     """Serve the page: all queues, jobs, what has failed, schedules and workers; for a browser.
 
-    Whoever reaches the page can read it, arguments of jobs included. Nobody can write, unless a token or a proxy says
-    who may. SIGTERM and SIGINT end it, with exit code 0. Needs job-drain[web].
+    Whoever reaches the page can read it, arguments of jobs included, unless it is --private. Nobody can write, unless
+    a token or a proxy says who may. SIGTERM and SIGINT end it, with exit code 0. Needs job-drain[web].
 
     \b
     drain web
@@ -120,7 +122,12 @@ def web(
     # A file without a token is a mistake: the page would quietly be one to read alone.
     token = token_file.read_text(encoding="utf-8") if token_file else None
     app = application(
-        settings, hosts=[*names, host], token=token, trust_header=trust_header, statistics=statistics
+        settings,
+        hosts=[*names, host],
+        token=token,
+        trust_header=trust_header,
+        private=private,
+        statistics=statistics,
     )
     with program.listen(host, port) as listening:
         program.run(app, listening, prefix)

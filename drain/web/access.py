@@ -37,6 +37,7 @@ class Access:
         token: Secret that allows to write; None for none.
         trust_header: Header in which a proxy names the user; None for none.
         user: Function of the application that names the user; None for none.
+        is_private: Who may not write sees nothing.
         now: Clock of the logins, in seconds.
     """
 
@@ -46,6 +47,7 @@ class Access:
         token: str | None = None,
         trust_header: str | None = None,
         user: User | None = None,
+        is_private: bool = False,
         now: Callable[[], float] = time,
     ) -> None:
         if trust_header is not None and not re.fullmatch("[A-Za-z0-9-]+", trust_header):
@@ -53,7 +55,12 @@ class Access:
         self._token = None if token is None else checked_token(token)
         self._header = trust_header
         self._user = user
+        self.is_private = is_private
         self._now = now
+        if is_private and self.is_read_only:
+            raise ConfigError(
+                "a private page needs a token, a header or a user function: nobody could see it"
+            )
         # Several processes with one token accept each other's cookies, and a new token ends all logins.
         self.signer = Signer(self._token or secrets.token_urlsafe(32))
         self._wrong: deque[float] = deque(maxlen=_WRONG_TOKENS)

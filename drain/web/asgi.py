@@ -25,12 +25,14 @@ def application(
     token: str | None = None,
     trust_header: str | None = None,
     user: User | None = None,
+    private: bool = False,
+    live: bool = True,
     statistics: str | Path | None = None,
 ) -> Starlette:
     """Make the page, for an ASGI server, or to be mounted in another application under any prefix.
 
-    Without `token`, `trust_header` and `user` nobody can write. Whoever reaches the page can read it, arguments of jobs
-    included.
+    Without `token`, `trust_header` and `user` nobody can write. Without `private`, whoever reaches the page can read
+    it, arguments of jobs included.
 
     Args:
         settings: Settings that name the database and Redis; by default those of the environment.
@@ -41,6 +43,8 @@ def application(
             from what a visitor sends.
         user: Function of the application: is given the request, and returns the name of the user who may write; None
             for somebody who may not.
+        private: Who may not write may not read either.
+        live: Pages follow what happens; False for a server that has a thread for each open connection.
         statistics: Page that `drain stats --html FILE` writes, to be shown under Statistics.
 
     Raises:
@@ -48,7 +52,7 @@ def application(
     """
     if token is None:
         token = os.environ.get("DRAIN_WEB_TOKEN") or None
-    access = Access(token=token, trust_header=trust_header, user=user)
+    access = Access(token=token, trust_header=trust_header, user=user, is_private=private)
     made = Starlette(
         routes=[*ROUTES, stream.ROUTE, files.ROUTE],
         middleware=[Middleware(Guard, hosts=hosts)],
@@ -57,7 +61,8 @@ def application(
     made.state.site = site = Site(
         settings or Settings.from_environment(),
         access,
-        Path(statistics) if statistics else None,
+        is_live=live,
+        statistics=Path(statistics) if statistics else None,
     )
     site.router = made.router
     return made

@@ -64,7 +64,7 @@ def _of_postgres(request: Request, error: Exception) -> Response:
 
 def _of_http(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    title = "There is no such page" if status == 404 else "Not here"
+    title = "There is no such page" if status == 404 else "Not allowed"
     return _page(request, status, title, "The links above lead to all pages.")
 
 

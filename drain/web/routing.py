@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from drain.web import files
@@ -40,7 +40,9 @@ class PageRoute(Route):
     live: str
 
 
-def page(path: str, show: Show, *, name: str, template: str, live: str = "") -> PageRoute:
+def page(
+    path: str, show: Show, *, name: str, template: str, live: str = "", is_open: bool = False
+) -> PageRoute:
     """Make the route of a page.
 
     Args:
@@ -49,19 +51,35 @@ def page(path: str, show: Show, *, name: str, template: str, live: str = "") -> 
         name: Name of the page, for `url`.
         template: Template of the page; it extends `layout.html`.
         live: Template of its live part, rendered with the same values; the page includes it within `live(…)`.
+        is_open: Everybody sees the page, even where the others are private.
     """
 
     def answer(request: Request) -> Response:
         site = site_of(request)
-        view = View(
-            site, root_of(request), request.path_params, request.query_params, site.access.who(request)
-        )
+        who = site.access.who(request)
+        if not is_open and who is None and site.access.is_private:
+            return turn_away(request)
+        view = View(site, root_of(request), request.path_params, request.query_params, who)
         values = show(view)
         return values if isinstance(values, Response) else respond(request, template, values, live=live)
 
     route = PageRoute(path, answer, name=name, methods=["GET"])
     route.show, route.live = show, live
     return route
+
+
+def turn_away(request: Request) -> Response:
+    """Answer a visitor who may not read: with the form that takes the token, or a refusal."""
+    site, root = site_of(request), root_of(request)
+    if site.access.takes_token:
+        to = request.scope["path"].removeprefix(root)
+        return RedirectResponse(address(site, root, "login", {"to": to}), status_code=303)
+    values = {
+        "title": "Not allowed",
+        "text": "This page is private: log in to the application.",
+        "again": False,
+    }
+    return respond(request, "failure.html", values, status=403)
 
 
 def site_of(request: Request) -> Site:
@@ -82,7 +100,8 @@ def respond(
     site, root = site_of(request), root_of(request)
     page_path = request.scope["path"].removeprefix(root) or "/"
     # A page of a list is looked at by one visitor, and stands still.
-    stream = address(site, root, "stream", {"page": page_path}) if live and not request.query_params else ""
+    follows = live and site.is_live and not request.query_params
+    stream = address(site, root, "stream", {"page": page_path}) if follows else ""
     common = {
         **of_all_pages(site, root),
         "access": site.access,

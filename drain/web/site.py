@@ -24,11 +24,13 @@ class Site:
     Args:
         settings: Settings that name the database and Redis.
         access: Who may write.
+        is_live: Pages follow what happens.
         statistics: Page that `drain stats` writes, if one is named.
 
     Attributes:
         settings: The same.
         access: The same.
+        is_live: The same.
         statistics: The same.
         sessions: Sessions of PostgreSQL.
         redis: What Redis knows, if one is named and answers.
@@ -40,9 +42,12 @@ class Site:
 
     router: Router
 
-    def __init__(self, settings: Settings, access: Access, statistics: Path | None = None) -> None:
+    def __init__(
+        self, settings: Settings, access: Access, *, is_live: bool = True, statistics: Path | None = None
+    ) -> None:
         self.settings = settings
         self.access = access
+        self.is_live = is_live
         self.statistics = statistics
         self.sessions = Sessions(settings)
         producer = wire.Producer(settings.redis_url, settings.namespace) if settings.redis_url else None

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -29,6 +30,10 @@ _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-b
 async def stream(request: Request) -> Response:
     """Answer with the news of the page that `?page=` names."""
     site, root = site_of(request), root_of(request)
+    if not site.is_live:
+        raise HTTPException(404)
+    if site.access.is_private and await run_in_threadpool(site.access.who, request) is None:
+        raise HTTPException(403)
     path = request.query_params.get("page", "")
     route, params = _find(site, path)
     topic = f"{root} {path}"

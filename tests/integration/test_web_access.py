@@ -10,6 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from drain import queues
+from drain.errors import ConfigError
 from drain.web.access import SESSION, VISIT
 from tests.helpers import query, stage_jobs
 from tests.hostility import Place
@@ -90,7 +91,7 @@ def test_the_cookie_of_a_login_cannot_be_forged(database_url: str) -> None:
         true, false = browser.client.cookies[SESSION], other.client.cookies[SESSION]
         text, _, mark = true.partition(".")
         for forged in (false, f"{text}x.{mark}", f"{text}.", f".{mark}", text, "", "ä.b"):
-            answer = browser.client.get("/", headers={"Cookie": f"{SESSION}={forged}".encode("latin-1")})
+            answer = browser.client.get("/", headers={b"Cookie": f"{SESSION}={forged}".encode("latin-1")})
             assert "may write" not in answer.text
 
 
@@ -220,3 +221,28 @@ def test_a_form_that_cannot_be_read_is_refused(database_url: str, body: bytes) -
         assert browser.client.post("/login", content=body, headers=headers).status_code == 400
         headers["Content-Type"] = "text/plain"
         assert browser.client.post("/login", content=b"token=x", headers=headers).status_code == 400
+
+
+def test_who_may_not_write_reads_nothing_of_a_private_page(database_url: str) -> None:
+    stage_jobs(database_url, queue="mail")
+    with visitor(database_url, private=True) as browser:
+        for path in ("/", "/queues/mail", "/queues/mail/next"):
+            answer = browser.client.get(path)
+            assert answer.status_code == 303
+            assert answer.headers["location"].startswith("/login?to=")
+        assert browser.client.get("/stream?page=/").status_code == 403
+        browser.log_in()
+        assert "mail" in browser.get("/")
+    with visitor(database_url, private=True, token=None, user=lambda _: None) as browser:
+        assert "This page is private" in browser.get("/", status=403)
+    with (
+        pytest.raises(ConfigError, match="nobody could see it"),
+        visitor(database_url, token=None, private=True),
+    ):
+        pass
+
+
+def test_a_page_that_does_not_follow_has_no_stream(database_url: str) -> None:
+    with visitor(database_url, live=False) as browser:
+        assert "data-stream" not in browser.get("/")
+        assert browser.client.get("/stream?page=/").status_code == 404

@@ -50,7 +50,7 @@ async def _log_out(request: Request) -> Response:
 
 
 ROUTES = [
-    page("/login", _show, name="login", template="login.html"),
+    page("/login", _show, name="login", template="login.html", is_open=True),
     Route("/login", _log_in, name="login_with", methods=["POST"]),
     Route("/logout", _log_out, name="logout", methods=["POST"]),
 ]
