@@ -1,6 +1,7 @@
-"""Numbers of queues at a glance, for the page of `drain web`: each question ends at a bound, and none scans a table.
+"""Numbers of queues at a glance, for the page of `drain web`: no question reads more than a bounded number of rows.
 
-A number that has come so far as its bound means that or more.
+Numbers of a small table are exact. Of a larger one some pages are read, always the same ones, and the numbers are
+worked out from these: `about`.
 """
 
 from __future__ import annotations
@@ -13,19 +14,31 @@ from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, DUE, LANE_KIND, LANE_QUEUE
 from drain.tables.waiting import WAITS_SINCE
 
+# Upper bound of the pages of 8 KiB that are read of a table, of some ten to some hundred rows each.
+PAGES = 100
 # Upper bound of the jobs of one queue that are looked at for the age of the oldest one.
-_OLDEST_OF = 100
+_OLDEST_OF = 20
 # Upper bound of the queues whose finished jobs are counted.
 MOST_QUEUES = 200
 # Parts of a step of time in which finished jobs are counted, and the upper bound of the jobs of one part.
 PARTS = 5
 PART_UP_TO = 5_000
 
-_RUNNING = """
-SELECT queue, count(*) FROM (
-    SELECT queue FROM inflight_jobs WHERE lease_expires_at > now() ORDER BY lease_expires_at LIMIT %(up_to)s::bigint
-) AS running GROUP BY queue
+_PAGES = """
+SELECT sum(pg_catalog.pg_relation_size(part.id))::bigint / 8192 FROM (
+    SELECT %(table)s::regclass AS id UNION SELECT relid FROM pg_partition_tree(%(table)s::regclass)) AS part
 """
+# Condition of each number, in the rows of one table.
+_STATES = {
+    "staged_jobs_ready": {"due": "true"},
+    "staged_jobs_scheduled": {"scheduled": "true"},
+    "inflight_jobs": {
+        "running": "lease_expires_at > now()",
+        "retrying": "next_run_at IS NOT NULL AND lease_expires_at IS NULL",
+        "queued": "next_run_at IS NULL AND (lease_expires_at > now()) IS NOT TRUE",
+    },
+    "dead_jobs": {"dead": "true"},
+}
 # Of a queue's delivered jobs those with the lowest delivery numbers, which have waited for longest, as a rule.
 _OLDEST_QUEUED = f"""
 WITH RECURSIVE heads AS (
@@ -40,10 +53,6 @@ FROM heads, LATERAL (
     SELECT {WAITS_SINCE} AS since FROM inflight_jobs AS job
     WHERE {DELIVERED} AND job.queue = heads.queue ORDER BY job.delivery LIMIT {_OLDEST_OF}) AS oldest
 GROUP BY heads.queue
-"""
-_DEAD = """
-SELECT queue, count(*) FROM (SELECT queue FROM dead_jobs ORDER BY id DESC LIMIT %(up_to)s::bigint) AS latest
-GROUP BY queue
 """
 # One look-up for each queue in each day. All rows of a day's partition fulfil the condition on its time, so that no row
 # is passed over.
@@ -97,31 +106,47 @@ class Step(NamedTuple):
     begun_at: datetime
 
 
-class Finished(NamedTuple):
-    """Number of the jobs that ended in a step.
+class Number(NamedTuple):
+    """Number of jobs.
 
     Attributes:
         number: The number.
-        is_estimate: Some part had more jobs than are counted; the others are worked out from how long the first took.
+        is_estimate: There are more than are counted; the number is worked out from a part of them.
     """
 
     number: int
-    is_estimate: bool
+    is_estimate: bool = False
 
 
-def count_running(connection: Connection, up_to: int) -> dict[str, int]:
-    """Count the claimed jobs of each queue whose leases hold, up to a bound for all of them."""
-    return dict(connection.execute(_RUNNING, {"up_to": up_to}).fetchall())
+NONE = Number(0)
+
+
+def sample(connection: Connection) -> dict[str, dict[str, Number]]:
+    """Count the jobs of each queue by state: `due`, `scheduled`, `queued`, `running`, `retrying`, `dead`.
+
+    A queue with few jobs in a large table may be missing.
+
+    Returns:
+        State -> queue -> number above 0.
+    """
+    found: dict[str, dict[str, Number]] = {}
+    for table, states in _STATES.items():
+        (pages,) = fetch_one(connection, _PAGES, {"table": table})
+        share = min(1.0, PAGES / max(1, pages))
+        columns = ", ".join(f"count(*) FILTER (WHERE {condition})" for condition in states.values())
+        part = "TABLESAMPLE SYSTEM (%(percent)s) REPEATABLE (1)"
+        statement = f"SELECT queue, {columns} FROM {table} {part} GROUP BY queue"
+        rows = connection.execute(statement.encode(), {"percent": 100 * share}).fetchall()
+        for place, state in enumerate(states, 1):
+            found[state] = {
+                row[0]: Number(round(row[place] / share), is_estimate=share < 1) for row in rows if row[place]
+            }
+    return found
 
 
 def oldest_queued_seconds(connection: Connection) -> dict[str, float]:
     """Measure for how long the oldest delivered job of each queue has waited for a worker."""
     return dict(connection.execute(_OLDEST_QUEUED).fetchall())
-
-
-def count_latest_dead(connection: Connection, up_to: int) -> dict[str, int]:
-    """Count the dead jobs of each queue among those with the highest ids, up to a bound for all of them."""
-    return dict(connection.execute(_DEAD, {"up_to": up_to}).fetchall())
 
 
 def finishing_queues(connection: Connection, since: datetime) -> list[str]:
@@ -130,8 +155,10 @@ def finishing_queues(connection: Connection, since: datetime) -> list[str]:
     return [queue for (queue,) in connection.execute(_FINISHING, {"day": day})]
 
 
-def count_finished(connection: Connection, steps: Sequence[Step], length: timedelta) -> list[Finished]:
+def count_finished(connection: Connection, steps: Sequence[Step], length: timedelta) -> list[Number]:
     """Count the jobs that ended in each step: finished, or given way to another one.
+
+    Where a part of a step has more than are counted, the rest is worked out from how long the first took.
 
     Args:
         connection: Any; with sequential scans off.
@@ -152,7 +179,7 @@ def count_finished(connection: Connection, steps: Sequence[Step], length: timede
             count = round(count * part / max(last - begun_at, timedelta(milliseconds=1)))  # noqa: PLW2901
             estimates.add(number)
         numbers[number] += count
-    return [Finished(count, number in estimates) for number, count in enumerate(numbers)]
+    return [Number(count, number in estimates) for number, count in enumerate(numbers)]
 
 
 def count_keys(connection: Connection, queue: str, keys: Sequence[str], up_to: int) -> dict[str, int]:

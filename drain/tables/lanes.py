@@ -169,9 +169,9 @@ def read_due(
     return found
 
 
-# Oldest of the first hundred rows of each priority: one index look-up for each priority that is in use in each lane,
-# however many rows wait behind them.
-OLDEST_DUE = f"""
+# Oldest of the first rows of each priority: one index look-up for each priority that is in use in each lane, however
+# many rows wait behind them.
+_OLDEST_DUE = f"""
 WITH RECURSIVE heads AS (
     SELECT lane.*, first.head FROM unnest(
         %(kinds)s::integer[], %(queues)s::text[], %(priorities)s::integer[], %(ids)s::bigint[])
@@ -192,15 +192,19 @@ FROM (SELECT * FROM heads LIMIT 1000) AS first_heads, LATERAL (
     WHERE {DUE} AND {LANE_KIND} = first_heads.kind AND job.{LANE_QUEUE} = first_heads.queue
         AND job.priority = first_heads.head
         AND (job.priority, job.id) > (first_heads.priority, first_heads.id)
-    ORDER BY job.priority, job.id LIMIT 100) AS due
+    ORDER BY job.priority, job.id LIMIT {{first}}) AS due
 GROUP BY queue
 """
+OLDEST_DUE = _OLDEST_DUE.format(first=100)
+OLDEST_AT_A_GLANCE = _OLDEST_DUE.format(first=2)
 
 
-def oldest_due_seconds(connection: Connection, after: Mapping[Lane, Place] | None = None) -> dict[str, float]:
+def oldest_due_seconds(
+    connection: Connection, after: Mapping[Lane, Place] | None = None, statement: str = OLDEST_DUE
+) -> dict[str, float]:
     """Measure for how long the oldest due row of each queue has waited, of the rows behind these places, or of all.
 
-    Of each priority the first hundred rows count.
+    Of each priority the first hundred rows count; with `OLDEST_AT_A_GLANCE` the first two.
 
     Returns:
         Seconds by queue; queues in which no such row waits are left out.
@@ -213,7 +217,7 @@ def oldest_due_seconds(connection: Connection, after: Mapping[Lane, Place] | Non
         "priorities": id_array(place[0] for place in after.values()),
         "ids": id_array(place[1] for place in after.values()),
     }
-    return dict(connection.execute(OLDEST_DUE, parameters).fetchall()) if after else {}
+    return dict(connection.execute(statement.encode(), parameters).fetchall()) if after else {}
 
 
 COUNT_DUE = f"""

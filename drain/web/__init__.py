@@ -22,6 +22,7 @@
     files       style sheet and script, which browsers keep until they change
     live        one thread that measures while somebody listens, and hands the news to all
     stream      one tab's connection on which the news travel
+    memory      answers that are remembered for a moment, for all visitors
     history     jobs that finished in the last hours, in steps of five minutes
     sparklines  small curves, drawn as SVG
     pages       the pages, a module each; their templates in `templates`, style sheet and script in `static`

@@ -8,14 +8,14 @@ from threading import Lock
 from time import monotonic
 
 from drain.database.postgres import Connection
-from drain.tables.glances import MOST_QUEUES, Finished, Step, count_finished
+from drain.tables.glances import MOST_QUEUES, Number, Step, count_finished
 
 STEP = timedelta(minutes=5)
 STEPS = 36
 # Time after which no transaction commits a finish of a step any more, but for a few.
 _LATE = timedelta(seconds=30)
 # Number of steps that one statement counts at first, and at most.
-_FEW, _MANY = 4, 256
+_FEW, _MANY = 1, 256
 # Time of a statement below which the next one may count more, in seconds.
 _QUICK_SECONDS = 0.005
 
@@ -25,7 +25,7 @@ class History:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counted: dict[Step, Finished] = {}
+        self._counted: dict[Step, Number] = {}
         self._at_once = _FEW
 
     def fill(self, connection: Connection, queues: Collection[str], now: datetime, seconds: float) -> bool:
@@ -43,7 +43,7 @@ class History:
             self._at_once = min(2 * self._at_once, _MANY) if quick else max(1, self._at_once // 2)
         return True
 
-    def curve(self, queue: str, now: datetime) -> list[Finished | None]:
+    def curve(self, queue: str, now: datetime) -> list[Number | None]:
         """Return the numbers of a queue, the earliest first; None where nothing is known yet."""
         with self._lock:
             return [self._counted.get(Step(queue, begun_at)) for begun_at in reversed(list(_steps(now)))]
@@ -61,8 +61,9 @@ class History:
                 if Step(queue, begun_at) not in self._counted
             ]
         while missing:
-            yield missing[: self._at_once]
-            del missing[: self._at_once]
+            number = self._at_once
+            yield missing[:number]
+            del missing[:number]
 
 
 def _steps(now: datetime) -> Iterable[datetime]:

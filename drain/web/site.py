@@ -10,6 +10,7 @@ from drain.config import Settings
 from drain.web.access import Access
 from drain.web.history import History
 from drain.web.live import Live
+from drain.web.memory import Memory
 from drain.web.redis_side import RedisSide
 from drain.web.sessions import Sessions
 from drain.web.templating import Templates
@@ -36,6 +37,7 @@ class Site:
         redis: What Redis knows, if one is named and answers.
         templates: Templates of all pages.
         history: Jobs that finished in the last hours.
+        memory: Answers that are remembered for a moment.
         live: The one thread that measures while somebody listens.
         router: All routes; set by `asgi.application`.
     """
@@ -54,6 +56,7 @@ class Site:
         self.redis = RedisSide(producer)
         self.templates = Templates()
         self.history = History()
+        self.memory = Memory()
         self.live = Live()
 
     def close(self) -> None:

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from drain.tables.glances import Finished
+from drain.tables.glances import Number
 
 _WIDTH, _HEIGHT = 144, 28
 _SVG = Markup(
     '<svg class="curve" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-    'aria-label="{words}" preserveAspectRatio="none"><title>{words}</title>{bars}</svg>'
+    'aria-label="{words}" preserveAspectRatio="none"><title>{words}</title><path d="{path}"/></svg>'
 )
-_BAR = Markup('<rect x="{x}" y="{y:.1f}" width="{width}" height="{height:.1f}"/>')
 
 
-def words(curve: Sequence[Finished | None]) -> str:
+def words(curve: Sequence[Number | None]) -> str:
     """Say what a curve shows."""
     known = [each for each in curve if each is not None]
     if not known:
@@ -28,14 +27,14 @@ def words(curve: Sequence[Finished | None]) -> str:
     return f"{about}{total:,} ended in {span}, {about}{most:,} at most in 5 min"
 
 
-def draw(curve: Sequence[Finished | None]) -> Markup:
+def draw(curve: Sequence[Number | None]) -> Markup:
     """Draw a bar for each step; a step that is not known yet has none."""
     most = max((each.number for each in curve if each is not None), default=0) or 1
     width = _WIDTH // max(1, len(curve))
-    bars = Markup("").join(
-        _BAR.format(x=number * width, y=_HEIGHT - height, width=width - 1, height=height)
+    path = "".join(
+        f"M{number * width} {_HEIGHT}v-{height:.1f}h{width - 1}v{height:.1f}z"
         for number, each in enumerate(curve)
         if each is not None and each.number
         for height in [max(1.0, _HEIGHT * each.number / most)]
     )
-    return _SVG.format(width=_WIDTH, height=_HEIGHT, words=words(curve), bars=bars)
+    return _SVG.format(width=_WIDTH, height=_HEIGHT, words=words(curve), path=path)

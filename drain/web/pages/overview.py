@@ -9,20 +9,22 @@ from typing import Any
 
 from drain.database.postgres import Connection
 from drain.tables import causes, glances, lanes, pauses, queries, rules, waiting
-from drain.tables.glances import Finished, Step
+from drain.tables.glances import NONE, Number, Step
 from drain.tables.pauses import Pause
 from drain.web.history import STEP, STEPS
 from drain.web.routing import page
 from drain.web.sparklines import draw
 from drain.web.views import View
 
-# Upper bound of the jobs of one queue and cause that are counted.
-UP_TO = 10_000
+# Number of due rows that are looked at for the causes, of all lanes together, and at least of each.
+_LOOKED_AT, _OF_A_LANE = 2_000, 10
 # Time over which the rate is measured.
 _MINUTE = timedelta(minutes=1)
+# Age up to which numbers serve for a page: a little more than the time between two measurements of the thread; and for
+# the thread, several of whose pages show them.
+_FRESH_SECONDS, _FRESH_FOR_THE_THREAD = 2.5, 0.5
 # Time in which steps of the curves are counted, in seconds: for a visitor who waits, and for the thread.
-_OF_A_VISIT, _OF_THE_THREAD = 0.01, 0.25
-_NONE = Finished(0, is_estimate=False)
+_OF_A_VISIT, _OF_THE_THREAD = 0.005, 0.25
 # Words of the causes for which jobs wait.
 CAUSES = {
     "scheduled": "scheduled for later",
@@ -37,6 +39,12 @@ CAUSES = {
 }
 
 
+# Causes for which rows wait that are due in `staged_jobs`, and that wait for their next attempt.
+_OF_DUE = ("paused", "limited", "rate", "list_full", "due")
+_OF_RETRYING = ("retrying", "called_back")
+_ALONE = ("scheduled", "queued")
+
+
 @dataclass(slots=True)
 class Glance:
     """Numbers of one queue.
@@ -46,109 +54,158 @@ class Glance:
         causes: Number of waiting jobs by cause.
         running: Number of jobs that workers have claimed.
         oldest_seconds: Time for which the oldest job has been due, or has waited for a worker.
-        dead: Number of dead jobs among the latest ones of all queues.
+        dead: Number of dead jobs.
         failing: Five of its jobs have failed since its last finish.
         paused: Pause of the whole queue; None without one.
-        has_rules: There are rules of the queue.
         finished: Number of jobs that ended in the last minute.
         workers: Number of live workers; None if Redis is not known.
         curve: Jobs that ended, by step.
     """
 
     name: str
-    causes: Mapping[str, int] = field(default_factory=dict)
-    running: int = 0
+    causes: Mapping[str, Number] = field(default_factory=dict)
+    running: Number = NONE
     oldest_seconds: float | None = None
-    dead: int = 0
+    dead: Number = NONE
     failing: bool = False
     paused: Pause | None = None
-    has_rules: bool = False
-    finished: Finished = _NONE
+    finished: Number = NONE
     workers: int | None = None
-    curve: list[Finished | None] = field(default_factory=list)
+    curve: list[Number | None] = field(default_factory=list)
 
     @property
-    def waiting(self) -> int:
+    def waiting(self) -> Number:
         """Number of the jobs that wait for anything but their time."""
-        return sum(number for cause, number in self.causes.items() if cause != "scheduled")
-
-    @property
-    def is_counted(self) -> bool:
-        """False if some cause has as many jobs as are counted."""
-        return all(number < UP_TO for number in self.causes.values())
+        counted = [number for cause, number in self.causes.items() if cause != "scheduled"]
+        return Number(sum(each.number for each in counted), any(each.is_estimate for each in counted))
 
     @property
     def is_unattended(self) -> bool:
         """True if jobs wait and no worker runs them."""
-        return self.workers == 0 and self.waiting > 0
+        return self.workers == 0 and self.waiting.number > 0
 
 
-def measure(view: View, connection: Connection, queue: str | None = None) -> tuple[list[Glance], datetime]:
-    """Measure all queues, and return the time of the database's clock.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Numbers of all queues at one time.
 
-    Args:
-        view: View of the page.
-        connection: In a snapshot.
-        queue: The one whose curve is wanted; None for all.
+    Attributes:
+        queues: Numbers of each queue, by name.
+        leader: Name of the leader, and since when it leads; None if there is none.
+        now: Time by the database's clock.
     """
+
+    queues: dict[str, Glance]
+    leader: dict[str, Any] | None
+    now: datetime
+
+
+def look(view: View) -> Measured:
+    """Return the numbers of all queues: those of the thread while somebody listens, else of the last seconds."""
+
+    def measure_all() -> Measured:
+        with view.snapshot() as connection:
+            found = measure(view, connection)
+        _add_workers(view, found.queues)
+        return found
+
+    seconds = _FRESH_FOR_THE_THREAD if view.is_thread else _FRESH_SECONDS
+    return view.site.memory.recall("queues", seconds, measure_all)
+
+
+def measure(view: View, connection: Connection) -> Measured:
+    """Measure all queues."""
     now = queries.now(connection)
-    found = causes.count_waiting(connection, UP_TO)
-    running = glances.count_running(connection, UP_TO)
-    oldest = _later(lanes.oldest_due_seconds(connection), glances.oldest_queued_seconds(connection))
-    dead = glances.count_latest_dead(connection, UP_TO)
+    counted = glances.sample(connection)
+    found = _causes(connection, counted)
+    oldest = _later(
+        lanes.oldest_due_seconds(connection, statement=lanes.OLDEST_AT_A_GLANCE),
+        glances.oldest_queued_seconds(connection),
+    )
     failing = {each.queue for each in waiting.retrying_queues(connection) if each.failing}
     held = {
         pause.queue: pause
         for pause in reversed(pauses.longest_first(pauses.read(connection)))
         if pause.queue is not None and pause.job_name is None and pause.key is None
     }
-    ruled = rules.read(connection)
     finishing = glances.finishing_queues(connection, now - STEPS * STEP)
-    names = glances.known(found, running, oldest, dead, held, ruled, finishing)
-    lately = [Step(queue, now - _MINUTE) for queue in finishing]
+    running, dead = counted["running"], counted["dead"]
+    names = glances.known(found, running, oldest, dead, held, rules.read(connection), finishing)
+    lately = [Step(name, now - _MINUTE) for name in finishing]
     rates = dict(zip(finishing, glances.count_finished(connection, lately, _MINUTE), strict=True))
     history = view.site.history
-    curves = [name for name in finishing if queue in (None, name)]
-    history.fill(connection, curves, now, _OF_THE_THREAD if view.is_thread else _OF_A_VISIT)
-    return [
-        Glance(
+    history.fill(connection, finishing, now, _OF_THE_THREAD if view.is_thread else _OF_A_VISIT)
+    found_queues = {
+        name: Glance(
             name,
             found.get(name, {}),
-            running.get(name, 0),
+            running.get(name, NONE),
             oldest.get(name),
-            dead.get(name, 0),
+            dead.get(name, NONE),
             name in failing,
             held.get(name),
-            name in ruled,
-            rates.get(name, _NONE),
+            rates.get(name, NONE),
             curve=history.curve(name, now) if name in rates else [],
         )
         for name in names
-    ], now
+    }
+    leader = queries.leader(connection)
+    led = {"name": leader["name"], "since": datetime.fromisoformat(leader["since"])} if leader else None
+    return Measured(found_queues, led, now)
+
+
+def _causes(
+    connection: Connection, counted: Mapping[str, Mapping[str, Number]]
+) -> dict[str, dict[str, Number]]:
+    """Return the numbers of waiting jobs by queue and cause; the first rows of each lane speak for the others."""
+    up_to = max(_OF_A_LANE, _LOOKED_AT // max(1, len(lanes.find_lanes(connection, lanes.KINDS))))
+    found: dict[str, dict[str, Number]] = {}
+    for queue, seen in causes.count_waiting(connection, up_to).items():
+        of_queue: dict[str, Number] = {}
+        for state, names in (
+            ("due", _OF_DUE),
+            ("retrying", _OF_RETRYING),
+            *((each, (each,)) for each in _ALONE),
+        ):
+            first = {cause: seen[cause] for cause in names if cause in seen}
+            of_queue |= _spread(first, counted[state].get(queue, NONE), up_to)
+        found[queue] = {cause: of_queue[cause] for cause in CAUSES if cause in of_queue}
+    return found
+
+
+def _spread(first: Mapping[str, int], all_of_them: Number, up_to: int) -> dict[str, Number]:
+    """Divide a number among causes as the first rows are."""
+    seen = sum(first.values())
+    # Few rows have all been seen.
+    if seen < up_to or all_of_them.number <= seen:
+        return {
+            cause: Number(number, seen >= up_to and all_of_them.is_estimate)
+            for cause, number in first.items()
+        }
+    several = len(first) > 1
+    return {
+        cause: Number(round(number / seen * all_of_them.number), several or all_of_them.is_estimate)
+        for cause, number in first.items()
+    }
 
 
 def _later(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
     return {queue: max(one.get(queue, 0.0), other.get(queue, 0.0)) for queue in {*one, *other}}
 
 
-def add_workers(view: View, found: list[Glance]) -> None:
+def _add_workers(view: View, found: Mapping[str, Glance]) -> None:
     """Fill in the workers, if Redis is known."""
-    names = [glance.name for glance in found]
-    workers = view.site.redis.ask(lambda redis: redis.workers(names)) or {}
-    for glance in found:
-        glance.workers = workers.get(glance.name)
+    workers = view.site.redis.ask(lambda redis: redis.workers(list(found))) or {}
+    for name, glance in found.items():
+        glance.workers = workers.get(name)
 
 
 def _show(view: View) -> Mapping[str, Any]:
-    with view.snapshot() as connection:
-        found, now = measure(view, connection)
-        leader = queries.leader(connection)
-    add_workers(view, found)
+    measured = look(view)
     return {
-        "queues": found,
-        "leader": leader and {**leader, "since": datetime.fromisoformat(leader["since"])},
-        "now": now,
-        "up_to": UP_TO,
+        "queues": list(measured.queues.values()),
+        "leader": measured.leader,
+        "now": measured.now,
         "words": CAUSES,
         "draw": draw,
         "redis_problem": view.site.redis.problem,

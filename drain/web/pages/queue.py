@@ -10,7 +10,7 @@ from drain import queues
 from drain.admission.options import OPTIONS, as_options
 from drain.admission.rules import Rules
 from drain.database.postgres import Connection
-from drain.tables import glances, keyed, lanes, obstacles, queries
+from drain.tables import glances, keyed, lanes, obstacles
 from drain.tables import pauses as paused
 from drain.tables.lanes import Head, Lane
 from drain.tables.pauses import Pause, Pauses
@@ -48,18 +48,16 @@ def _queue_of(view: View) -> str:
 
 def _show(view: View) -> Mapping[str, Any]:
     queue = _queue_of(view)
+    measured = overview.look(view)
     with view.snapshot() as connection:
         rules = queues.show(connection, queue) or Rules(queue)
-        found, now = overview.measure(view, connection, queue)
         held = [each for each in paused.read(connection) if each.queue in (None, queue)]
         following = read_next(connection, queue, START, _FEW)
         keys = read_keys(connection, queue, "", _FEW + 1)
-    glance = next((each for each in found if each.name == queue), overview.Glance(queue))
-    overview.add_workers(view, [glance])
     listed = view.site.redis.ask(lambda redis: redis.depth(queue))
     return {
         "queue": queue,
-        "glance": glance,
+        "glance": measured.queues.get(queue) or overview.Glance(queue),
         "listed": listed,
         "rules": as_options(rules),
         "all_rules": list(OPTIONS),
@@ -68,8 +66,7 @@ def _show(view: View) -> Mapping[str, Any]:
         "next": following,
         "keys": keys[:_FEW],
         "has_more_keys": len(keys) > _FEW,
-        "now": now,
-        "up_to": overview.UP_TO,
+        "now": measured.now,
         "key_up_to": _KEY_UP_TO,
         "words": overview.CAUSES,
         "draw": draw,
@@ -90,11 +87,9 @@ def _show_keys(view: View) -> Mapping[str, Any]:
     place = place_of(view, (str,))
     with view.snapshot() as connection:
         rows = read_keys(connection, queue, place[0] if place else "", ROWS + 1)
-        now = queries.now(connection)
     return {
         "queue": queue,
         "page": page_of(view, rows, lambda row: [row.key]),
-        "now": now,
         "key_up_to": _KEY_UP_TO,
     }
 
