@@ -9,13 +9,14 @@ import psycopg
 from psycopg.rows import dict_row
 
 from drain.database.postgres import Connection, fetch_one
+from drain.tables.columns import ATTEMPTS
 
 # Upper bound of the claims that are looked at: the first of `inflight_jobs_claimed`, whose leases end first.
 MOST_CLAIMS = 10_000
 # Claimed, and not waiting for another attempt; implies the condition of that index.
 _CLAIMED = "lease_expires_at IS NOT NULL AND next_run_at IS NULL"
 _COLUMNS = (
-    "id, job_name, queue, key, tag, attempts + batched::integer AS attempt, batched, fencing_token, claimed_at, "
+    f"id, job_name, queue, key, tag, {ATTEMPTS} AS attempt, batched, fencing_token, claimed_at, "
     "claimed_by, lease_expires_at, lease_expires_at < clock_timestamp() AS is_over, clock_timestamp() AS now"
 )
 LONGEST = f"""

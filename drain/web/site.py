@@ -45,12 +45,7 @@ class Site:
     router: Router
 
     def __init__(
-        self,
-        settings: Settings,
-        access: Access,
-        *,
-        is_live: bool = True,
-        statistics: Path | None = None,
+        self, settings: Settings, access: Access, *, is_live: bool = True, statistics: Path | None = None
     ) -> None:
         self.settings = settings
         self.access = access

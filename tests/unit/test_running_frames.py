@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from drain.wire.stacks import StackQuestion
 from tests.helpers import PATIENCE_SECONDS
 from workers.execution import child_stack
 from workers.execution.child_stack import ChildStack
@@ -166,3 +167,28 @@ def test_a_flood_of_questions_gets_a_bounded_number_of_answers(monkeypatch: pyte
     answers.answer(client, asked)
     assert len(answered) == 21
     assert answered[-1][3]["state"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("stack", "has_ended", "state"),
+    [
+        (Stack("main thread", [("a.py", 1, "f")], []), False, "running"),
+        (Stack("process 7", None, []), False, "silent"),
+        (Stack("main thread", [], []), True, "ended"),
+        (None, False, "waiting"),
+        (ValueError("the frame is gone"), False, "silent"),
+    ],
+)
+def test_the_answer_says_how_the_job_stands(stack: Any, has_ended: bool, state: str) -> None:
+    def look() -> Any:
+        if isinstance(stack, Exception):
+            raise stack
+        return stack
+
+    attempt: Any = SimpleNamespace(has_ended=has_ended, interruption=SimpleNamespace(frames=look))
+    attempt.claim = SimpleNamespace(id=1, fencing_token=2)
+    inbox: Any = SimpleNamespace(running=RunningJobs(), attempts=lambda: [attempt])
+    answers = StackAnswers(inbox, "test")
+    assert answers._find(StackQuestion(1, 2, "a" * 32))["state"] == state
+    # A claim of another attempt is not this one.
+    assert answers._find(StackQuestion(1, 3, "a" * 32))["state"] == "unknown"
