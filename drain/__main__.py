@@ -29,7 +29,7 @@ _SECTIONS = {
     "First steps, in this order": ("dev", "init", "run", "work"),
     "Look around": ("status", "list", "show", "explain", "trace", "audit"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
-    "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
+    "In bulk, on Spark": ("backfill", "replay", "reconcile", "archive", "stats"),
 }
 
 
