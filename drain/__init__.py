@@ -31,6 +31,7 @@ Beside that way:
     drain.service         HTTP and systemd, for the programs that watch a long-running process
     drain.audit           the proof that no job is lost, doubled or stuck
     drain.explain         the one thing for which a job waits now
+    drain.forecast        when a backlog ends, simulated
     drain.admission       which of the due rows may leave `staged_jobs` now, as the rules of their queues say
     drain.queues          rules and pauses of queues, changed in the transaction of an application
     drain.commands        the command line, which `drain.__main__` puts together
@@ -38,6 +39,7 @@ Beside that way:
     drain.alembic         job-drain's tables among the migrations of an application that has Alembic
     drain.dev             `drain dev`: all programs in one terminal
     drain.telemetry       jobs in OpenTelemetry and in Sentry, for applications that ask for it
+    drain.rehearsal       today's code on jobs that have ended, always rolled back
     drain.testing         jobs in tests, within the test's own transaction; a plugin of pytest
     drain.embedded        PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     workers.plain         RQ jobs that were not staged
@@ -49,6 +51,7 @@ Modules that every package may use:
     config, urls          settings, from the environment or the command line; database URLs of other drivers
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
+    archive               rows of the archive, read without Spark
     failpoints            instants at which a test kills a process
     packages              applications whose packages have the names of ours
     wording, visible      numbers and times for people; texts of others, made harmless for a terminal

@@ -60,7 +60,9 @@ def _in_order(jobs: Sequence[Finished]) -> Iterable[tuple[Finished, float]]:
     end, at = 0.0, 0
     while at < len(jobs):
         behind = at + 1
-        while behind < len(jobs) and jobs[behind].finished_at - jobs[behind - 1].finished_at < _TOGETHER_SECONDS:
+        while (
+            behind < len(jobs) and jobs[behind].finished_at - jobs[behind - 1].finished_at < _TOGETHER_SECONDS
+        ):
             behind += 1
         together = jobs[at:behind]
         begin = max(end, min(row.claimed_at for row in together))

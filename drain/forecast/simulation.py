@@ -17,6 +17,10 @@ from typing import NamedTuple
 
 from drain.forecast.scene import Backlog, Queue, Scene
 
+# Upper bound of the events of a simulation, for each measured job.
+_EVENTS = 20
+
+
 @dataclass
 class Outcome:
     """Result of one simulation.
@@ -24,16 +28,20 @@ class Outcome:
     Attributes:
         ended_at: Time at which the last measured job ended; None if some had not ended.
         left: Number of measured jobs that had not ended.
+        ended: Number of measured jobs that had ended.
         halves: Time at which half of the measured jobs that ended had done so, and their number.
         seconds: Length of the simulation.
-        waits: By queue the seconds that jobs which came at random waited.
+        waits: By queue the seconds that jobs which came at random waited; of those that had not begun, so far.
+        unbegun: By queue the number of jobs that came at random and had not begun.
     """
 
     ended_at: float | None = None
     left: int = 0
+    ended: int = 0
     halves: tuple[float, int] = (0.0, 0)
     seconds: float = 0.0
     waits: dict[str, list[float]] = field(default_factory=dict)
+    unbegun: dict[str, int] = field(default_factory=dict)
 
 
 class _Job(NamedTuple):
@@ -132,19 +140,35 @@ class Simulation:
                 self._at(worker.busy, partial(self._end, key, runs, worker.measured))
 
     def run(self, *, most: int, horizon: float = float("inf")) -> Outcome:
-        """Run until all measured jobs have ended, `most` of them have, or the horizon has come."""
+        """Run until all measured jobs have ended, `most` of them have, or the horizon has come.
+
+        Whatever comes, a number of events is the end: jobs that are never their queue's turn would be waited for.
+        """
         outcome = self._outcome
         wanted = outcome.left
-        while self._events and self._events[0][0] <= horizon:
+        left = _EVENTS * most if wanted or horizon < float("inf") else 0
+        while left and self._events and self._events[0][0] <= horizon:
             if wanted and (not outcome.left or len(self._ends) >= most):
                 break
+            left -= 1
             self._now, _, act = heappop(self._events)
             act()
-        outcome.seconds = self._now if wanted else min(horizon, self._now)
+        outcome.seconds = now = self._now
+        outcome.ended = len(self._ends)
         if self._ends:
             middle = len(self._ends) // 2
             outcome.halves = (self._ends[middle - 1] if middle else 0.0, middle)
-            outcome.ended_at = None if outcome.left else self._ends[-1]
+        if not outcome.left:
+            outcome.ended_at = self._ends[-1] if self._ends else 0.0
+        for name, state in self._states.items():
+            waiting = [
+                now - job.since
+                for lane in state.lanes
+                for job in lane
+                if isinstance(job, _Job) and job.arrived
+            ]
+            outcome.waits[name] += waiting
+            outcome.unbegun[name] = len(waiting)
         return outcome
 
     def _at(self, time: float, act: Callable[[], None]) -> None:
@@ -180,7 +204,9 @@ class Simulation:
         def arrive() -> None:
             draw = state.queue.draw
             assert draw is not None  # noqa: S101  (checked where the first one is made)
-            self._come(state, _Job(self._now, draw(self._source), measured=False, arrived=True), patient=False)
+            self._come(
+                state, _Job(self._now, draw(self._source), measured=False, arrived=True), patient=False
+            )
             self._next_arrival(state)
 
         self._at(self._now + self._source.expovariate(state.queue.arrivals), arrive)

@@ -10,7 +10,9 @@
     explanation     why one job waits
     trace_table     when one job passed which process
     status_report   the whole system at a glance
+    forecast_report when a backlog ends, and who waits meanwhile
     queue_report    rules of queues, pauses, and how a file of rules differs
+    rehearsal_report  how rehearsed jobs end now
     audit_report    the result of an audit
 
 What always holds: texts of others are shown and never obeyed (`drain.visible`); tables fit the width of the terminal;
