@@ -121,14 +121,15 @@ def _facts(connection: Connection, queue: str, latest: Sequence[Finished], now: 
     if len(latest) == pace.MOST_FINISHED:
         # Of what finished before these, nothing is known.
         since = max(since, latest[-1].finished_at)
-    came = pace.arrived(connection, queue, since)
+    # From the first that came on: a queue may be in use for less than that time.
+    jobs, seconds = pace.arrived(connection, queue, since)
     return KnownQueue(
         queue,
         [*pace.due(connection, queue), *pace.delivered(connection, queue)],
         pace.scheduled(connection, queue),
         pace.retrying(connection, queue),
         pace.claimed(connection, queue),
-        came / max(now - since, 1.0),
+        max(0, jobs - 1) / max(seconds, 1.0),
     )
 
 

@@ -56,7 +56,7 @@ SELECT job_name, greatest(0, date_part('epoch', next_run_at - now())) FROM (
 """
 # Jobs of one transaction have one `staged_at`. Those of a bulk run are no sign of what comes next.
 _ARRIVED = f"""
-SELECT coalesce(sum(jobs), 0)::bigint FROM (
+SELECT coalesce(sum(jobs), 0)::bigint, coalesce(date_part('epoch', now() - min(staged_at)), 0) FROM (
     SELECT staged_at, count(*) AS jobs FROM (
         (SELECT staged_at FROM staged_jobs_ready
          WHERE {_OF_QUEUE} AND staged_at > to_timestamp(%(since)s::float8) LIMIT {MOST_STAGED})
@@ -110,6 +110,13 @@ class Claimed(NamedTuple):
     claimed_at: float
 
 
+class Arrived(NamedTuple):
+    """Number of jobs that came, and the seconds since the first of them."""
+
+    jobs: int
+    seconds: float
+
+
 def prefer_indexes(connection: Connection) -> None:
     """Let no statement of the open transaction read a whole table where an index has what it asks for."""
     connection.execute("SET LOCAL jit = off; SET LOCAL enable_seqscan = off")
@@ -147,7 +154,7 @@ def retrying(connection: Connection, queue: str) -> list[Later]:
     return [Later._make(row) for row in connection.execute(_RETRYING, {"queue": queue})]
 
 
-def arrived(connection: Connection, queue: str, since: float) -> int:
+def arrived(connection: Connection, queue: str, since: float) -> Arrived:
     """Count the jobs of a queue that were staged since a time, in seconds since 1970; without those of bulk runs."""
-    ((jobs,),) = connection.execute(_ARRIVED, {"queue": queue, "since": since}).fetchall()
-    return int(jobs)
+    ((jobs, seconds),) = connection.execute(_ARRIVED, {"queue": queue, "since": since}).fetchall()
+    return Arrived(int(jobs), float(seconds))

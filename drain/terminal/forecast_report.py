@@ -60,15 +60,15 @@ def as_json(known: Known, prediction: Prediction) -> dict[str, Any]:
 
 def show(known: Known, prediction: Prediction) -> None:
     """Print a forecast."""
+    console = Console(highlight=False, markup=False, emoji=False)
     for line in _lines(known, prediction):
-        click.echo(visible(line))
+        console.print(visible(line))
     if prediction.effects:
         click.echo("\nhow long jobs wait that come meanwhile: the median, and 95 in 100")
         rows = [vars(each) for each in prediction.effects]
-        console = Console(highlight=False, markup=False)
         console.print(fitted_table(_COLUMNS, rows, datetime.now(UTC), console.width))
     for note in _notes(known, prediction):
-        click.echo(f"note: {visible(note)}")
+        console.print(f"note: {visible(note)}")
 
 
 def _lines(known: Known, prediction: Prediction) -> Iterator[str]:
