@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from statistics import median
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -59,7 +59,7 @@ class Mix:
     milliseconds: Callable[[random.Random], float]
     workers: tuple[str, ...] = ("--processes", "2")
     queues: tuple[str, ...] = ("asked",)
-    rules: dict[str, object] | None = None
+    rules: dict[str, Any] | None = None
     others: float = 0.0
     backfill: bool = False
 
@@ -188,8 +188,8 @@ def section(started: Services, rounds: int, jobs: int) -> str:
         figures.say(" | ".join(row))
         rows.append(row)
     told = (
-        f"{jobs} jobs that sleep, forecast as soon as they were staged, or before; the run times come from {_WARM} jobs "
-        f"before them. Medians of {rounds} runs; the error is the forecast's, in hundredths of the real time."
+        f"{jobs} jobs that sleep, forecast as soon as they were staged, or before; the run times are those of {_WARM} "
+        f"jobs before. Medians of {rounds} runs; the error is the forecast's, in hundredths of the real time."
     )
     header = ["mix", "seconds, real", "seconds, forecast", "error, %", "within the range of nine in ten"]
     return "\n\n".join(["## Forecasts of real runs", told, figures.table(header, rows)])

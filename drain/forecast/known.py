@@ -32,6 +32,7 @@ class KnownQueue:
         claimed: Jobs that processes have claimed, the oldest claim first.
         arrivals: Number of jobs that came in a second lately.
         rules: Its rules.
+        tokens: Number of its jobs that may begin at once now, if it has a rate; None for as many as ever.
         paused_seconds: Seconds for which it is paused from now on; infinite for a pause without an end.
     """
 
@@ -42,6 +43,7 @@ class KnownQueue:
     claimed: Sequence[Claimed] = ()
     arrivals: float = 0.0
     rules: RulesRow | None = None
+    tokens: float | None = None
     paused_seconds: float = 0.0
 
     @property
@@ -151,6 +153,7 @@ class _Maker:
             rules.running if rules else None,
             bucket.per_second if bucket else None,
             bucket.burst if bucket else 1.0,
+            facts.tokens,
             # A pause without an end: the forecast is for a queue that is resumed now.
             paused if paused != float("inf") else 0.0,
         )

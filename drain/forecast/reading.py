@@ -15,6 +15,7 @@ from drain.forecast.run_times import RunTimes, last_ends, run_times
 from drain.tables import pace, pauses, queries, rules
 from drain.tables.pace import Finished
 from drain.tables.pauses import Pause
+from drain.tables.rules import RulesRow
 from drain.visible import visible
 from drain.wire import Producer
 from drain.wording import duration
@@ -72,10 +73,20 @@ def read(connection: Connection, redis: Producer | None, question: Question) -> 
         queues = {}
         for name in names:
             facts = _facts(connection, name, rows[name], now)
-            queues[name] = replace(facts, rules=ruled.get(name), paused_seconds=_paused(held, name, now))
+            queues[name] = replace(
+                facts,
+                rules=ruled.get(name),
+                tokens=_tokens(rows[name], ruled.get(name), now),
+                paused_seconds=_paused(held, name, now),
+            )
     if question.arrivals is not None:
         queues[question.queue] = replace(queues[question.queue], arrivals=question.arrivals)
-    latest = [row for name in names for row in rows[name]]
+    latest = [
+        _in_its_place(row, rules_of, sum(name in each for each in workers))
+        for name in names
+        for rules_of in [ruled.get(name)]
+        for row in rows[name]
+    ]
     times = _with_archived(run_times(latest), question)
     known = Known(
         *(question.queue, queues, workers, times, now),
@@ -131,6 +142,25 @@ def _facts(connection: Connection, queue: str, latest: Sequence[Finished], now: 
         pace.claimed(connection, queue),
         max(0, jobs - 1) / max(seconds, 1.0),
     )
+
+
+def _in_its_place(row: Finished, rules_of: RulesRow | None, workers: int) -> Finished:
+    """Let a job of a queue whose limit its workers do not reach run from its delivery on: since then it counts."""
+    running = rules_of.running if rules_of else None
+    return row._replace(claimed_at=row.moved_at) if running and running <= workers else row
+
+
+def _tokens(rows: Sequence[Finished], rules_of: RulesRow | None, now: float) -> float | None:
+    """Work out how many tokens of a rate are left, as of a bucket that was full before the first of these jobs."""
+    bucket = rules_of.bucket if rules_of else None
+    if bucket is None or not rows:
+        return None
+    begun = sorted(row.moved_at for row in rows)
+    level, last = float(bucket.burst), begun[0]
+    for moment in begun:
+        level = min(bucket.burst, level + (moment - last) * bucket.per_second)
+        level, last = max(0.0, level - 1), moment
+    return min(bucket.burst, level + max(0.0, now - last) * bucket.per_second)
 
 
 def _paused(held: Sequence[Pause], queue: str, now: float) -> float:

@@ -43,6 +43,7 @@ class Queue:
         running: Upper bound of the jobs that run at a time.
         rate: Number of jobs that may begin in a second, on average.
         burst: Number of jobs that may begin at once after a pause.
+        tokens: Number of jobs that may begin at once now; None for as many as ever.
         opens_at: Time at which a pause of the queue ends.
     """
 
@@ -53,6 +54,7 @@ class Queue:
     running: int | None = None
     rate: float | None = None
     burst: float = 1.0
+    tokens: float | None = None
     opens_at: float = 0.0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -70,7 +70,8 @@ class _QueueState:
         self.queue = queue
         self.lanes: tuple[deque[_Lane | _Job], deque[_Lane | _Job]] = (deque(), deque())
         self.running = 0
-        self.tokens, self.filled_at = queue.burst, 0.0
+        self.tokens = queue.burst if queue.tokens is None else queue.tokens
+        self.filled_at = 0.0
 
     def opens_in(self, now: float) -> float:
         """Seconds until the queue may give a job, as far as its pause and its rate say."""
@@ -153,22 +154,7 @@ class Simulation:
             left -= 1
             self._now, _, act = heappop(self._events)
             act()
-        outcome.seconds = now = self._now
-        outcome.ended = len(self._ends)
-        if self._ends:
-            middle = len(self._ends) // 2
-            outcome.halves = (self._ends[middle - 1] if middle else 0.0, middle)
-        if not outcome.left:
-            outcome.ended_at = self._ends[-1] if self._ends else 0.0
-        for name, state in self._states.items():
-            waiting = [
-                now - job.since
-                for lane in state.lanes
-                for job in lane
-                if isinstance(job, _Job) and job.arrived
-            ]
-            outcome.waits[name] += waiting
-            outcome.unbegun[name] = len(waiting)
+        _conclude(outcome, self._states, self._ends, self._now)
         return outcome
 
     def _at(self, time: float, act: Callable[[], None]) -> None:
@@ -262,3 +248,19 @@ class Simulation:
             self._ends.append(self._now)
         self._free(key)
         self._wake(state)
+
+
+def _conclude(outcome: Outcome, states: Mapping[str, _QueueState], ends: Sequence[float], now: float) -> None:
+    """Fill in what a simulation has come to."""
+    outcome.seconds = now
+    outcome.ended = len(ends)
+    if ends:
+        middle = len(ends) // 2
+        outcome.halves = (ends[middle - 1] if middle else 0.0, middle)
+    if not outcome.left:
+        outcome.ended_at = ends[-1] if ends else 0.0
+    for name, state in states.items():
+        jobs = (job for lane in state.lanes for job in lane if isinstance(job, _Job) and job.arrived)
+        waiting = [now - job.since for job in jobs]
+        outcome.waits[name] += waiting
+        outcome.unbegun[name] = len(waiting)

@@ -22,7 +22,8 @@ _OF_QUEUE = f"""
 {DUE} AND {LANE_KIND} = ANY ('{{0,1,2,3}}'::integer[]) AND {LANE_QUEUE} = %(queue)s
 """
 _FINISHED = f"""
-SELECT queue, job_name, coalesce(finished_by, ''), date_part('epoch', claimed_at), date_part('epoch', finished_at)
+SELECT queue, job_name, coalesce(finished_by, ''), date_part('epoch', claimed_at), date_part('epoch', finished_at),
+    date_part('epoch', moved_at)
 FROM finished_jobs
 WHERE queue = %(queue)s AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
     AND superseded_by IS NULL
@@ -85,6 +86,7 @@ class Finished(NamedTuple):
     process: str
     claimed_at: float
     finished_at: float
+    moved_at: float = 0.0
 
 
 class Waiting(NamedTuple):

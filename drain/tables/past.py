@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from drain.database.postgres import Connection
 from drain.errors import ConfigError
+from drain.tables.columns import CLAIMED
 from drain.tables.dead import Selection
 
 _SELECTED = """
@@ -21,8 +22,8 @@ _SELECTED = """
 """
 # The condition is a person's own; a comment at its end must not hide the bracket.
 _DEAD = """
-SELECT id, job_name, job_args::text, job_kwargs::text, queue, tag, context::text, attempts, max_attempts,
-    timeout_seconds, fencing_token, salt, reason, explanation, last_error ->> 'type' AS error_type,
+SELECT id, {claimed}, attempts, max_attempts, timeout_seconds, fencing_token, salt, reason, explanation,
+    last_error ->> 'type' AS error_type,
     last_error ->> 'message' AS message
 FROM dead_jobs WHERE {selected} AND ({where}
 ) ORDER BY died_at DESC, id DESC LIMIT %(limit)s
@@ -60,7 +61,7 @@ def chosen(
 def _rows(
     connection: Connection, statement: str, where: str, parameters: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    text = statement.format(selected=_SELECTED, where=where.replace("%", "%%"))
+    text = statement.format(claimed=CLAIMED, selected=_SELECTED, where=where.replace("%", "%%"))
     try:
         with connection.transaction():
             # With parameters it is one statement, whatever the condition is; and that writes nothing.

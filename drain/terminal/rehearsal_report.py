@@ -21,7 +21,7 @@ class End(Protocol):
 
     @property
     def kind(self) -> str:
-        """How it ended."""
+        """Kind of the end."""
 
     @property
     def error(self) -> str | None:
