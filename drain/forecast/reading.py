@@ -81,13 +81,13 @@ def read(connection: Connection, redis: Producer | None, question: Question) -> 
             )
     if question.arrivals is not None:
         queues[question.queue] = replace(queues[question.queue], arrivals=question.arrivals)
-    latest = [
-        _in_its_place(row, rules_of, sum(name in each for each in workers))
+    latest = [row for name in names for row in rows[name]]
+    placed = [
+        row
         for name in names
-        for rules_of in [ruled.get(name)]
-        for row in rows[name]
+        for row in _in_places(rows[name], ruled.get(name), sum(name in each for each in workers))
     ]
-    times = _with_archived(run_times(latest), question)
+    times = _with_archived(run_times(placed), question)
     known = Known(
         *(question.queue, queues, workers, times, now),
         busy_since=last_ends(latest),
@@ -144,10 +144,18 @@ def _facts(connection: Connection, queue: str, latest: Sequence[Finished], now: 
     )
 
 
-def _in_its_place(row: Finished, rules_of: RulesRow | None, workers: int) -> Finished:
-    """Let a job of a queue whose limit its workers do not reach run from its delivery on: since then it counts."""
+def _in_places(rows: Sequence[Finished], rules_of: RulesRow | None, workers: int) -> Sequence[Finished]:
+    """Let jobs of a queue that has fewer places than workers run in these places, one after the other in each.
+
+    So what the leader needs to give a place to the next job counts, and it is what a short job waits for.
+    """
     running = rules_of.running if rules_of else None
-    return row._replace(claimed_at=row.moved_at) if running and running <= workers else row
+    if not running or running > workers:
+        return rows
+    return [
+        row._replace(process=f"place {number % running}", claimed_at=row.due_at)
+        for number, row in enumerate(sorted(rows, key=lambda row: row.finished_at))
+    ]
 
 
 def _tokens(rows: Sequence[Finished], rules_of: RulesRow | None, now: float) -> float | None:

@@ -23,7 +23,8 @@ _OF_QUEUE = f"""
 """
 _FINISHED = f"""
 SELECT queue, job_name, coalesce(finished_by, ''), date_part('epoch', claimed_at), date_part('epoch', finished_at),
-    date_part('epoch', moved_at)
+    date_part('epoch', moved_at),
+    date_part('epoch', CASE WHEN attempts > 1 THEN moved_at ELSE greatest(staged_at, scheduled_at) END)
 FROM finished_jobs
 WHERE queue = %(queue)s AND finished_at > now() - make_interval(secs => %(seconds)s::float8)
     AND superseded_by IS NULL
@@ -79,7 +80,7 @@ SELECT coalesce(sum(jobs), 0)::bigint, coalesce(date_part('epoch', now() - min(s
 
 
 class Finished(NamedTuple):
-    """Job that has finished; times in seconds since 1970."""
+    """Job that has finished; times in seconds since 1970. One that was tried again was due when it was moved."""
 
     queue: str
     job_name: str
@@ -87,6 +88,7 @@ class Finished(NamedTuple):
     claimed_at: float
     finished_at: float
     moved_at: float = 0.0
+    due_at: float = 0.0
 
 
 class Waiting(NamedTuple):
