@@ -153,7 +153,10 @@ def _in_places(rows: Sequence[Finished], rules_of: RulesRow | None, workers: int
     if not running or running > workers:
         return rows
     return [
-        row._replace(process=f"place {number % running}", claimed_at=row.due_at)
+        # Of the first in each place it is not known when the place was free.
+        row._replace(
+            process=f"place {number % running}", claimed_at=row.moved_at if number < running else row.due_at
+        )
         for number, row in enumerate(sorted(rows, key=lambda row: row.finished_at))
     ]
 

@@ -24,8 +24,9 @@ Forecast = Callable[..., Result]
 FINISHED = """
 INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
     claimed_at, finished_at, finished_by, attempts, fencing_token, superseded_by)
-SELECT nextval('staged_jobs_id_seq'), %s, '[]', '{}', %s, 0, now(), now() - %s::interval - number * interval '1 ms',
-    now(), now() - interval '100 s' + (number / 10 * 10) * interval '0.5 s',
+SELECT nextval('staged_jobs_id_seq'), %s, '[]', '{}', %s, 0, now() - interval '1 day',
+    now() - %s::interval - number * interval '1 ms', now() - interval '100 s' + number * interval '0.5 s',
+    now() - interval '100 s' + (number / 10 * 10) * interval '0.5 s',
     now() - interval '100 s' + (number + 1) * interval '0.5 s', 'web-1:1:c0ffee', 1, 1, superseded
 FROM generate_series(0, %s) AS ids (number), (SELECT %s::bigint AS superseded) AS way
 """
