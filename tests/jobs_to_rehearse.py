@@ -82,6 +82,22 @@ def commits(label: str) -> None:
                     connection.execute("ROLLBACK")
 
 
+@job(name="r.chains")
+def chains(label: str) -> None:
+    with psycopg_transaction() as connection:
+        connection.execute(label.encode())
+        connection.execute(INSERT.format(label))
+        connection.execute("COMMIT")
+
+
+@job(name="r.chains_async")
+async def chains_async(label: str) -> None:
+    async with async_transaction() as session:
+        await session.execute(text(label))
+        await session.execute(text(INSERT.format(label)))
+        await session.execute(text("COMMIT"))
+
+
 @job(name="r.elsewhere")
 def elsewhere(label: str) -> None:
     with psycopg.connect(os.environ["TESTS_DATABASE_URL"]) as connection:

@@ -122,6 +122,7 @@ def test_a_job_that_fails_as_before_is_the_same(url: str, rehearse: Rehearse) ->
         "END",
         "PREPARE TRANSACTION $$x$$",
         "COMMIT AND CHAIN",
+        "ROLLBACK; BEGIN; SELECT 1",
     ],
 )
 def test_a_job_that_commits_by_itself_is_refused_and_noticed(
@@ -134,6 +135,20 @@ def test_a_job_that_commits_by_itself_is_refused_and_noticed(
     assert found["now"]["kind"] == "left its transaction", found["now"]
     assert found["difference"] == "it ended its transaction by SQL of its own, so it cannot be rehearsed"
     assert query(url, "SELECT * FROM effects") == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["ROLLBACK AND CHAIN", "ROLLBACK; BEGIN READ WRITE", "ABORT; SET transaction_read_only = off"],
+)
+def test_no_transaction_that_may_write_is_begun_behind_it(
+    url: str, rehearse: Rehearse, statement: str
+) -> None:
+    die(url, 1, "r.chains", statement, ("ValueError", "x"))
+    for _ in range(2):
+        (found,) = told(rehearse("--dead", "--json"))
+        assert found["now"]["error"] == "workers.errors.TransactionError", found["now"]
+        query(url, "UPDATE dead_jobs SET job_name = 'r.chains_async'")
 
 
 def test_what_is_checked_at_a_commit_is_checked(url: str, rehearse: Rehearse) -> None:

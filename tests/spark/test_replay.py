@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drain.__main__ import main
+from drain.archive import rows
 from drain.tables import bulk
 from pipeline import once
 from tests.helpers import query
@@ -99,6 +100,17 @@ def test_what_has_run_is_staged_again_as_new_jobs(database_url: str, archive: Pa
         "before": True,
     }
     assert query(database_url, "SELECT id FROM staged_jobs") == ids
+
+
+def test_the_archive_is_read_without_spark_too(archive: Path) -> None:
+    columns = ("id", "queue", "job_args", "finished_at", "tag", "result")
+    found = sorted(rows(str(archive), columns), key=lambda row: row["id"])
+    assert [row["id"] for row in found] == [*(number for number in range(1, 13) if number != 10), 101]
+    assert (found[0]["queue"], found[0]["tag"], found[-1]["queue"]) == ("mail", "tag 1", "007")
+    assert json.loads(found[0]["job_args"]) == [1, 'ż"']
+    assert found[0]["finished_at"].isoformat() == f"{of_yesterday()}T01:00:01+00:00"
+    assert [row["id"] for row in rows(str(archive), ("id",), queue="007")] == [101]
+    assert [row["id"] for row in rows(str(archive), ("id",), job_name="tests.other")] == [101]
 
 
 def test_a_job_that_gave_way_has_not_run_and_options_replace_what_is_kept(
