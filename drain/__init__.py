@@ -34,6 +34,7 @@ Beside that way:
     drain.explain         the one thing for which a job waits now
     drain.slo             service level objectives: rules for Prometheus, and how many jobs have met them lately
     drain.scaling         the number of workers that a queue needs now
+    drain.forecast        when a backlog ends, simulated
     drain.admission       which of the due rows may leave `staged_jobs` now, as the rules of their queues say
     drain.queues          rules and pauses of queues, changed in the transaction of an application
     drain.commands        the command line, which `drain.__main__` puts together
@@ -42,6 +43,7 @@ Beside that way:
     drain.dev             `drain dev`: all programs in one terminal
     drain.telemetry       jobs in OpenTelemetry and in Sentry, for applications that ask for it
     drain.web             `drain web`: the page, for a browser, or mounted in an application
+    drain.rehearsal       today's code on jobs that have ended, always rolled back
     drain.testing         jobs in tests, within the test's own transaction; a plugin of pytest
     drain.embedded        PostgreSQL and Redis, started for `drain dev`, the demo and the tests
     workers.plain         RQ jobs that were not staged
@@ -53,6 +55,7 @@ Modules that every package may use:
     config, urls          settings, from the environment or the command line; database URLs of other drivers
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
+    archive               rows of the archive, read without Spark
     failpoints            instants at which a test kills a process
     packages              applications whose packages have the names of ours
     wording, visible      numbers and times for people; texts of others, made harmless for a terminal

@@ -11,10 +11,12 @@ from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
 from drain.commands.dev import dev
 from drain.commands.explain import explain_job
+from drain.commands.forecast import forecast
 from drain.commands.jobs import list_jobs, show
 from drain.commands.move import jobs
 from drain.commands.prune import prune
 from drain.commands.queue import queue
+from drain.commands.rehearse import rehearse
 from drain.commands.run import run
 from drain.commands.setup import init, show_roles
 from drain.commands.slo import slo
@@ -30,9 +32,9 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "trace", "stack", "slo", "audit", "web"),
-    "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
-    "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
+    "Look around": ("status", "list", "show", "explain", "forecast", "trace", "stack", "slo", "audit", "web"),
+    "Operate": ("queue", "cron", "cancel", "jobs", "dead", "rehearse", "roles", "prune"),
+    "In bulk, on Spark": ("backfill", "replay", "reconcile", "archive", "stats"),
 }
 
 
@@ -55,6 +57,7 @@ for command in (
     list_jobs,
     show,
     explain_job,
+    forecast,
     trace,
     stack,
     slo,
@@ -64,6 +67,7 @@ for command in (
     cancel,
     jobs,
     dead,
+    rehearse,
     queue,
     prune,
     dev,

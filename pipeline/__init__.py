@@ -1,6 +1,7 @@
 """Bulk work on Spark: operations on millions of jobs at once.
 
     backfill    stage a job for each row of a source
+    replay      stage again jobs that have run
     reconcile   compare a source of truth with a target, and stage a job for each difference
     archive     move closed days of `finished_jobs` to Parquet
     stats       report counts, retries, waiting and processing times
@@ -10,6 +11,8 @@ The modules, from the command line down to Spark:
 
     commands        the commands: arguments parsed, one call, and its result shown
     backfill        backfill: a job for each row of a source
+    replay          replay: jobs that have run are staged again
+    once            the run of a command that stages: in one commit, and once under its run id
     reconcile       reconcile: a job for each difference between a source and a target
     comparison      the comparison that reconcile is made of
     archive         archive: closed days, one after the other

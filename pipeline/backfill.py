@@ -7,14 +7,12 @@ everything. After the commit, repeating it stages nothing more.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from time import monotonic
 from typing import TYPE_CHECKING
 
-from drain.errors import ConfigError, DrainError
-from drain.tables import bulk
-from pipeline import arguments, progress, runs
+from drain.errors import ConfigError
+from pipeline import arguments, once, progress, runs
 from pipeline.failures import explained
 from pipeline.sources import Source
 
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from drain.database.postgres import Connection
 
 # Number of jobs that a preview shows.
 SHOWN = 10
@@ -58,23 +58,6 @@ class Plan:
     max_connections: int = 8
 
 
-@dataclass(frozen=True)
-class Result:
-    """Result of a backfill.
-
-    Attributes:
-        run_id: Identifier of the run.
-        jobs: Number of jobs staged under it.
-        before: True if an earlier call had staged the jobs, and this one staged nothing.
-        seconds: Duration of this call.
-    """
-
-    run_id: str
-    jobs: int
-    before: bool
-    seconds: float
-
-
 def preview(spark: SparkSession, plan: Plan) -> tuple[int, list[tuple[str, str]]]:
     """Count the jobs that a run would stage, and show the arguments of the first ten, as JSON.
 
@@ -92,7 +75,7 @@ def run(
     plan: Plan,
     session: Callable[[], AbstractContextManager[SparkSession]],
     report: progress.Reporter | None = None,
-) -> Result:
+) -> once.Result:
     """Stage the jobs. When it returns, all of them have been committed, now or before.
 
     Args:
@@ -105,29 +88,23 @@ def run(
         DrainError: Nothing was staged, and the text says why.
         KeyboardInterrupt: SIGINT arrived; either nothing is left of the run, or all of it has been staged.
     """
-    began = monotonic()
-    with runs.exclusive(database_url, plan.run_id) as connection:
-        before = bulk.rows_of(connection, plan.run_id)
-        if before is not None:
-            return Result(plan.run_id, before, before=True, seconds=monotonic() - began)
+
+    def check(connection: Connection) -> None:
         runs.check_stageable(
             connection, [plan.job_name], queue=plan.queue, priority=plan.priority, tag=plan.tag
         )
-        try:
-            with session() as spark, explained():
-                jobs = _jobs(spark, plan)
-                with progress.watched(database_url, plan.run_id, jobs, report):
-                    _write(jobs, database_url, plan)
-        except BaseException:
-            with suppress(DrainError):
-                bulk.abandon(connection, plan.run_id)
-            raise
-        staged = bulk.rows_of(connection, plan.run_id)
-        # Tasks of an earlier driver that was killed may still be copying; their rows are never staged.
-        bulk.abandon(connection, plan.run_id)
-    if staged is None:
-        raise DrainError(f"run {plan.run_id} has ended and was not staged; run it again with --run-id")
-    return Result(plan.run_id, staged, before=False, seconds=monotonic() - began)
+
+    run_of = once.Run(
+        run_id=plan.run_id, rows_per_second=plan.rows_per_second, max_connections=plan.max_connections
+    )
+    return once.stage(
+        database_url,
+        run_of,
+        session,
+        lambda spark: nullcontext(_jobs(spark, plan)),
+        check=check,
+        report=report,
+    )
 
 
 def _jobs(spark: SparkSession, plan: Plan) -> DataFrame:
@@ -152,12 +129,3 @@ def _column(rows: DataFrame, name: str) -> Column:
     if name.partition(".")[0] not in rows.columns:
         raise ConfigError(f"the source has no column {name!r}; it has {', '.join(rows.columns)}")
     return rows[name]
-
-
-def _write(jobs: DataFrame, database_url: str, plan: Plan) -> None:
-    from pipeline.datasources.staging import stage
-
-    given = {"run_id": plan.run_id, "max_connections": str(plan.max_connections)}
-    if plan.rows_per_second is not None:
-        given["rows_per_second"] = str(plan.rows_per_second)
-    stage(jobs, database_url, given)

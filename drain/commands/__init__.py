@@ -10,6 +10,7 @@
     watching    status --watch: the status again and again
     jobs        list, show
     explain     explain: why one job waits
+    forecast    forecast: when a backlog ends
     trace       trace: when one job passed which process
     stack       stack: where a running job is now
     audit       audit: is any job lost, doubled or stuck?
@@ -19,6 +20,7 @@
     move        jobs move: another queue, priority or time
     selecting   options that select jobs which wait or run
     dead        dead list, groups, show, retry and discard
+    rehearse    rehearse: today's code on jobs that have ended, rolled back
     queue       queue set, show, list and unset: rules of queues
     pausing     queue pause and resume
     queue_file  queue apply: rules from a file

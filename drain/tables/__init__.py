@@ -40,6 +40,8 @@ passes:
     claimed          jobs that workers have claimed: the one first that runs longest
     tags             tags of the jobs that are next in line
     footprint        rows, dead rows and bytes of the tables, and what keeps vacuum back
+    past             jobs that have ended, for rehearsals
+    pace             jobs that wait, have finished or came lately, for forecasts
     counts           numbers of jobs in each state, for `drain status` and the metrics
     glances          numbers of all queues at a glance, each counted up to a bound, for `drain web`
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader

@@ -9,11 +9,13 @@
     cron_table      a line for each schedule
     job_details     all fields of one job, and its former lives
     explanation     why one job waits
-    stack           where a running job is
+    stack             where a running job is
     trace_table     when one job passed which process
     status_report   the whole system at a glance
+    forecast_report when a backlog ends, and who waits meanwhile
     queue_report    rules of queues, pauses, and how a file of rules differs
     slo_report      objectives, and which share of the jobs met them
+    rehearsal_report  how rehearsed jobs end now
     audit_report    the result of an audit
 
 What always holds: texts of others are shown and never obeyed (`drain.visible`); tables fit the width of the terminal;

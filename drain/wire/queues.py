@@ -11,7 +11,7 @@ import redis
 from drain.wire.connection import RedisConnection, reachable
 from drain.wire.ids import delivery_number, thin_id, tracked_id, tracked_id_pattern
 from drain.wire.keys import QUEUES, SUSPENDED, bounds_key, queue_key, queue_of, queue_workers_key
-from drain.wire.workers import count_workers
+from drain.wire.workers import count_workers, queues_of_workers
 
 # Number of ids at the head of a list among which a job of ours is searched, behind jobs of others.
 _LOOK_AHEAD = 50
@@ -47,6 +47,11 @@ class QueueReader(RedisConnection):
         """Count the live workers of each queue that run tracked jobs: `drain work` and `rq worker` alike."""
         with reachable(self.where):
             return count_workers(self._redis, queues)
+
+    def queues_of_workers(self, queue: str) -> list[list[str]]:
+        """List, for each live worker of a queue, its queues in the order in which it takes them."""
+        with reachable(self.where):
+            return queues_of_workers(self._redis, queue)
 
     def depth(self, queue: str) -> int:
         """Return the length of the queue's list; 0 if the key is no list."""

@@ -39,6 +39,25 @@ def count_workers(client: redis.Redis, queues: Sequence[str]) -> dict[str, int]:
     return {queue: len(keys & live - companions) for queue, keys in registered.items()}
 
 
+def queues_of_workers(client: redis.Redis, queue: str) -> list[list[str]]:
+    """List, for each live worker of a queue that runs tracked jobs, its queues in the order in which it takes them.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    (registered,) = _registered(client, [queue])
+    live = _live(client, sorted(registered))
+    companions = {key.removesuffix(_TRACKED) for key in live if key.endswith(_TRACKED)}
+    with client.pipeline(transaction=False) as pipeline:
+        for key in sorted(live - companions):
+            pipeline.hget(key.decode(errors="replace"), "queues")
+        answers: list[Any] = pipeline.execute(raise_on_error=False)
+    named = (
+        answer.decode(errors="replace").split(",") if isinstance(answer, bytes) else [] for answer in answers
+    )
+    return [names or [queue] for names in named]
+
+
 def _registered(client: redis.Redis, queues: Sequence[str]) -> list[set[bytes]]:
     with client.pipeline(transaction=False) as pipeline:
         for queue in queues:

@@ -2,6 +2,7 @@
 
     options     options that all of them share: where Spark runs, and its settings
     backfill    `drain backfill`
+    replay      `drain replay`
     reconcile   `drain reconcile`
     archive     `drain archive`
     stats       `drain stats`
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING
 from pipeline.commands.archive import archive
 from pipeline.commands.backfill import backfill
 from pipeline.commands.reconcile import reconcile
+from pipeline.commands.replay import replay
 from pipeline.commands.stats import stats
 
 if TYPE_CHECKING:
     import click
 
-COMMANDS: tuple[click.Command, ...] = (archive, backfill, reconcile, stats)
+COMMANDS: tuple[click.Command, ...] = (archive, backfill, reconcile, replay, stats)

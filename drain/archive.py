@@ -1,0 +1,81 @@
+"""Rows of the archive that `drain archive` writes, read without Spark: the latest days first, up to a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from drain.errors import ConfigError, DrainError
+
+if TYPE_CHECKING:
+    import pyarrow.dataset
+
+# Hive's name for the directory of rows without a value.
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+# Rows that are read at a time.
+_ROWS = 4_096
+
+
+def rows(
+    path: str, columns: Sequence[str], *, queue: str | None = None, job_name: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Read rows of jobs that have run, the day that is the latest first; in no order within a day.
+
+    Args:
+        path: Path of the archive, or its URI.
+        columns: Columns of `finished_jobs`; `finished_date` is the day.
+        queue: Only jobs of this queue.
+        job_name: Only jobs of this name.
+
+    Raises:
+        ConfigError: pyarrow is missing, or there is no archive at the path.
+        DrainError: A file cannot be read.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+    except ImportError:
+        raise ConfigError("reading an archive needs pyarrow: pip install 'job-drain[spark]'") from None
+    found = _open(ds, pa, path)
+    wanted = ds.field("superseded_by").is_null()
+    if queue is not None:
+        same = ds.field("queue").is_null() if queue == _NO_VALUE else ds.field("queue") == queue
+        wanted &= same
+    if job_name is not None:
+        wanted &= ds.field("job_name") == job_name
+    try:
+        for day in _days(ds, found):
+            batches = found.to_batches(
+                columns=list(columns),
+                filter=wanted & (ds.field("finished_date") == day),
+                batch_size=_ROWS,
+                batch_readahead=1,
+                fragment_readahead=1,
+            )
+            for batch in batches:
+                for row in batch.to_pylist():
+                    if "queue" in row and row["queue"] is None:
+                        row["queue"] = _NO_VALUE
+                    yield row
+    except (OSError, pa.ArrowException) as error:
+        raise DrainError(f"the archive at {path} cannot be read: {_line(error)}") from None
+
+
+def _open(ds: Any, pa: Any, path: str) -> pyarrow.dataset.Dataset:
+    days = pa.schema([("finished_date", pa.string()), ("queue", pa.string())])
+    try:
+        found = ds.dataset(path, format="parquet", partitioning=ds.partitioning(days, flavor="hive"))
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"there is no archive at {path}: {_line(error)}") from None
+    if not {"finished_at", "superseded_by", "finished_date"} <= set(found.schema.names):
+        raise ConfigError(f"there is no archive at {path}: `drain archive` makes one")
+    return found
+
+
+def _days(ds: Any, found: Any) -> list[str]:
+    keys = (ds.get_partition_keys(each.partition_expression) for each in found.get_fragments())
+    return sorted({key["finished_date"] for key in keys if key.get("finished_date")}, reverse=True)
+
+
+def _line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

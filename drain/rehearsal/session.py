@@ -1,0 +1,169 @@
+"""Session whose one transaction cannot be committed, and what was written in it.
+
+PostgreSQL refuses the commit: the transaction holds two rows of a temporary table that break a constraint which is
+checked at the commit, and not before. So a COMMIT in a job's own SQL, or in a statement that hides it, rolls all back.
+Behind that, or behind a ROLLBACK of its own, a job that begins another transaction can only read, by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import psycopg
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGconn
+
+from drain.database import postgres, schema, url
+from drain.database.postgres import Connection, fetch_one
+from drain.errors import ConfigError
+from drain.tables import leader_progress
+from workers.context.kept import settings_of_jobs
+
+APPLICATION_NAME = "drain rehearse"
+READ_ONLY = {"default_transaction_read_only": "on"}
+# Name of the constraint that a commit would break.
+GUARD = "a_rehearsal_is_never_committed"
+_BEGIN = f"""
+BEGIN READ WRITE;
+CREATE TEMPORARY TABLE drain_rehearsal (
+    guard boolean CONSTRAINT {GUARD} UNIQUE DEFERRABLE INITIALLY DEFERRED);
+INSERT INTO drain_rehearsal VALUES (true), (true);
+SAVEPOINT drain_rehearsal
+"""
+# What the commit of a job would check, without the guard, which is there again afterwards.
+_CHECK = b"""
+SAVEPOINT drain_rehearsal_check;
+DELETE FROM pg_temp.drain_rehearsal;
+SET CONSTRAINTS ALL IMMEDIATE;
+ROLLBACK TO SAVEPOINT drain_rehearsal_check;
+RELEASE SAVEPOINT drain_rehearsal_check
+"""
+_REPAIR = b"ROLLBACK TO SAVEPOINT drain_rehearsal"
+_TRANSACTION = "SELECT pg_current_xact_id()::text"
+_STILL = "SELECT pg_current_xact_id_if_assigned()::text, to_regclass('pg_temp.drain_rehearsal') IS NOT NULL"
+# Rows written so far in this transaction, those of savepoints that were rolled back among them.
+_WRITTEN = """
+SELECT root::regclass::text, root = to_regclass('staged_jobs'), sum(inserted)::bigint, sum(updated)::bigint,
+    sum(deleted)::bigint
+FROM (
+    SELECT coalesce(pg_partition_root(relid), relid)::oid AS root, n_tup_ins AS inserted, n_tup_upd AS updated,
+        n_tup_del AS deleted
+    FROM pg_stat_xact_user_tables WHERE schemaname !~ '^pg_' AND n_tup_ins + n_tup_upd + n_tup_del > 0) AS written
+GROUP BY root ORDER BY 1
+"""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that were written to a table: inserted, updated and deleted."""
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+@dataclass
+class Written:
+    """Rows that a job has written, all of which are rolled back.
+
+    Attributes:
+        tables: By table.
+        staged: Number of jobs staged.
+        has_left: The job has ended the transaction by SQL of its own, which was undone.
+    """
+
+    tables: dict[str, Rows] = field(default_factory=dict)
+    staged: int = 0
+    has_left: bool = False
+
+
+class GuardedSession:
+    """Session in a transaction that cannot be committed.
+
+    Args:
+        connection: In autocommit mode, with no transaction open; its default is to read only.
+        installation: Id of the database.
+    """
+
+    def __init__(self, connection: Connection, installation: UUID) -> None:
+        self._connection = connection
+        self.installation = installation
+        for statement in _BEGIN.split(";"):
+            connection.execute(statement.encode())
+        (self._transaction,) = fetch_one(connection, _TRANSACTION)
+
+    @property
+    def pgconn(self) -> PGconn:
+        """The session itself."""
+        return self._connection.pgconn
+
+    def written(self) -> Written:
+        """Return what was written, as the job has ended."""
+        status = self.pgconn.transaction_status
+        if status == TransactionStatus.INERROR:
+            # The count of what was written stays.
+            send(self.pgconn, _REPAIR)
+        elif status != TransactionStatus.INTRANS:
+            return Written(has_left=True)
+        transaction, is_guarded = fetch_one(self._connection, _STILL)
+        if transaction != self._transaction or not is_guarded:
+            return Written(has_left=True)
+        found = Written()
+        for table, is_staged, *numbers in self._connection.execute(_WRITTEN):
+            found.tables[table] = rows = Rows(*numbers)
+            found.staged += rows.inserted if is_staged else 0
+        return found
+
+
+@contextmanager
+def guarded_session(database_url: str) -> Iterator[GuardedSession]:
+    """Open a session in a transaction that cannot be committed; its end is a rollback, whatever happens.
+
+    Raises:
+        ConfigError: A pooler stands before the server, or the role may make no temporary table.
+        UnavailableError: The server cannot be reached.
+    """
+    settings = settings_of_jobs(database_url) | READ_ONLY
+    connection = postgres.connect(database_url, APPLICATION_NAME, settings=settings)
+    try:
+        _require_settings(connection, database_url)
+        schema.check(connection)
+        connection.prepare_threshold = None
+        yield GuardedSession(connection, leader_progress.installation(connection))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigError(
+            f"a rehearsal needs the right TEMPORARY on the database: {error.diag.message_primary}"
+        ) from None
+    finally:
+        with suppress(psycopg.Error):
+            # Closing would do; said first, so that no lock outlives this call.
+            send(connection.pgconn, b"ROLLBACK")
+        connection.close()
+
+
+def check_as_a_commit(pgconn: PGconn) -> None:
+    """Check what the commit of the transaction would: constraints that are deferred until then.
+
+    Raises:
+        psycopg.Error: A constraint is broken.
+    """
+    send(pgconn, _CHECK)
+
+
+def send(pgconn: PGconn, command: bytes) -> None:
+    """Execute a command on a session."""
+    result = pgconn.exec_(command)
+    if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+        raise psycopg.errors.error_from_result(result)
+
+
+def _require_settings(connection: Connection, database_url: str) -> None:
+    (read_only,) = fetch_one(connection, "SHOW default_transaction_read_only")
+    if postgres.is_pooled(connection) or read_only != "on":
+        raise ConfigError(
+            f"{url.describe(database_url)} is a pooler, which may give the session of a rehearsal to others: give it a "
+            "DRAIN_DATABASE_URL that leads to PostgreSQL itself"
+        )

@@ -1,0 +1,147 @@
+"""`drain replay`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from drain import wording
+from drain.terminal import progress
+from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
+from drain.visible import visible
+from pipeline import once
+from pipeline import replay as work
+from pipeline.commands.options import Runtime, spark_options
+
+if TYPE_CHECKING:
+    from drain.config import Settings
+
+
+@click.command(short_help="Stage again what has run, from the archive.")
+@settings_options("database_url")
+@click.option(
+    "--archive", envvar="DRAIN_ARCHIVE", show_envvar=True, metavar="PATH", help="Path of the archive."
+)
+@click.option("--finished", is_flag=True, help="Also finished jobs that are still in Postgres.")
+@click.option(
+    "--where",
+    required=True,
+    metavar="CONDITION",
+    help="Only jobs that fulfil this condition, in Spark's SQL, on the columns of finished_jobs and finished_date; "
+    "'true' for all.",
+)
+@click.option("--job", "job_name", required=True, help="Name of the jobs that have run.")
+@click.option("--as", "as_name", metavar="JOB", help="Stage them under another name.")
+@click.option("--queue", help="Queue of the jobs; by default that of each.")
+@click.option(
+    "--priority",
+    type=click.IntRange(-(2**31), 2**31 - 1),
+    help="Lower runs first; by default the priority of each.",
+)
+@click.option("--tag", help="Note for people; by default the tag of each.")
+@click.option("--run-id", help="Identifier of the run: the same one stages nothing twice.")
+@click.option(
+    "--max-rows-per-second",
+    "rows_per_second",
+    type=FiniteRange(min=0, min_open=True),
+    help="Number of jobs that come due in each second, from the commit on.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1, 1000),
+    default=8,
+    show_default=True,
+    help="Most connections that copy to Postgres at the same time.",
+)
+@click.option("--dry-run", is_flag=True, help="Count the jobs, show ten of them, and stage nothing.")
+@spark_options
+@as_json_option
+def replay(
+    settings: Settings,
+    runtime: Runtime,
+    *,
+    run_id: str | None,
+    rows_per_second: float | None,
+    max_connections: int,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Stage again jobs that have run, as new jobs, all of them in one commit, or none.
+
+    Arguments, queue, priority, tag, key and context are those of each job. The new jobs are due at once, never expire,
+    and have no unique key. Jobs that gave way to another one of their unique key have not run, and are left out.
+
+    --run-id has to be named: repeating a run with the same id stages nothing if the run was staged, and all of it if
+    it was not.
+
+    \b
+    drain replay --archive /lake/jobs --job shop.send_receipt --dry-run \\
+        --where "finished_date = '2026-11-20' AND tag = 'checkout'"
+    drain replay --archive /lake/jobs --job shop.send_receipt \\
+        --where "finished_date = '2026-11-20'" --run-id receipts-again \\
+        --queue bulk --max-rows-per-second 50
+    drain replay --finished --job shop.index --as shop.index_v2 \\
+        --where "finished_at > '2026-11-22 08:00'" --run-id index-v2
+    """  # noqa: D301
+    _check(given, run_id, dry_run=dry_run)
+    run = once.Run(run_id=run_id or "", rows_per_second=rows_per_second, max_connections=max_connections)
+    plan = work.Plan(run=run, **given)
+    if dry_run:
+        with progress.show() as step, runtime.session(step, ours=plan.finished, brief=True) as spark:
+            step("counting the jobs")
+            found = work.preview(settings.database_url, spark, plan)
+        _show_preview(plan, found, as_json=as_json)
+        return
+    with progress.show() as step:
+        result = work.run(
+            settings.database_url,
+            plan,
+            lambda: runtime.session(step, ours=plan.finished, brief=True),
+            step if sys.stderr.isatty() else None,
+        )
+    if as_json:
+        click.echo(json.dumps(vars(result)))
+        return
+    jobs = wording.count(result.jobs, "job")
+    name = visible(result.run_id)
+    if result.before:
+        click.echo(f"run {name} had staged its {jobs} before; nothing was staged now")
+    else:
+        click.echo(f"run {name} has staged {jobs} again in {wording.duration(result.seconds)}")
+
+
+def _check(given: dict[str, Any], run_id: str | None, *, dry_run: bool) -> None:
+    if not given["archive"] and not given["finished"]:
+        raise click.UsageError("name the --archive, or --finished for what is still in Postgres, or both")
+    if not given["where"].strip():
+        raise click.UsageError("--where is empty; 'true' stages all jobs of this name again")
+    if not run_id and not dry_run:
+        raise click.UsageError(
+            "name the run by --run-id, such as receipts-again: the same id stages nothing twice; or look with --dry-run"
+        )
+
+
+def _show_preview(plan: work.Plan, found: work.Preview, *, as_json: bool) -> None:
+    name = plan.as_name or plan.job_name
+    if as_json:
+        shown = [
+            {"job_args": json.loads(args), "job_kwargs": json.loads(kwargs)} for args, kwargs in found.shown
+        ]
+        ends = {"first_finished_at": found.first, "last_finished_at": found.last}
+        times = {key: moment and moment.isoformat() for key, moment in ends.items()}
+        told = {"jobs": found.jobs, "job_name": name, "queues": found.queues, **times, "shown": shown}
+        click.echo(json.dumps(told))
+        return
+    for args, kwargs in found.shown:
+        click.echo(visible(f"{name}  {args}{'' if kwargs == '{}' else f'  {kwargs}'}"))
+    if found.jobs > len(found.shown):
+        click.echo("...")
+    if found.first is not None and found.last is not None:
+        click.echo(f"finished from {wording.clock(found.first)} to {wording.clock(found.last)}")
+    for queue, jobs in found.queues.items():
+        click.echo(visible(f"{wording.count(jobs, 'job')} on queue {queue}"))
+    click.echo(f"{wording.count(found.jobs, 'job')} would be staged again; nothing was staged")

@@ -1,0 +1,156 @@
+"""Replay: jobs that have run are staged again, as new jobs, all of them in one commit.
+
+A replayed job is a new job with the arguments, queue, priority, tag, key and context of the one that has run. What a
+finished row does not have is as for a job that is staged today: it is due at once, never expires, has no unique key,
+and gets its attempts and its timeout from the registration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from drain.errors import ConfigError
+from pipeline import history, once, progress, runs
+from pipeline.failures import explained
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from drain.database.postgres import Connection
+
+# Number of jobs that a preview shows.
+SHOWN = 10
+# Columns of a finished job that a condition may name, beside `finished_date`, the day by UTC as a text.
+NAMED = (
+    *("id", "job_name", "job_args", "job_kwargs", "queue", "priority", "scheduled_at", "tag", "context"),
+    *("staged_at", "moved_at", "claimed_at", "finished_at", "finished_by", "attempts", "fencing_token"),
+    *("last_error", "history", "key", "superseded_by", "result"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Jobs that a replay stages again.
+
+    Attributes:
+        run: The run, with its id.
+        archive: Path of the archive; None: only the rows that are still in Postgres.
+        finished: Read the rows that are still in Postgres, too.
+        where: Condition in Spark's SQL on the columns `NAMED` and `finished_date`.
+        job_name: Name of the jobs that have run.
+        as_name: Name of the jobs that are staged; None: the same.
+        queue: Queue of the jobs; None: that of each job.
+        priority: Priority of the jobs; None: that of each job.
+        tag: Note for people; None: that of each job.
+    """
+
+    run: once.Run
+    archive: str | None
+    finished: bool = False
+    where: str
+    job_name: str
+    as_name: str | None = None
+    queue: str | None = None
+    priority: int | None = None
+    tag: str | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Jobs that a replay would stage.
+
+    Attributes:
+        jobs: Number of jobs.
+        queues: Number of jobs by queue.
+        first: Time at which the first of them has finished; None if there is none.
+        last: Time at which the last of them has finished.
+        shown: Arguments of some, positional and by keyword, as JSON.
+    """
+
+    jobs: int
+    queues: dict[str, int]
+    first: datetime | None
+    last: datetime | None
+    shown: list[tuple[str, str]]
+
+
+def preview(database_url: str, spark: SparkSession, plan: Plan) -> Preview:
+    """Count the jobs that a replay would stage, and show the arguments of some.
+
+    Raises:
+        DrainError: There is no archive, or the condition cannot be used.
+    """
+    from pyspark.sql import functions as f
+
+    with explained(), _past(database_url, spark, plan) as rows:
+        ends = (f.min("finished_at").alias("first"), f.max("finished_at").alias("last"))
+        jobs = _jobs(rows, plan)
+        seconds = [each.cast("double") for each in ends]
+        counted = rows.agg(f.count("*").alias("jobs"), *seconds).collect()[0]
+        queues = {row.queue: row["count"] for row in jobs.groupBy("queue").count().collect()}
+        shown = [(row.job_args, row.job_kwargs) for row in jobs.limit(SHOWN).collect()]
+    first, last = (_moment(counted[1]), _moment(counted[2]))
+    return Preview(counted.jobs, dict(sorted(queues.items())), first, last, shown)
+
+
+def run(
+    database_url: str,
+    plan: Plan,
+    session: Callable[[], AbstractContextManager[SparkSession]],
+    report: progress.Reporter | None = None,
+) -> once.Result:
+    """Stage the jobs again; see `once.stage`."""
+
+    def check(connection: Connection) -> None:
+        runs.check_stageable(
+            connection,
+            [plan.as_name or plan.job_name],
+            queue=plan.queue or "default",
+            priority=plan.priority or 0,
+            tag=plan.tag,
+        )
+
+    @contextmanager
+    def jobs_of(spark: SparkSession) -> Iterator[DataFrame]:
+        with _past(database_url, spark, plan) as rows:
+            yield _jobs(rows, plan)
+
+    return once.stage(database_url, plan.run, session, jobs_of, check=check, report=report)
+
+
+@contextmanager
+def _past(database_url: str, spark: SparkSession, plan: Plan) -> Iterator[DataFrame]:
+    """Read the jobs that have run, each once. A job that gave way to another one has not run, and is left out."""
+    if plan.archive is not None and not history.exists(spark, plan.archive):
+        raise ConfigError(f"there is no archive at {plan.archive}: `drain archive` makes one")
+    if plan.finished:
+        with history.instant(database_url) as now:
+            rows = now.finished(spark, NAMED, archive=plan.archive)
+            day = rows["finished_at"].cast("date").cast("string")
+            yield _chosen(rows.withColumn(history.DATE, day), plan)
+    elif plan.archive is not None:
+        yield _chosen(history.read(spark, plan.archive), plan)
+    else:
+        raise ConfigError("a replay reads an archive, or finished jobs that are still in Postgres, or both")
+
+
+def _chosen(rows: DataFrame, plan: Plan) -> DataFrame:
+    chosen = rows.where(plan.where)
+    return chosen.where((chosen["job_name"] == plan.job_name) & chosen["superseded_by"].isNull())
+
+
+def _jobs(rows: DataFrame, plan: Plan) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    given = {"queue": plan.queue, "priority": plan.priority, "tag": plan.tag}
+    changed = [rows[name] if value is None else f.lit(value).alias(name) for name, value in given.items()]
+    kept = [rows[name] for name in ("job_args", "job_kwargs", "context", "key")]
+    return rows.select(f.lit(plan.as_name or plan.job_name).alias("job_name"), *kept, *changed)
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
