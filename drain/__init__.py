@@ -47,6 +47,7 @@ Modules that every package may use:
 
     hooks                 functions of an application around each attempt, at staging, and at the end of a job
     config, urls          settings, from the environment or the command line; database URLs of other drivers
+    health                functions of an application that hear of a process that fails, and that it is well again
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
     failpoints            instants at which a test kills a process
@@ -74,6 +75,7 @@ from drain.errors import (
     StageError,
     UnknownJobError,
 )
+from drain.health import HealthChange, on_recovery, on_unhealthy
 from drain.hooks import around, on_dead, on_finish, on_stage
 from drain.jobs.async_staging import astage, astage_many
 from drain.jobs.cancelling import Cancelled, cancel
@@ -111,6 +113,7 @@ __all__ = [
     "DeadJobError",
     "Defer",
     "DrainError",
+    "HealthChange",
     "IdempotencyConflictError",
     "JobCancelledError",
     "JobState",
@@ -140,7 +143,9 @@ __all__ = [
     "job",
     "on_dead",
     "on_finish",
+    "on_recovery",
     "on_stage",
+    "on_unhealthy",
     "progress",
     "psycopg_transaction",
     "queues",

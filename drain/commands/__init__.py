@@ -5,6 +5,7 @@
     setup       init, roles
     run         run: the enqueuer
     work        work: the workers
+    health_options  options of `run` and `work` about their health
     rq_options  options of `work` that RQ's own worker has too
     status      status: how many jobs are in each state
     watching    status --watch: the status again and again

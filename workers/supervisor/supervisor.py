@@ -53,7 +53,7 @@ class Supervisor:
         self._settings = settings
         self._options = options
         self._slots = [WorkerSlot(n, _worker_name(options, n)) for n in range(1, options.processes + 1)]
-        self.health = Health([slot.journal for slot in self._slots])
+        self.health = Health([slot.journal for slot in self._slots], options.health)
         # Numbers of the stop signals that came, and of those that are logged.
         self._stops = self._logged_stops = 0
         self._reaper = Reaper(self._slots, burst=options.burst)
