@@ -6,6 +6,7 @@ import click
 
 from drain.commands.audit import audit_jobs
 from drain.commands.cancel import cancel
+from drain.commands.check import check
 from drain.commands.cron import cron
 from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
@@ -27,7 +28,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "trace", "audit"),
+    "Look around": ("status", "list", "show", "explain", "trace", "audit", "check"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -54,6 +55,7 @@ for command in (
     explain_job,
     trace,
     audit_jobs,
+    check,
     cron,
     cancel,
     jobs,

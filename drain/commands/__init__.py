@@ -8,6 +8,7 @@
     health_options  options of `run` and `work` about their health
     rq_options  options of `work` that RQ's own worker has too
     status      status: how many jobs are in each state
+    check       check: one line and an exit code for Nagios and scripts
     watching    status --watch: the status again and again
     jobs        list, show
     explain     explain: why one job waits

@@ -15,7 +15,6 @@ _LONGEST_SECONDS = 86_400
 _OPTIONS = (
     click.option(
         "--health-grace",
-        "grace_seconds",
         type=FiniteRange(0, _LONGEST_SECONDS),
         default=_DEFAULTS.grace_seconds,
         show_default=True,
@@ -26,7 +25,6 @@ _OPTIONS = (
     ),
     click.option(
         "--health-recovery",
-        "recovery_seconds",
         type=FiniteRange(0, _LONGEST_SECONDS),
         default=_DEFAULTS.recovery_seconds,
         show_default=True,
@@ -56,7 +54,6 @@ _OPTIONS = (
 # Option of the enqueuer, which alone judges queues.
 queue_grace_option = click.option(
     "--health-queue-grace",
-    "queue_grace_seconds",
     type=FiniteRange(0, 30 * _LONGEST_SECONDS),
     default=_DEFAULTS.queue_grace_seconds,
     show_default=True,
@@ -65,14 +62,21 @@ queue_grace_option = click.option(
     metavar="SECONDS",
     help="Time for which all attempts of a queue may fail before hooks and commands tell.",
 )
-_NAMES = ("grace_seconds", "recovery_seconds", "queue_grace_seconds", "on_unhealthy", "on_recovery")
+# Name of each option, and of the field of `HealthOptions`.
+_FIELDS = {
+    "health_grace": "grace_seconds",
+    "health_recovery": "recovery_seconds",
+    "health_queue_grace": "queue_grace_seconds",
+    "on_unhealthy": "on_unhealthy",
+    "on_recovery": "on_recovery",
+}
 
 
 def health_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add these options to a command; the command gets them as one `HealthOptions`, `health`."""
 
     def with_options(**given: Any) -> Any:
-        found = {name: given.pop(name) for name in _NAMES if name in given}
+        found = {field: given.pop(name) for name, field in _FIELDS.items() if name in given}
         return command(health=HealthOptions(**found), **given)
 
     return wrapped(command, with_options, reversed(_OPTIONS))

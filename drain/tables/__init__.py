@@ -33,6 +33,7 @@ passes:
     waiting          questions about jobs that wait: the oldest of each kind, the next one to come due
     obstacles        how much of the rules of a queue is in use, and so why a row waits
     causes           numbers of waiting jobs, by the cause for which they wait
+    activity         rates, waits and running jobs of all queues, for `drain top` and `drain check`
     counts           numbers of jobs in each state, for `drain status` and the metrics
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader
 
