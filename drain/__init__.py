@@ -31,6 +31,7 @@ Beside that way:
     drain.service         HTTP and systemd, for the programs that watch a long-running process
     drain.audit           the proof that no job is lost, doubled or stuck
     drain.check           one look at the whole system, for a program that watches it
+    drain.events          lives of jobs, told as they happen
     drain.explain         the one thing for which a job waits now
     drain.admission       which of the due rows may leave `staged_jobs` now, as the rules of their queues say
     drain.queues          rules and pauses of queues, changed in the transaction of an application

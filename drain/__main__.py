@@ -11,6 +11,7 @@ from drain.commands.cron import cron
 from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
 from drain.commands.dev import dev
+from drain.commands.events import events
 from drain.commands.explain import explain_job
 from drain.commands.jobs import list_jobs, show
 from drain.commands.move import jobs
@@ -28,7 +29,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "trace", "audit", "check"),
+    "Look around": ("status", "list", "show", "explain", "trace", "events", "audit", "check"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -54,6 +55,7 @@ for command in (
     show,
     explain_job,
     trace,
+    events,
     audit_jobs,
     check,
     cron,

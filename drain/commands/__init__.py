@@ -12,6 +12,7 @@
     watching    status --watch: the status again and again
     jobs        list, show
     explain     explain: why one job waits
+    events      events: lives of jobs as they happen
     trace       trace: when one job passed which process
     audit       audit: is any job lost, doubled or stuck?
     cron        cron list, pause, resume, run, remove and apply: schedules

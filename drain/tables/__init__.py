@@ -34,6 +34,7 @@ passes:
     obstacles        how much of the rules of a queue is in use, and so why a row waits
     causes           numbers of waiting jobs, by the cause for which they wait
     activity         rates, waits and running jobs of all queues, for `drain top` and `drain check`
+    lives            rows that have appeared since an earlier look, for `drain events`
     counts           numbers of jobs in each state, for `drain status` and the metrics
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader
 

@@ -11,6 +11,7 @@
     trace_table     when one job passed which process
     status_report   the whole system at a glance
     check_line      one line for a program that watches the system
+    event_line      a line for each event in the life of a job
     queue_report    rules of queues, pauses, and how a file of rules differs
     audit_report    the result of an audit
 
