@@ -20,6 +20,7 @@ from drain.commands.queue import queue
 from drain.commands.run import run
 from drain.commands.setup import init, show_roles
 from drain.commands.status import status
+from drain.commands.top import top
 from drain.commands.trace import trace
 from drain.commands.work import work
 from drain.terminal.commandline import Group
@@ -29,7 +30,7 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "trace", "events", "audit", "check"),
+    "Look around": ("status", "top", "list", "show", "explain", "trace", "events", "audit", "check"),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "reconcile", "archive", "stats"),
 }
@@ -51,6 +52,7 @@ for command in (
     run,
     work,
     status,
+    top,
     list_jobs,
     show,
     explain_job,

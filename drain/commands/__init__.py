@@ -12,6 +12,7 @@
     watching    status --watch: the status again and again
     jobs        list, show
     explain     explain: why one job waits
+    top         top: queues and running jobs, live
     events      events: lives of jobs as they happen
     trace       trace: when one job passed which process
     audit       audit: is any job lost, doubled or stuck?

@@ -12,6 +12,8 @@
     status_report   the whole system at a glance
     check_line      one line for a program that watches the system
     event_line      a line for each event in the life of a job
+    top_view        screen of queues and running jobs
+    keyboard        single keys of a terminal
     queue_report    rules of queues, pauses, and how a file of rules differs
     audit_report    the result of an audit
 
