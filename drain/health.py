@@ -50,9 +50,10 @@ class HealthChange:
 
     def as_texts(self) -> dict[str, str]:
         """Return the fields as texts; times in ISO 8601, and an empty text for none."""
-        texts = {"event": "recovery" if self.is_recovery else "unhealthy"}
+        texts = {}
         for name, value in asdict(self).items():
             texts[name] = value.isoformat() if isinstance(value, datetime) else str(value or "")
+        texts["event"] = "recovery" if self.is_recovery else "unhealthy"
         return texts
 
 

@@ -201,11 +201,8 @@ class Process:
         if isinstance(error, DrainError):
             log.error("%s", error, extra={"event": "failed"})
         elif isinstance(error, psycopg.errors.InsufficientPrivilege):
-            log.error(
-                "PostgreSQL refused: %s; `drain roles` prints what a worker needs",
-                error.diag.message_primary,
-                extra={"event": "failed"},
-            )
+            text = "PostgreSQL refused: %s; `drain roles` prints what a worker needs"
+            log.error(text, error.diag.message_primary, extra={"event": "failed"})
         else:
             log.error("a worker process cannot go on", exc_info=error, extra={"event": "failed"})
         return FAILED
