@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from time import monotonic
 
 import click
 from rich.console import Console, RenderableType
@@ -30,6 +31,8 @@ _LONGEST = 100
 # Timeout of one statement, and of one look, in seconds.
 _STATEMENT_SECONDS = 10
 _LOOK_SECONDS = 20.0
+# Shortest pause between two looks, as a multiple of the time that one takes.
+_PAUSE_FACTOR = 5
 # Time within which a new size of the terminal, or new numbers, are seen.
 _TICK_SECONDS = 0.2
 
@@ -77,8 +80,9 @@ class _Looker:
                 try:
                     with self._connected() as connection:
                         while True:
+                            began = monotonic()
                             self._look(connection)
-                            pause.wait(self._seconds)
+                            pause.wait(max(self._seconds, _PAUSE_FACTOR * (monotonic() - began)))
                 except UnavailableError as error:
                     self.problem = f"{error}; trying again"
                     self.looks += 1
@@ -88,7 +92,8 @@ class _Looker:
 
     def _look(self, connection: Connection) -> Activity:
         with postgres.time_limit(connection, _LOOK_SECONDS):
-            found = activity.read(connection, longest=_LONGEST)
+            bound = activity.bound_for(len(self.latest.queues) if self.latest else 1)
+            found = activity.read(connection, longest=_LONGEST, up_to=bound)
         problem = None
         if self._redis is not None:
             try:
@@ -133,9 +138,9 @@ class _Looker:
 def top(settings: Settings, *, seconds: float, sort: str) -> None:
     """Show the queues, why their jobs wait, and the jobs that have run for longest, again and again.
 
-    Rates are of jobs that have finished within the last minute; each count ends at 10,000. Keys: q quits, p pauses the
-    screen, and w, r, o, b and n sort by waiting, rate, oldest, busy and name. Where the output is no terminal, it is
-    printed once.
+    Rates are of jobs that have finished within the last minute; no count goes beyond 10,000. Keys: q quits, p pauses
+    the screen, and w, r, o, b and n sort by waiting, rate, oldest, busy and name. Where the output is no terminal, it
+    is printed once.
 
     \b
     drain top

@@ -119,7 +119,7 @@ def _queues(activity: Activity, width: int, sort: str, most: int) -> list[Render
     pairs = sorted(activity.queues.items(), key=_ORDERS[sort])
     if not pairs:
         return [Text("no queue has a job, or has had one today")]
-    rows = [{"name": name, "queue": queue} for name, queue in pairs[:most]]
+    rows = [{"name": name, "queue": queue, "up_to": activity.up_to} for name, queue in pairs[:most]]
     shown: list[RenderableType] = [fitted_table(_QUEUE_COLUMNS, rows, activity.now, width)]
     if len(pairs) > most:
         shown.append(_cut(Text(f"and {count(len(pairs) - most, 'more queue')}", style="dim"), width))
@@ -149,8 +149,8 @@ def _rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
 
 
-def _short(number: int) -> str:
-    return f"{number:,}+" if number >= UP_TO else f"{number:,}"
+def _short(number: int, up_to: int = UP_TO) -> str:
+    return f"{number:,}+" if number >= up_to else f"{number:,}"
 
 
 def _oldest(row: dict[str, Any], _now: datetime) -> str:
@@ -171,7 +171,9 @@ def _why(row: dict[str, Any], _now: datetime) -> Text:
     text.append("FAILING " if queue.failing else "", "red")
     text.append("PAUSED " if queue.paused else "", "yellow")
     counts = [(queue.waiting.get(cause, 0), word) for cause, word in _CAUSES.items()]
-    return text.append(", ".join(f"{_short(number)} {word}" for number, word in counts if number))
+    return text.append(
+        ", ".join(f"{_short(number, row['up_to'])} {word}" for number, word in counts if number)
+    )
 
 
 def _worker(row: dict[str, Any], _now: datetime) -> Text:
@@ -184,7 +186,7 @@ def _worker(row: dict[str, Any], _now: datetime) -> Text:
 _QUEUE_COLUMNS = (
     Column("queue", lambda row, _now: visible(row["name"]), "end", least=12),
     Column("rate/s", lambda row, _now: _rate(row["queue"].per_second), is_number=True),
-    Column("waiting", lambda row, _now: _short(row["queue"].waits), is_number=True),
+    Column("waiting", lambda row, _now: _short(row["queue"].waits, row["up_to"]), is_number=True),
     Column("oldest", _oldest, is_number=True),
     Column("running", lambda row, _now: _short(row["queue"].running), is_number=True),
     Column("workers", _workers, is_number=True),
