@@ -217,4 +217,4 @@ def test_a_hook_that_cannot_be_called_is_refused() -> None:
 
     for wrong in (later, 3):
         with pytest.raises(TypeError, match=r"@drain.on_unhealthy is for a plain function"):
-            drain.on_unhealthy(wrong)  # type: ignore[arg-type]
+            drain.on_unhealthy(wrong)  # type: ignore[type-var]
