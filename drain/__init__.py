@@ -31,6 +31,8 @@ Beside that way:
     drain.database        connections to PostgreSQL, poolers, locks, schema, roles
     drain.service         HTTP and systemd, for the programs that watch a long-running process
     drain.audit           the proof that no job is lost, doubled or stuck
+    drain.check           one look at the whole system, for a program that watches it
+    drain.events          lives of jobs, told as they happen
     drain.explain         the one thing for which a job waits now
     drain.slo             service level objectives: rules for Prometheus, and how many jobs have met them lately
     drain.scaling         the number of workers that a queue needs now
@@ -53,6 +55,7 @@ Modules that every package may use:
 
     hooks                 functions of an application around each attempt, at staging, and at the end of a job
     config, urls          settings, from the environment or the command line; database URLs of other drivers
+    health                functions of an application that hear of a process that fails, and that it is well again
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
     archive               rows of the archive, read without Spark
@@ -82,6 +85,7 @@ from drain.errors import (
     StageError,
     UnknownJobError,
 )
+from drain.health import HealthChange, on_recovery, on_unhealthy
 from drain.hooks import around, on_dead, on_finish, on_stage
 from drain.jobs.async_staging import astage, astage_many
 from drain.jobs.cancelling import Cancelled, cancel
@@ -119,6 +123,7 @@ __all__ = [
     "DeadJobError",
     "Defer",
     "DrainError",
+    "HealthChange",
     "IdempotencyConflictError",
     "JobCancelledError",
     "JobState",
@@ -148,7 +153,9 @@ __all__ = [
     "job",
     "on_dead",
     "on_finish",
+    "on_recovery",
     "on_stage",
+    "on_unhealthy",
     "progress",
     "psycopg_transaction",
     "queues",

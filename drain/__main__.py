@@ -6,10 +6,12 @@ import click
 
 from drain.commands.audit import audit_jobs
 from drain.commands.cancel import cancel
+from drain.commands.check import check
 from drain.commands.cron import cron
 from drain.commands.dead import dead
 from drain.commands.demo import demo, drill
 from drain.commands.dev import dev
+from drain.commands.events import events
 from drain.commands.explain import explain_job
 from drain.commands.forecast import forecast
 from drain.commands.jobs import list_jobs, show
@@ -22,6 +24,7 @@ from drain.commands.setup import init, show_roles
 from drain.commands.slo import slo
 from drain.commands.stack import stack
 from drain.commands.status import status
+from drain.commands.top import top
 from drain.commands.trace import trace
 from drain.commands.web import web
 from drain.commands.work import work
@@ -32,7 +35,10 @@ from pipeline.commands import COMMANDS
 _SECTIONS = {
     "See that it works": ("demo", "drill"),
     "First steps, in this order": ("dev", "init", "run", "work"),
-    "Look around": ("status", "list", "show", "explain", "forecast", "trace", "stack", "slo", "audit", "web"),
+    "Look around": (
+        *("status", "top", "list", "show", "explain", "forecast", "trace", "stack", "events"),
+        *("slo", "audit", "check", "web"),
+    ),
     "Operate": ("queue", "cron", "cancel", "jobs", "dead", "rehearse", "roles", "prune"),
     "In bulk, on Spark": ("backfill", "replay", "reconcile", "archive", "stats"),
 }
@@ -54,14 +60,17 @@ for command in (
     run,
     work,
     status,
+    top,
     list_jobs,
     show,
     explain_job,
     forecast,
     trace,
     stack,
+    events,
     slo,
     audit_jobs,
+    check,
     web,
     cron,
     cancel,

@@ -22,7 +22,7 @@ from psycopg.sql import SQL, Identifier
 from redis import Redis
 from xdist.scheduler import LoadFileScheduling
 
-from drain import hooks, urls
+from drain import health, hooks, urls
 from drain.embedded import Services, services
 from drain.embedded.binaries import find_postgres, find_redis
 from drain.errors import EmbeddedError
@@ -139,6 +139,8 @@ def no_hook_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Begin without hooks, and undo what a test registers; those of telemetry do nothing until they are wanted."""
     for kind in ("around_hooks", "stage_hooks", "finish_hooks", "dead_hooks", "producers"):
         monkeypatch.setattr(hooks, kind, ())
+    for kind in ("unhealthy_hooks", "recovery_hooks"):
+        monkeypatch.setattr(health, kind, ())
     yield
     if (telemetry := sys.modules.get("drain.telemetry.opentelemetry")) is not None:
         instrumentor = telemetry.DrainInstrumentor()

@@ -151,6 +151,7 @@ class Worker:
             log.info(
                 "job %d was not claimed: another worker has it, or it was delivered again, or has ended",
                 job_id,
+                extra={"event": "not_claimed", "job_id": job_id},
             )
             return "refused"
         failpoint(FailurePoint.CLAIMED)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from drain.service.steady import HealthOptions
+
 
 class Plain(StrEnum):
     """Mode of plain RQ jobs: run in a process forked for each, run one after the other in one process, or refused."""
@@ -63,6 +65,7 @@ class WorkOptions:
         burst: End when the queues are empty.
         metrics_host, metrics_port: Address of the HTTP server for metrics and probes; port 0 for none.
         trace: Note when jobs pass.
+        health: When the health of `drain work` is reported, and to whom.
         plain: Options of plain RQ jobs.
     """
 
@@ -79,4 +82,5 @@ class WorkOptions:
     metrics_host: str = "127.0.0.1"
     metrics_port: int = 0
     trace: bool = False
+    health: HealthOptions = field(default_factory=HealthOptions)
     plain: PlainOptions = field(default_factory=PlainOptions)

@@ -108,12 +108,12 @@ class Stores:
                 self._left += count
             self.failed(error)
         else:
-            log.error("%s: %s", _left(count), error)
+            log.error("%s: %s", _left(count), error, extra={"event": "left_to_redelivery"})
 
     def end(self) -> None:
         """Log how many jobs were left to redelivery, if no other line has."""
         if self._left:
-            log.error("%s", _left(self._left))
+            log.error("%s", _left(self._left), extra={"event": "left_to_redelivery"})
             self._left = 0
 
 

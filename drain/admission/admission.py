@@ -216,7 +216,11 @@ class Admission:
             self._ruled[queue] = self._new(found[queue])
         for queue in found.keys() - self._rules.keys():
             if queue in self._forward_queues and (found[queue].running or found[queue].for_keys):
-                log.warning("queue %s is in forward mode: nobody knows what runs, so it has no limits", queue)
+                log.warning(
+                    "queue %s is in forward mode: nobody knows what runs, so it has no limits",
+                    queue,
+                    extra={"event": "rules_not_followed", "queue": queue},
+                )
         self._rules = found
         self._follow_at = monotonic() + _FOLLOW_SECONDS
 
@@ -233,5 +237,10 @@ def _read(row: rules.RulesRow) -> Rules | None:
     try:
         return Rules.from_row(row)
     except ConfigError as error:
-        log.error("the rules of queue %s are not followed: %s", row.queue, error)
+        log.error(
+            "the rules of queue %s are not followed: %s",
+            row.queue,
+            error,
+            extra={"event": "rules_not_followed", "queue": row.queue},
+        )
         return None

@@ -5,12 +5,16 @@
     setup       init, roles
     run         run: the enqueuer
     work        work: the workers
+    health_options  options of `run` and `work` about their health
     rq_options  options of `work` that RQ's own worker has too
     status      status: how many jobs are in each state
+    check       check: one line and an exit code for Nagios and scripts
     watching    status --watch: the status again and again
     jobs        list, show
     explain     explain: why one job waits
     forecast    forecast: when a backlog ends
+    top         top: queues and running jobs, live
+    events      events: lives of jobs as they happen
     trace       trace: when one job passed which process
     stack       stack: where a running job is now
     audit       audit: is any job lost, doubled or stuck?

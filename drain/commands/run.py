@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
 from uuid import UUID
 
 import click
 
 from drain import log
+from drain.commands.health_options import health_options, queue_grace_option
 from drain.config import Settings
+from drain.errors import ConfigError
+from drain.service.steady import HealthOptions
 from drain.terminal.commandline import Port, settings_options, trace_option, verbose_option
 from drain.wording import count
 
@@ -56,7 +62,17 @@ from drain.wording import count
     show_envvar=True,
     help="Address of that port.",
 )
+@click.option(
+    "--hooks",
+    default="",
+    envvar="DRAIN_HOOKS",
+    show_envvar=True,
+    metavar="MODULES",
+    help="Modules with functions under @drain.on_unhealthy and @drain.on_recovery, separated by commas.",
+)
 @trace_option
+@health_options
+@queue_grace_option
 @verbose_option
 def run(
     settings: Settings,
@@ -66,7 +82,9 @@ def run(
     keep_days: int | None,
     metrics_port: int,
     metrics_host: str,
+    hooks: str,
     trace: bool,
+    health: HealthOptions,
     verbose: bool,
 ) -> None:
     """Drain committed jobs into Redis. Start two or more: one leads, the others are standbys.
@@ -83,8 +101,13 @@ def run(
     from drain.service import http
 
     log.configure("DEBUG" if verbose else "INFO")
+    _load_hooks(hooks)
     daemon = Daemon(
-        settings, take_over=str(take_over) if take_over else None, keep_days=keep_days, trace=trace
+        settings,
+        take_over=str(take_over) if take_over else None,
+        keep_days=keep_days,
+        trace=trace,
+        health_options=health,
     )
     if once:
         click.echo(f"{count(daemon.run_once(), 'job')} went to Redis")
@@ -96,3 +119,25 @@ def run(
         daemon.run()
     if server is not None:
         server.shutdown()
+
+
+def _load_hooks(modules: str) -> None:
+    """Import the modules with hooks about the health of the process.
+
+    Raises:
+        ConfigError: A module does not import.
+    """
+    names = [name.strip() for name in modules.split(",") if name.strip()]
+    if names:
+        # As for the modules of jobs: those in the current directory are found.
+        sys.path.insert(0, str(Path.cwd()))
+    for name in names:
+        try:
+            importlib.import_module(name)
+        # The code of a module may raise anything while it is imported, SystemExit too.
+        except (Exception, SystemExit) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(
+                f"the module {name!r} of DRAIN_HOOKS does not import: {type(error).__name__}: {reason}; "
+                "check DRAIN_HOOKS and PYTHONPATH"
+            ) from error

@@ -14,10 +14,12 @@ import psycopg
 
 from drain import log, packages
 from drain.commands.database import database, hint_at_unknown
+from drain.commands.health_options import health_options
 from drain.commands.rq_options import rq_options
 from drain.config import Settings
 from drain.errors import ConfigError, UnavailableError
 from drain.jobs.options import DEFAULT_QUEUE
+from drain.service.steady import HealthOptions
 from drain.tables import crons, queries
 from drain.terminal.commandline import FiniteRange, settings_options, trace_option, verbose_option
 from drain.visible import visible
@@ -86,6 +88,7 @@ _log = logging.getLogger(__name__)
     help="Address of that port.",
 )
 @trace_option
+@health_options
 @rq_options
 @verbose_option
 def work(
@@ -104,6 +107,7 @@ def work(
     metrics_port: int,
     metrics_host: str,
     trace: bool,
+    health: HealthOptions,
     rq: dict[str, Any],
     verbose: bool,
 ) -> None:
@@ -161,6 +165,7 @@ def work(
             metrics_port=metrics_port,
             max_idle_seconds=max_idle_time,
             trace=trace,
+            health=health,
             plain=PlainOptions(**rq | {"mode": Plain(rq["mode"])}),
         ),
         hint,

@@ -46,7 +46,11 @@ class _Watch:
             except RuntimeError as error:
                 # A statement without a time limit is better than none.
                 if not self._has_failed:
-                    log.warning("no time limit is kept until a thread can be started: %s", error)
+                    log.warning(
+                        "no time limit is kept until a thread can be started: %s",
+                        error,
+                        extra={"event": "no_thread"},
+                    )
                 self._has_failed = True
             else:
                 self._thread = thread
@@ -71,7 +75,9 @@ def _act(act: Callable[[], object]) -> None:
         act()
     # Of any kind: all other limits need this thread.
     except Exception:
-        log.exception("the action at the end of a time limit has failed")
+        log.exception(
+            "the action at the end of a time limit has failed", extra={"event": "time_limit_failed"}
+        )
 
 
 _watch = _Watch()

@@ -101,7 +101,12 @@ class Batches:
                 # Half of the batch, and half of that, finds the row, or is no longer too much for the server.
                 self._size.shrink(suspects)
                 self._suspected = set(self._lanes or self._due_rows.lanes)
-                log.info("a batch of %d rows failed, trying half of it: %s", suspects, _line(error))
+                log.info(
+                    "a batch of %d rows failed, trying half of it: %s",
+                    suspects,
+                    _line(error),
+                    extra={"event": "batch_failed"},
+                )
             else:
                 self._suspected.difference_update(self._lanes)
                 self._suspected.intersection_update(self._due_rows.lanes)
@@ -160,7 +165,12 @@ class Batches:
         except psycopg.Error as error:
             if postgres.fails_for_any_row(error):
                 raise
-            log.error("job %d cannot be buried either, it stays staged: %s", row.id, _line(error))
+            log.error(
+                "job %d cannot be buried either, it stays staged: %s",
+                row.id,
+                _line(error),
+                extra={"event": "not_buried", "job_id": row.id},
+            )
             self._due_rows.pass_over_row(row.id)
             return Batch(unreadable=1)
         metrics.DEAD.labels("unreadable").inc(buried)

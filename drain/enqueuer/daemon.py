@@ -36,6 +36,7 @@ from drain.enqueuer.truncation import PartitionTruncator
 from drain.errors import DrainError, UnavailableError
 from drain.scaling.answers import Scale
 from drain.service import http, systemd
+from drain.service.steady import HealthOptions
 from drain.tables import leader_progress
 from drain.tables.leader_progress import Progress
 from drain.wire import Producer, Traces
@@ -62,6 +63,7 @@ class Daemon:
         take_over: UUID of an installation that is gone: the namespace and queues that it fed in Redis become free.
         keep_days: Days of finished jobs before today that stay when older ones are dropped; None drops none.
         trace: Note when jobs pass.
+        health_options: When its health is reported, and to whom.
 
     Attributes:
         refused: Number of jobs that Redis refused in `run_once`, since their queue is another database's or no list.
@@ -76,6 +78,7 @@ class Daemon:
         take_over: str | None = None,
         keep_days: int | None = None,
         trace: bool = False,
+        health_options: HealthOptions | None = None,
     ) -> None:
         self.settings = settings
         self.refused = 0
@@ -84,7 +87,7 @@ class Daemon:
         self._traces = Traces(settings.required_redis_url, settings.namespace) if trace else None
         self._take_over = take_over
         self._stop = threading.Event()
-        self._health = health.Health()
+        self._health = health.Health(health_options)
         self._scale = Scale(settings.database_url)
         self._gauges = Gauges(self.redis, self._scale)
         self._batch_size = AdaptiveBatchSize(settings.batch_size)
@@ -102,15 +105,16 @@ class Daemon:
                 the namespace (OwnedByAnotherError).
         """
         failures = 0
-        while not self._stop.is_set():
-            try:
-                with self._connected() as connection:
-                    self._stand_by_and_lead(connection)
-            except UnavailableError as error:
-                failures = 1 if self._health.is_up else failures + 1
-                self._health.down(error)
-                self._health.alive()
-                self._stop.wait(_backoff(failures))
+        with self._health.watched():
+            while not self._stop.is_set():
+                try:
+                    with self._connected() as connection:
+                        self._stand_by_and_lead(connection)
+                except UnavailableError as error:
+                    failures = 1 if self._health.is_up else failures + 1
+                    self._health.down(error)
+                    self._health.alive()
+                    self._stop.wait(_backoff(failures))
         systemd.notify("STOPPING=1")
         self.redis.close()
 

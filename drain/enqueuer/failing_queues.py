@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -60,6 +60,11 @@ class FailingQueues:
         self._trials: dict[str, Trial] = {}
         # Findings of another leader, or of an earlier term of this one, are out of date.
         metrics.FAILING.clear()
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the queues that fail again and again."""
+        return self._trials.keys()
 
     def due_retries(self) -> Iterator[DueRetries]:
         """Judge all queues in which retries wait, and yield those of which retries may be pushed.

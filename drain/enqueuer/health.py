@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
@@ -12,6 +12,8 @@ from drain import metrics
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.service import http, systemd
+from drain.service.callbacks import Callbacks
+from drain.service.steady import HealthOptions, Steady
 
 log = logging.getLogger(__name__)
 
@@ -20,14 +22,33 @@ log = logging.getLogger(__name__)
 STALLED_SECONDS = 35.0
 # Silence of the loop after which the process reports itself as unhealthy.
 _UNHEALTHY_SECONDS = 90.0
+# Time between two looks at what has changed only because time has passed.
+_LOOK_SECONDS = 0.5
+# Kind of this process, for the hooks.
+_PROCESS = "enqueuer"
 
 
 class Health:
-    """Health of one daemon."""
+    """Health of one daemon.
 
-    def __init__(self) -> None:
+    Args:
+        options: Times of grace and recovery, and commands.
+    """
+
+    def __init__(self, options: HealthOptions | None = None) -> None:
+        self._options = options or HealthOptions()
+        # Held by whoever changes or judges the problem, so that no older one is judged after a newer one.
+        self._lock = threading.RLock()
         self._problem: str | None = "starting"
+        self._store = ""
+        self._was_up = False
         self._alive_at = monotonic()
+        self._callbacks = Callbacks(self._options)
+        self._stores = self._steady("stores", self._options.grace_seconds)
+        # The silence that is reported is long enough.
+        self._loop = self._steady("loop", 0.0)
+        self._queues: dict[str, Steady] = {}
+        self._failing: frozenset[str] = frozenset()
 
     @property
     def is_up(self) -> bool:
@@ -48,23 +69,60 @@ class Health:
         """Report that both stores answer, and what the daemon does."""
         was_up = self.is_up
         # Before the line in the log: whoever reads that gets the same from `/readyz`.
-        self._problem = None
+        with self._lock:
+            self._problem, self._was_up = None, True
+            self._look_at_stores()
         if not was_up:
             log.info("PostgreSQL and Redis answer, %s", status, extra={"event": "up"})
         systemd.notify("READY=1", f"STATUS={status}")
 
     def down(self, error: Exception) -> None:
         """Report that a store does not answer; an outage is logged once."""
-        store = "redis" if str(error).startswith("Redis") else "postgres"
+        self._store = store = "redis" if str(error).startswith("Redis") else "postgres"
         metrics.FAILURES.labels(store).inc()
-        before, self._problem = self._problem, str(error).partition("\n")[0]
+        with self._lock:
+            before, self._problem = self._problem, str(error).partition("\n")[0]
+            self._look_at_stores()
         if before is None or before == "starting":
             log.warning("%s; nothing is lost, trying again", self._problem, extra={"event": "down"})
         systemd.notify(f"STATUS=waiting: {self._problem}")
 
+    def report_failing(self, queues: Collection[str]) -> None:
+        """Report which queues fail again and again, as the leader sees it."""
+        self._failing = frozenset(queues)
+
+    def forget_failing(self) -> None:
+        """Forget the failing queues: another leader judges them from now on."""
+        self._failing, self._queues = frozenset(), {}
+
     def answers(self) -> http.Answers:
         """Answers of `/healthz` and `/readyz`."""
-        return http.Answers(unhealthy=self._unhealthy, unready=lambda: self._problem)
+        return http.Answers(unhealthy=self._unhealthy, unready=self._unready)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look again and again, on a thread of its own, at what changes while time passes."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(_LOOK_SECONDS):
+                self.look()
+
+        threading.Thread(target=watch, name="health", daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def look(self) -> None:
+        """Look at everything once; hooks and commands are called for what has changed."""
+        self._look_at_stores()
+        self._loop.look(self._unhealthy())
+        failing, queues = self._failing, self._queues
+        for queue in failing - queues.keys():
+            queues[queue] = self._steady(f"queue:{queue}", self._options.queue_grace_seconds)
+        for queue, steady in queues.items():
+            steady.look(f"queue {queue} fails again and again" if queue in failing else None)
 
     @contextmanager
     def guarded(self, connection: Connection) -> Iterator[None]:
@@ -83,6 +141,22 @@ class Health:
             yield
         finally:
             ended.set()
+
+    def _steady(self, what: str, grace: float) -> Steady:
+        recovery = self._options.recovery_seconds
+        return Steady(what, _PROCESS, grace=grace, recovery=recovery, changed=self._callbacks.call)
+
+    def _look_at_stores(self) -> None:
+        # A process that starts has not failed.
+        with self._lock:
+            self._stores.look(None if self._problem == "starting" else self._problem, self._store)
+
+    def _unready(self) -> str | None:
+        # Before it was ready for the first time there is nothing that a grace could bridge.
+        if not self._was_up:
+            return self._problem
+        self._look_at_stores()
+        return self._stores.problem
 
     def _unhealthy(self) -> str | None:
         silent = monotonic() - self._alive_at

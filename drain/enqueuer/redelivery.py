@@ -16,7 +16,7 @@ refused. A job whose lease ran out on its last attempt is pushed as well, and th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from time import monotonic
 
 from drain.enqueuer.call_back import CallBack
@@ -86,6 +86,11 @@ class Redelivery:
     def lower_bounds(self) -> Mapping[str, int]:
         """Lower bound of the unclaimed delivery numbers of each queue, as of the last scan."""
         return self._oldest.lower_bounds
+
+    @property
+    def failing_queues(self) -> Collection[str]:
+        """Names of the queues that fail again and again, as of the last scan."""
+        return self._failing_queues.names
 
     def recover(self) -> int:
         """Push what the last leader moved and did not push, or all unclaimed jobs if Redis has lost its memory.

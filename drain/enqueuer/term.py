@@ -73,6 +73,7 @@ class Term:
                     self._sleeper.sleep(self._redeliver_at)
         finally:
             self._gauges.clear()
+            self._health.forget_failing()
 
     def run_once(self) -> int:
         """Drain until nothing is due, or until something else is, and then do that; returns how many jobs moved."""
@@ -80,6 +81,7 @@ class Term:
         moved = self._enqueuer.drain(keep_on=self._nothing_else_is_due, looks_again=False)
         if monotonic() >= self._redeliver_at:
             moved += self._redelivery.run_once()
+            self._health.report_failing(self._redelivery.failing_queues)
             for chore in self._chores:
                 chore.run_once()
             pause = _HELD_BACK_SECONDS if self._redelivery.is_held_back else _REDELIVERY_SECONDS

@@ -48,7 +48,11 @@ class WaitingJobs:
         except psycopg.errors.InsufficientPrivilege as error:
             self._refused = True
             reason = error.diag.message_primary
-            log.warning("drain_waiting_jobs is not measured (%s); run `drain roles --apply`", reason)
+            log.warning(
+                "drain_waiting_jobs is not measured (%s); run `drain roles --apply`",
+                reason,
+                extra={"event": "not_measured"},
+            )
 
     def _show(self, waiting: Mapping[str, Mapping[str, int]]) -> None:
         numbers = Counter(dict.fromkeys(self._seen, 0))

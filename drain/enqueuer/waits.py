@@ -73,7 +73,11 @@ class Waits:
         except psycopg.errors.InsufficientPrivilege as error:
             self.refused = True
             reason = error.diag.message_primary
-            log.warning("drain_wait_seconds is not measured (%s); run `drain roles --apply`", reason)
+            log.warning(
+                "drain_wait_seconds is not measured (%s); run `drain roles --apply`",
+                reason,
+                extra={"event": "not_measured"},
+            )
             return {}
 
     @staticmethod

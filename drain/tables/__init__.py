@@ -42,6 +42,8 @@ passes:
     footprint        rows, dead rows and bytes of the tables, and what keeps vacuum back
     past             jobs that have ended, for rehearsals
     pace             jobs that wait, have finished or came lately, for forecasts
+    activity         rates, waits and running jobs of all queues, for `drain top` and `drain check`
+    lives            rows that have appeared since an earlier look, for `drain events`
     counts           numbers of jobs in each state, for `drain status` and the metrics
     glances          numbers of all queues at a glance, each counted up to a bound, for `drain web`
     queries          questions of people: lists of jobs, one job whole, names of queues, the leader

@@ -134,7 +134,11 @@ class Producer(QueueReader):
         self._owners.require_ours(owner)
         refused = [queue.decode() for queue in no_lists]
         for queue in refused:
-            log.error("rq:queue:%s is no list; its jobs wait until you rename that key", queue)
+            log.error(
+                "rq:queue:%s is no list; its jobs wait until you rename that key",
+                queue,
+                extra={"event": "no_list", "queue": queue},
+            )
         self.pushed_lengths |= _by_queue(lengths)
         others = {queue: read_owner(text) for queue, text in _by_queue(foreign).items()}
         self._owners.report(others)

@@ -42,7 +42,7 @@ class Traces(RedisConnection):
                     pipeline.expire(key, _KEPT_SECONDS)
                 pipeline.execute()
         except UnavailableError as error:
-            log.debug("hops are not noted: %s", error)
+            log.debug("hops are not noted: %s", error, extra={"event": "hops_not_noted"})
 
     def read(self, job_id: int) -> dict[str, datetime]:
         """Read the hops of a job; empty if none were noted in the last hour. What others have written is left out.

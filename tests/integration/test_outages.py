@@ -41,7 +41,9 @@ def own(temporary_directory: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
 @pytest.fixture
 def env(own: Services) -> dict[str, str]:
     # No worker takes what is pushed, so a list with a bound would not hold all jobs.
-    return environment(own.database_url, own.redis_url) | {"DRAIN_DEPTH": "0"}
+    env = environment(own.database_url, own.redis_url) | {"DRAIN_DEPTH": "0"}
+    # `/readyz` tells of an outage at once.
+    return env | {"DRAIN_HEALTH_GRACE": "0", "DRAIN_HEALTH_RECOVERY": "0"}
 
 
 def went_away_once(process: Command) -> bool:

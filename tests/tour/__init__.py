@@ -1,7 +1,7 @@
 """Pictures of every page of `drain web` for the documentation, of real jobs on real servers.
 
-    python -m tests.tour
+python -m tests.tour
 
-    jobs      the jobs of a shop: most finish, some fail, one hangs
-    __main__  runs them for a while, and takes the pictures into docs/images/
+jobs      the jobs of a shop: most finish, some fail, one hangs
+__main__  runs them for a while, and takes the pictures into docs/images/
 """

@@ -41,7 +41,9 @@ PAGES = {
     "statistics": "/statistics",
 }
 _DEAD = "SELECT id FROM dead_jobs WHERE job_name = 'shop.payments.charge' ORDER BY id LIMIT 1"
-_RUNNING = "SELECT id FROM inflight_jobs WHERE job_name = 'shop.exports.export_orders' AND claimed_at IS NOT NULL"
+_RUNNING = (
+    "SELECT id FROM inflight_jobs WHERE job_name = 'shop.exports.export_orders' AND claimed_at IS NOT NULL"
+)
 _SETTLED = "SELECT count(*) = 0 FROM inflight_jobs WHERE queue <> 'exports'"
 
 
@@ -104,7 +106,16 @@ def do_bulk_work(servers: Services, url: str, directory: Path) -> None:
     source = directory / "orders.csv"
     source.write_text("order_id\n" + "".join(f"{number}\n" for number in range(2000, 2200)))
     commands: list[Sequence[str]] = [
-        ("backfill", str(source), "--job", "shop.mail.send_receipt", "--args", "order_id", "--run-id", "receipts"),
+        (
+            "backfill",
+            str(source),
+            "--job",
+            "shop.mail.send_receipt",
+            "--args",
+            "order_id",
+            "--run-id",
+            "receipts",
+        ),
         ("stats", "--since", "1d", "--html", str(directory / "stats.html")),
     ]
     for words in commands:

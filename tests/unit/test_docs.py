@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import re
@@ -93,6 +94,23 @@ def test_the_reference_of_log_events_has_each_that_the_code_logs() -> None:
     listed = [code(first) for first, *_ in rows(page("reference/log-events.md"))]
     assert len(listed) == len(set(listed))
     assert set(listed) == events()
+
+
+def test_each_line_that_a_program_logs_has_an_event() -> None:
+    """Lines of RQ's loggers aside, which are RQ's."""
+    without = []
+    for path in [*(ROOT / "drain").rglob("*.py"), *(ROOT / "workers").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_line = (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in {"debug", "info", "warning", "error", "exception"}
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id in {"log", "_log"}
+            )
+            if is_line and "extra" not in {keyword.arg for keyword in node.keywords}:  # type: ignore[attr-defined]
+                without.append(f"{path.relative_to(ROOT)}:{node.lineno}")  # type: ignore[attr-defined]
+    assert without == []
 
 
 def all_metrics() -> Iterator[tuple[str, str, tuple[str, ...]]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from drain.service.steady import HealthOptions
 from workers.plain.channel import Channel
 from workers.supervisor import health
 from workers.supervisor.health import Health
@@ -19,11 +20,23 @@ def test_health_is_a_loop_that_turns_and_a_worker_process_that_lives_and_reaches
     clock = [100.0]
     monkeypatch.setattr(health, "monotonic", lambda: clock[0])
     journal: Any = SimpleNamespace(is_alive=True, is_cut_off=True)
-    state = Health([journal])
-    state.report_turn(stopping=False)
-    assert state.unready() == "no worker process reaches both PostgreSQL and Redis"
+    state = Health([journal], HealthOptions(grace_seconds=10, recovery_seconds=5))
+
+    def turn(seconds: float = 0.0) -> str | None:
+        clock[0] += seconds
+        state.report_turn(stopping=False)
+        return state.unready()
+
+    away = "no worker process reaches both PostgreSQL and Redis"
+    assert turn() == away
     journal.is_cut_off = False
-    assert (state.unready(), state.unhealthy()) == (None, None)
+    assert (turn(), state.unhealthy()) == (None, None)
+    assert turn(20) is None
+    # From now on there is a grace, and a time of recovery.
+    journal.is_cut_off = True
+    assert [turn(), turn(9), turn(2)] == [None, None, away]
+    journal.is_cut_off = False
+    assert [turn(), turn(4), turn(2)] == [away, away, None]
     clock[0] += 31
     assert str(state.unhealthy()).startswith("the supervisor has been silent for ")
     journal.is_alive = False

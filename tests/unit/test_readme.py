@@ -26,6 +26,10 @@ OPTIONS_OF_OTHERS = {
 # Variables that only make and the tests know.
 # The last is no option: others would see it on the command line.
 VARIABLES_OF_TESTS = {"DRAIN_TEST_POSTGRES", "DRAIN_TEST_REDIS", "DRAIN_WRITE_PRINTED", "DRAIN_WEB_TOKEN"}
+# Set for the commands of --on-unhealthy and --on-recovery.
+OF_HEALTH = {
+    f"DRAIN_HEALTH_{name}" for name in ("EVENT", "WHAT", "REASON", "SINCE", "PROCESS", "RECOVERED_AT")
+}
 # Names of sessions in PostgreSQL, which are spelled like commands.
 NAMES_OF_SESSIONS = {"drain job", "drain lease", "drain snapshot", "drain spark"}
 
@@ -105,7 +109,7 @@ def test_each_variable_that_a_page_names_is_a_setting(page: Path) -> None:
     }
     assert "DRAIN_KEEP_DAYS" in known
     named = set(re.findall(r"\bDRAIN_[A-Z_]+\b", page.read_text(encoding="utf-8")))
-    assert named <= known | VARIABLES_OF_TESTS
+    assert named <= known | VARIABLES_OF_TESTS | OF_HEALTH
 
 
 def test_each_metric_is_named() -> None:

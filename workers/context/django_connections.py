@@ -70,7 +70,9 @@ def renew(*, shared: bool = False) -> None:
         raise
     # An exception of a backend's may not fail a job that is finished, nor one that does not use that database.
     except Exception as error:  # noqa: BLE001
-        log.warning("Django's connections could not be renewed: %s", error)
+        log.warning(
+            "Django's connections could not be renewed: %s", error, extra={"event": "connections_not_renewed"}
+        )
 
 
 def renew_beside_the_loop(*, others: bool = False) -> None:

@@ -108,7 +108,11 @@ class Reporter:
             thread.start()
         except RuntimeError as error:
             # The next attempt that reports tries again.
-            log.debug("progress is not seen, no thread can be started: %s", error)
+            log.debug(
+                "progress is not seen, no thread can be started: %s",
+                error,
+                extra={"event": "progress_unseen"},
+            )
         else:
             self._thread = thread
 

@@ -83,7 +83,10 @@ def run(attempt: Attempt) -> Outcome:
         except OSError as error:
             attempt.lease.ending = False
             log.warning(
-                "no process can be started for job %d, which waits a moment: %s", attempt.claim.id, error
+                "no process can be started for job %d, which waits a moment: %s",
+                attempt.claim.id,
+                error,
+                extra={"event": "no_process", "job_id": attempt.claim.id},
             )
             return Deferred(_PAUSE_SECONDS)
         if pid == 0:

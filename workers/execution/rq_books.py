@@ -121,7 +121,12 @@ def _write(act: Callable[..., None], worker: BaseWorker, rq_id: str, about: obje
     except Exception as error:
         if isinstance(error, redis.RedisError) and not isinstance(error, redis.ResponseError):
             raise
-        log.warning("the end of RQ's job %s could not be written into RQ's books: %r", rq_id, error)
+        log.warning(
+            "the end of RQ's job %s could not be written into RQ's books: %r",
+            rq_id,
+            error,
+            extra={"event": "rq_books_not_written"},
+        )
 
 
 def _release(worker: BaseWorker, rq_id: str, queue: str) -> None:
@@ -172,7 +177,12 @@ def _call_handlers(worker: BaseWorker, job: Job, error: Exception) -> None:
         Worker.handle_exception(unlogged, job, type(error), error, error.__traceback__)
     # A handler may be anything.
     except BaseException as failed:  # noqa: BLE001
-        log.warning("an exception handler failed for RQ's job %s: %r", job.id, failed)
+        log.warning(
+            "an exception handler failed for RQ's job %s: %r",
+            job.id,
+            failed,
+            extra={"event": "rq_handler_failed"},
+        )
 
 
 class _Unlogged:

@@ -83,7 +83,12 @@ class Database:
                 is_over = monotonic() > deadline
                 if not is_outage(error):
                     if not (is_logged or is_over):
-                        log.warning("%s; trying again for %g s", error, patience_seconds)
+                        log.warning(
+                            "%s; trying again for %g s",
+                            error,
+                            patience_seconds,
+                            extra={"event": "tried_again"},
+                        )
                     is_logged = True
                 elif is_over or not (was_open and is_stale(began)):
                     self.stores.failed(error)

@@ -100,6 +100,7 @@ class Extender:
                 len(kept),
                 kept[0].lease.claim.id,
                 error,
+                extra={"event": "leases_not_extended"},
             )
         elif not is_stale:
             self._stores.failed(error)
@@ -166,7 +167,12 @@ def _lose(watched: Watched) -> None:
     watched.interruption.due_at = monotonic()
     if lease.cancelled:
         # The event is logged with the outcome of the attempt.
-        log.info("job %d was cancelled: attempt %d is interrupted", claim.id, claim.attempts)
+        log.info(
+            "job %d was cancelled: attempt %d is interrupted",
+            claim.id,
+            claim.attempts,
+            extra={"event": "attempt_cancelled", "job_id": claim.id},
+        )
         return
     log.warning(
         "job %d has been claimed by another worker: the lease of attempt %d is lost",

@@ -107,7 +107,9 @@ class Heartbeat:
 
     def _start_later(self, error: RuntimeError) -> None:
         if not self._has_failed:
-            log.warning("no lease is extended until a thread can be started: %s", error)
+            log.warning(
+                "no lease is extended until a thread can be started: %s", error, extra={"event": "no_thread"}
+            )
         self._has_failed = True
         # One further start is enough, or each that fails would go on for itself.
         self._forget_starts()

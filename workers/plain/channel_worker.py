@@ -162,7 +162,8 @@ class ChannelWorker(CommandListener):
         if is_job:
             self.log.error("RQ's job %s cannot be read, and has failed: %.300r", job.id, error)
         else:
-            log.warning("RQ knows no job %.100r, queue %s forgets it", rq_id, queue.name)
+            extra = {"event": "plain_job_unknown"}
+            log.warning("RQ knows no job %.100r, queue %s forgets it", rq_id, queue.name, extra=extra)
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002
         """Prepare as RQ does for a worker of one queue: here all jobs pass through the intermediate list."""

@@ -173,7 +173,11 @@ def _work(channel: Channel, redis_url: str, queues: Sequence[str], options: Work
                 worker.work(burst=options.burst, with_scheduler=options.plain.with_scheduler)
         except redis.RedisError as error:
             if not has_sent_waits and not isinstance(error, redis.ConnectionError | redis.TimeoutError):
-                log.warning("plain RQ jobs wait, RQ's worker cannot start: %s", error)
+                log.warning(
+                    "plain RQ jobs wait, RQ's worker cannot start: %s",
+                    error,
+                    extra={"event": "plain_jobs_wait"},
+                )
             if not has_sent_waits:
                 channel.send(WAITS)
             has_sent_waits = True

@@ -115,9 +115,8 @@ class Claimer:
 
     def _sort_out(self, refused: Sequence[PoppedId], waits_since: float) -> None:
         """Accept plain RQ jobs whose ids look like ours, and remember deliveries that were overtaken."""
-        log.debug(
-            "%d jobs were not claimed: claimed by another worker, delivered again or finished", len(refused)
-        )
+        text = "%d jobs were not claimed: claimed by another worker, delivered again or finished"
+        log.debug(text, len(refused), extra={"event": "not_claimed"})
         plain, overtaken = self._consumer.sort_unclaimed(refused)
         self._inbox.accept([self._inbox.add_pending(each, waits_since) for each in plain], [])
         self._overtaken.add(overtaken)
@@ -164,7 +163,8 @@ class Claimer:
                 ]
             )
         except UnavailableError as error:
-            log.debug("%d jobs could not be given back, and will be redelivered: %s", len(items), error)
+            text = "%d jobs could not be given back, and will be redelivered: %s"
+            log.debug(text, len(items), error, extra={"event": "not_given_back"})
             self._database.stores.leave(len(items), error)
         finally:
             self._inbox.remove_all(items)
@@ -210,5 +210,10 @@ def _claim_many(
         )
     except psycopg.DataError as error:
         # One row holds values that cannot be computed with, and none was claimed: the main thread claims each alone.
-        log.warning("%d jobs cannot be claimed together: %s", len(deliveries), error.diag.message_primary)
+        log.warning(
+            "%d jobs cannot be claimed together: %s",
+            len(deliveries),
+            error.diag.message_primary,
+            extra={"event": "not_claimed_together"},
+        )
         return []

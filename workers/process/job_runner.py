@@ -131,7 +131,12 @@ class JobRunner:
                     with suppress(UnavailableError):
                         self._consumer.tell([popped.job_id])
             except UnavailableError as error:
-                log.debug("job %d could not be claimed or recorded: %s", popped.job_id, error)
+                log.debug(
+                    "job %d could not be claimed or recorded: %s",
+                    popped.job_id,
+                    error,
+                    extra={"event": "not_recorded", "job_id": popped.job_id},
+                )
                 self._stores.leave(1, error)
                 with suppress(UnavailableError):
                     self._consumer.give_back([(popped.queue, popped.rq_id)])

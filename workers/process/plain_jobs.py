@@ -108,6 +108,7 @@ class PlainJobs:
                     "RQ's job %s of queue %s did not end: RQ regards it as abandoned",
                     popped.rq_id,
                     popped.queue,
+                    extra={"event": "plain_job_abandoned"},
                 )
         except UnavailableError as error:
             log.warning("RQ's job %s is left to RQ: %s", popped.rq_id, error, extra={"event": "down"})

@@ -201,11 +201,10 @@ class Process:
         # Without this, the supervisor would mistake the exit code for that of a job which ended the process.
         self._journal.resigned = True
         if isinstance(error, DrainError):
-            log.error("%s", error)
+            log.error("%s", error, extra={"event": "failed"})
         elif isinstance(error, psycopg.errors.InsufficientPrivilege):
-            log.error(
-                "PostgreSQL refused: %s; `drain roles` prints what a worker needs", error.diag.message_primary
-            )
+            text = "PostgreSQL refused: %s; `drain roles` prints what a worker needs"
+            log.error(text, error.diag.message_primary, extra={"event": "failed"})
         else:
             log.error("a worker process cannot go on", exc_info=error, extra={"event": "failed"})
         return FAILED

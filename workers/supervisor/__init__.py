@@ -5,6 +5,7 @@
     slot         the slot of one worker process: its successive processes, their pauses and their journal
     reaper       the ends of processes: which ones are replaced, and which ones are killed
     health       state of the supervisor, for systemd and the HTTP port
+    callbacks    children that call hooks and commands about the health
     port         the child that serves `/healthz`, `/readyz` and `/metrics`
     collectors   the metrics that it reads from the memory of the worker processes
 

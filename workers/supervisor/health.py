@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from drain import wording
 from drain.service import systemd
+from drain.service.steady import HealthOptions, Steady
 from workers.handover.journal import Journal
 from workers.measures.memory import Measures
+from workers.supervisor.callbacks import Callbacks
 
 if TYPE_CHECKING:
     from workers.supervisor.port import Port
@@ -28,12 +30,24 @@ class Health:
 
     Args:
         journals: Journals of the worker processes.
+        options: Times of grace and recovery, and commands.
         measures: Measures of the same processes, for the port if there is to be one.
     """
 
-    def __init__(self, journals: Sequence[Journal], measures: Sequence[Measures | None] = ()) -> None:
+    def __init__(
+        self,
+        journals: Sequence[Journal],
+        options: HealthOptions | None = None,
+        measures: Sequence[Measures | None] = (),
+    ) -> None:
+        options = options or HealthOptions()
         self._journals = journals
         self._measures = [each for each in measures if each is not None]
+        self._callbacks = Callbacks(options, self.release_port)
+        self._stores = self._steady("stores", options.grace_seconds, options.recovery_seconds)
+        # The time without a process that is reported is long enough.
+        self._workers = self._steady("workers", 0.0, options.recovery_seconds)
+        self._was_ready = False
         self._memory = mmap.mmap(-1, _TIMES.size + _TEXT_BYTES)
         self._port: Port | None = None
         self._status = ""
@@ -59,6 +73,8 @@ class Health:
         """Report why no worker process can start yet; None if nothing prevents it any more."""
         self._lived_at = monotonic()
         self._write(problem or "starting")
+        self._stores.look(problem)
+        self._callbacks.run_once()
         self._notify(f"waiting: {problem}" if problem else "starting")
         if self._port is not None:
             self._port.keep_serving()
@@ -68,7 +84,8 @@ class Health:
         living = sum(journal.is_alive for journal in self._journals)
         if living:
             self._lived_at = monotonic()
-        self._write("stopping" if stopping else "")
+        self._write("stopping" if stopping else self._look(living) or "")
+        self._callbacks.run_once()
         if stopping:
             self._notify("stopping", "STOPPING=1")
         else:
@@ -87,6 +104,7 @@ class Health:
 
     def close(self) -> None:
         """End the process that serves the port."""
+        self._callbacks.close()
         if self._port is not None:
             self._port.close()
 
@@ -102,12 +120,29 @@ class Health:
 
     def unready(self) -> str | None:
         """Explain why `/readyz` fails; None if it succeeds."""
-        problem = self._memory[_TIMES.size :].rstrip(b"\0").decode(errors="replace")
-        if problem:
-            return problem
+        # Written by the supervisor at each turn: the process that serves the port has no state of its own.
+        return self._memory[_TIMES.size :].rstrip(b"\0").decode(errors="replace") or None
+
+    def _look(self, living: int) -> str | None:
+        """Judge the worker processes; return the problem to show, None for none."""
+        self._workers.look(self._without_workers())
+        problem = None
         if not any(journal.is_alive and not journal.is_cut_off for journal in self._journals):
-            return "no worker process reaches both PostgreSQL and Redis"
-        return None
+            problem = "no worker process reaches both PostgreSQL and Redis"
+        # Without a process there is none that could say whether the stores answer.
+        self._stores.look(problem if living else self._stores.problem)
+        self._was_ready = self._was_ready or problem is None
+        return self._stores.problem if self._was_ready else problem
+
+    def _without_workers(self) -> str | None:
+        away = monotonic() - self._lived_at
+        return (
+            f"no worker process has lived for {wording.duration(away)}" if away > _UNHEALTHY_SECONDS else None
+        )
+
+    def _steady(self, what: str, grace: float, recovery: float) -> Steady:
+        changed = self._callbacks.call
+        return Steady(what, "workers", grace=grace, recovery=recovery, changed=changed, clock=monotonic)
 
     def _write(self, problem: str) -> None:
         text = problem.encode(errors="replace")[:_TEXT_BYTES]

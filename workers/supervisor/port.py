@@ -64,7 +64,10 @@ class Port:
     def keep_serving(self) -> None:
         """Start the process that serves, unless one does."""
         if self._pid and os.waitpid(self._pid, os.WNOHANG)[0]:
-            log.error("the process that serves the HTTP port has ended and is replaced")
+            log.error(
+                "the process that serves the HTTP port has ended and is replaced",
+                extra={"event": "port_died"},
+            )
             self._pid = 0
         if not self._pid:
             # If the system has no process left, the next turn tries again.

@@ -54,7 +54,9 @@ class Supervisor:
         self._settings = settings
         self._options = options
         self._slots = slots = _slots(options)
-        self.health = Health([slot.journal for slot in slots], [slot.measures for slot in slots])
+        self.health = Health(
+            [slot.journal for slot in slots], options.health, [slot.measures for slot in slots]
+        )
         # Numbers of the stop signals that came, and of those that are logged.
         self._stops = self._logged_stops = 0
         self._reaper = Reaper(self._slots, burst=options.burst)

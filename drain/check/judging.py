@@ -1,0 +1,155 @@
+"""Findings of one look: what is wrong, how bad it is, and the numbers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from drain.tables.activity import UP_TO, Activity
+from drain.wording import count, duration
+
+# Upper bound of the queues that one finding names.
+_MOST_NAMES = 3
+
+
+class Level(IntEnum):
+    """Levels as Nagios has them; the number is the exit code."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+# From the best to the worst: what is critical is so, whatever else is unknown.
+_WORST_LAST = (Level.OK, Level.UNKNOWN, Level.WARNING, Level.CRITICAL)
+
+
+def worst(levels: Sequence[Level]) -> Level:
+    """Return the worst of these levels; OK if there is none."""
+    return max(levels, key=_WORST_LAST.index, default=Level.OK)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Numbers above which something is a warning, and critical; None for never."""
+
+    warning: float | None = None
+    critical: float | None = None
+
+    def level(self, value: float) -> Level:
+        """Judge a number."""
+        if self.critical is not None and value > self.critical:
+            return Level.CRITICAL
+        if self.warning is not None and value > self.warning:
+            return Level.WARNING
+        return Level.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Thresholds of a look.
+
+    Attributes:
+        lag: Seconds for which a due job waits in PostgreSQL for the leader.
+        wait: Seconds for which a due job waits for a worker, in a queue that is not paused.
+        dead: Number of dead jobs.
+        unattended: Level of a queue in which jobs wait and which no worker runs.
+        failing: Level of a queue all of whose latest attempts have failed.
+    """
+
+    lag: Threshold = Threshold(30, 120)
+    wait: Threshold = Threshold()
+    dead: Threshold = Threshold(0, None)
+    unattended: Level = Level.CRITICAL
+    failing: Level = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        name: Name for programs: "leader", "lag", "wait", "dead", "unattended", "failing", "postgres", "redis",
+            "schema" or "rights".
+        text: A few words for people.
+    """
+
+    name: str
+    level: Level
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number, with the unit of Nagios: "s" for seconds, "" for a count."""
+
+    name: str
+    value: float
+    unit: str = ""
+    threshold: Threshold = Threshold()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Result of one look."""
+
+    findings: Sequence[Finding]
+    figures: Sequence[Figure] = ()
+
+    @property
+    def level(self) -> Level:
+        """The worst level of all findings."""
+        return worst([finding.level for finding in self.findings])
+
+
+def judge(activity: Activity, thresholds: Thresholds) -> Verdict:
+    """Judge what was read."""
+    findings = sorted(_findings(activity, thresholds), key=lambda found: -_WORST_LAST.index(found.level))
+    return Verdict(findings, list(_figures(activity, thresholds)))
+
+
+def _findings(activity: Activity, thresholds: Thresholds) -> Iterator[Finding]:
+    if activity.leader is None:
+        yield Finding("leader", Level.CRITICAL, "no enqueuer leads: start `drain run`")
+    lag, (queue, wait) = activity.lag_seconds, _longest_wait(activity)
+    if level := thresholds.lag.level(lag):
+        yield Finding("lag", level, f"due jobs have waited for the leader for {duration(lag)}")
+    if level := thresholds.wait.level(wait):
+        yield Finding("wait", level, f"queue {queue} has waited for a worker for {duration(wait)}")
+    if level := thresholds.dead.level(activity.dead):
+        number = (
+            f"{UP_TO:,} or more dead jobs" if activity.dead >= UP_TO else count(activity.dead, "dead job")
+        )
+        yield Finding("dead", level, number)
+    unattended = sorted(name for name, queue in activity.queues.items() if queue.is_unattended)
+    if unattended and thresholds.unattended:
+        yield Finding("unattended", thresholds.unattended, f"no worker for {_names(unattended)}")
+    failing = sorted(name for name, queue in activity.queues.items() if queue.failing)
+    if failing and thresholds.failing:
+        yield Finding("failing", thresholds.failing, f"all attempts fail in {_names(failing)}")
+
+
+def _figures(activity: Activity, thresholds: Thresholds) -> Iterator[Figure]:
+    queues = activity.queues.values()
+    yield Figure("lag", activity.lag_seconds, "s", thresholds.lag)
+    yield Figure("wait", _longest_wait(activity)[1], "s", thresholds.wait)
+    yield Figure("dead", activity.dead, "", thresholds.dead)
+    yield Figure("waiting", sum(queue.waits for queue in queues))
+    yield Figure("running", sum(queue.running for queue in queues))
+    yield Figure("retrying", sum(queue.waiting.get("retrying", 0) for queue in queues))
+    yield Figure("failing", sum(queue.failing for queue in queues))
+    yield Figure("unattended", sum(queue.is_unattended for queue in queues))
+    yield Figure("per_second", round(sum(queue.per_second for queue in queues), 3))
+
+
+def _longest_wait(activity: Activity) -> tuple[str, float]:
+    """Return the queue with the longest wait, and the wait; that of a paused queue is wanted."""
+    waits = {name: queue.oldest_seconds for name, queue in activity.queues.items() if not queue.paused}
+    return max(waits.items(), key=lambda pair: pair[1], default=("", 0.0))
+
+
+def _names(queues: Sequence[str]) -> str:
+    more = f" and {len(queues) - _MOST_NAMES} more" if len(queues) > _MOST_NAMES else ""
+    return f"{'queue' if len(queues) == 1 else 'queues'} {', '.join(queues[:_MOST_NAMES])}{more}"

@@ -1,0 +1,82 @@
+"""Options of `drain run` and `drain work` about their health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from drain.service.steady import HealthOptions
+from drain.terminal.commandline import FiniteRange, wrapped
+
+_DEFAULTS = HealthOptions()
+_LONGEST_SECONDS = 86_400
+_OPTIONS = (
+    click.option(
+        "--health-grace",
+        type=FiniteRange(0, _LONGEST_SECONDS),
+        default=_DEFAULTS.grace_seconds,
+        show_default=True,
+        envvar="DRAIN_HEALTH_GRACE",
+        show_envvar=True,
+        metavar="SECONDS",
+        help="Time for which a store may fail before /readyz, hooks and commands tell.",
+    ),
+    click.option(
+        "--health-recovery",
+        type=FiniteRange(0, _LONGEST_SECONDS),
+        default=_DEFAULTS.recovery_seconds,
+        show_default=True,
+        envvar="DRAIN_HEALTH_RECOVERY",
+        show_envvar=True,
+        metavar="SECONDS",
+        help="Time without a failure after which they tell that all is well again.",
+    ),
+    click.option(
+        "--on-unhealthy",
+        default="",
+        envvar="DRAIN_ON_UNHEALTHY",
+        show_envvar=True,
+        metavar="COMMAND",
+        help="Command for the shell, run once when something has failed for that long; DRAIN_HEALTH_WHAT, "
+        "DRAIN_HEALTH_REASON and DRAIN_HEALTH_SINCE say what.",
+    ),
+    click.option(
+        "--on-recovery",
+        default="",
+        envvar="DRAIN_ON_RECOVERY",
+        show_envvar=True,
+        metavar="COMMAND",
+        help="Command for the shell, run once when that is well again.",
+    ),
+)
+# Option of the enqueuer, which alone judges queues.
+queue_grace_option = click.option(
+    "--health-queue-grace",
+    type=FiniteRange(0, 30 * _LONGEST_SECONDS),
+    default=_DEFAULTS.queue_grace_seconds,
+    show_default=True,
+    envvar="DRAIN_HEALTH_QUEUE_GRACE",
+    show_envvar=True,
+    metavar="SECONDS",
+    help="Time for which all attempts of a queue may fail before hooks and commands tell.",
+)
+# Name of each option, and of the field of `HealthOptions`.
+_FIELDS = {
+    "health_grace": "grace_seconds",
+    "health_recovery": "recovery_seconds",
+    "health_queue_grace": "queue_grace_seconds",
+    "on_unhealthy": "on_unhealthy",
+    "on_recovery": "on_recovery",
+}
+
+
+def health_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add these options to a command; the command gets them as one `HealthOptions`, `health`."""
+
+    def with_options(**given: Any) -> Any:
+        found = {field: given.pop(name) for name, field in _FIELDS.items() if name in given}
+        return command(health=HealthOptions(**found), **given)
+
+    return wrapped(command, with_options, reversed(_OPTIONS))

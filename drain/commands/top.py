@@ -1,0 +1,217 @@
+"""`drain top`: queues and running jobs in the terminal, redrawn every two seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from time import monotonic
+
+import click
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from drain.config import Settings
+from drain.database import postgres, schema
+from drain.database.postgres import Connection
+from drain.errors import UnavailableError
+from drain.tables import activity
+from drain.tables.activity import Activity
+from drain.terminal.commandline import FiniteRange, settings_options
+from drain.terminal.keyboard import reading_keys
+from drain.terminal.top_view import SORTS, top_view
+from drain.visible import visible
+from drain.wire import Producer
+
+# Jobs that are read, of which the screen shows as many as it has room for.
+_LONGEST = 100
+# Timeout of one statement, and of one look, in seconds.
+_STATEMENT_SECONDS = 10
+_LOOK_SECONDS = 20.0
+# Shortest pause between two looks, as a multiple of the time that one takes.
+_PAUSE_FACTOR = 5
+# Time within which a new size of the terminal, or new numbers, are seen.
+_TICK_SECONDS = 0.2
+
+
+class _Looker:
+    """Looks at both stores again and again, on a thread of its own, so that keys are heard while a store is silent.
+
+    Args:
+        settings: Settings that name the stores.
+        seconds: Time between two looks.
+
+    Attributes:
+        latest: Activity at the last look that succeeded.
+        problem: Reason why it is old, or not complete; None if it is neither.
+        looks: Number of the looks so far.
+        failure: Error because of which there is no point in another look.
+    """
+
+    def __init__(self, settings: Settings, seconds: float) -> None:
+        self.latest: Activity | None = None
+        self.problem: str | None = None
+        self.looks = 0
+        self.failure: BaseException | None = None
+        self._settings = settings
+        self._seconds = seconds
+        self._redis = Producer(settings.redis_url, settings.namespace) if settings.redis_url else None
+
+    def start(self) -> None:
+        """Look from now on."""
+        threading.Thread(target=self._run, name="top", daemon=True).start()
+
+    def look_once(self) -> Activity:
+        """Look once, and return what was found.
+
+        Raises:
+            DrainError: PostgreSQL is away, or the schema is not there.
+        """
+        with self._connected() as connection:
+            return self._look(connection)
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        try:
+            while True:
+                try:
+                    with self._connected() as connection:
+                        while True:
+                            began = monotonic()
+                            self._look(connection)
+                            pause.wait(max(self._seconds, _PAUSE_FACTOR * (monotonic() - began)))
+                except UnavailableError as error:
+                    self.problem = f"{error}; trying again"
+                    self.looks += 1
+                    pause.wait(self._seconds)
+        except BaseException as error:  # noqa: BLE001
+            self.failure = error
+
+    def _look(self, connection: Connection) -> Activity:
+        with postgres.time_limit(connection, _LOOK_SECONDS):
+            bound = activity.bound_for(len(self.latest.queues) if self.latest else 1)
+            found = activity.read(connection, longest=_LONGEST, up_to=bound)
+        problem = None
+        if self._redis is not None:
+            try:
+                for queue, number in self._redis.workers(list(found.queues)).items():
+                    found.queues[queue].workers = number
+            except UnavailableError as error:
+                problem = f"{error}; workers are unknown"
+        self.latest, self.problem, self.looks = found, problem, self.looks + 1
+        return found
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        url = self._settings.database_url
+        connection = postgres.connect(url, "drain top")
+        with closing(connection), postgres.reachable(url):
+            with postgres.time_limit(connection, _LOOK_SECONDS):
+                postgres.limit_session(
+                    connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_STATEMENT_SECONDS
+                )
+                schema.check(connection)
+            yield connection
+
+
+@click.command("top", short_help="Show queues and running jobs, live.")
+@settings_options("database_url", "redis_url", "namespace")
+@click.option(
+    "--every",
+    "seconds",
+    type=FiniteRange(0.1, 3600),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(list(SORTS.values())),
+    default="waiting",
+    show_default=True,
+    help="Order of the queues at the beginning.",
+)
+def top(settings: Settings, *, seconds: float, sort: str) -> None:
+    """Show the queues, why their jobs wait, and the jobs that have run for longest, again and again.
+
+    Rates are of jobs that have finished within the last minute; no count goes beyond 10,000. Keys: q quits, p pauses
+    the screen, and w, r, o, b and n sort by waiting, rate, oldest, busy and name. Where the output is no terminal, it
+    is printed once.
+
+    \b
+    drain top
+    drain top --every 5 --sort oldest
+    """  # noqa: D301
+    console = Console(highlight=False, markup=False)
+    looker = _Looker(settings, seconds)
+    if not console.is_terminal or console.is_dumb_terminal:
+        console.print(top_view(looker.look_once(), console.width, None, sort, None))
+        if looker.problem:
+            click.echo(visible(looker.problem), err=True)
+        return
+    looker.start()
+    signals: list[int] = []
+    try:
+        with _ended_by_sigterm(signals):
+            _show(console, looker, sort)
+    except KeyboardInterrupt:
+        if signals:
+            # The terminal is as it was: now the signal does what it does.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _show(console: Console, looker: _Looker, sort: str) -> None:
+    """Draw until the key q, or Ctrl-C.
+
+    Raises:
+        DrainError: There is no point in going on.
+    """
+    shown: tuple[object, ...] = ()
+    frozen: Activity | None = None
+    with reading_keys() as read, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            if looker.failure is not None:
+                break
+            latest = frozen or looker.latest
+            state = (looker.looks if frozen is None else -1, looker.problem, sort, console.size)
+            if state != shown:
+                shown = state
+                live.update(
+                    _screen(console, latest, sort, looker.problem, paused=frozen is not None), refresh=True
+                )
+            for key in read(_TICK_SECONDS).lower():
+                if key == "q":
+                    return
+                if key in ("p", " "):
+                    frozen = None if frozen else looker.latest
+                sort = SORTS.get(key, sort)
+    raise looker.failure
+
+
+def _screen(
+    console: Console, latest: Activity | None, sort: str, problem: str | None, *, paused: bool
+) -> RenderableType:
+    width, height = console.size
+    if latest is None:
+        return Text(visible(problem or "looking at PostgreSQL and Redis ..."), style="red" if problem else "")
+    return top_view(latest, width, height, sort, problem, paused=paused)
+
+
+@contextmanager
+def _ended_by_sigterm(signals: list[int]) -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does; the list then has its number."""
+
+    def end(number: int, _frame: object) -> None:
+        signals.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,170 @@
+"""Life of one job, as events in their order, from the times that its row keeps.
+
+A row keeps its latest claim and its latest failure; earlier attempts have left only their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+# Names of the events. Those that end a life:
+ENDS = frozenset({"finished", "superseded", "dead", "cancelled", "expired"})
+# All, in the order in which they may follow each other at one time.
+EVENTS = ("staged", "moved", "delivered_again", "claimed", "failed", "interrupted", "deferred", *sorted(ENDS))
+_RANKS = {name: rank for rank, name in enumerate(EVENTS)}
+# Type of the error of an attempt that was interrupted since its worker had to stop.
+_STOPPED = "WorkerStoppedError"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event in the life of a job; a field that does not apply is None.
+
+    Attributes:
+        at: Time of the event, by the database's clock.
+        event: One of `EVENTS`.
+        id, job_name, queue, tag: Those of the job.
+        attempt: Number of the attempt.
+        worker: Name of the worker.
+        error: Type and first line of the error.
+        until: Time until which the job waits.
+        seconds: Time from the claim to the end.
+        reason: Reason of a death, for programs; its explanation is the error where there is no other.
+        superseded_by: Id of the job that stands for this one.
+        is_exact: False if no row keeps the time: then it is that of the look.
+        order: Time by which events are put into their order: no earlier than that of the event before.
+    """
+
+    at: datetime
+    event: str
+    id: int
+    job_name: str
+    queue: str
+    tag: str | None = None
+    attempt: int | None = None
+    worker: str | None = None
+    error: str | None = None
+    until: datetime | None = None
+    seconds: float | None = None
+    reason: str | None = None
+    superseded_by: int | None = None
+    is_exact: bool = True
+    order: datetime
+
+    @property
+    def place(self) -> tuple[datetime, int]:
+        """Place among the events of its job."""
+        return self.order, _RANKS[self.event]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields that apply, as JSON types."""
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in asdict(self).items()
+            if value is not None and name != "order"
+        }
+
+
+def life(row: Mapping[str, Any]) -> list[Event]:
+    """List the events that a row of any table tells of, in their order."""
+    found = sorted(_before_the_end(row), key=lambda event: event.place)
+    end = _end(row)
+    if end is not None:
+        # The time of a death is that at which its transaction began, which may be before the last failure.
+        last = max([end.at, *(event.order for event in found)])
+        found.append(replace(end, order=last))
+    return found
+
+
+def now_waiting(row: Mapping[str, Any], event: str, now: datetime) -> Event:
+    """Return an event whose time no row keeps: `delivered_again`, or `deferred`."""
+    return _event(row, event, now, is_exact=False, until=row.get("next_run_at"))
+
+
+def _event(row: Mapping[str, Any], event: str, at: datetime, **more: Any) -> Event:
+    common = {name: row[name] for name in ("id", "job_name", "queue", "tag")}
+    return Event(at=at, event=event, order=at, **common, **more)
+
+
+def _before_the_end(row: Mapping[str, Any]) -> Iterator[Event]:
+    # A job that gave way while it was staged was neither moved nor claimed.
+    has_run = not (row.get("superseded_by") and not row["attempts"])
+    later = row["scheduled_at"] if row["scheduled_at"] > row["staged_at"] else None
+    yield _event(row, "staged", row["staged_at"], until=later)
+    yield from _former_deaths(row)
+    moved_at = row.get("moved_at")
+    if moved_at and not (row.get("superseded_by") and moved_at == row["finished_at"]):
+        yield _event(row, "moved", moved_at)
+    attempt = row.get("attempts", 0) + bool(row.get("batched"))
+    if row.get("claimed_at") and has_run:
+        worker = row.get("finished_by") or row.get("claimed_by")
+        yield _event(row, "claimed", row["claimed_at"], attempt=max(attempt, 1), worker=worker)
+    failure = _failure(row, attempt)
+    if failure:
+        yield failure
+
+
+def _former_deaths(row: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the deaths of a job that people have tried again since."""
+    for death in row.get("history") or ():
+        if isinstance(death, Mapping) and (at := _time(death.get("died_at"))):
+            yield _death(row, at, death)
+
+
+def _death(row: Mapping[str, Any], at: datetime, death: Mapping[str, Any]) -> Event:
+    reason = str(death.get("reason"))
+    event = reason if reason in ("cancelled", "expired") else "dead"
+    why = str(death.get("explanation")).partition("\n")[0]
+    return _event(row, event, at, attempt=death.get("attempts") or None, reason=reason, error=why)
+
+
+def _failure(row: Mapping[str, Any], attempt: int) -> Event | None:
+    error = row.get("last_error")
+    if not isinstance(error, Mapping):
+        return None
+    at = _time(error.get("at")) or row.get("failed_at")
+    if at is None:
+        return None
+    event = "interrupted" if str(error.get("type") or "").endswith(_STOPPED) else "failed"
+    claimed_at = row.get("claimed_at")
+    # A later claim has a number of its own.
+    number = attempt if claimed_at is None or at >= claimed_at else attempt - 1
+    return _event(
+        row,
+        event,
+        at,
+        attempt=number if event == "failed" and number > 0 else None,
+        error=_first_line(error),
+        until=row.get("next_run_at"),
+    )
+
+
+def _end(row: Mapping[str, Any]) -> Event | None:
+    if row.get("finished_at"):
+        if row.get("superseded_by"):
+            return _event(row, "superseded", row["finished_at"], superseded_by=row["superseded_by"])
+        seconds = (row["finished_at"] - row["claimed_at"]).total_seconds()
+        attempt, worker = max(row["attempts"], 1), row.get("finished_by")
+        return _event(
+            row, "finished", row["finished_at"], attempt=attempt, worker=worker, seconds=max(seconds, 0.0)
+        )
+    if row.get("died_at"):
+        return _death(row, row["died_at"], row)
+    return None
+
+
+def _first_line(error: Mapping[str, Any]) -> str:
+    message = str(error.get("message") or "").strip().partition("\n")[0]
+    kind = str(error.get("type") or "").rpartition(".")[2]
+    return ": ".join(part for part in (kind, message) if part)
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo else None

@@ -1,0 +1,164 @@
+"""What `drain top` and `drain events` show on terminals of several sizes; texts of others do nothing there."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from drain.check.judging import Figure, Finding, Level, Threshold, Verdict, worst
+from drain.events.life import Event
+from drain.tables.activity import Activity, QueueActivity, RunningJob
+from drain.terminal.check_line import nagios_line
+from drain.terminal.event_line import event_line
+from drain.terminal.top_view import SORTS, top_view
+from tests.golden import WIDTHS, assert_printed
+
+NOW = datetime(2026, 11, 22, 1, 31, 7, tzinfo=UTC)
+LEADER = {"name": "shop-1:4711:c0ffee", "since": "2026-11-22T01:01:07.123456+00:00"}
+
+
+def busy() -> Activity:
+    queues = {
+        "default": QueueActivity({"queued": 3}, 2, 35.25, 0.042, workers=4),
+        "mail": QueueActivity(
+            {"list_full": 10_000, "queued": 1_201, "scheduled": 7}, 16, 812.0, 75.0, workers=2
+        ),
+        "calls": QueueActivity({"limited": 950, "paused": 12}, 50, 4.0, 3_720.0, paused=True, workers=8),
+        "reports-of-the-week:europe": QueueActivity({"retrying": 6}, failing=True, workers=0),
+    }
+    running = [
+        RunningJob(1_204_511, "shop.reports.weekly.digest", "calls", 7_340.0, "w7:31:ab", 3, has_lapsed=True),
+        RunningJob(
+            42,
+            "shop.jobs.\x1b[2Jsend_receipt",
+            "mail",
+            4.2,
+            "shop-2.internal:4711:c0ffee",
+            1,
+            has_lapsed=False,
+        ),
+    ]
+    return Activity(NOW, LEADER, queues, running, dead=17, dead_groups=3)
+
+
+def drawn(width: int, height: int | None, activity: Activity, sort: str = "waiting", **more: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, height=height or 100, highlight=False, markup=False)
+    console.print(top_view(activity, width, height, sort, more.pop("problem", None), **more))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_screen_shows_queues_and_running_jobs(width: int) -> None:
+    assert_printed("top", width, drawn(width, 24, busy()))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_an_old_screen_says_why_it_is_old(width: int) -> None:
+    problem = "PostgreSQL at localhost/shop cannot be used: connection refused; trying again"
+    assert_printed("top-away", width, drawn(width, 24, busy(), "name", problem=problem, paused=True))
+
+
+def test_nothing_is_a_screen_too() -> None:
+    text = drawn(80, 24, Activity(NOW))
+    assert "no leader: start `drain run`" in text
+    assert "no queue has a job" in text
+
+
+def many() -> Activity:
+    queues = {f"queue-{number:03}": QueueActivity({"due": number}, 1, workers=1) for number in range(500)}
+    running = [RunningJob(n, "m.f", "q", 600.0 - n, "w:1:a", 1, has_lapsed=False) for n in range(100)]
+    return Activity(NOW, LEADER, queues, running)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (80, 14), (80, 13), (80, 10), (80, 8), (120, 50), (200, 200)])
+def test_a_screen_fits_the_terminal_and_its_last_line_names_the_keys(size: tuple[int, int]) -> None:
+    width, height = size
+    for activity in (busy(), many()):
+        for problem in (None, "away"):
+            lines = drawn(width, height, activity, problem=problem).splitlines()
+            assert len(lines) <= height
+            assert all(len(line) <= width for line in lines)
+            assert lines[-1].startswith("q quit")
+
+
+@pytest.mark.parametrize("size", [(40, 8), (20, 5), (1, 1)])
+def test_a_tiny_terminal_breaks_nothing(size: tuple[int, int]) -> None:
+    drawn(*size, many())
+
+
+def test_the_longest_runs_are_shown_where_there_are_too_many() -> None:
+    text = drawn(80, 24, many())
+    assert "and 491 more queues" in text
+    assert "10m" in text
+
+
+@pytest.mark.parametrize(
+    ("sort", "first"),
+    [("waiting", "mail"), ("rate", "mail"), ("oldest", "calls"), ("busy", "calls"), ("name", "calls")],
+)
+def test_the_queues_are_sorted(sort: str, first: str) -> None:
+    assert sort in SORTS.values()
+    assert drawn(120, 24, busy(), sort).splitlines()[4].startswith(first)
+
+
+# --- events
+
+
+def event(name: str, after: float, **more: Any) -> Event:
+    at = NOW + timedelta(seconds=after)
+    job: dict[str, Any] = {"id": 42, "job_name": "shop.send", "queue": "mail", "tag": None}
+    return Event(at=at, order=at, event=name, **job, **more)
+
+
+def test_each_event_is_a_line() -> None:
+    events = [
+        event("staged", 0.001, until=NOW + timedelta(hours=1)),
+        event("moved", 1.25),
+        event("claimed", 2, attempt=1, worker="shop-1:4711:c0ffee"),
+        event("failed", 3, attempt=1, error="NoRow: \x1b[31m", until=NOW + timedelta(seconds=13)),
+        event("delivered_again", 13, is_exact=False),
+        event("finished", 14, attempt=2, seconds=0.34),
+        event("superseded", 14, superseded_by=43),
+        event("dead", 15, attempt=5, reason="failed", error="it broke"),
+    ]
+    lines = [event_line(each, with_day=False) for each in events]
+    for line in lines:
+        # As the command does on a terminal.
+        line.truncate(80, overflow="ellipsis")
+    text = "\n".join(line.plain for line in lines)
+    assert_printed("events", 80, text)
+
+
+# --- checks
+
+
+def test_a_line_for_nagios_is_one_line_with_its_numbers() -> None:
+    verdict = Verdict(
+        [Finding("lag", Level.WARNING, "a|b\nc"), Finding("dead", Level.UNKNOWN, "x" * 2_000)],
+        [
+            Figure("lag", 1.5, "s", Threshold(30, 120)),
+            Figure("dead", 3, "", Threshold(0, None)),
+            Figure("wait", 1e9),
+        ],
+    )
+    line = nagios_line(verdict)
+    assert line.startswith("DRAIN WARNING - a/b\\nc; xxx")
+    assert line.endswith("\u2026 | lag=1.5s;30;120;0 dead=3;0;;0 wait=1000000000;;;0")
+    assert len(line) < 1_200
+
+
+def test_what_is_critical_is_so_whatever_is_unknown() -> None:
+    assert worst([]) == Level.OK
+    assert worst([Level.OK, Level.UNKNOWN]) == Level.UNKNOWN
+    assert worst([Level.UNKNOWN, Level.WARNING]) == Level.WARNING
+    assert worst([Level.CRITICAL, Level.UNKNOWN]) == Level.CRITICAL
+
+
+def test_a_number_at_its_threshold_is_well() -> None:
+    threshold = Threshold(1, 2)
+    assert [threshold.level(value) for value in (0, 1, 1.5, 2, 3)] == [0, 0, 1, 1, 2]

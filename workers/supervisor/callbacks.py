@@ -1,0 +1,93 @@
+"""Calls of hooks and commands about health, each in a child of its own: the supervisor has no thread."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from drain.health import HealthChange
+from drain.service import callbacks
+from drain.service.steady import HealthOptions
+from workers.exits import DONE, STOP_SIGNALS, exit_child
+
+log = logging.getLogger(__name__)
+
+# Time after which the kernel ends the child: later than its hooks and its command have ended, or hang.
+_CHILD_SECONDS = int(callbacks.HOOK_SECONDS)
+
+
+class Callbacks:
+    """Calls hooks and commands, one change after the other, each in a child.
+
+    Args:
+        options: Options of the process.
+        in_child: Called first in each child.
+    """
+
+    def __init__(self, options: HealthOptions, in_child: Callable[[], None]) -> None:
+        self._options = options
+        self._in_child = in_child
+        self._waiting: deque[HealthChange] = deque(maxlen=callbacks.MOST_WAITING)
+        self._pid = 0
+
+    def call(self, change: HealthChange) -> None:
+        """Let a child call the hooks for this change, at the next turn."""
+        if callbacks.any_for(self._options):
+            self._waiting.append(change)
+
+    def run_once(self) -> None:
+        """Reap the child that has ended, and start the next one; to be called at each turn."""
+        if self._pid:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if not pid:
+                return
+            self._pid = 0
+            if os.WIFSIGNALED(status):
+                log.error(
+                    "the hooks of a change of health did not end within %d s, and were killed",
+                    _CHILD_SECONDS,
+                    extra={"event": "health_hook_failed"},
+                )
+        if self._waiting:
+            # If the system has no process left, the next turn tries again.
+            with suppress(OSError):
+                self._fork(self._waiting[0])
+                self._waiting.popleft()
+
+    def close(self) -> None:
+        """End the child, if there is one: the program ends."""
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    def _fork(self, change: HealthChange) -> None:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._call_in_child(change, mask)
+            self._pid = pid
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _call_in_child(self, change: HealthChange, mask: set[signal.Signals | int]) -> None:
+        try:
+            signal.set_wakeup_fd(-1)
+            # A second signal to stop ends it with the supervisor, which does not wait for it.
+            for number in (*STOP_SIGNALS, signal.SIGCHLD, signal.SIGALRM):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+            self._in_child()
+            # The command has its own bound, and is killed with all that it has started.
+            callbacks.run_command(change, self._options)
+            signal.alarm(_CHILD_SECONDS)
+            callbacks.call_hooks(change)
+        finally:
+            exit_child(DONE)
