@@ -213,7 +213,7 @@ def test_the_workers_of_several_processes_have_names_of_their_own(yard: Yard, cl
 def test_a_name_that_a_dead_process_has_left_is_taken_over(yard: Yard, client: Redis) -> None:
     with yard.working("--name", "Alice") as command:
         wait_until(lambda: len(Worker.all(connection=client)) == 2, PATIENCE_SECONDS)
-        dead = {worker.pid for worker in Worker.all(connection=client)}
+        dead = {worker.pid or 0 for worker in Worker.all(connection=client)}
         command.kill()
         command.wait(PATIENCE_SECONDS)
     # They notice the death of their parent; before, the name is in use.
