@@ -101,6 +101,10 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
             self._app.state.site.close()
 
-    def _end(self, *_: Any) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Not where the signal arrives: this thread may hold the lock of the listeners there.
         self._app.state.site.live.close()
+        await super().shutdown(sockets)
+
+    def _end(self, *_: Any) -> None:
         self.should_exit = True

@@ -84,16 +84,20 @@ class _Stream(Response):
                 task.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
         with suppress(OSError, RuntimeError):
-            await asyncio.wait_for(send({"type": "http.response.body", "body": b""}), _SEND_SECONDS)
+            async with asyncio.timeout(_SEND_SECONDS):
+                await send({"type": "http.response.body", "body": b""})
 
     async def _pass_on(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         text = f"retry: {_AGAIN_MILLISECONDS}\n\n"
         while True:
             message = {"type": "http.response.body", "body": text.encode(), "more_body": True}
-            await asyncio.wait_for(send(message), _SEND_SECONDS)
+            # Python 3.11's `wait_for` loses a cancellation that comes together with the news.
+            async with asyncio.timeout(_SEND_SECONDS):
+                await send(message)
             try:
-                text = _event(await asyncio.wait_for(self._listener.next(), _SILENCE_SECONDS))
+                async with asyncio.timeout(_SILENCE_SECONDS):
+                    text = _event(await self._listener.next())
             except TimeoutError:
                 text = ":\n\n"
 
