@@ -53,7 +53,7 @@ class OptionalGauge:
             self._refused_until = began + _REFUSED_PAUSE_SECONDS
             if not self._was_refused:
                 reason = error.diag.message_primary or str(error).partition("\n")[0]
-                log.warning("%s is not measured (%s)", self._name, reason)
+                log.warning("%s is not measured (%s)", self._name, reason, extra={"event": "not_measured"})
             self._was_refused = True
         else:
             self._was_refused = False

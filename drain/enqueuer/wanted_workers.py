@@ -48,7 +48,11 @@ class WantedWorkers:
         except psycopg.errors.InsufficientPrivilege as error:
             self._refused = True
             reason = error.diag.message_primary
-            log.warning("drain_wanted_workers is not measured (%s); run `drain roles --apply`", reason)
+            log.warning(
+                "drain_wanted_workers is not measured (%s); run `drain roles --apply`",
+                reason,
+                extra={"event": "not_measured"},
+            )
             return
         for queue, found in loads.items():
             metrics.WANTED.labels(queue).set(wanted(found).workers)

@@ -114,19 +114,8 @@ def _answer(request: Request, form: Form, act: Act, name: str, ask: Ask | None) 
     with view.site.sessions.writing() as connection:
         done = act(Write(connection, form, view, who))
     said = {key: text[:200] for key, text in form.as_dict().items() if key != _SECRET}
-    log.info(
-        "%s: %s by %s",
-        name,
-        done.text,
-        who,
-        extra={
-            "event": "web_write",
-            "action": name,
-            "who": who,
-            "given": {**view.params, **said},
-            **done.fields,
-        },
-    )
+    details = {"action": name, "who": who, "given": {**view.params, **said}, **done.fields}
+    log.info("%s: %s by %s", name, done.text, who, extra={"event": "web_write", **details})
     if done.template:
         return respond(request, done.template, done.values)
     response = RedirectResponse(done.to, status_code=303)

@@ -169,12 +169,8 @@ class Finisher:
         try:
             word = self._recorder.record(job.claim, outcome)
         except UnavailableError as error:
-            log.debug(
-                "the outcome of job %d could not be recorded: %s",
-                job.claim.id,
-                error,
-                extra={"event": "not_recorded", "job_id": job.claim.id},
-            )
+            event = {"event": "not_recorded", "job_id": job.claim.id}
+            log.debug("the outcome of job %d could not be recorded: %s", job.claim.id, error, extra=event)
             self.database.stores.leave(1, error)
             self._ended.unfinished(job.rq_id)
             return

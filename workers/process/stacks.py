@@ -45,7 +45,11 @@ class StackAnswers:
         """
         question = read_question(payload)
         if question is None:
-            log.warning("a question for the stack of a job cannot be read: %.300r", payload)
+            log.warning(
+                "a question for the stack of a job cannot be read: %.300r",
+                payload,
+                extra={"event": "stack_refused"},
+            )
             return
         now, before = monotonic(), self._answered_at
         if len(before) == before.maxlen and now - before[0] < _PERIOD_SECONDS:
@@ -74,7 +78,12 @@ def _describe(attempt: Attempt) -> dict[str, Any]:
     try:
         stack = attempt.interruption.frames()
     except Exception as error:  # noqa: BLE001
-        log.debug("the stack of job %d cannot be read: %r", attempt.claim.id, error)
+        log.debug(
+            "the stack of job %d cannot be read: %r",
+            attempt.claim.id,
+            error,
+            extra={"event": "stack_unreadable", "job_id": attempt.claim.id},
+        )
         return {"state": "silent", "place": ""}
     if attempt.has_ended:
         return {"state": "ended"}

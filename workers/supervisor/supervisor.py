@@ -126,13 +126,8 @@ class Supervisor:
                 continue
             slot.prepare()
             if self._fork(slot, lambda slot=slot: self._work(slot)):  # type: ignore[misc]
-                log.info(
-                    "worker process %d (pid %d) works on %s",
-                    slot.number,
-                    slot.pid,
-                    ", ".join(self._options.queues),
-                    extra={"event": "started"},
-                )
+                queues, event = ", ".join(self._options.queues), {"event": "started"}
+                log.info("worker process %d (pid %d) works on %s", slot.number, slot.pid, queues, extra=event)
 
     def _work(self, slot: WorkerSlot) -> int:
         self.health.release_port()
