@@ -9,12 +9,12 @@ from urllib.parse import urlencode
 
 import pytest
 
+from benchmarks.crowd import HOSTILE, SCRIPT, fill, fill_with_hostile_texts
 from drain.config import Settings
 from drain.database import postgres
 from drain.web import application
 from tests.chromium import NARROW, WIDE, chromium, is_hacked, overhang, severe_findings, tab
 from tests.conftest import _database
-from tests.crowd import HOSTILE, SCRIPT, fill, fill_with_hostile_texts
 from tests.helpers import NAMESPACE, PATIENCE_SECONDS
 from tests.web_pages import TOKEN, served
 

@@ -1,6 +1,6 @@
 """A crowd of jobs in every state, written by SQL in some seconds; among them those whose texts are hostile.
 
-python -m tests.crowd postgresql://... --finished 10000000 --staged 1000000
+python -m benchmarks.crowd postgresql://... --finished 10000000 --staged 1000000
 """
 
 from __future__ import annotations
