@@ -21,12 +21,14 @@ from benchmarks import (
     machine,
     plain_rq,
     recovery,
+    scraping,
     servers,
     soak,
     staging,
     stock_workers,
     ticks,
     unique,
+    web_page,
 )
 from benchmarks.peers import killed, peers, plots, report, results, run
 from benchmarks.sizes import Sizes
@@ -213,6 +215,17 @@ def _admission(started: Services, place: Place) -> list[str]:
     ]
 
 
+def _sight(started: Services, place: Place) -> list[str]:
+    return [
+        "# To see",
+        machine.line(started, place.kind),
+        *(
+            module.section(started, **alone.sizes_of(module.SIZES, quick=place.sizes.scale < 1))
+            for module in (scraping, web_page)
+        ),
+    ]
+
+
 def _beside(measure_some: Callable[[Services, results.Results, run.Plan], None]) -> Part:
     return Part(partial(_peers, measure_some), mark="peers")
 
@@ -241,14 +254,16 @@ PARTS: dict[str, Part] = {
     "admission": Part(_admission),
     # Jobs that sleep: servers make little difference.
     "forecasts": Part(_forecasts, kinds=(servers.EMBEDDED,)),
+    "sight": Part(_sight),
 }
 # Marks of RESULTS.md in their order; `minutes` is written by hand.
 _MARKS = (
     "goals",
     *dict.fromkeys(
-        part.mark or name for name, part in PARTS.items() if name not in ("admission", "forecasts")
+        part.mark or name for name, part in PARTS.items() if name not in ("admission", "forecasts", "sight")
     ),
     "minutes",
     "admission",
     "forecasts",
+    "sight",
 )

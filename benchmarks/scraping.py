@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from drain.embedded import Services
 
 # Sizes of the whole measurement, and of the short form.
-SIZES = {"queues": (200, 20), "rounds": (5, 1), "seconds": (60, 3), "scrapes": (50, 5)}
+SIZES = {"queues": (200, 20), "rounds": (3, 1), "seconds": (45, 3), "scrapes": (50, 5)}
 _JOBS_OF_A_QUEUE = 20
 _NAMES_OF_A_QUEUE = 5
 _TAGS = 120

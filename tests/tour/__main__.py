@@ -44,7 +44,10 @@ _DEAD = "SELECT id FROM dead_jobs WHERE job_name = 'shop.payments.charge' ORDER 
 _RUNNING = (
     "SELECT id FROM inflight_jobs WHERE job_name = 'shop.exports.export_orders' AND claimed_at IS NOT NULL"
 )
-_SETTLED = "SELECT count(*) = 0 FROM inflight_jobs WHERE queue <> 'exports'"
+_SETTLED = """
+SELECT NOT EXISTS (SELECT FROM staged_jobs)
+    AND NOT EXISTS (SELECT FROM inflight_jobs WHERE queue <> 'exports' OR claimed_at IS NULL)
+"""
 
 
 def main() -> None:
