@@ -22,6 +22,7 @@ from drain.testing.adopted import Adopted, adopt, is_in_loop
 from drain.testing.nested import LeaderConnection
 from drain.testing.rows import Job, StagedJob, Wanted, listed
 from drain.testing.worker import InlineWorker, Ran
+from drain.visible import visible
 
 # Number of attempts after which `run` believes that jobs stage each other for ever.
 _MOST_ATTEMPTS = 1000
@@ -206,7 +207,7 @@ class Staged:
     def _for_run(self, job: Job | None) -> Wanted:
         wanted = Wanted(job)
         if wanted.name is not None and registry.find(wanted.name) is None:
-            known = ", ".join(registry.names()) or "nothing"
+            known = ", ".join(map(visible, registry.names())) or "nothing"
             raise HarnessError(f"no function is registered as {wanted.name!r}; registered here: {known}")
         return wanted
 

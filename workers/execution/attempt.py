@@ -22,6 +22,7 @@ from typing import Any
 from drain.jobs import registry
 from drain.jobs.options import JobOptions
 from drain.jobs.signature import ArgumentsError
+from drain.visible import visible
 from workers.context.current import Attempt, begin, end
 from workers.errors import (
     ArgumentsDoNotFitError,
@@ -222,7 +223,7 @@ def _misfit(call: Call, error: BaseException) -> BaseException:
 
 
 def _not_registered(name: str) -> NotRegisteredError:
-    known = ", ".join(registry.names()) or "nothing"
+    known = ", ".join(map(visible, registry.names())) or "nothing"
     return NotRegisteredError(
         f"no function is registered as {name!r}; registered here: {known}; is its module in DRAIN_JOBS?"
     )
