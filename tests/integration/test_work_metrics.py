@@ -189,7 +189,7 @@ def test_names_beyond_the_bound_share_a_label(yard: Yard) -> None:
     with psycopg.connect(yard.database_url) as connection, connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO staged_jobs (job_name, job_args) VALUES (%s, '[\"x\"]')",
-            [(job.job_name,) for job in jobs.MANY],
+            [(name,) for name in jobs.MANY],
         )
     yard.push()
     with measuring(yard) as (port, _):
