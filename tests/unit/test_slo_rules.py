@@ -127,7 +127,9 @@ def test_the_jobs_of_a_name_are_no_others(tmp_path: Path) -> None:
         *starts("0+60x60", "0+60x60", le="30.0"),
     ]
     firing(tmp_path, SEND, given, "60m", ["DrainSLOBurnsFast", "DrainSLOBurnsSlowly"])
-    others = starts("0+60x60", "0+30x60", labels='queue="mail",job_name="another",job="shop.jobs.send"', le="30.0")
+    others = starts(
+        "0+60x60", "0+30x60", labels='queue="mail",job_name="another",job="shop.jobs.send"', le="30.0"
+    )
     firing(tmp_path, SEND, [*others, *starts("0+60x60", "0+60x60", labels=labels, le="30.0")], "60m", [])
 
 
