@@ -66,7 +66,7 @@ KEPT = Gauge(
 STAGED = Gauge("drain_staged_jobs", "Rows in staged_jobs; counted up to 100000, which means that or more.")
 LAG = Gauge("drain_lag_seconds", "Time that the longest-waiting due row has been due.")
 ARRIVED = Counter(
-    "drain_arrived_jobs", "Jobs that were due and have left staged_jobs for Redis.", ["queue", "job"]
+    "drain_arrived_jobs", "Jobs that were due and have left staged_jobs for Redis.", ["queue", "job_name"]
 )
 EXPIRED = Counter(
     "drain_expired_jobs", "Jobs that were given up since their expires_at had passed.", ["queue"]

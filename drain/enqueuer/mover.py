@@ -89,10 +89,10 @@ class Mover:
             QueuesRefusedError: Redis has refused forwarded jobs; the transaction must be rolled back.
         """
         failpoint(FailurePoint.READ)
-        expired = [row.id for row in rows if row.expired]
+        expired = [row for row in rows if row.expired]
         moved = [row for row in rows if not row.expired and row.queue not in self._forward_queues]
         if expired:
-            staged.bury(self._connection, expired, "expired", _EXPIRED)
+            staged.bury(self._connection, [row.id for row in expired], "expired", _EXPIRED)
         self._alive()
         before = self._deliveries.last_delivery
         last_delivery = before + len(moved)
@@ -105,15 +105,13 @@ class Mover:
         self._forward(forward)
         if not commits:
             failpoint(FailurePoint.MOVED)
+        # Most leaders forward nothing: a look at each of tens of thousands of rows in a second would be in vain.
+        forwarded = [row for row in rows if row.id in forward.deliveries] if forward.deliveries else ()
         return Batch(
             moved=moved,
             forwarded=list(forward.deliveries.values()),
-            forwarded_names=Counter(
-                (row.queue, row.job_name)
-                for row in rows
-                if forward.deliveries and row.id in forward.deliveries
-            ),
-            expired=Counter(row.queue for row in rows if row.expired),
+            forwarded_names=Counter((row.queue, row.job_name) for row in forwarded),
+            expired=Counter(row.queue for row in expired),
             unreadable=len(forward.unreadable),
             last_delivery=last_delivery,
         )

@@ -111,12 +111,10 @@ def _late(slo: Slo, window: str) -> str:
 def _sum(slo: Slo, function: str, window: str, *, within: bool = False) -> str:
     """Write the sum of a counter of first starts over all workers: of all, or of those within the time."""
     name = f"drain_work_wait_seconds_{'bucket' if within else 'count'}"
+    # The text of a bucket is that of a Python float, as `prometheus_client` writes it.
     of_bucket = f",le='{float(slo.objective.seconds)!r}'" if within else ""
-    # The text of a bucket is that of a Python float, as `prometheus_client` writes it. Prometheus gives the label `job`
-    # to the job of its scrape, and calls ours `exported_job` unless it is told to honour the labels of the target.
-    names = ("queue",) if slo.kind == "queue" else ("exported_job", "job")
-    series = (f"{function}({name}{{{label}={_quoted(slo.name)}{of_bucket}}}[{window}])" for label in names)
-    return f"sum({' or '.join(series)})"
+    label = "queue" if slo.kind == "queue" else "job_name"
+    return f"sum({function}({name}{{{label}={_quoted(slo.name)}{of_bucket}}}[{window}]))"
 
 
 def _alert(slo: Slo, alert: _Alert) -> Value:

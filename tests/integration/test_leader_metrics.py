@@ -68,32 +68,32 @@ def labels_of(name: str, label: str) -> set[str]:
 
 
 def test_arrivals_are_counted_by_queue_and_name(leading: Enqueuer, database_url: str) -> None:
-    before = value("drain_arrived_jobs_total", queue="arrivals", job=HOSTILE) or 0.0
+    before = value("drain_arrived_jobs_total", queue="arrivals", job_name=HOSTILE) or 0.0
     stage_jobs(database_url, 30, job=HOSTILE, queue="arrivals")
     stage_jobs(database_url, 2, job="m.g", queue="arrivals")
     stage_jobs(database_url, 1, job="m.h", queue="arrivals", run_in=3600)
     leading.drain()
-    assert value("drain_arrived_jobs_total", queue="arrivals", job=HOSTILE) == before + 30
-    assert value("drain_arrived_jobs_total", queue="arrivals", job="m.g") == 2
-    assert value("drain_arrived_jobs_total", queue="arrivals", job="m.h") is None
+    assert value("drain_arrived_jobs_total", queue="arrivals", job_name=HOSTILE) == before + 30
+    assert value("drain_arrived_jobs_total", queue="arrivals", job_name="m.g") == 2
+    assert value("drain_arrived_jobs_total", queue="arrivals", job_name="m.h") is None
     # As many again are not counted when they are only pushed again.
     Redelivery(leading, lost_after_seconds=0).recover()
-    assert value("drain_arrived_jobs_total", queue="arrivals", job="m.g") == 2
+    assert value("drain_arrived_jobs_total", queue="arrivals", job_name="m.g") == 2
 
 
 def test_forwarded_jobs_arrive_too(database_url: str, redis_url: str) -> None:
     stage_jobs(database_url, 3, job="m.forwarded", queue="forwarded")
     with new_enqueuer(database_url, redis_url, forward_queues=frozenset({"forwarded"})) as enqueuer:
         enqueuer.drain()
-    assert value("drain_arrived_jobs_total", queue="forwarded", job="m.forwarded") == 3
+    assert value("drain_arrived_jobs_total", queue="forwarded", job_name="m.forwarded") == 3
 
 
 def test_names_beyond_the_bound_share_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_MOST_PAIRS", len(metrics._pairs) + 1)
     metrics.count_arrived({("bounded", "m.first"): 1})
     metrics.count_arrived({("bounded", "m.second"): 2, ("bounded", "m.third"): 3, ("bounded", "m.first"): 4})
-    assert value("drain_arrived_jobs_total", queue="bounded", job="m.first") == 5
-    assert value("drain_arrived_jobs_total", queue="bounded", job=metrics.OTHERS) == 5
+    assert value("drain_arrived_jobs_total", queue="bounded", job_name="m.first") == 5
+    assert value("drain_arrived_jobs_total", queue="bounded", job_name=metrics.OTHERS) == 5
 
 
 def test_expired_jobs_are_counted_by_queue(leading: Enqueuer, database_url: str) -> None:
@@ -283,7 +283,7 @@ def test_the_port_of_the_leader_has_it_all_in_both_formats(database_url: str, re
         text = scrape(port)
         found = {each.name: each for each in read_text(text)}
         (arrived,) = [each for each in found["drain_arrived_jobs"].samples if each.name.endswith("_total")]
-        assert (arrived.labels, arrived.value) == ({"queue": "mail", "job": HOSTILE}, 1)
+        assert (arrived.labels, arrived.value) == ({"queue": "mail", "job_name": HOSTILE}, 1)
         assert found["drain_tag_waiting_jobs"].samples[0].labels == {"tag": HOSTILE}
         assert found["drain_leader"].samples[0].value == 1
         assert len(found["drain_table_dead_rows"].samples) == len(footprint.TABLES)

@@ -177,6 +177,5 @@ def test_the_rules_ask_for_series_that_workers_have(yard: Yard, kind: Any) -> No
     with measuring(yard) as (port, _):
         port.wait_for(4, "drain_work_wait_seconds_count")
         for name, selector in asked:
-            # The name that Prometheus gives to our label where it has one of its own.
-            labels = dict(re.findall(r"(\w+)='([^']*)'", selector.replace("exported_job", "job")))
+            labels = dict(re.findall(r"(\w+)='([^']*)'", selector))
             assert port.value(name, **labels) == (3 if "le" in labels else 4)

@@ -76,12 +76,12 @@ def test_jobs_of_all_kinds_are_counted_by_queue_and_name(yard: Yard, options: tu
     yard.push()
     with measuring(yard, *options) as (port, _):
         for job, (number, finished) in kinds.items():
-            port.wait_for(number, "drain_work_run_seconds_count", job=job.job_name, queue="default")
-            port.wait_for(number, "drain_work_wait_seconds_count", job=job.job_name, queue="default")
-            port.wait_for(finished, "drain_work_finished_jobs_total", job=job.job_name, queue="default")
+            port.wait_for(number, "drain_work_run_seconds_count", job_name=job.job_name, queue="default")
+            port.wait_for(number, "drain_work_wait_seconds_count", job_name=job.job_name, queue="default")
+            port.wait_for(finished, "drain_work_finished_jobs_total", job_name=job.job_name, queue="default")
         failed = "drain_work_failed_attempts_total"
-        port.wait_for(2, failed, job=jobs.give_up.job_name, error="workers.errors.Dead")
-        port.wait_for(1, failed, job=jobs.isolated.job_name, error="KeyError")
+        port.wait_for(2, failed, job_name=jobs.give_up.job_name, error="workers.errors.Dead")
+        port.wait_for(1, failed, job_name=jobs.isolated.job_name, error="KeyError")
         port.wait_for(3, failed)
         assert port.value("drain_work_busy_seconds_total") == pytest.approx(
             port.value("drain_work_run_seconds_sum")
@@ -103,10 +103,10 @@ def test_a_wait_is_counted_at_the_first_start_alone(yard: Yard) -> None:
     with measuring(yard) as (port, _):
         for job, attempts in ((jobs.fail_once, 2), (jobs.defer_once, 2)):
             wait_until(lambda: redelivered(yard) and _finished(port, job), PATIENCE_SECONDS)  # noqa: B023
-            assert port.value("drain_work_run_seconds_count", job=job.job_name) == attempts
-            assert port.value("drain_work_wait_seconds_count", job=job.job_name) == 1
-            assert port.value("drain_work_wait_seconds_bucket", job=job.job_name, le="60.0") == 0
-            assert port.value("drain_work_wait_seconds_sum", job=job.job_name) >= 100
+            assert port.value("drain_work_run_seconds_count", job_name=job.job_name) == attempts
+            assert port.value("drain_work_wait_seconds_count", job_name=job.job_name) == 1
+            assert port.value("drain_work_wait_seconds_bucket", job_name=job.job_name, le="60.0") == 0
+            assert port.value("drain_work_wait_seconds_sum", job_name=job.job_name) >= 100
         assert port.value("drain_work_failed_attempts_total", error="ValueError") == 1
         assert port.value("drain_work_failed_attempts_total") == 1
 
@@ -117,7 +117,7 @@ def redelivered(yard: Yard) -> bool:
 
 
 def _finished(port: Port, job: Any) -> bool:
-    return port.value("drain_work_finished_jobs_total", job=job.job_name) == 1
+    return port.value("drain_work_finished_jobs_total", job_name=job.job_name) == 1
 
 
 def test_a_killed_process_takes_nothing_with_it(yard: Yard) -> None:
@@ -125,7 +125,7 @@ def test_a_killed_process_takes_nothing_with_it(yard: Yard) -> None:
     yard.pushed(jobs.give_up, "x")
     counters = ("_total", "_count", "_bucket", "_sum")
     with measuring(yard) as (port, command):
-        port.wait_for(20, "drain_work_finished_jobs_total", job=jobs.note.job_name)
+        port.wait_for(20, "drain_work_finished_jobs_total", job_name=jobs.note.job_name)
         port.wait_for(1, "drain_work_failed_attempts_total", error="workers.errors.Dead")
         before = {
             (each.name, *sorted(each.labels.items())): each.value
@@ -136,7 +136,7 @@ def test_a_killed_process_takes_nothing_with_it(yard: Yard) -> None:
         wait_until(lambda: len(command.events("started")) == 2, PATIENCE_SECONDS)
         yard.pushed(jobs.note, "after")
         wait_until(lambda: _count_of_notes(port, before, counters) == 21, PATIENCE_SECONDS)
-        port.wait_for(21, "drain_work_run_seconds_count", job=jobs.note.job_name)
+        port.wait_for(21, "drain_work_run_seconds_count", job_name=jobs.note.job_name)
 
 
 def _worker(command: Command) -> int:
@@ -152,7 +152,7 @@ def _count_of_notes(port: Port, before: dict[Any, float], counters: tuple[str, .
         if each.name.endswith(counters)
     }
     assert all(now[key] >= value for key, value in before.items())
-    labels = (("job", jobs.note.job_name), ("queue", "default"))
+    labels = (("job_name", jobs.note.job_name), ("queue", "default"))
     return now["drain_work_finished_jobs_total", *labels]
 
 
@@ -160,7 +160,7 @@ def test_a_process_that_dies_in_a_job_goes_on_counting_under_its_number(yard: Ya
     ids = yard.pushed(jobs.kill_the_process_once, "once")
     with measuring(yard) as (port, _):
         wait_until(lambda: redelivered(yard) and yard.all_are("finished_jobs", ids), PATIENCE_SECONDS)
-        port.wait_for(1, "drain_work_finished_jobs_total", job=jobs.kill_the_process_once.job_name)
+        port.wait_for(1, "drain_work_finished_jobs_total", job_name=jobs.kill_the_process_once.job_name)
         # It is the second start that was measured, and not the first one of this job.
         assert port.value("drain_work_run_seconds_count") == 1
         assert port.value("drain_work_wait_seconds_count") == 0
@@ -172,16 +172,16 @@ def test_names_are_labels_however_hostile_they_are(yard: Yard) -> None:
         connection.execute("INSERT INTO staged_jobs (job_name) VALUES ('no.such\njob'), ('no.other')")
     yard.push()
     with measuring(yard) as (port, _):
-        port.wait_for(1, "drain_work_finished_jobs_total", job=jobs.HOSTILE)
+        port.wait_for(1, "drain_work_finished_jobs_total", job_name=jobs.HOSTILE)
         port.wait_for(
             2,
             "drain_work_failed_attempts_total",
-            job=metrics.NOT_REGISTERED,
+            job_name=metrics.NOT_REGISTERED,
             error="workers.errors.NotRegisteredError",
         )
         assert not [each for each in samples(port.number) if each.name == "drain_leader"]
         families = {each.name: each for each in openmetrics(port.number)}
-        names = {each.labels["job"] for each in families["drain_work_finished_jobs"].samples}
+        names = {each.labels["job_name"] for each in families["drain_work_finished_jobs"].samples}
         assert names == {jobs.HOSTILE, metrics.NOT_REGISTERED}
 
 
@@ -195,7 +195,7 @@ def test_names_beyond_the_bound_share_a_label(yard: Yard) -> None:
     with measuring(yard) as (port, _):
         port.wait_for(jobs.FEW, "drain_work_finished_jobs_total")
         found = [each for each in samples(port.number) if each.name == "drain_work_finished_jobs_total"]
-        others = [each for each in found if each.labels["job"] == metrics.OTHERS]
+        others = [each for each in found if each.labels["job_name"] == metrics.OTHERS]
         assert [each.labels["queue"] for each in others] == ["default"]
         assert others[0].value == jobs.FEW - (len(found) - 1) > 0
 

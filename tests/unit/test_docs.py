@@ -134,6 +134,16 @@ def test_the_reference_of_metrics_has_each_with_its_type_and_its_labels() -> Non
     assert {code(cells[0]) for cells in rows(of_others)} == others
 
 
+def test_no_metric_has_a_label_that_prometheus_gives_itself() -> None:
+    labels = {
+        label
+        for _, _, cell, _ in rows(page("reference/metrics.md"))
+        for label in re.findall("`([^`]+)`", cell)
+    }
+    assert "job_name" in labels
+    assert not labels & {"job", "instance"}
+
+
 def variables() -> dict[str, set[str]]:
     """Each variable of the environment, with the options that stand for it."""
     found: dict[str, set[str]] = {variable: set() for variable in VARIABLES.values()}

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -182,6 +183,42 @@ def test_a_commit_of_which_nobody_knows_whether_it_lasts_counts_as_no_finish(sto
     # It may be finished, and then no redelivery comes that would release its dependents.
     assert stores.unknown == [PoppedId("rq-4", "default", 4, 0)]
     assert inbox.journal.counts == (0, 0)
+
+
+class StrictJournal(Journal):
+    """Notes the numbers in the order in which they are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[tuple[int, int]] = []
+
+    def count(self, finished: int, failed: int) -> None:
+        # Whichever other thread waits for the interpreter gets it here.
+        time.sleep(0)
+        self.written.append((finished, failed))
+        super().count(finished, failed)
+
+
+def test_two_threads_lose_no_count(stores: Stores) -> None:
+    """The main thread counts what it has recorded itself, while the finisher's counts its batches."""
+    times = 1000
+    journal = StrictJournal()
+    inbox = Inbox(WorkOptions(queues=["default"]), journal, Shutdown(30, journal))
+    ours = Finisher(inbox, cast(Consumer, stores), cast(Database, stores))
+    ended = claimed(inbox, 1, 2)
+
+    def count_batches() -> None:
+        for _ in range(times):
+            ours._note_finished(ended)
+
+    thread = threading.Thread(target=count_batches)
+    thread.start()
+    for _ in range(times):
+        ours.note_recorded("rq-3", "default", "finished", None, has_hash=False)
+        ours.note_refused()
+    thread.join()
+    assert (ours.finished, ours.failed) == journal.counts == (3 * times, times)
+    assert journal.written == sorted(journal.written, key=sum)
 
 
 def test_the_journal_says_of_a_job_that_has_finished_itself_that_it_may_be_finished() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 from drain.errors import UnavailableError
 from drain.failpoints import FailurePoint, failpoint
@@ -57,6 +58,7 @@ class Finisher:
     meter: Meter | None = None
     finished: int = 0
     failed: int = 0
+    _counting: Lock = field(default_factory=Lock, init=False)
     _recorder: Recorder = field(init=False)
     _is_last_batch: bool = field(default=False, init=False)
     _ended: UnclearedDeliveries = field(init=False)
@@ -102,10 +104,9 @@ class Finisher:
             has_hash: False if there is no hash to clear for a job that is finished.
         """
         if word == "finished":
-            self.finished += 1
+            self._count(finished=1)
         elif word not in ("interrupted", CANCELLED):
-            self.failed += 1
-        self._count()
+            self._count(failed=1)
         if death is not None and self.books.died(rq_id, death):
             return
         # Dependents are not released by a job that is dead, or that another worker has.
@@ -116,11 +117,14 @@ class Finisher:
 
     def note_refused(self) -> None:
         """Count a job that another worker has: its hash belongs to that worker."""
-        self.failed += 1
-        self._count()
+        self._count(failed=1)
 
-    def _count(self) -> None:
-        self.inbox.journal.count(self.finished, self.failed)
+    def _count(self, finished: int = 0, failed: int = 0) -> None:
+        # The main thread counts the jobs that it has recorded itself.
+        with self._counting:
+            self.finished += finished
+            self.failed += failed
+            self.inbox.journal.count(self.finished, self.failed)
 
     def _record(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> None:
         if not ended:
@@ -155,8 +159,7 @@ class Finisher:
                 self.overtaken.add([PoppedId(job.rq_id, job.claim.queue, job.claim.id, 0)])
 
     def _note_finished(self, jobs: Sequence[ClaimedJob]) -> None:
-        self.finished += len(jobs)
-        self._count()
+        self._count(finished=len(jobs))
         if self.meter is not None and jobs:
             self.meter.count_finished(jobs)
         if is_news([job.claim for job in jobs]):

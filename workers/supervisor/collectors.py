@@ -95,7 +95,7 @@ class MeasuresCollector(Collector):
         yield from (busy, lost, stale, resident)
 
     def _jobs(self) -> Iterator[Metric]:
-        labels = ["queue", "job"]
+        labels = ["queue", "job_name"]
         run = HistogramMetricFamily(*metrics.WORK_RUN, labels=labels)
         wait = HistogramMetricFamily(*metrics.WORK_WAIT, labels=labels)
         finished = CounterMetricFamily(*metrics.WORK_FINISHED, labels=labels)
