@@ -66,6 +66,7 @@ def test_each_kind_of_job_is_found_where_it_hangs_and_goes_on_undisturbed(
     with yard.working(*options, DRAIN_JOBS=jobs.MODULE) as command:
         listening_rq_worker(client, tracked=True)
         has_begun(yard, "secret")
+        wait_until(lambda: set(path) <= set(functions(stack_of(yard, job_id))))
         for _ in range(2):
             found = stack_of(yard, job_id)
             assert found.place.startswith(place)
@@ -93,11 +94,11 @@ def test_what_blocks_the_event_loop_is_shown_beside_the_job_that_waits_there(
         assert not stack_of(yard, waiting).beside
         (blocking,) = yard.pushed(jobs.block_the_loop, "blocks")
         has_begun(yard, "blocks")
-        found = stack_of(yard, waiting)
-        assert "_deep_in_the_loop" in functions(found)
-        assert "block_the_loop" in [call.function for call in found.beside]
+        # It has left its mark, and blocks a moment later.
+        wait_until(lambda: "block_the_loop" in [call.function for call in stack_of(yard, waiting).beside])
+        assert "_deep_in_the_loop" in functions(stack_of(yard, waiting))
         # The one that blocks is no coroutine that waits.
-        assert "_wait_for" in functions(stack_of(yard, blocking))
+        wait_until(lambda: "_wait_for" in functions(stack_of(yard, blocking)))
         yard.say("go")
         yard.wait_for("finished_jobs", [waiting, blocking])
 
@@ -122,8 +123,9 @@ def test_a_process_that_is_gone_is_named_with_the_end_of_the_lease(yard: Yard, c
         claimed_by = yard.row(job_id)["claimed_by"]
         # Else the supervisor starts a process that recovers the job.
         os.kill(command.pid, signal.SIGSTOP)
+        channel = channel_of(client)
         pid = kill_worker(command)
-        wait_until(lambda: not client.pubsub_numsub(channel_of(client))[0][1], PATIENCE_SECONDS)
+        wait_until(lambda: not client.pubsub_numsub(channel)[0][1], PATIENCE_SECONDS)
         text = refusal(yard, job_id)
         assert f"process {pid} on {claimed_by.split(':')[0]}" in text
         assert "is gone" in text
