@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from starlette.datastructures import QueryParams
+from starlette.routing import Route
 
 from drain.database.postgres import Connection
 from drain.errors import UnknownJobError
@@ -67,10 +68,10 @@ class View:
 
 def address(site: Site, root: str, name: str, params: Mapping[str, Any]) -> str:
     """Return the address of a page or an action under this prefix."""
-    route = next((each for each in site.router.routes if getattr(each, "name", "") == name), None)
+    route = next((each for each in site.router.routes if isinstance(each, Route) and each.name == name), None)
     if route is None:
         raise LookupError(f"no page is called {name!r}")
-    in_path = {key: value for key, value in params.items() if key in getattr(route, "param_convertors", {})}
+    in_path = {key: value for key, value in params.items() if key in route.param_convertors}
     query = urlencode(
         {key: value for key, value in params.items() if key not in in_path and value not in (None, "")}
     )
