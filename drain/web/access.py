@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import re
 import secrets
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic, time
 
 from starlette.requests import Request
@@ -21,8 +23,10 @@ SESSION, VISIT, NOTICE = "drain_session", "drain_visit", "drain_notice"
 # Time for which a login lasts, in seconds.
 SESSION_SECONDS = 12 * 3600
 _NOTICE_SECONDS = 60
-# Upper bound of the wrong tokens in a minute, from all addresses together.
+# Upper bound of the wrong tokens in a minute from one address, and of the addresses that are remembered. A bound for
+# all addresses together would let anybody keep out those who have the token.
 _WRONG_TOKENS = 10
+_ADDRESSES = 10_000
 _LONGEST_NAME = 100
 _VISIT = re.compile("[A-Za-z0-9_-]{24}")
 
@@ -63,7 +67,7 @@ class Access:
             )
         # Several processes with one token accept each other's cookies, and a new token ends all logins.
         self.signer = Signer(self._token or secrets.token_urlsafe(32))
-        self._wrong: deque[float] = deque(maxlen=_WRONG_TOKENS)
+        self._wrong: dict[str, deque[float]] = {}
 
     @property
     def takes_token(self) -> bool:
@@ -96,18 +100,26 @@ class Access:
         """Set the cookie of a login if this is the token; the name is what the person says.
 
         Raises:
-            TooManyTokensError: There were too many wrong ones in the last minute.
+            TooManyTokensError: There were too many wrong ones from this address in the last minute.
         """
-        while self._wrong and monotonic() - self._wrong[0] > 60:
-            self._wrong.popleft()
-        if len(self._wrong) == _WRONG_TOKENS:
+        address = _network(request)
+        wrong = self._wrong.get(address, deque[float]())
+        if len(wrong) == _WRONG_TOKENS and monotonic() - wrong[0] <= 60:
             raise TooManyTokensError
         if self._token is None or not hmac.compare_digest(token.strip().encode(), self._token.encode()):
-            self._wrong.append(monotonic())
+            self._note_wrong_token(address)
             return False
         value = {"name": _clean(name) or "token", "until": self._now() + SESSION_SECONDS}
         self._set(request, response, SESSION, self.signer.seal("session", value), SESSION_SECONDS)
         return True
+
+    def _note_wrong_token(self, address: str) -> None:
+        # Last, as the one that is forgotten last.
+        wrong = self._wrong.pop(address, deque[float](maxlen=_WRONG_TOKENS))
+        wrong.append(monotonic())
+        self._wrong[address] = wrong
+        if len(self._wrong) > _ADDRESSES:
+            del self._wrong[next(iter(self._wrong))]
 
     def log_out(self, request: Request, response: Response) -> None:
         """Delete the cookie of the login."""
@@ -161,6 +173,16 @@ class TooManyTokensError(Exception):
 
 def _clean(name: str) -> str:
     return visible(name.strip())[:_LONGEST_NAME]
+
+
+def _network(request: Request) -> str:
+    """Return the address of the visitor; of IPv6 its network, within which one machine has any number of addresses."""
+    host = request.client.host if request.client else ""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host.partition("%")[0])
+        if address.version == 6 and not address.ipv4_mapped:
+            return str(ipaddress.ip_network((int(address), 64), strict=False))
+    return host
 
 
 def _visit(request: Request) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psycopg
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from drain.errors import DrainError, SchemaError, UnavailableError, UnknownJobError
 from drain.visible import visible
@@ -70,9 +70,14 @@ def _of_http(request: Request, error: Exception) -> Response:
 
 def _any(request: Request, error: Exception) -> Response:
     log.error("a page failed: %s", error, exc_info=error, extra={"event": "web_failed"})
-    response = _page(request, 500, "The page failed", "The log has the reason.")
+    response: Response
+    try:
+        response = _page(request, 500, "The page failed", "The log has the reason.")
+    # Such as that of the application's function that names the user.
+    except Exception:  # noqa: BLE001
+        response = PlainTextResponse("The page failed. The log has the reason.\n", status_code=500)
     # This answer does not pass the guard.
-    response.headers.update(HEADERS)
+    response.headers.update(HEADERS | {"Cache-Control": "no-store"})
     return response
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
@@ -12,6 +14,10 @@ from drain.errors import DrainError
 # Upper bounds of a form.
 _BYTES = 65_536
 _FIELDS = 200
+# Time in which a form has to arrive, in seconds: a visitor who sends a byte now and then would occupy a connection.
+_ARRIVAL_SECONDS = 30.0
+# Characters that no text of PostgreSQL has.
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class FormError(DrainError):
@@ -56,19 +62,40 @@ async def read_form(request: Request) -> Form:
     """Read the body of a request as a form.
 
     Raises:
-        FormError: It is none, or too long.
+        FormError: It is none, too long, too slow, or has a character that cannot be stored.
     """
     if (
         request.headers.get("content-type", "").partition(";")[0].strip()
         != "application/x-www-form-urlencoded"
     ):
         raise FormError("only a form of this page is read here")
+    try:
+        async with asyncio.timeout(_ARRIVAL_SECONDS):
+            body = await _body(request)
+    except TimeoutError:
+        raise FormError(f"the form has not arrived within {_ARRIVAL_SECONDS:g} seconds") from None
+    try:
+        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS, errors="strict")
+    except ValueError:
+        raise FormError("the form cannot be read") from None
+    require_storable(text for _, text in fields)
+    return Form(fields)
+
+
+async def _body(request: Request) -> bytearray:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > _BYTES:
             raise FormError(f"the form has more than {_BYTES:,} bytes")
-    try:
-        return Form(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS, errors="strict"))
-    except ValueError:
-        raise FormError("the form cannot be read") from None
+    return body
+
+
+def require_storable(texts: Iterable[str]) -> None:
+    """Make sure that PostgreSQL can be asked about texts of a visitor.
+
+    Raises:
+        FormError: One has a NUL or half of a character.
+    """
+    if any(_NOT_STORABLE.search(text) for text in texts):
+        raise FormError("an address or a form has a character that no text can have")

@@ -73,8 +73,11 @@ class Guard:
 
     def _is_own(self, origin: str, host: str) -> bool:
         """Return True for the origin of this very page; a proxy may have another scheme, and another port."""
-        parts = urlsplit(origin) if "://" in origin else None
-        if parts is None or parts.scheme not in ("http", "https"):
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        if parts.scheme not in ("http", "https"):
             return False
         return parts.netloc.lower() == host.lower() or (_name(parts.netloc) in self._hosts - {"localhost"})
 

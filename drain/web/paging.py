@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from drain.web.forms import FormError
+from drain.web.forms import FormError, require_storable
 from drain.web.views import View
 
 T = TypeVar("T")
@@ -47,12 +47,13 @@ def place_of(view: View, kinds: Sequence[type]) -> list[Any] | None:
         return None
     try:
         place = json.loads(base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)))
-    except ValueError:
+    except (ValueError, RecursionError):
         place = None
     is_place = isinstance(place, list) and [type(value) for value in place] == list(kinds)
     # A number that PostgreSQL's bigint cannot hold.
     if not is_place or any(isinstance(value, int) and abs(value) >= 2**63 for value in place):
         raise FormError("the address is no page of this list: begin with the first page")
+    require_storable(value for value in place if isinstance(value, str))
     return list(place)
 
 

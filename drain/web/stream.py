@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from contextlib import suppress
 from functools import partial
 
@@ -13,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
+from drain.web.forms import require_storable
 from drain.web.live import FullError, Listener, Live, News
 from drain.web.routing import PageRoute, of_all_pages, root_of, site_of
 from drain.web.site import Site
@@ -24,6 +26,10 @@ _SILENCE_SECONDS = 15.0
 _SEND_SECONDS = 10.0
 # Time after which a browser connects again, in milliseconds.
 _AGAIN_MILLISECONDS = 3000
+# Time after which a stream of a private page ends: the browser connects again, if the visitor may still read.
+_PRIVATE_SECONDS = 300.0
+# Pause between two looks whether the server ends, in seconds.
+_LOOK_SECONDS = 0.5
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
 
 
@@ -35,13 +41,14 @@ async def stream(request: Request) -> Response:
     if site.access.is_private and await run_in_threadpool(site.access.who, request) is None:
         raise HTTPException(403)
     path = request.query_params.get("page", "")
+    require_storable([path])
     route, params = _find(site, path)
     topic = f"{root} {path}"
     try:
         listener = site.live.listen(topic, partial(_render, site, root, route, params))
     except FullError as error:
         return PlainTextResponse(f"{error}\n", status_code=503, headers={"Retry-After": "30"})
-    return _Stream(site.live, topic, listener)
+    return _Stream(site.live, topic, listener, _PRIVATE_SECONDS if site.access.is_private else None)
 
 
 ROUTE = Route("/stream", stream, name="stream", methods=["GET"])
@@ -67,21 +74,24 @@ def _render(site: Site, root: str, route: PageRoute, params: dict[str, object]) 
 class _Stream(Response):
     """Answer that ends when the tab is closed, takes nothing for a while, or the program ends."""
 
-    def __init__(self, live: Live, topic: str, listener: Listener) -> None:
+    def __init__(self, live: Live, topic: str, listener: Listener, seconds: float | None) -> None:
         super().__init__()
+        self._seconds = seconds
         self._live, self._topic, self._listener = live, topic, listener
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         ends = [
             asyncio.create_task(each)
-            for each in (self._pass_on(send), _disconnected(receive), self._listener.ended())
+            for each in (self._pass_on(send), _disconnected(receive), self._listener.ended(), _server_ends())
         ]
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._live.forget(self._topic, self._listener)
-            for task in ends:
-                task.cancel()
+        # A server that ends cancels what is still open. The stream ends then as it does in any case: servers log an
+        # error of each application that does not.
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait(ends, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+        self._live.forget(self._topic, self._listener)
+        for task in ends:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
             await asyncio.gather(*ends, return_exceptions=True)
         with suppress(OSError, RuntimeError):
             async with asyncio.timeout(_SEND_SECONDS):
@@ -105,6 +115,19 @@ class _Stream(Response):
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _server_ends() -> None:
+    """Wait until uvicorn has been told to end, in whose application this one is mounted: it would wait for the stream.
+
+    Uvicorn tells an application so after the last connection is closed. Its handler of signals is a method of the
+    server, which says it before.
+    """
+    while not any(
+        getattr(getattr(signal.getsignal(number), "__self__", None), "should_exit", False) is True
+        for number in (signal.SIGTERM, signal.SIGINT)
+    ):
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _event(news: News) -> str:

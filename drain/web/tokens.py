@@ -36,7 +36,11 @@ class Signer:
 
     def seal(self, purpose: str, value: dict[str, Any]) -> str:
         """Write a value as a signed text, for a cookie."""
-        text = base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+        text = (
+            base64.urlsafe_b64encode(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+            .decode()
+            .rstrip("=")
+        )
         return f"{text}.{self.mark(purpose, text)}"
 
     def unseal(self, purpose: str, sealed: str) -> dict[str, Any] | None:

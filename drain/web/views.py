@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.datastructures import QueryParams
+from starlette.routing import Route
 
 from drain.database.postgres import Connection
+from drain.errors import UnknownJobError
+from drain.jobs.cancelling import LARGEST_ID
 from drain.web.site import Site
 
 
@@ -46,6 +50,17 @@ class View:
         """Return a text behind the `?`, without blanks at its ends; "" if there is none."""
         return self.query.get(name, "").strip()
 
+    def job_id(self) -> int:
+        """Return the id of the job that the address names.
+
+        Raises:
+            UnknownJobError: No job can have it.
+        """
+        text = str(self.params["job_id"])
+        if not re.fullmatch("-?[0-9]{1,19}", text, re.ASCII) or abs(int(text)) > LARGEST_ID:
+            raise UnknownJobError(f"The id of a job is a whole number up to {LARGEST_ID}, not {text[:100]}.")
+        return int(text)
+
     def url(self, name: str, /, **params: Any) -> str:
         """Return the address of a page or an action by its name; parameters that its path lacks go behind the `?`."""
         return address(self.site, self.root, name, params)
@@ -53,12 +68,13 @@ class View:
 
 def address(site: Site, root: str, name: str, params: Mapping[str, Any]) -> str:
     """Return the address of a page or an action under this prefix."""
-    route = next((each for each in site.router.routes if getattr(each, "name", "") == name), None)
+    route = next((each for each in site.router.routes if isinstance(each, Route) and each.name == name), None)
     if route is None:
         raise LookupError(f"no page is called {name!r}")
-    in_path = {key: value for key, value in params.items() if key in getattr(route, "param_convertors", {})}
+    in_path = {key: value for key, value in params.items() if key in route.param_convertors}
     query = urlencode(
         {key: value for key, value in params.items() if key not in in_path and value not in (None, "")}
     )
-    path = route.url_path_for(name, **in_path)
+    # A text of others may have any character, a slash as well, which Starlette itself refuses.
+    path = route.path_format.format_map({key: quote(str(value), safe=":") for key, value in in_path.items()})
     return f"{root}{path}{'?' if query else ''}{query}"

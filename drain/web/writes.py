@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from drain.database.postgres import Connection
 from drain.errors import DrainError
-from drain.web.forms import Form, read_form
+from drain.web.forms import Form, read_form, require_storable
 from drain.web.routing import respond, root_of, site_of
 from drain.web.views import View
 
@@ -142,6 +142,7 @@ def _checked(request: Request, form: Form) -> View:
         RefusedError: The visitor may not write, or the form is none of ours.
     """
     require_form(request, form)
+    require_storable(map(str, request.path_params.values()))
     site = site_of(request)
     if (who := site.access.who(request)) is None:
         raise RefusedError("you may read here, and not write: log in first")

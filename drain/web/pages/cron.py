@@ -9,6 +9,7 @@ from typing import Any
 from drain.errors import DrainError
 from drain.jobs.timetable import with_next_tick
 from drain.tables import crons, queries
+from drain.web.forms import require_storable
 from drain.web.paging import ROWS, page_of, place_of
 from drain.web.routing import page
 from drain.web.views import View
@@ -39,6 +40,7 @@ def _show(view: View) -> Mapping[str, Any]:
 def _show_one(view: View) -> Mapping[str, Any]:
     # A name may begin with a blank.
     name = view.query.get("name", "")
+    require_storable([name])
     with view.snapshot() as connection:
         row = crons.one(connection, name)
         now = queries.now(connection)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import datetime
@@ -15,7 +14,7 @@ from drain.database.postgres import Connection
 from drain.errors import DrainError, UnknownJobError
 from drain.explain import Explanation, explain
 from drain.explain.hops import hops_of
-from drain.jobs.cancelling import LARGEST_ID, cancel
+from drain.jobs.cancelling import cancel
 from drain.jobs.progress import fields_of
 from drain.tables import dead, queries, texts
 from drain.web.routing import page
@@ -51,11 +50,13 @@ _FACTS = {
     "delivery": "delivery",
 }
 _TIMES = {"lease_expires_at": "lease ends", "next_run_at": "next attempt", "expires_at": "expires"}
+# What is said of a former life; whoever writes to the tables may have left something out.
+_OF_A_LIFE = ("reason", "attempts", "died_at", "explanation")
 _CANCELLABLE = ("staged", "inflight")
 
 
 def _show(view: View) -> Mapping[str, Any]:
-    job_id = _id(view)
+    job_id = view.job_id()
     for _ in range(_LOOKS):
         explanation, job, has_result, now = _look(view, job_id)
         if job is not None:
@@ -78,13 +79,6 @@ def _show(view: View) -> Mapping[str, Any]:
         if explanation.state == "unknown":
             break
     raise UnknownJobError(f"There is no job {job_id} here: {explanation.finding.why}.")
-
-
-def _id(view: View) -> int:
-    text = str(view.params["job_id"])
-    if not re.fullmatch("-?[0-9]{1,19}", text, re.ASCII) or abs(int(text)) > LARGEST_ID:
-        raise UnknownJobError(f"The id of a job is a whole number up to {LARGEST_ID}, not {text[:100]}.")
-    return int(text)
 
 
 def _look(view: View, job_id: int) -> tuple[Explanation, dict[str, Any] | None, bool, datetime]:
@@ -142,14 +136,17 @@ def _texts(job: Mapping[str, Any], *, has_result: bool) -> dict[str, Any]:
     return {
         "large": large,
         "error": shown_error(job["last_error"]) if job.get("last_error") else None,
-        "lives": [(number, life, shown_error(life.get("last_error"))) for number, life in numbered],
+        "lives": [
+            (number, {name: life.get(name, "?") for name in _OF_A_LIFE}, shown_error(life.get("last_error")))
+            for number, life in numbered
+        ],
         "lives_left_out": max(0, len(lives) - _LIVES),
     }
 
 
 def _whole(view: View) -> Response:
     """Return a part of a job as a file: a plain text, whatever is in it, that no browser shows as a page."""
-    job_id, part = _id(view), str(view.params["part"])
+    job_id, part = view.job_id(), str(view.params["part"])
     if part not in texts.PARTS:
         raise UnknownJobError(f"A job has no part of this name; there are {', '.join(texts.PARTS)}.")
     with view.snapshot() as connection:
@@ -162,21 +159,21 @@ def _whole(view: View) -> Response:
 
 
 def _retry(write: Write) -> Done:
-    job_id = _id(write.view)
+    job_id = write.view.job_id()
     if not dead.revive(write.connection, dead.Selection((job_id,))):
         raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id)}; nothing was done")
     return _done(write, job_id, "is staged again")
 
 
 def _discard(write: Write) -> Done:
-    job_id = _id(write.view)
+    job_id = write.view.job_id()
     if not dead.discard(write.connection, dead.Selection((job_id,))):
         raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id)}; nothing was done")
     return Done(f"job {job_id} is discarded", write.view.url("dead"), {"jobs": 1})
 
 
 def _cancel(write: Write) -> Done:
-    job_id = _id(write.view)
+    job_id = write.view.job_id()
     cancelled = cancel(write.connection, job_id)
     if not cancelled.count:
         raise DrainError(f"job {job_id} {_whereabouts(write.connection, job_id)}; nothing was done")

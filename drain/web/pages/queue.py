@@ -15,6 +15,7 @@ from drain.tables import pauses as paused
 from drain.tables.lanes import Head, Lane
 from drain.tables.pauses import Pause, Pauses
 from drain.tables.staged import START, DueJob
+from drain.web.forms import FormError, require_storable
 from drain.web.pages import overview
 from drain.web.paging import ROWS, page_of, place_of
 from drain.web.routing import page
@@ -43,7 +44,9 @@ class Next(NamedTuple):
 
 
 def _queue_of(view: View) -> str:
-    return str(view.params["queue"])
+    queue = str(view.params["queue"])
+    require_storable([queue])
+    return queue
 
 
 def _show(view: View) -> Mapping[str, Any]:
@@ -78,6 +81,9 @@ def _show(view: View) -> Mapping[str, Any]:
 def _show_next(view: View) -> Mapping[str, Any]:
     queue = _queue_of(view)
     place = place_of(view, (int, int))
+    # A priority that PostgreSQL's integer cannot hold.
+    if place and abs(place[0]) >= 2**31:
+        raise FormError("the address is no page of this list: begin with the first page")
     with view.snapshot() as connection:
         rows = read_next(connection, queue, (place[0], place[1]) if place else START, ROWS + 1)
     return {"queue": queue, "page": page_of(view, rows, lambda row: row.job.place)}

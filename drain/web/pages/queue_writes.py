@@ -15,6 +15,8 @@ from drain.web.writes import Ask, Done, Question, Write, action
 
 # Upper bound of the jobs that a question counts.
 _UP_TO = 10_000
+# Largest number that a rule can have: that of an integer of PostgreSQL.
+_LARGEST = 2**31 - 1
 _TEXTS = ("rate", "rate_per_key")
 _NUMBERS = ("running", "running_per_key", "burst")
 _FLAGS = ("fair", "ordered")
@@ -82,7 +84,7 @@ def _changes(write: Write) -> dict[str, Any]:
     """Return the rules that differ from those that the form was made with: others may have changed the rest since."""
     try:
         was = json.loads(write.form.text("was") or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         was = None
     if not isinstance(was, dict):
         raise FormError("the form cannot be read")
@@ -98,7 +100,10 @@ def _changes(write: Write) -> dict[str, Any]:
 
 
 def _number(write: Write, name: str) -> int | None:
-    return next(iter(write.form.numbers(name)), None) if write.form.text(name) else None
+    number = next(iter(write.form.numbers(name)), None) if write.form.text(name) else None
+    if number is not None and abs(number) > _LARGEST:
+        raise FormError(f"{name} is a number up to {_LARGEST:,}")
+    return number
 
 
 def _seconds(text: str) -> float | None:

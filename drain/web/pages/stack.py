@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from threading import BoundedSemaphore
 from typing import Any
 
-from drain.errors import DrainError, UnavailableError, UnknownJobError
+from drain.errors import DrainError, UnavailableError
 from drain.explain.stack import JobStack, NoStackError, read_stack, running_claim
 from drain.web.routing import page
 from drain.web.views import View
@@ -15,11 +15,10 @@ from drain.web.writes import Done, Write, action
 # Upper bound of the questions that wait for their answers at a time: each occupies a thread for some seconds.
 _MOST_QUESTIONS = 4
 _questions = BoundedSemaphore(_MOST_QUESTIONS)
-_LARGEST_ID = 2**63 - 1
 
 
 def _show(view: View) -> Mapping[str, Any]:
-    job_id = _job_id(view)
+    job_id = view.job_id()
     try:
         return _values(job_id, claim=_claim(view, job_id))
     except NoStackError as error:
@@ -27,7 +26,7 @@ def _show(view: View) -> Mapping[str, Any]:
 
 
 def _read(write: Write) -> Done:
-    view, job_id = write.view, _job_id(write.view)
+    view, job_id = write.view, write.view.job_id()
     claim: dict[str, Any] | None = None
     stack: JobStack | None = None
     problem = ""
@@ -61,13 +60,6 @@ def _claim(view: View, job_id: int) -> dict[str, Any]:
         return running_claim(connection, job_id)
 
 
-def _job_id(view: View) -> int:
-    job_id = int(view.params["job_id"])
-    if job_id > _LARGEST_ID:
-        raise UnknownJobError(f"no job has the id {str(job_id)[:30]}")
-    return job_id
-
-
 def _values(
     job_id: int, *, claim: dict[str, Any] | None = None, stack: JobStack | None = None, problem: str = ""
 ) -> dict[str, Any]:
@@ -76,6 +68,6 @@ def _values(
 
 
 ROUTES = [
-    page("/workers/stack/{job_id:int}", _show, name="stack", template="stack.html"),
-    action("/workers/stack/{job_id:int}/read", _read, name="stack_read"),
+    page("/workers/stack/{job_id}", _show, name="stack", template="stack.html"),
+    action("/workers/stack/{job_id}/read", _read, name="stack_read"),
 ]

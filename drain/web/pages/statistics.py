@@ -51,7 +51,7 @@ def _serve(view: View) -> FileResponse:
     return FileResponse(
         path,
         media_type="text/html; charset=utf-8",
-        headers={"Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"},
+        headers={"Content-Security-Policy": _POLICY, "Cache-Control": "private, no-cache"},
     )
 
 
