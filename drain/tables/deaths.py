@@ -18,7 +18,7 @@ from drain.frames import Frame, innermost_own_frame
 # Upper bound of the rows that are grouped.
 LOOKED_AT = 10_000
 # Rows that one statement reads.
-_SLICE = 1000
+_SLICE = 500
 # Characters of a message that are read.
 _MESSAGE = 300
 # Characters of a traceback that are read, from its beginning and from its end: a longer one is most often recursion.
@@ -70,6 +70,13 @@ class Death(NamedTuple):
         return self.frame.short if self.frame else self.reason
 
 
+class Ended(NamedTuple):
+    """Dead job of a group: its id, and the time of its end. Ten thousand whole ones take 10 MB."""
+
+    id: int
+    died_at: datetime
+
+
 @dataclass(slots=True)
 class Group:
     """Dead jobs of one name and one place.
@@ -82,7 +89,7 @@ class Group:
 
     digest: str
     latest: Death
-    deaths: list[Death] = field(default_factory=list)
+    deaths: list[Ended] = field(default_factory=list)
 
     @property
     def ids(self) -> list[int]:
@@ -141,7 +148,7 @@ def read_groups(connection: Connection, looked_at: int = LOOKED_AT) -> Groups:
             break
         name = _digest(death)
         group = by_digest.setdefault(name, Group(name, death))
-        group.deaths.append(death)
+        group.deaths.append(Ended(death.id, death.died_at))
         if death.died_at > group.latest.died_at:
             group.latest = death
     largest_first = sorted(

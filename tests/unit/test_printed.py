@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from drain.__main__ import main
 from drain.frames import Frame
-from drain.tables.deaths import Death, Group
+from drain.tables.deaths import Death, Ended, Group
 from drain.terminal.cron_table import show_schedules
 from drain.terminal.group_table import show_groups
 from drain.terminal.job_details import show_job
@@ -145,7 +145,10 @@ def test_groups_of_dead_jobs_fit_the_terminal(
     error = "sqlalchemy.exc.NoResultFound"
     at = Death(42, RECEIPT, "mail", ago(90), "failed", error, NO_ROW["message"], frame)
     expired = Death(41, DIGEST, "mail", ago(7000), "expired", None, "its expires_at had passed", None)
-    groups = [Group("0" * 16, at, [at] * 1234), Group("1" * 16, expired, [expired])]
+    groups = [
+        Group("0" * 16, at, [Ended(at.id, at.died_at)] * 1234),
+        Group("1" * 16, expired, [Ended(expired.id, expired.died_at)]),
+    ]
     monkeypatch.setenv("COLUMNS", str(width))
     show_groups(groups, NOW)
     assert_printed("dead-groups", width, capsys.readouterr().out)
