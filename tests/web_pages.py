@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -16,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL, Identifier
 
 from drain.config import Settings
-from drain.web import application
+from drain.web import application, program
 from tests.helpers import NAMESPACE, PATIENCE_SECONDS, wait_until
 
 TOKEN = "a token that nobody guesses"
@@ -77,7 +76,7 @@ class Visitor:
 def served(app: Any) -> Iterator[str]:
     """Serve an application on a port of its own, for as long as the block runs; gives its address."""
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with program.listen("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, args=[[listening]], daemon=True)
         thread.start()
         wait_until(lambda: server.started or not thread.is_alive())

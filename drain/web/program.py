@@ -36,13 +36,17 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-        return socket.create_server(address[:2], family=family)
+        listening = socket.create_server(address[:2], family=family)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no name of a host"
         shown = visible(f"[{host}]" if ":" in host else host)
         raise ConfigError(
             f"cannot serve the page on {shown}:{port} ({reason}); choose another --host or --port"
         ) from error
+    # asyncio leaves it off for connections of a socket whose protocol is not named. Measured: without it each page
+    # takes 40 ms more, since its head and its content are sent apart.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def run(app: Starlette, listening: socket.socket, prefix: str = "") -> None:
