@@ -66,7 +66,8 @@ def _open(ds: Any, pa: Any, path: str) -> pyarrow.dataset.Dataset:
     try:
         found = ds.dataset(path, format="parquet", partitioning=ds.partitioning(days, flavor="hive"))
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"there is no archive at {path}: {_line(error)}") from None
+        line = "nothing is there" if isinstance(error, FileNotFoundError) else _line(error)
+        raise ConfigError(f"there is no archive at {path}: {line}") from None
     if not {"finished_at", "superseded_by", "finished_date"} <= set(found.schema.names):
         raise ConfigError(f"there is no archive at {path}: `drain archive` makes one")
     return found

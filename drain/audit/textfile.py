@@ -18,8 +18,10 @@ def check_writable(path: Path) -> None:
     """Check that a file can be written, before an audit that may take an hour.
 
     Raises:
-        ConfigError: Its directory is missing, or may not be written to.
+        ConfigError: Its name does not end in .prom, or its directory is missing or may not be written to.
     """
+    if path.suffix != ".prom":
+        raise ConfigError(_refusal(path, "node_exporter reads only files whose names end in .prom"))
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise ConfigError(_refusal(path, "no such directory, or no right to write there"))
 

@@ -18,7 +18,7 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
 @settings_options("database_url", "redis_url", "namespace")
 @click.option(
     "--port",
-    type=Port("DRAIN_WEB_PORT"),
+    type=Port("DRAIN_WEB_PORT", "any free one"),
     default=9189,
     show_default=True,
     envvar="DRAIN_WEB_PORT",

@@ -118,6 +118,9 @@ def quantile(ordered: Sequence[float], part: float) -> float:
     place = part * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
+    # Without arithmetic where the neighbours are equal: infinity less infinity is no number.
+    if place == below or ordered[below] == ordered[above]:
+        return ordered[below]
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 

@@ -122,8 +122,11 @@ def _workers(redis: Producer | None, question: Question) -> list[list[str]]:
         raise DrainError(
             "no Redis is named, so the workers are unknown: set DRAIN_REDIS_URL, or give --workers"
         )
+    # A queue may have that name, so only the error says what was forgotten.
+    is_backfill = question.queue == "backfill" and question.added is None
+    hint = "; or --rows and --job for a backfill" if is_backfill else ""
     raise DrainError(
-        f"no worker takes jobs of queue {queue}, so they never end: give --workers to forecast with some"
+        f"no worker takes jobs of queue {queue}, so they never end: give --workers to forecast with some{hint}"
     )
 
 

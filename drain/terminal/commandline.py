@@ -53,22 +53,24 @@ class FiniteRange(click.FloatRange):
 
 
 class Port(click.IntRange):
-    """A TCP port, 0 for none. It is a setting: a text that is no port is a `ConfigError`, with exit code 1.
+    """A TCP port, or 0. It is a setting: a text that is no port is a `ConfigError`, with exit code 1.
 
     Args:
         variable: Environment variable of the setting, for the error.
+        zero: Meaning of 0, for the error.
     """
 
-    def __init__(self, variable: str) -> None:
+    def __init__(self, variable: str, zero: str = "none") -> None:
         super().__init__(0, 65_535)
         self._variable = variable
+        self._zero = zero
 
     def convert(self, value: Any, _param: click.Parameter | None, _ctx: click.Context | None) -> int:
         """Convert the text to a port."""
         # Python would also read the digits of other scripts, and 1_0.
         if not re.fullmatch("[0-9]{1,5}", str(value).strip()) or int(value) > 65_535:
             raise ConfigError(
-                f"{self._variable} must be a port from 1 to 65535, or 0 for none, not {value!r}"
+                f"{self._variable} must be a port from 1 to 65535, or 0 for {self._zero}, not {value!r}"
             )
         return int(value)
 

@@ -27,7 +27,7 @@ def as_json(known: Known, prediction: Prediction) -> dict[str, Any]:
     times = _times(known)
     return {
         "queue": known.queue,
-        "as_of": _moment(known, 0.0),
+        "as_of": datetime.fromtimestamp(known.now, UTC).isoformat(),
         "jobs": known.added.jobs if known.added else facts.jobs,
         "job_name": known.added.job_name if known.added else None,
         "waiting": facts.jobs,
@@ -42,7 +42,7 @@ def as_json(known: Known, prediction: Prediction) -> dict[str, Any]:
             "seconds": _finite(ends.median),
             "low": _finite(ends.low),
             "high": _finite(ends.high),
-            "at": None if isinf(ends.median) else _moment(known, ends.median),
+            "at": at.isoformat() if (at := _moment(known, ends.median)) else None,
         },
         "load": prediction.load,
         "waits": [
@@ -90,8 +90,8 @@ def _lines(known: Known, prediction: Prediction) -> Iterator[str]:
     elif isinf(ends.median):
         yield f"{what}: never, as far as can be seen; jobs that come first take all workers"
     else:
-        at = clock(datetime.fromtimestamp(known.now + ends.median, UTC))
-        yield f"{what} in {duration(ends.median)}, at {at}"
+        at = _moment(known, ends.median)
+        yield f"{what} in {duration(ends.median)}, {f'at {clock(at)}' if at else 'after the year 9999'}"
         high = "never" if isinf(ends.high) else duration(ends.high)
         yield f"nine in ten simulations: {duration(ends.low)} to {high}"
 
@@ -130,8 +130,12 @@ def _finite(seconds: float) -> float | None:
     return None if isinf(seconds) else seconds
 
 
-def _moment(known: Known, seconds: float) -> str:
-    return (datetime.fromtimestamp(known.now, UTC) + timedelta(seconds=seconds)).isoformat()
+def _moment(known: Known, seconds: float) -> datetime | None:
+    """Return the time that lies so many seconds ahead; None for never, and for what no calendar has."""
+    try:
+        return datetime.fromtimestamp(known.now, UTC) + timedelta(seconds=seconds)
+    except OverflowError:
+        return None
 
 
 def _wait_as_json(wait: Wait | None) -> dict[str, Any] | None:

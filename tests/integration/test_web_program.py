@@ -48,7 +48,7 @@ def test_the_program_serves_until_a_signal_even_while_tabs_listen(
         (("--prefix", "jobs/"), "--prefix is a path such as /jobs"),
         (("--host", "no such host"), "cannot serve the page on no such host:"),
         (("--token-file", "/dev/null"), "needs at least 16 characters"),
-        (("--port", "65536"), "DRAIN_WEB_PORT must be a port"),
+        (("--port", "65536"), "a port from 1 to 65535, or 0 for any free one, not"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_one_line(words: tuple[str, ...], text: str) -> None:

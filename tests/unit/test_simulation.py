@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from drain.forecast.known import Added, Known, KnownQueue
-from drain.forecast.prediction import Prediction, load, predict, quantile
+from drain.forecast.prediction import Prediction, Range, load, predict, quantile
 from drain.forecast.run_times import run_times
 from drain.forecast.scene import Backlog, Draw, Queue, Scene, Worker
 from drain.forecast.simulation import Outcome, Simulation
 from drain.tables.pace import Claimed, Finished, Later, Waiting
 from drain.tables.rules import RulesRow
+from drain.terminal import forecast_report
 
 ALL = 10**9
 
@@ -237,3 +238,24 @@ def test_a_job_runs_from_the_end_of_the_one_before(finished: list[Finished], sec
 @pytest.mark.parametrize(("part", "value"), [(0.0, 1.0), (0.5, 2.5), (1.0, 4.0), (0.95, 3.85)])
 def test_a_quantile_lies_between_its_neighbours(part: float, value: float) -> None:
     assert quantile([1.0, 2.0, 3.0, 4.0], part) == pytest.approx(value)
+
+
+def test_a_quantile_of_ends_that_never_come_is_a_number() -> None:
+    never = float("inf")
+    assert quantile([never] * 20, 0.5) == never
+    assert quantile([1.0, never, never], 0.5) == never
+    assert quantile([1.0, 2.0, never], 0.5) == 2.0
+    assert quantile([1.0, never], 0.05) == never
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(float("inf"), "never, as far"), (1e18, "after the year 9999")]
+)
+def test_an_end_that_no_calendar_has_is_said_and_is_null_for_programs(
+    seconds: float, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = known(KnownQueue("a", waiting(3)))
+    found = Prediction(Range(seconds, seconds, seconds), [], 0.0)
+    forecast_report.show(facts, found)
+    assert said in capsys.readouterr().out
+    assert forecast_report.as_json(facts, found)["ends"]["at"] is None
