@@ -26,6 +26,11 @@ def duration(seconds: float) -> str:
     return f"{rest}s"
 
 
+def figure(number: float) -> str:
+    """Format a rate or a ratio with three digits at least, and without an exponent: 0.117, 14.4, 1,234."""
+    return f"{number:,.0f}" if number >= 99.95 else f"{number:.3g}"
+
+
 def seconds(text: str) -> float:
     """Read a length of time as people write it: `90s`, `10m`, `1.5h`, `2d`, `1h 30m`.
 

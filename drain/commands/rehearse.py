@@ -21,7 +21,7 @@ from drain.rehearsal import past
 from drain.tables import dead as dead_tables
 from drain.tables.dead import Selection
 from drain.terminal import progress, rehearsal_report
-from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
+from drain.terminal.commandline import FiniteRange, as_json_option, errors_in_one_line, settings_options
 from drain.wording import count
 
 # Options of libpq for all connections that jobs open by themselves.
@@ -85,9 +85,14 @@ def rehearse(settings: Settings, *, as_json: bool, yes: bool, **given: Any) -> N
         --where "finished_date > '2026-11-01' AND attempts > 1"
     """  # noqa: D301
     try:
-        rows = _rehearsed(settings, yes=yes, **given)
-    except DrainError as error:
-        raise _TroubleError(str(error)) from error
+        with errors_in_one_line():
+            rows = _rehearsed(settings, yes=yes, **given)
+    except click.UsageError:
+        raise
+    except click.ClickException as error:
+        raise _TroubleError(error.message) from error
+    except click.Abort:
+        raise _TroubleError("not confirmed; nothing was rehearsed") from None
     if as_json:
         click.echo(json.dumps(rehearsal_report.as_json(rows)))
     else:

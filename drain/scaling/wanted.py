@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from drain.scaling.load import Load
-from drain.wording import count, duration
+from drain.wording import count, duration, figure
 
 # Time within which the backlog is to be finished unless a request says otherwise, in seconds.
 WITHIN_SECONDS = 30.0
@@ -135,8 +135,8 @@ def _kept(load: Load, within: float, concurrency: int) -> int:
 def _reason(found: Wanted, need: float) -> str:
     places = f", {found.concurrency:,} at a time" if found.concurrency > 1 else ""
     backlog = f"{count(found.backlog, 'job')} within {duration(found.within)}"
-    arrivals = f"{found.arrivals:.3g} a second that arrive"
-    parts = [f"{backlog} and {arrivals}, {duration(found.run_seconds)} each{places}: {need:.3g}"]
+    arrivals = f"{figure(found.arrivals)} a second that arrive"
+    parts = [f"{backlog} and {arrivals}, {duration(found.run_seconds)} each{places}: {figure(need)}"]
     words = {
         "pause": "the queue is paused",
         "running": "no more may run at a time (running)",

@@ -7,8 +7,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import click
@@ -159,30 +159,34 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and report an expected error in one line."""
         try:
-            return super().invoke(ctx)
-        except click.ClickException as error:
-            error.message = visible(error.message)  # type: ignore[misc]
-            raise
-        except DrainError as error:
-            raise click.ClickException(visible(str(error))) from error
+            with errors_in_one_line():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             sys.exit(130)
-        except OSError as error:
-            if error.filename is None:
-                raise
-            raise click.ClickException(
-                f"{visible(str(error.filename))}: {error.strerror or error}"
-            ) from error
-        except UnicodeEncodeError as error:
-            raise click.ClickException(
-                "an argument holds bytes that are not text in this encoding"
-            ) from error
-        except psycopg.Error as error:
-            reason = error.diag.message_primary or str(error).partition("\n")[0]
-            is_right = isinstance(error, psycopg.errors.InsufficientPrivilege)
-            advice = "; `drain roles` prints the rights of each role" if is_right else ""
-            raise click.ClickException(f"PostgreSQL refused: {visible(reason)}{advice}") from error
+
+
+@contextmanager
+def errors_in_one_line() -> Iterator[None]:
+    """Turn the errors that are expected in the block into one line each, a `click.ClickException`."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = visible(error.message)  # type: ignore[misc]
+        raise
+    except DrainError as error:
+        raise click.ClickException(visible(str(error))) from error
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise click.ClickException(f"{visible(str(error.filename))}: {error.strerror or error}") from error
+    except UnicodeEncodeError as error:
+        raise click.ClickException("an argument holds bytes that are not text in this encoding") from error
+    except psycopg.Error as error:
+        reason = error.diag.message_primary or str(error).partition("\n")[0]
+        is_right = isinstance(error, psycopg.errors.InsufficientPrivilege)
+        advice = "; `drain roles` prints the rights of each role" if is_right else ""
+        raise click.ClickException(f"PostgreSQL refused: {visible(reason)}{advice}") from error
 
 
 def _forget_output() -> None:

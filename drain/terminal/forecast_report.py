@@ -15,7 +15,7 @@ from drain.forecast.known import Known
 from drain.forecast.prediction import Prediction, Wait, quantile
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.visible import visible
-from drain.wording import clock, count, duration
+from drain.wording import clock, count, duration, figure
 
 # Share of what a queue can run from which its arrivals alone are too many.
 _FULL = 1.0
@@ -78,7 +78,7 @@ def _lines(known: Known, prediction: Prediction) -> Iterator[str]:
         yield f"queue {known.queue}: {count(added.jobs, 'job')} of {added.job_name} more"
     yield (
         f"queue {known.queue}: {count(facts.jobs, 'job')} to run, {workers}, "
-        f"{facts.arrivals:,.3g} jobs a second come"
+        f"{figure(facts.arrivals)} jobs a second come"
     )
     if times := _times(known):
         median, most = (duration(quantile(times, part)) for part in (0.5, 0.95))
@@ -152,7 +152,7 @@ def _cell(wait: Wait | None) -> str:
 
 _COLUMNS = [
     Column("queue", lambda row, _now: visible(str(row["queue"])), cut="start"),
-    Column("a second", lambda row, _now: f"{row['arrivals']:,.3g}", is_number=True),
+    Column("a second", lambda row, _now: figure(row["arrivals"]), is_number=True),
     Column("with these jobs", lambda row, _now: _cell(row["with_it"])),
     Column("without", lambda row, _now: _cell(row["without"])),
 ]

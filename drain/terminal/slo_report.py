@@ -9,7 +9,7 @@ from rich.text import Text
 
 from drain.slo.lately import Lately
 from drain.visible import visible
-from drain.wording import count
+from drain.wording import count, figure
 
 
 def show_lately(found: Sequence[Lately]) -> None:
@@ -35,7 +35,7 @@ def _words(each: Lately) -> str:
     # Never 100 % while a job is late.
     shown = f"{min(share, 99.999):.3f}".rstrip("0").rstrip(".") if share < 100 else "100"
     late = f" ({each.waiting:,} still waiting)" if each.waiting else ""
-    return f"{shown}% of {jobs}{late} in the last hour, burn {burn:.2g}"
+    return f"{shown}% of {jobs}{late} in the last hour, burn {figure(burn)}"
 
 
 def _is_spent(each: Lately) -> bool:

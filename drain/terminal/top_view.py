@@ -13,7 +13,7 @@ from rich.text import Text
 from drain.tables.activity import GROUPED_UP_TO, UP_TO, Activity, QueueActivity, RunningJob
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.visible import visible
-from drain.wording import clock, count, duration
+from drain.wording import clock, count, duration, figure
 
 # Keys that choose the order of the queues, each with the word for it.
 SORTS = {"w": "waiting", "r": "rate", "o": "oldest", "b": "busy", "n": "name"}
@@ -98,7 +98,7 @@ def _totals(activity: Activity, width: int) -> list[Text]:
     waits = sum(queue.waits for queue in queues)
     running = sum(queue.running for queue in queues)
     rate = sum(queue.per_second for queue in queues)
-    second = Text(f"{waits:,} waiting, {running:,} running, {_rate(rate)}/s finishing, ")
+    second = Text(f"{waits:,} waiting, {running:,} running, {figure(rate)}/s finishing, ")
     second.append(_dead(activity), "red" if activity.dead else "")
     return [_cut(first, width), _cut(second, width)]
 
@@ -145,10 +145,6 @@ def _cut(text: Text, width: int) -> Text:
     return text
 
 
-def _rate(per_second: float) -> str:
-    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.3g}"
-
-
 def _short(number: int, up_to: int = UP_TO) -> str:
     return f"{number:,}+" if number >= up_to else f"{number:,}"
 
@@ -185,7 +181,7 @@ def _worker(row: dict[str, Any], _now: datetime) -> Text:
 
 _QUEUE_COLUMNS = (
     Column("queue", lambda row, _now: visible(row["name"]), "end", least=12),
-    Column("rate/s", lambda row, _now: _rate(row["queue"].per_second), is_number=True),
+    Column("rate/s", lambda row, _now: figure(row["queue"].per_second), is_number=True),
     Column("waiting", lambda row, _now: _short(row["queue"].waits, row["up_to"]), is_number=True),
     Column("oldest", _oldest, is_number=True),
     Column("running", lambda row, _now: _short(row["queue"].running), is_number=True),

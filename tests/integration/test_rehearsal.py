@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import psycopg
 import pytest
 from click.testing import CliRunner, Result
 
 from drain.__main__ import main
+from drain.commands import rehearse as rehearse_command
 from drain.rehearsal import isolated, session
 from drain.rehearsal.difference import ELSEWHERE
 from drain.rehearsal.past import End, PastJob
@@ -324,3 +326,19 @@ def test_a_rehearsed_job_knows_its_attempt(url: str, monkeypatch: pytest.MonkeyP
     past = PastJob(7, "r.look", "[]", "{}", "mail", "t", "null", 3, 9, End("returned"))
     assert rehearse_one(url, past).end.kind == "returned"
     assert seen == [(7, 3, "mail", "t", 9, "null")]
+
+
+def test_what_could_not_be_done_has_an_exit_code_of_its_own(
+    url: str, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die(url, 1, "session")
+    without_rights = f"{url}{'&' if '?' in url else '?'}options=-crole%3Dpg_monitor"
+    refused = rehearse("--database-url", without_rights, "--dead")
+    assert (refused.exit_code, "permission denied" in refused.stderr) == (2, True)
+
+    def say_no(*_: Any, **__: Any) -> None:
+        raise click.Abort
+
+    monkeypatch.setattr(rehearse_command, "_confirm", say_no)
+    unconfirmed = rehearse("--dead", yes=False)
+    assert (unconfirmed.exit_code, "not confirmed; nothing was rehearsed" in unconfirmed.stderr) == (2, True)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from drain.wording import clock, count, duration, relative
+from drain.wording import clock, count, duration, figure, relative
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,11 @@ def test_the_clock_is_in_utc() -> None:
 def test_one_thing_is_singular() -> None:
     assert [count(number, "job") for number in (0, 1, 12_000)] == ["0 jobs", "1 job", "12,000 jobs"]
     assert count(2, "process", "processes") == "2 processes"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0.0, "0"), (0.1171, "0.117"), (14.4, "14.4"), (99.96, "100"), (100.0, "100"), (1234.5, "1,234")],
+)
+def test_a_figure_has_no_exponent(number: float, text: str) -> None:
+    assert figure(number) == text
