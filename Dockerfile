@@ -4,10 +4,11 @@ FROM python:3.13-slim
 # User by number: Kubernetes' runAsNonRoot cannot resolve a name.
 RUN useradd --system --uid 10001 drain
 
-# Dependencies first, so that a change of the sources does not rebuild this layer.
+# Dependencies first, so that a change of the sources does not rebuild this layer; those of `drain web` among them.
 COPY pyproject.toml /src/
-RUN python -c "import tomllib; file = tomllib.load(open('/src/pyproject.toml', 'rb')); \
-    print(*file['build-system']['requires'], *file['project']['dependencies'], sep='\n')" > /src/requirements.txt \
+RUN python -c "import tomllib; file = tomllib.load(open('/src/pyproject.toml', 'rb')); project = file['project']; \
+    print(*file['build-system']['requires'], *project['dependencies'], *project['optional-dependencies']['web'], sep='\n')" \
+    > /src/requirements.txt \
     && pip install --no-cache-dir --requirement /src/requirements.txt
 
 COPY README.md LICENSE schema.sql /src/
