@@ -135,7 +135,10 @@ class Live:
                 found.listeners.discard(listener)
                 if not found.listeners:
                     del self._topics[topic]
-        self._wake.set()
+            is_over = not self._topics
+        # While others listen, a tab that leaves costs them no measurement.
+        if is_over:
+            self._wake.set()
 
     @property
     def number(self) -> int:
@@ -154,8 +157,11 @@ class Live:
 
     def _run(self) -> None:
         pause = EVERY_SECONDS
-        while topics := self._now():
+        while True:
+            # Before the look: who comes after it is not kept waiting.
             self._wake.clear()
+            if not (topics := self._now()):
+                return
             fine = len(topics) == sum(self._tell(topic) for topic in topics)
             pause = EVERY_SECONDS if fine else min(2 * pause, _LONGEST_SECONDS)
             self._wake.wait(pause)
