@@ -1,6 +1,7 @@
 """The journal of a worker process shows its successor the progress of each job."""
 
 import os
+import signal
 import time
 
 from workers.handover.journal import SLOTS, Entry, Journal, Progress
@@ -50,7 +51,7 @@ def test_a_slot_that_was_cleared_is_used_again() -> None:
 
 def test_only_what_runs_is_overdue_and_nothing_that_is_left_behind() -> None:
     journal = Journal()
-    past = time.monotonic() - 1
+    past = time.time.monotonic() - 1
     slot = journal.add(1, 1, 1)
     assert not journal.is_overdue()
     journal.begin(slot, past)
@@ -76,3 +77,19 @@ def test_a_process_that_has_ended_runs_no_plain_job() -> None:
     journal.runs_plain_job = True
     journal.close()
     assert not journal.runs_plain_job
+
+
+def test_a_job_that_begins_is_overdue_at_no_instant() -> None:
+    """Another process begins jobs without end, while this one looks, as the supervisor does."""
+    journal = Journal()
+    slot = journal.add(1, 1, 1)
+    journal.begin(slot, time.monotonic() + 3600)
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            journal.begin(slot, time.monotonic() + 3600)
+    try:
+        assert not any(journal.is_overdue() for _ in range(2000))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)

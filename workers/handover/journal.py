@@ -117,7 +117,7 @@ class Journal:
     def count(self, finished: int, failed: int) -> None:
         """Set the numbers of finished and of failed jobs of this process."""
         before = self._before
-        _COUNTS.pack_into(self._memory, _TAIL_AT, before[0] + finished, before[1] + failed)
+        self._write(_TAIL_AT, _COUNTS.pack(before[0] + finished, before[1] + failed))
 
     @property
     def runs_plain_job(self) -> bool:
@@ -131,28 +131,28 @@ class Journal:
     def add(self, job_id: int, token: int, delivery: int) -> int:
         """Note a job that has been claimed; return its slot."""
         slot = self._free.pop() * _SLOT.size
-        _SLOT.pack_into(self._memory, slot, job_id, token, delivery, _CLAIMED, _NEVER)
+        self._write(slot, _SLOT.pack(job_id, token, delivery, _CLAIMED, _NEVER))
         return slot
 
     def begin(self, slot: int, kill_at: float) -> None:
         """Note that a job begins; if it still runs at `kill_at`, by the monotonic clock, its process is killed."""
-        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _RUNNING, kill_at)
+        self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_RUNNING, kill_at))
 
     def finish(self, slot: int) -> None:
         """Note that the function of a job has returned."""
-        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _FINISHED, _NEVER)
+        self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_FINISHED, _NEVER))
 
     def commit(self, slot: int) -> None:
         """Note that the job has ended, and that the database alone knows whether it is finished."""
-        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _COMMITTED, _NEVER)
+        self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_COMMITTED, _NEVER))
 
     def end(self, slot: int) -> None:
         """Note that the function of a job has raised; if the process dies with its outcome, the job runs again."""
-        _STATE_AND_TIME.pack_into(self._memory, slot + _STATE_AT, _CLAIMED, _NEVER)
+        self._write(slot + _STATE_AT, _STATE_AND_TIME.pack(_CLAIMED, _NEVER))
 
     def clear(self, slot: int) -> None:
         """Free a slot for whose job nothing is left to do."""
-        _STATE.pack_into(self._memory, slot + _STATE_AT, _NONE)
+        self._write(slot + _STATE_AT, _STATE.pack(_NONE))
         self._free.append(slot // _SLOT.size)
 
     def entries(self) -> list[Entry]:
@@ -172,14 +172,14 @@ class Journal:
         """Note that the process has ended; its jobs stay, and none of them is overdue any more."""
         self._memory[_ALIVE_AT] = self.runs_plain_job = False
         for number in range(SLOTS):
-            _TIME.pack_into(self._memory, number * _SLOT.size + _TIME_AT, _NEVER)
+            self._write(number * _SLOT.size + _TIME_AT, _TIME.pack(_NEVER))
 
     def forget(self, entries: Sequence[Entry]) -> None:
         """Free the slots of these jobs, which an earlier process has left."""
         tokens = {(entry.job_id, entry.token) for entry in entries}
         for number, (job_id, token, _, progress, _) in enumerate(self._slots()):
             if progress and (job_id, token) in tokens:
-                _STATE.pack_into(self._memory, number * _SLOT.size + _STATE_AT, _NONE)
+                self._write(number * _SLOT.size + _STATE_AT, _STATE.pack(_NONE))
 
     def open(self) -> None:
         """Note that a new process begins to work; jobs that are left from an earlier one keep their slots."""
@@ -188,6 +188,10 @@ class Journal:
         self._memory[_ALIVE_AT] = True
         free = [number for number, (*_, progress, _) in enumerate(self._slots()) if not progress]
         self._free = free[::-1]
+
+    def _write(self, at: int, packed: bytes) -> None:
+        # `pack_into` writes zeros first. The supervisor could read them: a job that runs, to be killed at the time 0.
+        self._memory[at : at + len(packed)] = packed
 
     def _slots(self) -> Iterator[tuple[int, int, int, int, float]]:
         return _SLOT.iter_unpack(self._memory[: SLOTS * _SLOT.size])

@@ -104,7 +104,7 @@ class Measures:
 
     @pid.setter
     def pid(self, pid: int) -> None:
-        _COUNT.pack_into(self._memory, _PID_AT, pid)
+        self._write(_PID_AT, _COUNT.pack(pid))
 
     @property
     def totals(self) -> Totals:
@@ -113,7 +113,7 @@ class Measures:
 
     @totals.setter
     def totals(self, totals: Sequence[float]) -> None:
-        _TOTALS.pack_into(self._memory, _TOTALS_AT, *totals)
+        self._write(_TOTALS_AT, _TOTALS.pack(*totals))
 
     def pairs(self) -> list[tuple[str, str]]:
         """List the pairs of queue and job, in the order of their numbers."""
@@ -129,8 +129,8 @@ class Measures:
         pair = self._count(_PAIRS_AT)
         text = f"{queue}\0{job}".encode(errors="replace")
         size = min(len(text), _PAIR_NAME.size - _COUNT.size)
-        _PAIR_NAME.pack_into(self._memory, _NAMES_AT + pair * _PAIR_NAME.size, size, text)
-        _COUNT.pack_into(self._memory, _PAIRS_AT, pair + 1)
+        self._write(_NAMES_AT + pair * _PAIR_NAME.size, _PAIR_NAME.pack(size, text))
+        self._write(_PAIRS_AT, _COUNT.pack(pair + 1))
         return pair
 
     def row(self, pair: int) -> list[float]:
@@ -139,7 +139,7 @@ class Measures:
 
     def write_row(self, pair: int, row: Sequence[float]) -> None:
         """Write the numbers of a pair, none of which may be lower than before."""
-        _ROW.pack_into(self._memory, _ROWS_AT + pair * _ROW.size, *row)
+        self._write(_ROWS_AT + pair * _ROW.size, _ROW.pack(*row))
 
     def exemplars(self, pair: int) -> list[Exemplar | None]:
         """Read the latest exemplar of each bucket of a pair; None for a bucket that has none."""
@@ -149,9 +149,9 @@ class Measures:
         """Write the latest exemplar of a bucket."""
         at = _exemplar_at(pair, bucket)
         # While it is being written, there is none.
-        _NUMBER.pack_into(self._memory, at, 0.0)
-        _EXEMPLAR.pack_into(self._memory, at, 0.0, exemplar.seconds, exemplar.trace)
-        _NUMBER.pack_into(self._memory, at, exemplar.at)
+        self._write(at, _NUMBER.pack(0.0))
+        self._write(at, _EXEMPLAR.pack(0.0, exemplar.seconds, exemplar.trace))
+        self._write(at, _NUMBER.pack(exemplar.at))
 
     def failures(self) -> Iterator[Failures]:
         """Read the numbers of failures by type, in the order in which they were added."""
@@ -163,13 +163,17 @@ class Measures:
         """Add a type of exception for a pair; return its number."""
         number = self._count(_ERRORS_AT)
         text = error_text(error).encode()
-        _ERROR.pack_into(self._memory, _error_at(number), pair, 0.0, len(text), text)
-        _COUNT.pack_into(self._memory, _ERRORS_AT, number + 1)
+        self._write(_error_at(number), _ERROR.pack(pair, 0.0, len(text), text))
+        self._write(_ERRORS_AT, _COUNT.pack(number + 1))
         return number
 
     def count_error(self, number: int, failures: float) -> None:
         """Write the number of failures of a type."""
-        _NUMBER.pack_into(self._memory, _error_at(number) + _COUNT.size, failures)
+        self._write(_error_at(number) + _COUNT.size, _NUMBER.pack(failures))
+
+    def _write(self, at: int, packed: bytes) -> None:
+        # `pack_into` writes zeros first, which a reader could see, and which would stay if the process died then.
+        self._memory[at : at + len(packed)] = packed
 
     def _count(self, at: int) -> int:
         return int(_COUNT.unpack_from(self._memory, at)[0])

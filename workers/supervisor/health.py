@@ -146,7 +146,7 @@ class Health:
 
     def _write(self, problem: str) -> None:
         text = problem.encode(errors="replace")[:_TEXT_BYTES]
-        _TIMES.pack_into(self._memory, 0, monotonic(), self._lived_at)
+        self._memory[: _TIMES.size] = _TIMES.pack(monotonic(), self._lived_at)
         self._memory[_TIMES.size :] = text.ljust(_TEXT_BYTES, b"\0")
 
     def _notify(self, status: str, *more: str) -> None:
