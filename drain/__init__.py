@@ -58,6 +58,7 @@ Modules that every package may use:
     health                functions of an application that hear of a process that fails, and that it is well again
     errors                every error that is raised on purpose
     log, metrics          log lines; names of all metrics
+    buckets               upper bounds of the buckets of workers' histograms
     archive               rows of the archive, read without Spark
     failpoints            instants at which a test kills a process
     packages              applications whose packages have the names of ours

@@ -13,34 +13,6 @@ from prometheus_client import Counter, Gauge, Histogram
 # Upper bounds of the buckets: rows, and seconds.
 _BATCH_SIZES = (1, 10, 100, 500, 1000, 2000, 5000, 10_000, 50_000, 100_000)
 _DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-# Of the jobs of `drain work`: seconds that an attempt runs, and that a job waits.
-RUN_BUCKETS: tuple[float, ...] = (
-    *(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-    *(30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
-)
-WAIT_BUCKETS: tuple[float, ...] = (
-    *(
-        0.01,
-        0.025,
-        0.05,
-        0.1,
-        0.25,
-        0.5,
-        1.0,
-        2.0,
-        3.0,
-        5.0,
-        10.0,
-        15.0,
-        20.0,
-        30.0,
-        60.0,
-        120.0,
-        180.0,
-        300.0,
-    ),
-    *(600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0),
-)
 
 LEADER = Gauge("drain_leader", "1 while this process is the leader, 0 while it is a standby.")
 MOVED = Counter("drain_moved_jobs", "Jobs moved from staged_jobs to inflight_jobs.")

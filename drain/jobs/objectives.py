@@ -5,34 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from drain.buckets import WAIT_BUCKETS
 from drain.visible import visible
 from drain.wording import duration, seconds
 
-# Times within which an objective can ask for a start: upper bounds of the buckets of `drain_work_wait_seconds`, since
-# only there the share that has met the objective is exact.
-TARGETS = (
-    *(
-        0.01,
-        0.025,
-        0.05,
-        0.1,
-        0.25,
-        0.5,
-        1.0,
-        2.0,
-        3.0,
-        5.0,
-        10.0,
-        15.0,
-        20.0,
-        30.0,
-        60.0,
-        120.0,
-        180.0,
-        300.0,
-    ),
-    *(600.0, 900.0, 1800.0, 3600.0, 7200.0, 14_400.0, 28_800.0, 86_400.0),
-)
+# Times within which an objective can ask for a start.
+TARGETS = WAIT_BUCKETS
 # Smallest share: below it, "most jobs" is no promise, and no rate of failures could burn the budget fast.
 _SMALLEST_PERCENT = 50.0
 _FORM = "an SLO is written as '99% start within 5s'"

@@ -10,8 +10,9 @@ from uuid import UUID
 
 import pytest
 
+from drain.buckets import RUN_BUCKETS
 from drain.jobs.options import JobOptions
-from drain.metrics import NOT_REGISTERED, OTHERS, RUN_BUCKETS
+from drain.metrics import NOT_REGISTERED, OTHERS
 from drain.tables.claims import Claim
 from workers.errors import Dead
 from workers.execution.decision import DEAD, FINISHED, RETRYING, STALE

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from drain import metrics
 from drain.admission import declared
 from drain.admission.rules import Rules
 from drain.errors import ConfigError
@@ -93,8 +92,3 @@ def test_an_objective_that_cannot_be_used_is_an_error_of_the_file(read: object, 
 def test_a_misspelt_rule_is_an_error_for_who_reads_the_objectives_as_well() -> None:
     with pytest.raises(ConfigError, match="no rule is called 'runing'"):
         declared.objectives("[calls]\nruning = 5")
-
-
-def test_each_time_is_the_upper_bound_of_a_bucket() -> None:
-    # An application that registers a job imports no library of Prometheus, so the two are written apart.
-    assert metrics.WAIT_BUCKETS == TARGETS

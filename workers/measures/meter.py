@@ -15,9 +15,10 @@ from threading import Lock
 from time import monotonic, time
 from typing import Any, Protocol, TypeAlias
 
+from drain.buckets import RUN_BUCKETS, WAIT_BUCKETS
 from drain.jobs.options import JobOptions
 from drain.jobs.registry import Job
-from drain.metrics import NOT_REGISTERED, OTHERS, RUN_BUCKETS, WAIT_BUCKETS
+from drain.metrics import NOT_REGISTERED, OTHERS
 from drain.tables.claims import Claim
 from workers.execution.decision import FINISHED, STALE, error_of
 from workers.execution.outcome import Outcome

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from drain import metrics
+from drain.buckets import RUN_BUCKETS, WAIT_BUCKETS
 from drain.service.versions import versions
 from workers.handover.journal import Journal, Progress
 from workers.measures import memory
@@ -29,7 +30,7 @@ _STATES = {Progress.CLAIMED: "waiting", Progress.RUNNING: "running", Progress.FI
 # By the bounds of a histogram: their texts as labels.
 _LABELS: dict[tuple[float, ...], tuple[str, ...]] = {
     bounds: tuple(str(floatToGoString(bound)) for bound in (*bounds, float("inf")))  # type: ignore[no-untyped-call]
-    for bounds in (metrics.RUN_BUCKETS, metrics.WAIT_BUCKETS)
+    for bounds in (RUN_BUCKETS, WAIT_BUCKETS)
 }
 
 
@@ -105,10 +106,10 @@ class MeasuresCollector(Collector):
         for pair, row, exemplars in self._rows(failures):
             counts = row[memory.RUN : memory.RUN_SUM]
             if sum(counts):
-                run.add_metric(pair, _buckets(metrics.RUN_BUCKETS, counts, exemplars), row[memory.RUN_SUM])
+                run.add_metric(pair, _buckets(RUN_BUCKETS, counts, exemplars), row[memory.RUN_SUM])
             counts = row[memory.WAIT : memory.WAIT_SUM]
             if sum(counts):
-                wait.add_metric(pair, _buckets(metrics.WAIT_BUCKETS, counts), row[memory.WAIT_SUM])
+                wait.add_metric(pair, _buckets(WAIT_BUCKETS, counts), row[memory.WAIT_SUM])
             finished.add_metric(pair, row[memory.FINISHED])
             of_queue[pair[0]] += row[memory.EXPIRED]
             failures[*pair, metrics.OTHERS] += row[memory.OTHER_FAILURES]
