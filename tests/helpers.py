@@ -4,6 +4,7 @@ import json
 import os
 import re
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -32,6 +33,7 @@ from drain.enqueuer import leader
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import lanes
 from drain.wire import Producer
+from tests.forked import Forked
 
 ROOT = Path(__file__).parents[1]
 NAMESPACE = "test"
@@ -41,7 +43,11 @@ PATIENCE_SECONDS = 60
 # processes that it forked, was seen to take longer than 30 s among ten busy processes.
 RQ_PATIENCE_SECONDS = 3 * PATIENCE_SECONDS
 BOUNDS = "-c lock_timeout=10s -c statement_timeout=30s"
+# Programs for `drain_command` and `run_program`.
 DRAIN = "from drain.__main__ import main; main()"
+RQ = "from rq.cli import main; main()"
+# The program `rq` of this Python, where it is to be a program of its own.
+RQ_PROGRAM = str(Path(sys.executable).with_name("rq"))
 
 T = TypeVar("T")
 
@@ -92,22 +98,38 @@ def in_a_hurry() -> dict[str, str]:
     return impatient({"pipeline.session._NICE": 0})
 
 
-class Command(subprocess.Popen[bytes]):
-    """A `drain` process, and what it has written so far on both of its streams."""
+class Command:
+    """A `drain` process, and what it has written so far on both of its streams.
 
-    def __init__(
-        self, args: tuple[str, ...], env: Mapping[str, str], written: IO[bytes], program: str, cwd: Path
-    ) -> None:
-        super().__init__(
-            [sys.executable, "-c", program, *args],
-            env=dict(env),
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=written,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        self._written = Path(written.name)
+    Attributes:
+        pid: Its process id, which is that of its process group too.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes] | Forked, written: Path) -> None:
+        self.pid = process.pid
+        self._process = process
+        self._written = written
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code, negative for a signal; None until `poll` or `wait` has seen its end."""
+        return self._process.returncode
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the end, and return the exit code; raises `TimeoutExpired` after so many seconds."""
+        return self._process.wait(timeout)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to it alone, unless it has ended."""
+        self._process.send_signal(number)
+
+    def terminate(self) -> None:
+        """Send it SIGTERM, unless it has ended."""
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL it at once, and the processes that it has started, as when their machine dies."""
@@ -147,11 +169,29 @@ def all_with(name: str, text: str) -> dict[int, str]:
 
 @contextmanager
 def drain_command(
-    *args: str, env: Mapping[str, str], program: str = DRAIN, cwd: Path = ROOT
+    *args: str, env: Mapping[str, str], program: str = DRAIN, cwd: Path = ROOT, forked: bool = True
 ) -> Iterator[Command]:
-    """Run `drain` with these words for as long as the block runs; a failure shows what it wrote."""
+    """Run `drain` with these words for as long as the block runs; a failure shows what it wrote.
+
+    It is forked from a process that has imported it, unless it is to import other files than the tests, or `forked` is
+    false: it is to be found by its command line or environment.
+    """
     with tempfile.NamedTemporaryFile() as written:
-        command = Command(args, env, written, program, cwd)
+        path = Path(written.name)
+        process: subprocess.Popen[bytes] | Forked
+        if forked and cwd == ROOT and env.get("PYTHONPATH", str(ROOT)) == str(ROOT):
+            process = Forked(program, args, env, cwd, path)
+        else:
+            process = subprocess.Popen(
+                [sys.executable, "-c", program, *args],
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        command = Command(process, path)
         try:
             yield command
         except BaseException as error:
@@ -160,6 +200,44 @@ def drain_command(
         finally:
             command.kill()
             command.wait(PATIENCE_SECONDS)
+
+
+def run_program(
+    program: str,
+    *words: str,
+    env: Mapping[str, str],
+    seconds: float = PATIENCE_SECONDS,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, forked from a process that has imported what it needs.
+
+    With `check`, any other exit code than 0 is a failure, which shows what it wrote.
+    """
+    with tempfile.NamedTemporaryFile() as output, tempfile.NamedTemporaryFile() as errors:
+        process = Forked(program, words, env, ROOT, Path(output.name), Path(errors.name))
+        try:
+            code = process.wait(seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(PATIENCE_SECONDS)
+        written = [file.read().decode(errors="replace") for file in (output, errors)]
+    if check and code:
+        raise AssertionError(f"exit code {code}:\n" + "".join(written))
+    return subprocess.CompletedProcess(process.args, code, *written)
+
+
+def rq_worker(redis_url: str, *words: str, env: Mapping[str, str]) -> str:
+    """Let an unmodified `rq worker` empty its queues; returns what it wrote."""
+    done = run_program(
+        RQ, "worker", "--burst", "--url", redis_url, *words, env=env, seconds=RQ_PATIENCE_SECONDS
+    )
+    return done.stdout + done.stderr
+
+
+def module(name: str) -> str:
+    """The program that `python -m NAME` runs."""
+    return f"import runpy; runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
 
 
 @contextmanager
@@ -187,11 +265,37 @@ def read_by(monkeypatch: pytest.MonkeyPatch, read: Callable[..., Any]) -> None:
 
 
 def query(database_url: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    """Execute one statement in a transaction of its own; returns its rows, if it has any."""
+    """Execute one statement in a transaction of its own; returns its rows, if it has any.
+
+    A thread keeps its connection until the test ends: a new one costs the server 10 ms of processor time, and tests
+    that wait for something ask a hundred times a second.
+    """
+    cursor = _connection(database_url).execute(statement.encode(), parameters or None)
+    return cursor.fetchall() if cursor.description is not None else []
+
+
+_connections: dict[tuple[int, str], psycopg.Connection] = {}
+
+
+def _connection(database_url: str) -> psycopg.Connection:
+    key = threading.get_ident(), database_url
+    kept = _connections.get(key)
+    # Nothing comes on an idle connection but the word that the server ends it.
+    if kept and not kept.closed and not select.select([kept.fileno()], [], [], 0)[0]:
+        return kept
     options = f"{conninfo_to_dict(database_url).get('options') or ''} {BOUNDS}"
-    with psycopg.connect(database_url, autocommit=True, options=options) as connection:
-        cursor = connection.execute(statement.encode(), parameters or None)
-        return cursor.fetchall() if cursor.description is not None else []
+    if kept:
+        kept.close()
+    _connections[key] = psycopg.connect(
+        database_url, autocommit=True, options=options, prepare_threshold=None
+    )
+    return _connections[key]
+
+
+def disconnect() -> None:
+    """Close the connections that `query` has kept."""
+    while _connections:
+        _connections.popitem()[1].close()
 
 
 def stage_jobs(database_url: str, count: int = 1, *, job: str = "m.f", **options: Any) -> list[int]:

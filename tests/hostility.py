@@ -11,22 +11,19 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
 from pathlib import Path
-from uuid import uuid4
 
 import psycopg
 
 from drain.database import postgres, roles, schema
 from drain.database.grants import DEFAULT_NAMES
 from drain.embedded import EmbeddedPostgres
+from tests.databases import new_template
 from tests.helpers import ROOT, query
 
 OWNER = "drain_owner"
 MALLORY = "test_mallory"
 NAMES = {**DEFAULT_NAMES, "owner": OWNER}
-# The day on which a template was made, by its name: after midnight, by UTC, a copy needs the partitions of today.
-_MADE_ON: dict[str, date] = {}
 
 _LOGIN = """
 DO $$ BEGIN
@@ -149,12 +146,8 @@ class Place:
 
 def prepare(server: EmbeddedPostgres, name: str) -> Place:
     """Make a database that others are copies of."""
-    # The tests may come back to a server that has it already.
-    query(server.url_of("postgres"), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-    query(server.url_of("postgres"), f"CREATE DATABASE {name}")
-    place = Place(server.url_of(name))
+    place = Place(new_template(server, name))
     schema.install(place.url)
-    _MADE_ON[name] = datetime.now(UTC).date()
     with postgres.connect(place.url, "tests") as connection:
         installation = roles.installation_of(connection)
         roles.apply(connection, roles.statements(installation, DEFAULT_NAMES, OWNER))
@@ -163,21 +156,6 @@ def prepare(server: EmbeddedPostgres, name: str) -> Place:
         query(place.url, f"GRANT {group} TO test_{role}")
     query(place.url, _LOGIN.format(login=MALLORY))
     return place
-
-
-@contextmanager
-def copy_of(server: EmbeddedPostgres, template: str) -> Iterator[Place]:
-    name, administrator = f"test_{uuid4().hex}", server.url_of("postgres")
-    query(administrator, f"CREATE DATABASE {name} TEMPLATE {template}")
-    place = Place(server.url_of(name))
-    day = _MADE_ON.get(template, date.max)
-    if day < datetime.now(UTC).date():
-        query(place.url, "SELECT drain_make_days(3)")
-        query(place.url, f"DROP TABLE finished_jobs_{day:%Y%m%d}")
-    try:
-        yield place
-    finally:
-        query(administrator, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def arm(place: Place) -> None:

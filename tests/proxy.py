@@ -1,17 +1,20 @@
-"""A man in the middle between a client and a PostgreSQL of the test's own."""
+"""A man in the middle between a client and a server of the tests."""
 
 import select
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from urllib.parse import unquote, urlsplit
 
-from drain.database import schema
-from drain.embedded import CARELESS, EmbeddedPostgres
+from psycopg.conninfo import conninfo_to_dict
 
 
 class Proxy:
-    """Forwards TCP to a port of this machine, until it is told otherwise.
+    """Forwards TCP to a Unix socket, until it is told otherwise.
+
+    Args:
+        target: Path of the socket of a server.
 
     Attributes:
         stalled: While it is set, all is taken and nothing answered.
@@ -20,8 +23,8 @@ class Proxy:
         heard: Whether the server still got that request, so that only its answer was lost.
     """
 
-    def __init__(self, port: int) -> None:
-        self.target = ("127.0.0.1", port)
+    def __init__(self, target: str) -> None:
+        self.target = target
         self.stalled = threading.Event()
         self.stall_at: bytes | None = None
         self.lose: bytes | None = None
@@ -37,7 +40,8 @@ class Proxy:
                 threading.Thread(target=self._forward, args=(client,), daemon=True).start()
 
     def _forward(self, client: socket.socket) -> None:
-        with client, suppress(OSError), socket.create_connection(self.target) as server:
+        with client, suppress(OSError), socket.socket(socket.AF_UNIX) as server:
+            server.connect(self.target)
             while True:
                 for ready in select.select([client, server], [], [])[0]:
                     data = ready.recv(65536)
@@ -60,13 +64,24 @@ class Proxy:
 
 
 @contextmanager
-def proxied() -> Iterator[tuple[Proxy, str, str]]:
-    """A PostgreSQL of the test's own: a proxy to it, the URL through the proxy, and the direct one."""
-    with EmbeddedPostgres(listen=True, settings=CARELESS) as server:
-        schema.install(server.url)
-        assert server.port is not None
-        proxy = Proxy(server.port)
-        try:
-            yield proxy, f"postgresql://postgres@127.0.0.1:{proxy.port}/drain", server.url
-        finally:
-            proxy.listener.close()
+def proxied_redis(redis_url: str) -> Iterator[tuple[Proxy, str]]:
+    """Stand between clients and this Redis; yields the proxy, and the URL through it."""
+    proxy = Proxy(unquote(urlsplit(redis_url).path))
+    try:
+        yield proxy, f"redis://127.0.0.1:{proxy.port}"
+    finally:
+        proxy.listener.close()
+
+
+@contextmanager
+def proxied(database_url: str) -> Iterator[tuple[Proxy, str]]:
+    """Stand between clients and this database; yields the proxy, and the URL through it."""
+    parts = conninfo_to_dict(database_url)
+    proxy = Proxy(f"{parts['host']}/.s.PGSQL.{parts['port']}")
+    place, _, options = database_url.partition("?")
+    others = [option for option in options.split("&") if not option.startswith(("host=", "port="))]
+    through = f"{place.replace('@/', f'@127.0.0.1:{proxy.port}/')}?{'&'.join(others)}".rstrip("?")
+    try:
+        yield proxy, through
+    finally:
+        proxy.listener.close()

@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests import helpers
 from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
@@ -15,6 +15,7 @@ from tests.helpers import (
     drain_command,
     environment,
     query,
+    run_program,
     wait_until,
 )
 
@@ -44,29 +45,12 @@ class Site:
 
     def manage(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Run `manage.py` with these words."""
-        return subprocess.run(
-            [sys.executable, "-c", MANAGE, *words],
-            cwd=ROOT,
-            env=self.env(**more),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_SECONDS,
-        )
+        return run_program(MANAGE, *words, env=self.env(**more), check=False)
 
     def play(self, scene: str, *words: Any, module: str = "scenes", **more: str) -> Any:
         """Play a scene of a module, and return what it returns."""
-        played = subprocess.run(
-            [sys.executable, "-m", f"tests.django_project.{module}", scene, json.dumps(words)],
-            cwd=ROOT,
-            env=self.env(**more),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_SECONDS,
-        )
-        assert played.returncode == 0, played.stderr
-        return json.loads(played.stdout)
+        program = helpers.module(f"tests.django_project.{module}")
+        return json.loads(run_program(program, scene, json.dumps(words), env=self.env(**more)).stdout)
 
     @contextmanager
     def running(self) -> Iterator[Command]:

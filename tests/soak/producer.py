@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import sleep, time
 from typing import Any, TextIO
+from uuid import uuid4
 
 import psycopg
 
@@ -51,9 +52,10 @@ _WEIGHTS = [weight for _, weight in KINDS.values()]
 
 
 def main(seed: int, journal: Path) -> None:
-    """Stage until somebody ends it."""
-    chance = random.Random(seed)
+    """Stage until the process is ended."""
     with journal.open("a", buffering=1) as told:
+        # A producer that is started again draws other numbers than before.
+        chance = random.Random(f"{seed} {told.tell()}")
         while True:
             try:
                 with closing(postgres.connect(os.environ["DRAIN_DATABASE_URL"], "producer")) as connection:
@@ -79,7 +81,7 @@ def _transact(connection: Connection, chance: random.Random, told: TextIO) -> No
 
 def _schedule(connection: Connection, chance: random.Random) -> None:
     """Write a schedule with one tick, which has just come or is about to."""
-    connection.execute(tables.SCHEDULE, (f"{chance.getrandbits(64):x}", chance.uniform(-1, 3)))
+    connection.execute(tables.SCHEDULE, (uuid4().hex, chance.uniform(-1, 3)))
 
 
 def _crowd_seconds(connection: Connection) -> float:

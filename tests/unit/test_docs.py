@@ -129,7 +129,7 @@ def test_the_reference_of_metrics_has_each_with_its_type_and_its_labels() -> Non
         for name, kind, labels, _ in rows(of_leader)
     }
     assert listed == {name: (kind, labels) for name, kind, labels in all_metrics()}
-    # Their labels are compared with those of a real port: tests/integration/test_work_metrics.py.
+    # Their labels are compared with those of a real port: tests/process/test_work_metrics.py.
     others = {pair[0] for pair in vars(metrics).values() if isinstance(pair, tuple) and len(pair) == 2}
     assert {code(cells[0]) for cells in rows(of_others)} == others
 

@@ -116,12 +116,3 @@ def test_the_summary_of_a_docstring_begins_with_a_noun_or_a_verb() -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_has_files_to_check(package: str) -> None:
     assert Counter(path.relative_to(ROOT).parts[0] for path in FILES)[package] > 10
-
-
-def test_each_file_of_tests_that_ci_names_is_there() -> None:
-    lists = re.findall(
-        r"^on_\w+=\(([^)]*)\)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    names = [name for each in lists for name in each.split()]
-    assert len(names) > 30
-    assert [name for name in names if not (ROOT / "tests" / "integration" / f"test_{name}.py").exists()] == []

@@ -1,0 +1,167 @@
+"""Every page of `drain web` in Chromium: with crowded tables, hostile texts, wide and narrow, light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+
+from benchmarks.crowd import HOSTILE, SCRIPT, fill, fill_with_hostile_texts
+from drain.config import Settings
+from drain.database import postgres
+from drain.web import application
+from tests.chromium import NARROW, WIDE, chromium, is_hacked, overhang, severe_findings, tab
+from tests.helpers import NAMESPACE, PATIENCE_SECONDS
+from tests.servers import _database
+from tests.web_pages import TOKEN, served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+MANY = 100_000
+# Pages as people reach them; those of one job are added for each state.
+PAGES = (*("/", "/queues/queue-00", "/queues/hostile", "/login"),)
+WAYS = [(WIDE, False), (NARROW, True)]
+MILLISECONDS = PATIENCE_SECONDS * 1000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def crowded(servers: Any, template: str) -> Iterator[str]:
+    """URL of a database with a hundred thousand jobs in every state, and some whose texts are hostile."""
+    with _database(servers, template) as url, closing(postgres.connect(url, "crowd")) as connection:
+        fill(connection, staged=MANY, inflight=MANY, finished=MANY, dead=MANY)
+        fill_with_hostile_texts(connection)
+        yield url
+
+
+@pytest.fixture(scope="module")
+def address(servers: Any, crowded: str) -> Iterator[str]:
+    settings = Settings(database_url=crowded, redis_url=servers.redis_url, namespace=NAMESPACE)
+    app = application(settings, token=TOKEN)
+    with closing(app.state.site), served(app) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def addresses_of_jobs(crowded: str) -> list[str]:
+    """Pages of a job of each state, hostile ones among them."""
+    with closing(postgres.connect(crowded, "test")) as connection:
+        return [
+            f"/jobs/{job_id}"
+            for table in ("staged_jobs", "inflight_jobs", "finished_jobs", "dead_jobs")
+            for (job_id,) in connection.execute(
+                f"(SELECT id FROM {table} WHERE queue <> 'hostile' ORDER BY id LIMIT 2) "
+                f"UNION ALL (SELECT id FROM {table} WHERE queue = 'hostile' LIMIT 9)".encode()
+            )
+        ]
+
+
+def pages_of(address: str, jobs: list[str]) -> list[str]:
+    return [*PAGES, *jobs[::11]]
+
+
+def log_in(page: Page) -> None:
+    page.goto("/login")
+    page.get_by_label("Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "/login" not in url)
+
+
+@pytest.mark.parametrize(("size", "dark"), WAYS, ids=["wide", "narrow dark"])
+def test_no_page_keeps_anybody_out_or_leaves_its_window(
+    browser: Browser, address: str, addresses_of_jobs: list[str], size: tuple[int, int], dark: bool
+) -> None:
+    with tab(browser, address, size, dark=dark) as page:
+        log_in(page)
+        for path in pages_of(address, addresses_of_jobs):
+            answer = page.goto(path)
+            assert answer is not None
+            assert answer.status == 200, path
+            assert severe_findings(page) == [], path
+            assert overhang(page) == 0, path
+            assert page.title().endswith("job-drain"), path
+
+
+def test_no_text_of_others_runs_as_a_script(
+    browser: Browser, address: str, addresses_of_jobs: list[str]
+) -> None:
+    searches = [f"/search?{urlencode({'q': text})}" for text in HOSTILE]
+    lists = ["/", "/queues/hostile", "/dead", "/dead?queue=hostile", "/cron", "/workers"]
+    with tab(browser, address) as page:
+        log_in(page)
+        for path in [*lists, *searches, *addresses_of_jobs]:
+            page.goto(path)
+            assert not is_hacked(page), path
+            assert page.locator("main script, main img, main svg[onload], main [onfocus]").count() == 0, path
+            for link in page.locator("a").all():
+                assert str(link.get_attribute("href")).startswith(("/", "?", "#", address)), path
+
+
+def test_the_keyboard_alone_reaches_the_content_and_every_link(browser: Browser, address: str) -> None:
+    with tab(browser, address) as page:
+        page.goto("/")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.closest('main') !== null")
+        # The place of the keyboard is seen.
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+def test_the_overview_follows_by_itself(browser: Browser, address: str, crowded: str) -> None:
+    with tab(browser, address) as page:
+        page.goto("/")
+        assert page.get_by_role("link", name="appeared-later").count() == 0
+        with closing(postgres.connect(crowded, "test")) as connection:
+            connection.execute("INSERT INTO staged_jobs (job_name, queue) VALUES ('m.f', 'appeared-later')")
+        page.get_by_role("link", name="appeared-later").first.wait_for(timeout=MILLISECONDS)
+
+
+def test_without_scripts_every_page_still_says_what_it_has_to(browser: Browser, address: str) -> None:
+    context = browser.new_context(base_url=address, java_script_enabled=False)
+    page = context.new_page()
+    for path in PAGES:
+        page.goto(path)
+        assert page.get_by_role("heading", level=1).count() == 1, path
+    context.close()
+
+
+def test_a_database_that_goes_away_is_said_and_comes_back(
+    browser: Browser, servers: Any, database_url: str, redis_url: str
+) -> None:
+    settings = Settings(database_url=database_url, redis_url=redis_url, namespace=NAMESPACE)
+    app = application(settings, token=TOKEN)
+    with ExitStack() as stack:
+        stack.enter_context(closing(app.state.site))
+        found = stack.enter_context(served(app))
+        page = stack.enter_context(tab(browser, found))
+        page.goto("/")
+        servers.postgres.kill()
+        try:
+            page.locator("#connection").filter(has_text="cannot").wait_for(timeout=MILLISECONDS)
+            answer = page.goto("/cron")
+            assert answer is not None
+            assert answer.status == 503
+            assert page.get_by_role("heading", level=1).count() == 1
+        finally:
+            servers.postgres.start()
+        page.goto("/")
+        page.get_by_role("heading", name="Queues").wait_for(timeout=MILLISECONDS)
+
+
+def test_the_hostile_texts_are_shown_and_not_swallowed(browser: Browser, address: str) -> None:
+    with tab(browser, address) as page:
+        page.goto("/dead?queue=hostile")
+        assert SCRIPT in page.inner_text("main")
+    assert SCRIPT in HOSTILE

@@ -1,0 +1,234 @@
+"""The soak's plan, and its verdict put to the proof; the soak itself is `make soak`."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from drain.audit import Breach, Report
+from drain.database import postgres
+from tests.soak import producer, report, tables
+from tests.soak.plan import SESSIONS, Kind, plan
+from tests.soak.verdict import Verdict, judge, lines, read
+
+HOUR = 3600
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+FINISH = """
+INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at,
+    moved_at, claimed_at, finished_at, attempts, fencing_token)
+SELECT %s, 'soak', '[]', '{}', 'mail', 0, now(), now(), now(), clock_timestamp(), clock_timestamp(), 1, %s
+"""
+BURY = """
+INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at,
+    reason, explanation)
+SELECT %s, 'soak', '[]', '{}', 'mail', 0, now(), now(), 'failed', 'on purpose'
+"""
+
+
+class Books:
+    """A database in which a job of each kind was asked for and worked, by hand."""
+
+    def __init__(self, database_url: str) -> None:
+        self.connection = postgres.connect(database_url, "test")
+        tables.create(self.connection)
+        for job_id, kind in ((1, "settle"), (2, "send"), (3, "doomed")):
+            self.want(job_id, kind)
+        self.execute(FINISH, 1, 2)
+        self.execute("INSERT INTO effects VALUES (1, 2)")
+        self.execute(FINISH, 2, 1)
+        self.execute("INSERT INTO sent VALUES (2, 1), (2, 1)")
+        self.execute(BURY, 3)
+
+    def want(self, job_id: int, kind: str) -> None:
+        self.execute(tables.WANT, job_id, kind)
+
+    def execute(self, statement: str, *parameters: object) -> None:
+        self.connection.execute(statement.encode(), parameters or None)
+
+    def found(self, *told: int) -> dict[str, list[int]]:
+        faults = judge(self.connection, told, [], {}).faults
+        return {name: list(ids) for name, ids in faults.items() if ids}
+
+
+@pytest.fixture
+def books(database_url: str) -> Iterator[Books]:
+    made = Books(database_url)
+    with closing(made.connection):
+        yield made
+
+
+def test_the_same_seed_makes_the_same_plan_and_another_one_another() -> None:
+    assert plan(7, HOUR) == plan(7, HOUR)
+    assert plan(7, HOUR) != plan(8, HOUR)
+    assert plan(7, 60) == [fault for fault in plan(7, HOUR) if fault.at < 60]
+
+
+def test_a_plan_has_faults_of_every_kind_in_their_order() -> None:
+    faults = plan(7, HOUR)
+    assert [fault.at for fault in faults] == sorted(fault.at for fault in faults)
+    assert {fault.kind for fault in faults} == set(Kind)
+    assert {fault.target for fault in faults if fault.kind is Kind.DISCONNECT} == set(SESSIONS)
+
+
+def test_nothing_is_found_where_nothing_is_wrong(books: Books) -> None:
+    assert books.found(1, 2, 3) == {}
+
+
+def test_a_job_that_is_nowhere_is_lost(books: Books) -> None:
+    books.want(4, "send")
+    assert books.found() == {"lost": [4]}
+
+
+@pytest.mark.parametrize("table", ["effects", "sent"])
+def test_whatever_is_left_by_a_job_that_nobody_wanted_ran_without_a_commit(books: Books, table: str) -> None:
+    books.execute(f"INSERT INTO {table} VALUES (5, 1)")
+    assert books.found()["ran without a commit"] == [5]
+
+
+def test_two_effects_of_one_job_are_one_too_many(books: Books) -> None:
+    books.execute("INSERT INTO effects VALUES (1, 2)")
+    assert books.found() == {"took effect twice": [1]}
+
+
+def test_an_effect_under_another_token_than_the_finish_did_not_commit_with_it(books: Books) -> None:
+    books.execute("UPDATE effects SET fencing_token = 1")
+    assert books.found() == {"took effect and did not finish so": [1]}
+
+
+def test_a_job_that_finished_has_taken_effect(books: Books) -> None:
+    books.execute("DELETE FROM sent")
+    assert books.found() == {"finished without its effect": [2]}
+
+
+def test_no_job_is_claimed_before_its_commit_or_before_its_time(books: Books) -> None:
+    books.execute("UPDATE finished_jobs SET scheduled_at = %s WHERE id = 1", LATER)
+    books.execute("UPDATE finished_jobs SET claimed_at = now() - interval '1 hour' WHERE id = 2")
+    assert books.found() == {"claimed before its commit": [2], "claimed before its time": [1, 2]}
+
+
+def test_a_job_ends_where_its_kind_ends(books: Books) -> None:
+    books.want(4, "settle")
+    books.execute(BURY, 4)
+    books.want(5, "doomed")
+    books.execute(FINISH, 5, 1)
+    books.execute("INSERT INTO sent VALUES (5, 1)")
+    assert books.found() == {"dead and should not be": [4], "finished and should be dead": [5]}
+
+
+def test_a_tick_has_one_job(books: Books) -> None:
+    for name in ("a", "b"):
+        books.execute(tables.SCHEDULE, name, 0)
+    books.execute("UPDATE finished_jobs SET tag = 'cron:a'")
+    assert books.found() == {"ticked, and ended other than once": [0, 0]}
+    books.execute("UPDATE finished_jobs SET tag = 'cron:b' WHERE id = 2")
+    assert books.found() == {}
+
+
+def test_a_producer_that_starts_again_writes_no_schedule_twice(books: Books) -> None:
+    for _ in range(2):
+        producer._schedule(books.connection, Random(7))
+    assert books.connection.execute("SELECT FROM crons").rowcount == 2
+
+
+def test_a_cancelled_job_ends_as_cancelled(books: Books) -> None:
+    books.execute("INSERT INTO cancelled VALUES (1), (3)")
+    assert books.found() == {"cancelled, and ended otherwise": [1, 3], "cancelled, and took effect": [1]}
+    books.execute("UPDATE dead_jobs SET reason = 'cancelled'")
+    books.execute("DELETE FROM cancelled WHERE job_id = 1")
+    assert books.found() == {}
+
+
+def test_an_idempotency_key_has_one_job(books: Books) -> None:
+    books.execute("INSERT INTO once VALUES ('a', 1), ('a', 1), ('b', 2)")
+    assert books.found() == {}
+    books.execute("INSERT INTO once VALUES ('b', 1)")
+    assert books.found() == {"staged twice under one idempotency key": [1, 2]}
+
+
+BEGIN = """
+INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, delivery, key)
+SELECT %s, 'soak', '[]', '{}', %s, 0, now(), now(), 1, %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("queue", "key", "most", "found"),
+    [
+        ("calls", None, 5, "ran beyond the limit of the queue"),
+        ("calls", "acme", 2, "ran beyond the limit of the key"),
+        ("ordered", "acme", 1, "ran beyond the limit of the key"),
+    ],
+)
+def test_no_more_jobs_run_at_a_time_than_a_limit(
+    books: Books, queue: str, key: str | None, most: int, found: str
+) -> None:
+    for job_id in range(10, 10 + most):
+        books.execute(BEGIN, job_id, queue, key)
+    # One ends, another one waits for its next attempt, and two others begin.
+    books.execute("DELETE FROM inflight_jobs WHERE id = 10")
+    books.execute(BEGIN, 20, queue, key)
+    books.execute("UPDATE inflight_jobs SET next_run_at = now() WHERE id = 20")
+    books.execute(BEGIN, 21, queue, key)
+    assert books.found() == {}
+
+    books.execute("UPDATE inflight_jobs SET next_run_at = NULL WHERE id = 20")
+
+    assert books.found() == {found: [20]}
+
+
+def test_nothing_begins_of_a_key_that_is_paused_until_the_pause_is_over(books: Books) -> None:
+    tables.calm(books.connection)
+    books.execute(BEGIN, 10, "mail", tables.HELD)
+    assert books.found() == {}
+    books.execute("UPDATE calmed SET at = now() + interval '1 hour'")
+    assert books.found() == {"begun though its key was paused": [10]}
+
+
+def test_a_job_that_gave_way_took_no_effect_and_another_one_stands_for_it(books: Books) -> None:
+    for job_id, stands in ((4, 1), (5, 3), (6, 99), (7, 1)):
+        books.want(job_id, "settle")
+        books.execute(FINISH, job_id, 0)
+        books.execute("UPDATE finished_jobs SET superseded_by = %s WHERE id = %s", stands, job_id)
+    books.execute("INSERT INTO effects VALUES (7, 0)")
+    assert books.found() == {"gave way to nothing": [6], "gave way and took effect": [7]}
+
+
+def test_a_commit_that_was_confirmed_is_not_forgotten(books: Books) -> None:
+    assert books.found(1, 6) == {"confirmed and forgotten": [6]}
+
+
+def test_a_breach_of_the_audit_or_a_process_that_ends_fails_the_soak() -> None:
+    assert Verdict({"lost": []}, [], {"worker 1 ended": 0}).holds
+    assert not Verdict({"lost": [1]}, [], {}).holds
+    assert not Verdict({}, ["1 job in two tables"], {}).holds
+    assert not Verdict({}, [], {"worker 1 ended": 1}).holds
+
+
+def test_the_last_line_of_a_journal_may_be_cut_short(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    journal.write_text("1 2\n3\n4 5")
+    assert read([journal]) == [1, 2, 3]
+
+
+def test_the_summary_names_what_was_done_and_found(books: Books) -> None:
+    books.want(4, "send")
+    audited = Report(counts={}, breaches=(Breach("once", "in two tables", 1, (1,)),), redis_asked=True)
+    result = report.Result(
+        seed=7,
+        seconds=2,
+        drained_seconds=2,
+        jobs=tables.counts(books.connection),
+        faults=Counter({("worker", Kind.KILL): 3}),
+        survived={},
+        verdict=judge(books.connection, [], lines(audited.breaches), {}),
+    )
+    summary = result.as_json()
+    assert summary["ok"] is False
+    assert summary["faults"] == {"worker killed": 3}
+    assert summary["found"]["lost"] == [4]
+    assert summary["breaches"] == ["1 in two tables"]
+    assert summary["jobs_per_second"] == 0.5

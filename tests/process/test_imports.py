@@ -1,0 +1,97 @@
+"""What an import brings along: applications that stage and the children of `rq worker` pay for each of them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers import ROOT
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+# Beside psycopg and what psycopg imports.
+OF_THE_DRAIN = {"drain"}
+# `uuid` is for `current_job().key`, and imports the other two.
+OF_THE_WORKERS = {"drain", "workers", "uuid", "_uuid", "platform"}
+
+
+def imported_by(statement: str, base: str = "import psycopg") -> set[str]:
+    """Top-level packages that a statement imports in a new interpreter, beside those of `base`."""
+    program = (
+        f"import sys\n{base}\nbefore = set(sys.modules)\n{statement}\n"
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(answer.stdout.split())
+
+
+@pytest.mark.parametrize("name", ["job", "stage", "job, stage, StageError", "queues"])
+def test_the_drain_imports_nothing_beside_psycopg(name: str) -> None:
+    assert imported_by(f"from drain import {name}") <= OF_THE_DRAIN
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from workers import job",
+        "from workers import transaction, psycopg_transaction, current_job, Defer, Dead",
+        "from drain import job, transaction, current_job, Defer, Dead",
+    ],
+)
+def test_the_workers_names_import_nothing_that_a_job_does_not_need(statement: str) -> None:
+    assert imported_by(statement) <= OF_THE_WORKERS
+
+
+def test_the_entry_point_imports_nothing_that_a_job_does_not_need() -> None:
+    assert imported_by("import workers.entry") <= OF_THE_WORKERS
+
+
+def test_a_job_finds_what_sqlalchemy_needs_already_there_if_its_module_imports_sqlalchemy() -> None:
+    load = "from workers.context.transaction import load_sessions; load_sessions()"
+    assert (
+        imported_by(
+            f"import sqlalchemy; {load}; import workers.context.session", base=f"import sqlalchemy; {load}"
+        )
+        == set()
+    )
+    assert "sqlalchemy" not in imported_by(load)
+
+
+def test_the_names_of_the_workers_are_the_drains_too() -> None:
+    import drain
+    import workers
+
+    for name in ("job", "transaction", "current_job", "Defer", "RateLimited", "Dead"):
+        assert getattr(drain, name) is getattr(workers, name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        drain.nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_cron_lines_are_read_by_those_alone_who_have_some() -> None:
+    for statement in (
+        "import drain",
+        "import drain.__main__",
+        "import drain.enqueuer.daemon",
+        "import workers.entry",
+    ):
+        assert not {"cronsim", "zoneinfo"} & imported_by(statement)
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "extra"),
+    [
+        ("drain.telemetry.opentelemetry", "opentelemetry", "opentelemetry"),
+        ("drain.telemetry.opentelemetry", "opentelemetry.instrumentation", "opentelemetry"),
+        ("drain.telemetry.sentry", "sentry_sdk", "sentry"),
+        ("drain.alembic", "alembic", "alembic"),
+    ],
+)
+def test_a_missing_extra_is_named(module: str, missing: str, extra: str) -> None:
+    program = f"import sys\nsys.modules[{missing!r}] = None\nimport {module}"
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert answer.stderr.splitlines()[-1].startswith(f"ModuleNotFoundError: {module} needs ")
+    assert answer.stderr.endswith(f": pip install 'job-drain[{extra}]'\n")

@@ -1,0 +1,190 @@
+"""PostgreSQL or Redis is away: rows stay, one line is logged, and it goes on by itself."""
+
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from drain.database import schema
+from drain.embedded import Services, services
+from drain.enqueuer.redelivery import Redelivery
+from tests.helpers import (
+    Command,
+    ask,
+    drain_command,
+    end,
+    environment,
+    free_port,
+    ids_in,
+    leading,
+    new_enqueuer,
+    pushed_jobs,
+    query,
+    stage_jobs,
+    wait_until,
+)
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+
+@pytest.fixture
+def own(temporary_directory: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
+    """Servers that a test may stop."""
+    monkeypatch.setattr(tempfile, "tempdir", temporary_directory)
+    with services(durable=False) as running:
+        schema.install(running.database_url)
+        yield running
+
+
+@pytest.fixture
+def env(own: Services) -> dict[str, str]:
+    # No worker takes what is pushed, so a list with a bound would not hold all jobs.
+    env = environment(own.database_url, own.redis_url) | {"DRAIN_DEPTH": "0"}
+    # `/readyz` tells of an outage at once.
+    return env | {"DRAIN_HEALTH_GRACE": "0", "DRAIN_HEALTH_RECOVERY": "0"}
+
+
+def went_away_once(process: Command) -> bool:
+    return (len(process.events("down")), len(process.events("up"))) == (1, 2)
+
+
+def failures(port: int, store: str) -> float:
+    found = re.search(rf'drain_failures_total{{store="{store}"}} (\S+)', ask(port, "/metrics")[1])
+    return float(found[1]) if found else 0.0
+
+
+def test_rows_wait_while_redis_is_away_and_are_pushed_when_it_is_back(
+    own: Services, env: dict[str, str]
+) -> None:
+    port = free_port()
+    with leading(env, "--metrics-port", str(port)) as process:
+        own.redis.stop()
+        ids = stage_jobs(own.database_url, 3)
+        wait_until(lambda: failures(port, "redis") >= 3)
+        assert ask(port, "/readyz")[0] == 503
+        assert ask(port, "/healthz")[0] == 200
+        own.redis.start()
+        ids += stage_jobs(own.database_url, 3)
+
+        wait_until(lambda: set(pushed_jobs(own.redis_url)) == set(ids))
+        wait_until(lambda: went_away_once(process))
+        assert ask(port, "/readyz")[0] == 200
+        assert "Redis" in process.events("down")[0]["message"]
+
+
+def test_a_redis_that_comes_back_without_its_memory_gets_what_it_had(
+    own: Services, env: dict[str, str]
+) -> None:
+    with leading(env) as process:
+        ids = stage_jobs(own.database_url, 3)
+        wait_until(lambda: pushed_jobs(own.redis_url) == ids)
+        own.redis.stop()
+        wait_until(lambda: process.events("down"))
+        own.redis.start()
+
+        wait_until(lambda: pushed_jobs(own.redis_url) == ids)
+
+
+def test_a_restart_of_postgres_is_waited_for(own: Services, env: dict[str, str]) -> None:
+    with leading(env) as process:
+        ids = stage_jobs(own.database_url, 3)
+        wait_until(lambda: pushed_jobs(own.redis_url) == ids)
+        # Or else the next leader cannot know, and pushes them again.
+        wait_until(lambda: not not_pushed(own))
+        own.postgres.stop()
+        wait_until(lambda: process.events("down"))
+        own.postgres.start()
+        ids += stage_jobs(own.database_url, 3)
+
+        wait_until(lambda: pushed_jobs(own.redis_url) == ids)
+        # It is told only once a batch has got through.
+        wait_until(lambda: went_away_once(process))
+        assert "PostgreSQL" in process.events("down")[0]["message"]
+
+
+def test_a_crash_of_postgres_loses_nothing(own: Services, env: dict[str, str]) -> None:
+    with leading(env) as process:
+        ids = stage_jobs(own.database_url, 500)
+        own.postgres.kill()
+        own.postgres.start()
+        ids += stage_jobs(own.database_url, 3)
+
+        wait_until(lambda: set(pushed_jobs(own.redis_url)) == set(ids))
+        wait_until(lambda: ids_in(own.database_url, "staged_jobs") == [])
+        assert process.poll() is None
+    assert ids_in(own.database_url, "inflight_jobs") == ids
+
+
+def test_servers_that_are_away_at_the_start_are_waited_for(own: Services, env: dict[str, str]) -> None:
+    ids = stage_jobs(own.database_url, 3)
+    own.redis.stop()
+    own.postgres.stop()
+    with drain_command("run", "--metrics-port", "0", env=env) as process:
+        wait_until(lambda: process.events("down"))
+        own.postgres.start()
+        own.redis.start()
+
+        wait_until(lambda: pushed_jobs(own.redis_url) == ids)
+        assert len(process.events("down")) == 1
+
+
+READ_ONLY = """
+SET transaction_read_only = off;
+DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = {}', current_database()); END $$
+"""
+
+
+def test_a_database_that_is_read_only_for_a_while_is_waited_for(database_url: str, redis_url: str) -> None:
+    """As it is after a failover to a replica that has not been promoted yet."""
+    ids = stage_jobs(database_url, 3)
+    query(database_url, READ_ONLY.format("on"))
+    with drain_command("run", "--metrics-port", "0", env=environment(database_url, redis_url)) as process:
+        wait_until(lambda: process.events("down") or process.poll() is not None)
+        assert process.poll() is None
+        query(database_url, READ_ONLY.format("off"))
+        wait_until(lambda: pushed_jobs(redis_url) == ids)
+
+
+def not_pushed(own: Services) -> int:
+    ((count,),) = query(
+        own.database_url,
+        "SELECT l.last_value - p.last_value FROM drain_last_delivery l, drain_pushed_up_to p",
+    )
+    return int(count)
+
+
+def moved_and_not_pushed(own: Services) -> bool:
+    """Whether the leader gets that far within a second, with a Redis that does not answer."""
+    with suppress(AssertionError):
+        return bool(wait_until(lambda: not_pushed(own), seconds=1))
+    return False
+
+
+def test_what_was_moved_by_a_leader_that_is_killed_before_it_pushed_is_pushed_by_the_next(
+    own: Services, env: dict[str, str]
+) -> None:
+    ids: list[int] = []
+    with leading(env | {"DRAIN_BATCH_SIZE": "10"}) as process:
+        try:
+            # The leader may be asking Redis for something else just then: once more, in that case.
+            while not (ids and moved_and_not_pushed(own)):
+                os.kill(own.redis.pid, signal.SIGCONT)
+                wait_until(lambda: set(pushed_jobs(own.redis_url)) == set(ids))
+                os.kill(own.redis.pid, signal.SIGSTOP)
+                ids.extend(stage_jobs(own.database_url, 50))
+            end(process, signal.SIGKILL)
+        finally:
+            os.kill(own.redis.pid, signal.SIGCONT)
+
+    with new_enqueuer(own.database_url, own.redis_url) as successor:
+        # Only now is the session of the leader over, which may have committed another batch as it was killed.
+        left = not_pushed(own)
+        assert left > 0
+        assert Redelivery(successor).recover() == left
+        successor.drain()
+    assert set(pushed_jobs(own.redis_url)) == set(ids)
+    assert ids_in(own.database_url, "inflight_jobs") == ids

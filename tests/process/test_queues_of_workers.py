@@ -1,0 +1,74 @@
+"""`drain work` without queues works on those of its registered jobs, and says which."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from redis import Redis
+
+from drain.__main__ import main
+from tests.helpers import PATIENCE_SECONDS, drain_command, environment, new_enqueuer, query, stage_jobs
+
+pytestmark = pytest.mark.usefixtures("processes")
+
+JOBS = """
+from drain.jobs import registry
+
+@registry.job(queue="mail")
+def send(number): pass
+
+@registry.job
+def other(number): pass
+"""
+
+
+@pytest.fixture
+def env(database_url: str, redis_url: str, tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "jobs_of_shop.py").write_text(JOBS)
+    (tmp_path / "no_jobs_of_shop.py").write_text("")
+    return environment(database_url, redis_url, DRAIN_JOBS="jobs_of_shop", PYTHONPATH=str(tmp_path))
+
+
+def test_without_queues_the_registered_ones_are_worked_on_and_named_in_the_first_line(
+    database_url: str, redis_url: str, env: dict[str, str]
+) -> None:
+    ids = stage_jobs(database_url, job="jobs_of_shop.send", queue="mail")
+    ids += stage_jobs(database_url, job="jobs_of_shop.other")
+    ids_elsewhere = stage_jobs(database_url, job="jobs_of_shop.other", queue="elsewhere")
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+
+    with drain_command("work", "--burst", env=env) as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+        first = command.output.splitlines()[0]
+
+    assert "working on the queues of the registered jobs: default, mail" in first
+    assert [id_ for (id_,) in query(database_url, "SELECT id FROM finished_jobs ORDER BY id")] == ids
+    assert [id_ for (id_,) in query(database_url, "SELECT id FROM inflight_jobs")] == ids_elsewhere
+
+
+def test_without_queues_and_jobs_one_line_says_what_to_name(env: dict[str, str]) -> None:
+    with drain_command("work", "--burst", env=env | {"DRAIN_JOBS": "no_jobs_of_shop"}) as command:
+        assert command.wait(PATIENCE_SECONDS) == 1
+        (line,) = command.output.splitlines()
+
+    assert "register no job" in line
+    assert "drain work default" in line
+
+
+def test_a_queue_that_rq_knows_is_not_called_unknown_because_it_is_idle(
+    env: dict[str, str], redis_url: str
+) -> None:
+    with Redis.from_url(redis_url) as client:
+        client.sadd("rq:queues", "rq:queue:idle")
+
+    with drain_command("work", "idle", "mial", "--burst", env=env) as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+        assert "'idle'" not in command.output
+        assert "queue 'mial' is not known here (idle, or misspelt?)" in command.output
+
+
+def test_help_says_what_it_works_on() -> None:
+    text = " ".join(CliRunner().invoke(main, ["work", "--help"]).stdout.split())
+
+    assert "by default of all queues of the registered jobs" in text

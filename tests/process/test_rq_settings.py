@@ -1,0 +1,119 @@
+"""`rq worker --config drain.rq_settings`: what each job needs is imported once, by the process that forks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from rq import Queue
+
+from tests import jobs_of_rq_settings as jobs
+from tests.helpers import ROOT, RQ_PATIENCE_SECONDS, RQ_PROGRAM, environment, pushed
+from tests.jobs_for_tests import create_effects
+from tests.worker_processes import Yard
+
+
+@pytest.fixture
+def yard(processes: None, database_url: str, redis_url: str) -> Yard:
+    create_effects(database_url)
+    return Yard(database_url, redis_url)
+
+
+SETTINGS = ("--config", "drain.rq_settings")
+
+
+def rq_worker(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Let an unmodified `rq worker` empty the queue `mail`; by default it has our settings."""
+    return subprocess.run(
+        [RQ_PROGRAM, "worker", "--burst", *(words or SETTINGS), "mail"],
+        env={"DRAIN_JOBS": jobs.MODULE, "PYTHONPATH": str(ROOT)} | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=RQ_PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+def test_the_module_of_the_jobs_is_imported_once_in_the_parent_of_all_that_run_them(yard: Yard) -> None:
+    ids = yard.pushed(jobs.tell, "first", "second")
+    result = rq_worker(environment(yard.database_url, yard.redis_url))
+    assert result.returncode == 0, result.stdout
+    assert yard.all_are("finished_jobs", ids)
+    told = [effect.split() for effect in yard.effects()]
+    assert [label for label, *_ in told] == ["first", "second"]
+    imported_in = {parent for _, parent, *_ in told}
+    forked_by = {parent for _, _, _, parent, *_ in told}
+    ran_in = {process for _, _, process, *_ in told}
+    assert imported_in == forked_by
+    assert len(imported_in) == 1
+    assert len(ran_in) == 2
+
+
+def test_a_job_without_a_session_never_imports_sqlalchemy(yard: Yard) -> None:
+    yard.pushed(jobs.tell, "only")
+    rq_worker(environment(yard.database_url, yard.redis_url))
+    (told,) = yard.effects()
+    assert told.endswith("without SQLAlchemy")
+
+
+@pytest.mark.parametrize("preloaded", [True, False])
+def test_what_a_session_needs_is_imported_before_the_fork_or_else_by_a_job_that_asks_for_one(
+    yard: Yard, *, preloaded: bool
+) -> None:
+    yard.pushed(jobs.tell, "only")
+    words = SETTINGS if preloaded else ("--url", yard.redis_url)
+    env = environment(yard.database_url, yard.redis_url, DRAIN_JOBS=f"sqlalchemy,{jobs.MODULE}")
+    result = rq_worker(env, *words)
+    assert result.returncode == 0, result.stdout
+    (told,) = yard.effects()
+    assert told.endswith(f"{'with' if preloaded else 'without'} sessions, with SQLAlchemy")
+
+
+@pytest.mark.parametrize("variable", ["DRAIN_REDIS_URL", "REDIS_URL"])
+def test_redis_is_that_of_the_environment(yard: Yard, variable: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with Redis.from_url(yard.redis_url) as client:
+        Queue("mail", connection=client).enqueue(jobs.plain, str(mark))
+    env = environment(yard.database_url, "")
+    result = rq_worker(env | {variable: yard.redis_url})
+    assert result.returncode == 0, result.stdout
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"DRAIN_DATABASE_URL": ""}, "no database is named: set DRAIN_DATABASE_URL"),
+        ({"DRAIN_JOBS": ""}, "no module with jobs is named: set DRAIN_JOBS"),
+        ({"DRAIN_JOBS": "tests.nowhere"}, "the job module 'tests.nowhere' does not import"),
+        ({"DRAIN_REDIS_URL": "http://nowhere"}, "DRAIN_REDIS_URL must start with redis://"),
+    ],
+)
+@pytest.mark.usefixtures("processes")
+def test_what_cannot_work_is_refused_in_one_line(wrong: dict[str, str], says: str) -> None:
+    result = rq_worker(environment("postgresql://nowhere/shop", "redis://nowhere") | wrong)
+    assert result.returncode == 1
+    (line,) = result.stdout.splitlines()
+    assert line.startswith(f"drain.rq_settings: {says}")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_whoever_fetches_our_job_imports_the_entry_point_or_does_without(
+    yard: Yard, *, installed: bool
+) -> None:
+    yard.pushed(jobs.tell, "never")
+    (rq_id,) = pushed(yard.redis_url, "mail")
+    program = f"""
+import sys
+if not {installed}: sys.modules["workers"] = None
+from redis import Redis
+from rq.job import Job
+job = Job.fetch({rq_id!r}, connection=Redis.from_url({yard.redis_url!r}))
+print(job.get_status().value, job.func_name, "workers.entry" in sys.modules)
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["queued", "drain.rq.tell", str(installed)]

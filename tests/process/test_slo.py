@@ -1,0 +1,181 @@
+"""`drain slo list` and `drain status`: which share of the jobs has started in time lately."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from drain.__main__ import main
+from drain.jobs import registry
+from drain.jobs.objectives import Objective
+from drain.slo import prometheus
+from drain.slo.declared import Slo
+from drain.slo.lately import Lately
+from tests import jobs_measured
+from tests.database.test_explain import System
+from tests.helpers import query
+from tests.process.test_work_metrics import measuring
+from tests.worker_processes import Yard
+from workers import job
+
+# Jobs of a name that finished within the last minutes, and waited for so many seconds before.
+FINISHED = """
+INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
+    claimed_at, finished_at, attempts, fencing_token, superseded_by)
+SELECT nextval('staged_jobs_id_seq'), %s, '[]', '{}', 'mail', 0, due, due, due, due + make_interval(secs => %s), now(),
+    %s, 1, %s FROM generate_series(1, %s), LATERAL (SELECT now() - interval '10 minutes' AS due) AS times
+"""
+FILE = '[mail]\nslo = "90% start within 5s"\n'
+
+
+@pytest.fixture
+def system(database_url: str, redis_url: str) -> System:
+    return System(database_url, redis_url)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "queues.toml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def finished(
+    system: System, count: int, *, after: float, name: str = "m.f", attempts: int = 1, by: int | None = None
+) -> None:
+    system.execute(FINISHED, name, after, attempts, by, count)
+
+
+def drain(system: System, *args: str) -> Result:
+    result = CliRunner().invoke(main, args, env=system.env | {"DRAIN_JOBS": ""})
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def listed(system: System, file: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(
+        drain(system, "slo", "list", "--queue-file", str(file), "--json").stdout
+    )
+    return found
+
+
+def test_the_share_and_the_burn_rate_are_those_of_the_last_hour(system: System, file: Path) -> None:
+    finished(system, 15, after=1)
+    finished(system, 5, after=6)
+    (found,) = listed(system, file)
+    assert found == {
+        "kind": "queue",
+        "name": "mail",
+        "queue": "mail",
+        "slo": "90% start within 5s",
+        "percent": 90,
+        "seconds": 5,
+        "started": 20,
+        "met": 15,
+        "waiting_late": 0,
+        "share_percent": 75,
+        "burn_rate": pytest.approx(2.5),
+    }
+
+
+def test_retried_and_superseded_jobs_do_not_count_nor_do_those_of_yesterday(
+    system: System, file: Path
+) -> None:
+    finished(system, 1, after=6)
+    system.execute("UPDATE finished_jobs SET finished_at = now() - interval '61 minutes'")
+    finished(system, 1, after=6, attempts=2)
+    finished(system, 1, after=6, by=1)
+    (found,) = listed(system, file)
+    assert (found["started"], found["share_percent"], found["burn_rate"]) == (0, None, None)
+
+
+def test_jobs_that_wait_and_are_late_count_as_missed(system: System, file: Path) -> None:
+    finished(system, 8, after=1)
+    # Due for a minute.
+    system.stage()
+    system.execute(
+        "UPDATE inflight_jobs SET (scheduled_at, staged_at) = (SELECT now() - interval '1 minute', now() - interval "
+        "'1 minute') WHERE id = %s",
+        system.in_flight(),
+    )
+    # Due now, claimed, of another queue, and scheduled for later.
+    system.in_flight()
+    system.in_flight(claimed=True)
+    system.stage(queue="letters")
+    system.execute(
+        "INSERT INTO staged_jobs (job_name, queue, scheduled_at) VALUES ('m.f', 'mail', now() + interval '1 hour')"
+    )
+    (found,) = listed(system, file)
+    assert (found["started"], found["waiting_late"], found["share_percent"]) == (8, 2, 80)
+
+
+def test_the_objective_of_a_job_counts_the_jobs_of_its_name_alone(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_jobs", {})
+    job(name="m.f", queue="mail", slo="99% start within 5s")(lambda: None)
+    finished(system, 3, after=1)
+    finished(system, 9, after=60, name="m.g")
+    system.stage(job_name="m.g")
+    (found,) = json.loads(drain(system, "slo", "list", "--json").stdout)
+    assert (found["kind"], found["name"], found["started"], found["met"]) == ("job", "m.f", 3, 3)
+    assert found["waiting_late"] == 0
+
+
+def test_a_person_reads_a_line_for_each_objective(system: System, file: Path) -> None:
+    assert "slo queue mail: 90% start within 5s; no job in the last hour\n" in drain(
+        system, "slo", "list", "--queue-file", str(file)
+    ).output.replace("\n ", " ")
+    finished(system, 3, after=1)
+    system.stage()
+    for command in (["slo", "list"], ["status"]):
+        text = drain(system, *command, "--queue-file", str(file)).stdout
+        assert max(map(len, text.splitlines())) <= 80
+        assert (
+            "slo queue mail: 90% start within 5s; 75% of 4 jobs (1 still waiting) in the last hour, burn 2.5"
+            in " ".join(text.split())
+        )
+
+
+def test_the_status_has_objectives_only_where_they_are_declared(system: System, file: Path) -> None:
+    assert "slo" not in drain(system, "status").stdout
+    assert json.loads(drain(system, "status", "--json").stdout)["slos"] == []
+    status = json.loads(drain(system, "status", "--json", "--queue-file", str(file)).stdout)
+    assert status["slos"] == listed(system, file)
+
+
+def test_without_any_objective_the_list_says_how_to_make_one(system: System) -> None:
+    assert 'no SLO; @job(slo="99% start within 5s")' in drain(system, "slo", "list").stderr
+
+
+@pytest.mark.parametrize(("met", "shown"), [(99_999, "99.999%"), (100_000, "100%")])
+def test_no_rounding_hides_a_late_job(met: int, shown: str) -> None:
+    from drain.terminal.slo_report import texts
+
+    slo = Slo("queue", "mail", Objective(99, 5), "mail")
+    (text,) = texts([Lately(slo, 100_000, met, 0)])
+    assert f"; {shown} of 100,000 jobs in" in text.plain
+
+
+@pytest.mark.parametrize("kind", ["queue", "job"])
+def test_the_rules_ask_for_series_that_workers_have(yard: Yard, kind: Any) -> None:
+    note = jobs_measured.note
+    slo = Slo(kind, "default" if kind == "queue" else note.job_name, Objective(90, 60), "default")
+    yard.stage(note, "late")
+    query(
+        yard.database_url,
+        "UPDATE staged_jobs SET (staged_at, scheduled_at) = (earlier.at, earlier.at) "
+        "FROM (SELECT now() - interval '1 hour' AS at) AS earlier",
+    )
+    yard.stage(note, "1", "2", "3")
+    yard.push()
+    asked = re.findall(r"(drain_work_wait_seconds_\w+)\{([^}]*)\}", prometheus.rules([slo]))
+    assert len(asked) > 4
+    with measuring(yard) as (port, _):
+        port.wait_for(4, "drain_work_wait_seconds_count")
+        for name, selector in asked:
+            labels = dict(re.findall(r"(\w+)='([^']*)'", selector))
+            assert port.value(name, **labels) == (3 if "le" in labels else 4)

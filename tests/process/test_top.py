@@ -1,0 +1,283 @@
+"""`drain top` on a real terminal: it redraws, hears keys, survives outages, and leaves the terminal as it was."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from drain.__main__ import main
+from drain.database import postgres
+from drain.embedded import Services
+from drain.tables import activity, claims
+from tests.helpers import (
+    DRAIN,
+    ROOT,
+    environment,
+    new_enqueuer,
+    query,
+    stage_jobs,
+    wait_until,
+)
+from tests.hostility import Place
+
+# Sequences by which a program changes to a screen of its own, and back; and hides the cursor, and shows it.
+ENTER, LEAVE, SHOW = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
+
+
+class Screen:
+    """A terminal, the program that draws on it, and all that it has drawn so far."""
+
+    def __init__(self, env: dict[str, str], *words: str, size: tuple[int, int]) -> None:
+        self._ours, theirs = pty.openpty()
+        self.resize(size)
+        self.before = termios.tcgetattr(theirs)
+        self._theirs = theirs
+        self.drawn = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", DRAIN, "top", "--every", "0.2", *words],
+            env={name: text for name, text in env.items() if name not in ("LINES", "COLUMNS")}
+            | {"TERM": "xterm"},
+            cwd=ROOT,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+        )
+
+    def resize(self, size: tuple[int, int]) -> None:
+        columns, lines = size
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def press(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def read(self) -> bytes:
+        while select.select([self._ours], [], [], 0)[0]:
+            with suppress(OSError):
+                if data := os.read(self._ours, 65_536):
+                    self.drawn += data
+                    continue
+            break
+        return self.drawn
+
+    def shows(self, text: str) -> None:
+        """Wait until the latest screen shows this text."""
+        wait_until(lambda: text in self.latest())
+
+    def latest(self) -> str:
+        """Text of the latest screen, which begins where the cursor goes home."""
+        screens = self.read().split(b"\x1b[H")
+        whole = [
+            screen
+            for screen in screens
+            if b"sort by" in screen or b"looking at" in screen or b"\x1b[31m" in screen
+        ]
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", whole[-1].decode(errors="replace")) if whole else ""
+
+    def ends(self) -> int:
+        """Wait for the end; the terminal is as it was before."""
+        wait_until(lambda: (self.read(), self.process.poll())[1] is not None)
+        drawn = self.read()
+        assert termios.tcgetattr(self._theirs) == self.before
+        assert drawn.count(ENTER) == drawn.count(LEAVE) == 1
+        assert drawn.rindex(LEAVE) > drawn.rindex(ENTER)
+        assert SHOW in drawn
+        assert b"Traceback" not in drawn
+        return int(self.process.returncode)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+        os.close(self._theirs)
+
+
+@contextmanager
+def screen(env: dict[str, str], *words: str, size: tuple[int, int] = (80, 24)) -> Iterator[Screen]:
+    made = Screen(env, *words, size=size)
+    try:
+        yield made
+    except BaseException as error:
+        error.add_note(f"drawn so far:\n{made.read().decode(errors='replace')[-3000:]!r}")
+        raise
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def env(database_url: str, redis_url: str) -> dict[str, str]:
+    return environment(database_url, redis_url)
+
+
+@pytest.mark.usefixtures("processes")
+def test_it_is_redrawn_hears_keys_and_leaves_the_terminal_as_it_was(
+    database_url: str, redis_url: str, env: dict[str, str]
+) -> None:
+    stage_jobs(database_url, 3, queue="mail")
+    stage_jobs(database_url, 7, queue="zoo")
+    with screen(env) as shown:
+        shown.shows("10 waiting, 0 running")
+        assert shown.latest().index("zoo") < shown.latest().index("mail")
+        shown.press("n")
+        wait_until(lambda: shown.latest().index("mail") < shown.latest().index("zoo"))
+        with new_enqueuer(database_url, redis_url) as enqueuer:
+            enqueuer.drain()
+        shown.shows("queued")
+        shown.press("p")
+        shown.shows("PAUSED  q quit  p resume")
+        stage_jobs(database_url, 5, queue="mail")
+        shown.press("w")
+        wait_until(lambda: shown.latest().index("zoo") < shown.latest().index("mail"))
+        assert "10 waiting" in shown.latest()
+        shown.press("p")
+        shown.shows("15 waiting")
+        # An arrow is no key.
+        shown.press("\x1b[A")
+        shown.resize((50, 10))
+        wait_until(lambda: "why they wait  " not in shown.latest() and "q quit" in shown.latest())
+        shown.press("q")
+        assert shown.ends() == 0
+
+
+@pytest.mark.parametrize(("how", "code"), [("\x03", 0), (signal.SIGTERM, -signal.SIGTERM)])
+@pytest.mark.usefixtures("processes")
+def test_ctrl_c_and_sigterm_leave_the_terminal_as_it_was(env: dict[str, str], how: Any, code: int) -> None:
+    with screen(env) as shown:
+        shown.shows("no queue has a job")
+        if isinstance(how, str):
+            shown.press(how)
+        else:
+            shown.process.send_signal(how)
+        assert shown.ends() == code
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_database_that_goes_away_is_a_line_and_comes_back(
+    servers: Services, database_url: str, env: dict[str, str]
+) -> None:
+    ((name,),) = query(database_url, "SELECT current_database()")
+    other = servers.postgres.url_of("postgres")
+    stage_jobs(database_url, 3)
+    with screen(env) as shown:
+        shown.shows("3 waiting")
+        query(other, f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        query(other, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        wait_until(lambda: "cannot be" in shown.latest())
+        assert "3 waiting" in shown.latest()
+        query(other, f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        wait_until(lambda: "cannot be" not in shown.latest() and "3 waiting" in shown.latest())
+        shown.press("q")
+        assert shown.ends() == 0
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_database_that_is_away_at_the_start_is_a_line_and_q_is_heard(env: dict[str, str]) -> None:
+    with screen(env | {"DRAIN_DATABASE_URL": "postgresql://x:secret@127.0.0.1:1/x"}) as shown:
+        shown.shows("cannot be used")
+        assert b"secret" not in shown.drawn
+        shown.press("q")
+        assert shown.ends() == 0
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_database_without_a_schema_is_an_error_behind_a_restored_terminal(
+    empty_database_url: str, env: dict[str, str]
+) -> None:
+    with screen(env | {"DRAIN_DATABASE_URL": empty_database_url}) as shown:
+        assert shown.ends() == 1
+        assert b"Error: the database has no job-drain schema" in shown.drawn.rpartition(LEAVE)[2]
+
+
+def test_where_the_output_is_no_terminal_it_is_printed_once(
+    database_url: str, redis_url: str, env: dict[str, str]
+) -> None:
+    ids = stage_jobs(database_url, 3)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+    with postgres.connect(database_url, "worker") as connection:
+        claims.claim(connection, ids[0], worker="shop-1:7:ab", limits={})
+    result = CliRunner().invoke(main, ["top"], env=env)
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.stdout
+    assert "2 waiting, 1 running" in result.stdout
+    assert "q quit" not in result.stdout
+    (row,) = [line for line in result.stdout.splitlines() if "shop-1:7" in line]
+    assert str(ids[0]) in row.split()
+    away = CliRunner().invoke(main, ["top"], env=env | {"DRAIN_REDIS_URL": "redis://127.0.0.1:1/0"})
+    assert (away.exit_code, "workers are unknown" in away.stderr) == (0, True)
+
+
+# --- the questions
+
+
+def test_activity_is_that_of_the_tables(database_url: str, redis_url: str) -> None:
+    ids = stage_jobs(database_url, 4)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        enqueuer.drain()
+    with postgres.connect(database_url, "test") as connection:
+        tokens = [claims.claim(connection, job_id, worker="w", limits={}) for job_id in ids[:2]]
+        assert tokens[0] is not None
+        connection.execute("SELECT drain_finish(%s, %s)", [ids[0], tokens[0].fencing_token])
+        query(
+            database_url,
+            "UPDATE inflight_jobs SET claimed_at = now() - interval '1 hour' WHERE id = %s",
+            ids[1],
+        )
+        query(
+            database_url,
+            "UPDATE inflight_jobs SET staged_at = now() - interval '1 minute', "
+            "scheduled_at = now() - interval '1 minute' WHERE id = %s",
+            ids[2],
+        )
+        found = activity.read(connection, longest=10)
+        nothing_else = connection.info.transaction_status.name
+    queue = found.queues["default"]
+    assert (queue.waiting, queue.running, queue.waits) == ({"queued": 2}, 1, 2)
+    assert round(queue.per_second * activity.RATE_SECONDS) == 1
+    assert 60 <= queue.oldest_seconds < 600
+    assert [(job.id, job.attempt) for job in found.running] == [(ids[1], 1)]
+    assert found.running[0].seconds >= 3600
+    assert (found.dead, found.dead_groups, nothing_else) == (0, 0, "IDLE")
+
+
+def test_dead_jobs_are_grouped_by_name_reason_and_error(database_url: str) -> None:
+    statement = """INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at,
+        last_error, reason, explanation)
+        SELECT n, 'm.' || n %% 2, '[]', '{}', 'default', 0, now(), now(), jsonb_build_object('type', 'E' || n %% 3),
+            'failed', '' FROM generate_series(1, 60) AS n WHERE %s"""
+    query(database_url, statement, True)
+    with postgres.connect(database_url, "test") as connection:
+        found = activity.read(connection)
+    assert (found.dead, found.dead_groups) == (60, 6)
+
+
+def test_no_question_reads_a_table_whole(database_url: str) -> None:
+    """With many rows, planned after ANALYZE, and with the statistics of an empty table."""
+    parameters = {"up_to": 10, "limit": 10, "seconds": 60}
+    with postgres.connect(database_url, "test") as connection, connection.transaction():
+        connection.execute("SET LOCAL enable_seqscan = off")
+        for statement in (activity._RUNNING, activity._LONGEST, activity._FINISHED, activity._RETRYING_SINCE):
+            plan = connection.execute(f"EXPLAIN {statement}".encode(), parameters).fetchall()
+            assert [line for (line,) in plan if "Seq Scan" in line] == []
+
+
+def test_the_rights_of_inspection_are_enough(place: Place, redis_url: str) -> None:
+    stage_jobs(place.url, 2)
+    result = CliRunner().invoke(main, ["top"], env=environment(place.url_of("inspection"), redis_url))
+    assert result.exit_code == 0, result.output
+    assert "2 waiting" in result.stdout

@@ -1,0 +1,194 @@
+"""`drain web`: what visitors with bad intentions send, and rows that others have written."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.requests import Request
+
+from drain.config import Settings
+from drain.web import application
+from drain.web.forms import FormError, read_form
+from tests.helpers import NAMESPACE, PATIENCE_SECONDS, ROOT, environment, query
+from tests.web_pages import TOKEN, browsing, served, visitor
+
+DEAD = """
+INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, attempts,
+    fencing_token, last_error, reason, explanation, history)
+VALUES (%s, 'm.f', '[]', '{}', %s, 0, now(), now(), 1, 1, '{}', 'failed', 'x', %s)
+"""
+DEEP = "[" * 5000
+SHOP = """
+import socket, uvicorn, drain.web
+from fastapi import FastAPI
+app = FastAPI()
+app.mount("/jobs", drain.web.application())
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+uvicorn.Server(uvicorn.Config(app)).run([listening])
+"""
+
+
+def place(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_an_address_that_nobody_was_given_is_refused(
+    database_url: str, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = "2026-01-01T00:00:00+00:00"
+    places = [
+        DEEP,
+        *(json.dumps(values) for values in (["\0"], ["\ud800"], [at, "\0"], [at, "\ud800"], [2**62, 1])),
+    ]
+    lists = ("/queues/mail/next", "/queues/mail/keys", "/cron", "/bulk", "/workers/running")
+    addresses = [
+        "/queues/%00",
+        "/queues/%00/next",
+        "/queues/%00/keys",
+        "/cron/schedule?name=%00",
+        "/stream?page=/queues/%00",
+        f"/workers/stack/{'1' * 5000}",
+        *(f"{each}?after={place(text)}" for each in lists for text in places),
+    ]
+    with visitor(database_url, redis_url) as browser:
+        for address in addresses:
+            assert browser.client.get(address).status_code in (400, 404), address
+    assert failures(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("action", "fields"),
+    [
+        ("/queues/%00/pause", {}),
+        ("/queues/mail/pause", {"key": "\0"}),
+        ("/queues/mail/rules", {"was": DEEP}),
+        ("/queues/mail/rules", {"running": "9" * 400}),
+        ("/cron/pause", {"name": "\0"}),
+        (f"/workers/stack/{'1' * 5000}/read", {}),
+    ],
+)
+def test_a_form_that_nobody_was_given_is_refused(
+    database_url: str, caplog: pytest.LogCaptureFixture, action: str, fields: dict[str, str]
+) -> None:
+    with visitor(database_url) as browser:
+        browser.log_in()
+        assert browser.post(action, fields).status_code in (400, 404)
+        # A browser sends no such origin.
+        assert browser.post(action, fields, headers={"Origin": "http://["}).status_code == 403
+    assert failures(caplog) == []
+
+
+def test_rows_that_others_have_written_take_no_page_away(database_url: str, redis_url: str) -> None:
+    for queue in ("a/b", "..", "?x#y", "%2f"):
+        query(database_url, "INSERT INTO queue_pauses (queue, reason) VALUES (%s, 'x')", queue)
+    query(database_url, DEAD, 5, "a/b", "[{}]")
+    with visitor(database_url, redis_url) as browser:
+        browser.log_in()
+        overview = browser.get("/")
+        assert 'href="/queues/a%2Fb"' in overview
+        assert 'href="/queues/%3Fx%23y"' in overview
+        assert "Life 1: ?" in browser.get("/jobs/5")
+
+
+def test_wrong_tokens_of_one_address_keep_nobody_else_out(database_url: str) -> None:
+    with visitor(database_url) as browser:
+        # The server believes a proxy on this machine.
+        mallory, anna = {"X-Forwarded-For": "203.0.113.7"}, {"X-Forwarded-For": "203.0.113.8"}
+        for status in [*[403] * 10, 429]:
+            answer = browser.post("/login", {"token": "x"}, of="/login", headers=mallory)
+            assert answer.status_code == status
+        assert browser.post("/login", {"token": TOKEN}, of="/login", headers=anna).status_code == 303
+        # One machine has all addresses of its network of IPv6.
+        tried = [
+            browser.post("/login", {"token": "x"}, of="/login", headers={"X-Forwarded-For": f"2001:db8::{n}"})
+            for n in range(1, 12)
+        ]
+        assert [answer.status_code for answer in tried] == [*[403] * 10, 429]
+
+
+def test_no_answer_of_a_private_page_is_kept_on_its_way(database_url: str, tmp_path: Any) -> None:
+    def broken(_request: Request) -> str:
+        raise RuntimeError("the session's database is away")
+
+    (tmp_path / "page.html").write_text("<p>numbers</p>")
+    settings = Settings(database_url=database_url, namespace=NAMESPACE)
+    app = application(settings, user=broken, private=True)
+    with browsing(app) as browser, closing(app.state.site):
+        answer = browser.client.get("/")
+        assert (answer.status_code, answer.headers["cache-control"]) == (500, "no-store")
+        assert "away" not in answer.text
+    with visitor(
+        database_url, private=True, trust_header="X-User", statistics=tmp_path / "page.html"
+    ) as browser:
+        browser.client.headers["X-User"] = "anna"
+        assert browser.client.get("/statistics/page").headers["cache-control"] == "private, no-cache"
+        assert browser.client.get("/").headers["cache-control"] == "no-store"
+
+
+def test_a_form_that_does_not_arrive_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drain.web.forms._ARRIVAL_SECONDS", 0.01)
+    headers = [(b"content-type", b"application/x-www-form-urlencoded")]
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    with pytest.raises(FormError, match="has not arrived within"):
+        asyncio.run(read_form(Request({"type": "http", "method": "POST", "headers": headers}, receive)))
+
+
+def test_a_server_that_cancels_a_stream_logs_no_error(
+    database_url: str, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = FastAPI()
+    jobs = application(Settings(database_url=database_url, redis_url=redis_url, namespace=NAMESPACE))
+    shop.mount("/jobs", jobs)
+    with closing(jobs.state.site), httpx.Client(timeout=PATIENCE_SECONDS) as client:
+        with served(shop) as address:
+            answer = client.send(client.build_request("GET", f"{address}/jobs/stream?page=/"), stream=True)
+            lines = answer.iter_lines()
+            assert next(lines).startswith("retry")
+        assert jobs.state.site.live.number == 0
+        answer.close()
+    assert not any("ASGI" in text for text in failures(caplog))
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_signal_ends_the_application_in_which_the_page_is_mounted(
+    database_url: str, redis_url: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SHOP],
+        env=environment(database_url, redis_url),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as shop:
+        try:
+            assert shop.stdout
+            address = f"http://127.0.0.1:{shop.stdout.readline().strip()}/jobs/stream?page=/"
+            with httpx.stream("GET", address, timeout=PATIENCE_SECONDS) as answer:
+                lines = answer.iter_lines()
+                assert next(lines).startswith("retry")
+                shop.send_signal(signal.SIGTERM)
+                output, _ = shop.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            shop.kill()
+    assert "Traceback" not in output
+    assert "Application shutdown complete" in output
