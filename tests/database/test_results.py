@@ -203,6 +203,21 @@ def test_a_worker_that_lost_its_claim_keeps_nothing(shop: Workshop) -> None:
     assert query(shop.database_url, "SELECT result FROM finished_jobs") == [(None,)]
 
 
+@pytest.mark.parametrize("block", [transaction, psycopg_transaction], ids=["session", "psycopg"])
+def test_a_transaction_of_a_worker_that_lost_its_claim_is_rolled_back_with_its_result(
+    shop: Workshop, block: Any
+) -> None:
+    def act() -> None:
+        with block() as session:
+            leave(session, "stale")
+            current_job().set_result("stale")
+            shop.take_over(job_id)
+
+    job_id = kept(shop, act, lease_seconds=60)
+    assert shop.work(job_id) == "stale"
+    assert (shop.whereabouts(job_id), shop.effects()) == ("inflight_jobs", [])
+
+
 def test_it_tells_every_state_of_a_job(shop: Workshop) -> None:
     def act(what: str) -> str:
         running.append(state_of(shop, current_job().id))

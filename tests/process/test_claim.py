@@ -628,6 +628,17 @@ def test_an_outcome_counts_only_once(
     assert whereabouts(connection, job_id) == before
 
 
+def test_a_job_is_finished_under_the_token_of_its_last_claim_alone(connection: Connection) -> None:
+    job_id = delivered(connection)
+    old = claimed(connection, job_id).fencing_token
+    end_lease(connection, job_id)
+    current = claimed(connection, job_id).fencing_token
+    assert finishes.finish(connection, job_id, current)
+    assert finishes.is_finished(connection, job_id, current)
+    assert not finishes.is_finished(connection, job_id, old)
+    assert not finishes.finish(connection, job_id, old)
+
+
 @with_each_outcome
 def test_a_worker_from_the_former_life_of_a_revived_job_can_record_nothing(
     connection: Connection, record: Callable[[Connection, int, int], bool]
@@ -765,6 +776,17 @@ def test_a_claim_whose_answer_was_lost_is_still_ours(
     found = row(connection, "finished_jobs", job_id)
     assert found is not None
     assert (found["attempts"], found["fencing_token"]) == (1, 2)
+
+
+def test_a_repeated_claim_takes_no_claim_of_another_worker(connection: Connection) -> None:
+    job_id = delivered(connection)
+    token = claimed(connection, job_id, worker="one").fencing_token
+    assert claim(connection, job_id, worker="another", again=True) is None
+    together = claims.claim_many(
+        connection, deliveries(connection, [job_id]), worker="another", limits=NOTHING, again=True
+    )
+    assert together == []
+    assert claimed(connection, job_id, worker="one", again=True).fencing_token == token + 1
 
 
 def test_a_worker_of_rq_logs_the_first_finished_job_of_a_name_and_all_if_that_is_wanted(

@@ -43,6 +43,7 @@ from workers import LeaseLostError, current_job, job, transaction
 from workers.context.current import Attempt, current_attempt
 from workers.entry import Worker
 from workers.lease import interruption
+from workers.lease.database import Database
 from workers.lease.extension import Extender
 from workers.lease.heartbeat import Heartbeat
 
@@ -605,6 +606,26 @@ def test_a_heartbeat_that_comes_when_the_job_has_been_given_back_changes_nothing
         assert leases.extend_many(connection, [claim]) == {}
     assert shop.row(job_id) == before
     assert shop.work(job_id) == "finished"
+
+
+def test_a_claim_that_is_given_back_twice_has_one_attempt_taken_off(shop: Workshop) -> None:
+    job_id = shop.delivered(lambda: None)
+    claim = shop.claim(job_id)
+    assert claim is not None
+    with psycopg.connect(shop.database_url, autocommit=True) as connection:
+        assert leases.release(connection, [job_id], [claim.fencing_token])
+        before = shop.row(job_id)
+        assert before["attempts"] == 0
+        assert leases.release(connection, [job_id], [claim.fencing_token]) == []
+    assert shop.row(job_id) == before
+
+
+@pytest.mark.parametrize("asks_first", [True, False], ids=["asks first", "does not ask"])
+def test_a_session_of_a_worker_waits_for_the_disk_as_the_server_says(
+    shop: Workshop, asks_first: bool
+) -> None:
+    with closing(Database(shop.database_url, asks_first=asks_first)) as database:
+        assert database.ask(lambda c: c.execute("SHOW synchronous_commit").fetchone()) == ("on",)
 
 
 # --- of many

@@ -17,7 +17,7 @@ from drain.tables.claims import Claim
 from drain.wire import Consumer, PoppedId
 from tests.helpers import wait_until
 from workers.execution import recorder
-from workers.execution.outcome import FINISHED, AlreadyFinished
+from workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Interrupted
 from workers.handover.journal import Journal, Progress
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
@@ -26,6 +26,7 @@ from workers.process import finisher
 from workers.process.finisher import Finisher
 from workers.process.inbox import Inbox
 from workers.process.jobs import ClaimedJob
+from workers.process.outcome_batch import OutcomeBatch
 from workers.process.overtaken import OvertakenDeliveries
 from workers.process.shutdown import Shutdown
 from workers.process.wakeup import Wakeup
@@ -185,6 +186,26 @@ def test_a_commit_of_which_nobody_knows_whether_it_lasts_counts_as_no_finish(sto
     assert inbox.journal.counts == (0, 0)
 
 
+def test_a_job_whose_finish_is_refused_or_undone_by_a_crash_does_not_count_as_finished(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finishes, "finish_many", lambda *_: {1})
+    monkeypatch.setattr(finishes, "undone_by_crash", lambda *_: {4})
+    journal = Journal()
+    inbox = Inbox(WorkOptions(queues=["default"]), journal, Shutdown(30, journal))
+    accepted, refused, lasting, undone = claimed(inbox, 1, 2, 3, 4)
+    committed = AlreadyFinished(FINISHED, is_durable=False)
+    batch = OutcomeBatch(
+        [(accepted, FINISHED), (refused, FINISHED), (lasting, committed), (undone, committed)]
+    )
+    batch.record(cast(Database, stores))
+    assert batch.finished == [accepted, lasting]
+    assert [(job, type(outcome)) for job, outcome in batch.alone] == [
+        (refused, Finished),
+        (undone, Interrupted),
+    ]
+
+
 class StrictJournal(Journal):
     """Notes the numbers in the order in which they are written."""
 
@@ -244,6 +265,17 @@ def test_what_waits_for_its_like_is_written_down_when_the_worker_ends(stores: St
         claimed(inbox, 1, 2)
         end_next(inbox)
         wait_until(lambda: cast(CountedWakeup, inbox.batch_filled).waits)
+    assert stores.finished == [[1]]
+
+
+def test_outcomes_that_were_added_before_the_stop_are_recorded(stores: Stores) -> None:
+    journal = Journal()
+    inbox = Inbox(WorkOptions(queues=["default"]), journal, Shutdown(30, journal))
+    ours = Finisher(inbox, cast(Consumer, stores), cast(Database, stores))
+    claimed(inbox, 1)
+    end_next(inbox)
+    ours.stop()
+    ours.run()
     assert stores.finished == [[1]]
 
 
