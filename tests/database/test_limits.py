@@ -355,6 +355,17 @@ def test_a_retry_that_waits_keeps_its_key(database_url: str) -> None:
     assert (ids_of(first), again, ids_of(second)) == ([1, 3], [1], [2])
 
 
+def test_a_retry_that_waits_keeps_its_key_under_the_next_leader_too(database_url: str) -> None:
+    ids = stage(database_url, 2, key="a") + stage(database_url, 1, key="b")
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        leader.settle(0.1, least=2)
+    retry_later(database_url, ids[:1], seconds=60)
+    finish(database_url, ids[2:])
+    with admitting(database_url, Rules(QUEUE, ordered=True)) as leader:
+        assert leader.settle(0.2) == []
+    assert ids_in(database_url, "staged_jobs") == [ids[1]]
+
+
 @pytest.mark.parametrize("limit", [1, 100])
 def test_a_retry_that_is_not_due_keeps_those_behind_it_and_no_other_key(
     database_url: str, limit: int

@@ -385,6 +385,26 @@ def test_a_finished_job_is_never_pushed_again(
     assert pushed(redis_url) == []
 
 
+def test_a_leader_that_dies_as_it_fills_a_redis_that_lost_its_memory_leaves_the_rest_to_the_next(
+    database_url: str, redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = stage_jobs(database_url, 5)
+    with new_leader(database_url, redis_url):
+        assert pushed_jobs(redis_url) == ids
+    client.flushall()
+    monkeypatch.setattr(renumbering, "_SLICE", 2)
+
+    def refuse(*_: Any) -> None:
+        raise UnavailableError("Redis went away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Producer, "push", refuse)
+        with pytest.raises(UnavailableError), new_leader(database_url, redis_url):
+            pass
+    with new_leader(database_url, redis_url):
+        assert set(pushed_jobs(redis_url)) == set(ids)
+
+
 def test_a_leader_that_dies_in_the_middle_of_recovering_leaves_the_rest_to_the_next(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

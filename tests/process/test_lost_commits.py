@@ -40,3 +40,23 @@ def test_the_successor_of_a_dead_process_finishes_no_job_whose_commit_was_lost(y
     with closing(QueueReader(yard.redis_url, NAMESPACE)) as redis:
         listed = [each for page in redis.listed("default") for each in page]
     assert listed == [(lost.id, lost.id + 1)]
+
+
+def test_the_successor_of_a_dead_process_finishes_ended_jobs_and_charges_only_the_running_one(
+    yard: Yard,
+) -> None:
+    ended, ran, waited = (claimed(yard, label) for label in ("ended", "ran", "waited"))
+    journal = Journal()
+    slots = {
+        claim.id: journal.add(claim.id, claim.fencing_token, claim.id + 1) for claim in (ended, ran, waited)
+    }
+    for claim in (ended, ran):
+        journal.begin(slots[claim.id], float("inf"))
+    journal.finish(slots[ended.id])
+    settings = Settings(database_url=yard.database_url, redis_url=yard.redis_url, namespace=NAMESPACE)
+    recover(journal, settings, "was killed")
+
+    assert yard.place(ended.id) == "finished_jobs"
+    charged, given_back = yard.row(ran.id), yard.row(waited.id)
+    assert (charged["attempts"], charged["last_error"]["message"]) == (1, "its worker process was killed")
+    assert (given_back["attempts"], given_back["last_error"], given_back["next_run_at"]) == (0, None, None)

@@ -9,6 +9,8 @@ from drain.config import Settings
 from tests.helpers import wait_until
 from workers.options import WorkOptions
 from workers.supervisor import supervisor as supervisor_module
+from workers.supervisor.reaper import Reaper
+from workers.supervisor.slot import WorkerSlot
 from workers.supervisor.supervisor import Supervisor
 
 
@@ -55,3 +57,26 @@ def test_a_slot_that_nobody_fills_any_more_does_not_keep_a_stopping_supervisor_t
     assert supervisor._pause() == 0
     supervisor._handle_signal(signal.SIGTERM, None)
     assert supervisor._pause() == supervisor_module._LOOK_SECONDS
+
+
+def test_no_process_is_forked_once_a_stop_signal_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = Supervisor(Settings(database_url="postgresql://nowhere"), WorkOptions(queues=["default"]))
+    (slot,) = supervisor._slots
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("a process was forked"))
+    supervisor._handle_signal(signal.SIGTERM, None)
+    assert not supervisor._fork(slot, wait_for_ever)
+
+
+@pytest.mark.parametrize("resigned", [True, False], ids=["resigned", "exited by a job"])
+def test_a_process_that_exits_with_0_is_replaced_unless_it_has_resigned(resigned: bool) -> None:
+    slot = WorkerSlot(1, "worker")
+    slot.fill(os.posix_spawnp("true", ["true"], os.environ))
+    slot.journal.resigned = resigned
+    reaper = Reaper([slot], burst=False)
+
+    def has_ended() -> bool:
+        reaper.reap(stopping=False)
+        return not slot.pid
+
+    wait_until(has_ended)
+    assert slot.is_retired == resigned
