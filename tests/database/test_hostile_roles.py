@@ -256,6 +256,22 @@ def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_ini
         assert runs(place) == 0
 
 
+def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_the_schema_itself(
+    server_with_roles: EmbeddedPostgres, template_with_roles: str
+) -> None:
+    with hostility.copy_of(server_with_roles, "template1") as place:
+        hostility.arm(place)
+        with place.connected("mallory") as mallory:
+            mallory.execute(
+                "CREATE FUNCTION public.drain_mine() RETURNS boolean LANGUAGE sql AS 'SELECT true'"
+            )
+        with (
+            psycopg.connect(place.url) as owner,
+            pytest.raises(psycopg.errors.RaiseException, match=r"drain_mine\(\) belongs to the role"),
+        ):
+            owner.execute(schema.text().encode())
+
+
 def test_nothing_that_a_hostile_role_overloads_is_run_by_a_leader(
     hostile_place: Place, redis_url: str
 ) -> None:

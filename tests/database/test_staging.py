@@ -436,6 +436,16 @@ def test_a_transaction_notifies_a_sleeping_enqueuer_and_no_other(database_url: s
         assert heard == ["", "the last one"]
 
 
+def test_a_statement_of_many_rows_asks_once_whether_the_enqueuer_sleeps(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("SET track_functions = 'all'")
+        stage_many(connection, "m.f", [(number,) for number in range(9)])
+        calls = connection.execute(
+            "SELECT calls FROM pg_stat_xact_user_functions WHERE funcname = 'drain_wake_enqueuer'"
+        )
+        assert calls.fetchall() == [(1,)]
+
+
 def test_with_notify_off_staging_takes_no_lock_that_sessions_share(database_url: str) -> None:
     with psycopg.connect(database_url) as connection:
         connection.execute("SET drain.notify = 'off'")

@@ -17,13 +17,14 @@ from rq.utils import import_attribute
 import drain.rq
 from drain import wire
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
-from drain.wire import Delivery, Producer, ReplacedDelivery, connection, keys, scripts
+from drain.wire import Consumer, Delivery, PoppedId, Producer, ReplacedDelivery, connection, keys, scripts
 from drain.wire.calls import Kind, classify
 from tests.helpers import ROOT, pushed
 from workers.entry import execute
 from workers.execution import rq_calls
 
 INSTALLATION = "0f3c1a2b-1111-2222-3333-444455556666"
+LIST = "rq:queue:default"
 WIRE = ROOT / "drain" / "wire"
 KEY = re.compile(r"""['"](?:rq|drain):[a-z:]*""")
 
@@ -369,6 +370,74 @@ def test_the_mark_is_there_until_the_memory_is_lost(redis: Producer, client: Red
     assert redis.remembers()
     client.flushall()
     assert not redis.remembers()
+
+
+@pytest.mark.parametrize("kind", ["whole", "thin"])
+def test_a_push_to_a_redis_that_lost_its_memory_does_not_mark_it_as_complete(
+    redis: Producer, client: Redis, kind: str
+) -> None:
+    redis.identify(INSTALLATION, "shop")
+    redis.mark()
+    client.flushall()
+    if kind == "whole":
+        redis.push([tracked(1)])
+    else:
+        redis.push_thin({"default": ["shop-1-01"]})
+    assert not redis.remembers()
+    redis.mark()
+    assert redis.remembers()
+
+
+@pytest.fixture
+def consumer(redis_url: str) -> Iterator[Consumer]:
+    with closing(Consumer(redis_url, "shop", ["default"])) as connected:
+        yield connected
+
+
+def listed(client: Redis, key: str = LIST) -> list[bytes]:
+    found: list[bytes] = client.lrange(key, 0, -1)  # type: ignore[assignment]
+    return found
+
+
+@pytest.mark.parametrize("other", ["plain", "shop-more-8-80", "shop-8-x"])
+def test_ids_of_other_jobs_and_our_own_behind_them_stay_in_their_list(
+    consumer: Consumer, client: Redis, other: str
+) -> None:
+    client.rpush(LIST, "shop-6-60", "shop-7-70", other, "shop-9-90")
+    popped = consumer.pop(10)
+    assert popped is not None
+    assert [each.rq_id for each in popped] == ["shop-6-60", "shop-7-70"]
+    assert listed(client) == [other.encode(), b"shop-9-90"]
+
+
+def test_a_plain_job_is_in_rqs_intermediate_list_while_a_worker_has_it(
+    consumer: Consumer, client: Redis
+) -> None:
+    client.rpush(LIST, "plain", "shop-7-70")
+    assert consumer.pop(10) == [PoppedId("plain", "default", None, 0)]
+    assert (listed(client), listed(client, f"{LIST}:intermediate")) == ([b"shop-7-70"], [b"plain"])
+
+
+@pytest.mark.parametrize("has_begun", [True, False], ids=["begun", "not begun"])
+def test_a_plain_job_is_given_back_unless_rq_has_begun_with_it(
+    consumer: Consumer, client: Redis, has_begun: bool
+) -> None:
+    client.rpush(LIST, "plain")
+    popped = consumer.pop(1)
+    assert popped is not None
+    if has_begun:
+        client.zadd("rq:executions:plain", {"execution": 1})
+    assert consumer.give_back_unbegun(popped[0]) is not has_begun
+    assert listed(client) == ([] if has_begun else [b"plain"])
+
+
+def test_ids_that_are_given_back_come_first_again_in_their_order(consumer: Consumer, client: Redis) -> None:
+    client.rpush(LIST, "shop-6-60", "shop-7-70")
+    popped = consumer.pop(2)
+    assert popped is not None
+    client.rpush(LIST, "shop-8-80")
+    consumer.give_back([(each.queue, each.rq_id) for each in popped])
+    assert listed(client) == [b"shop-6-60", b"shop-7-70", b"shop-8-80"]
 
 
 def test_a_redis_that_refuses_is_unavailable(client: Redis, redis_url: str) -> None:
