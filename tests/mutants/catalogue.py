@@ -1,0 +1,18 @@
+"""All mutants, by area."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.mutants import admission, claims, database, leader, redelivery, wire, workers
+from tests.mutants.mutant import Mutant
+
+AREAS: Mapping[str, tuple[Mutant, ...]] = {
+    "leader": leader.MUTANTS,
+    "redelivery": redelivery.MUTANTS,
+    "admission": admission.MUTANTS,
+    "claims": claims.MUTANTS,
+    "workers": workers.MUTANTS,
+    "wire": wire.MUTANTS,
+    "database": database.MUTANTS,
+}

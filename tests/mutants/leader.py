@@ -1,0 +1,216 @@
+"""Mutants of the leader: its lock, its sleep, its batches and pushes, and the ticks of schedules."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "give the session lock back with the statement that took it",
+        "drain/database/locks.py",
+        "SELECT pg_try_advisory_lock({lock})",
+        "SELECT pg_try_advisory_xact_lock({lock})",
+        ("test_leadership.py::test_there_is_one_leader_at_a_time",),
+    ),
+    Mutant(
+        "lead whether or not the lock is free",
+        "drain/enqueuer/leader.py",
+        "if not locks.try_lock(connection, locks.LEADER):",
+        "if not locks.try_lock(connection, locks.LEADER) and connection.closed:",
+        ("test_leadership.py::test_there_is_one_leader_at_a_time",),
+    ),
+    Mutant(
+        "take the session lock after BEGIN, on the snapshot of a standby",
+        "drain/enqueuer/leader.py",
+        "    if not locks.try_lock(connection, locks.LEADER):",
+        '    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")\n'
+        "    if not locks.try_lock(connection, locks.LEADER):",
+        (
+            "test_leadership.py::test_the_first_batch_of_a_standby_holds_no_row_that_was_drained_while_it_stood_by",
+        ),
+    ),
+    Mutant(
+        "drain on another connection than the one that holds the lock",
+        "drain/enqueuer/daemon.py",
+        "with self._enqueuer(connection, state, self.settings.depth) as enqueuer:",
+        "with self._enqueuer(self._connect(), state, self.settings.depth) as enqueuer:",
+        ("test_leadership.py::test_the_session_that_holds_the_lock_is_the_only_one_and_drains",),
+    ),
+    Mutant(
+        "take a shared session for the connection's own",
+        "drain/database/pooler.py",
+        "if len(set(pids.values())) < len(pids):",
+        "if len(pids) < len(set(pids.values())):",
+        ("test_poolers.py::test_sessions_that_are_shared_are_noticed",),
+    ),
+    Mutant(
+        "lead behind a pooler without a look at the session",
+        "drain/enqueuer/daemon.py",
+        "pooler.require_own_session(connection, self.settings.database_url)",
+        "postgres.is_pooled(connection)",
+        (
+            "test_poolers.py::test_nobody_leads_behind_a_pooler_that_shares_sessions[SmallPooler-transaction-once]",
+        ),
+    ),
+    Mutant(
+        "sleep though an open transaction has not notified",
+        "drain/enqueuer/leader.py",
+        "yield locked",
+        "yield True",
+        ("test_staging.py::test_staging_does_not_wait_for_an_enqueuer_that_falls_asleep_or_wakes",),
+    ),
+    Mutant(
+        "wait without a look for rows committed before the sleep",
+        "drain/enqueuer/sleeper.py",
+        "            moved = enqueuer.run_once()\n",
+        "            moved = enqueuer.run_once() if self._wait(until) else 0\n",
+        ("test_daemon.py::test_what_is_committed_as_it_falls_asleep_is_drained_before_it_waits",),
+    ),
+    Mutant(
+        "delete staged rows by range",
+        "drain/tables/staged.py",
+        "WITH moved AS (\n    DELETE FROM staged_jobs_ready WHERE id = ANY (%(ids)s::bigint[])",
+        "WITH moved AS (\n    DELETE FROM staged_jobs_ready WHERE id <= (SELECT max(each) FROM unnest("
+        "%(ids)s::bigint[]) AS each)",
+        (
+            "test_enqueuer.py::test_lower_priorities_are_pushed_first_and_equal_ones_in_the_order_of_their_ids",
+        ),
+    ),
+    Mutant(
+        "delete forwarded rows by range",
+        "drain/tables/staged.py",
+        'DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id = ANY (%s::bigint[])"',
+        'DELETE_FORWARDED = "DELETE FROM staged_jobs_ready WHERE id <= (SELECT max(each) '
+        'FROM unnest(%s::bigint[]) AS each)"',
+        ("test_forward.py::test_jobs_of_a_queue_whose_key_is_no_list_stay_and_all_others_leave_once",),
+    ),
+    Mutant(
+        "drain at read committed",
+        "drain/enqueuer/batches.py",
+        "IsolationLevel.READ_COMMITTED if skip_locked else IsolationLevel.REPEATABLE_READ",
+        "IsolationLevel.READ_COMMITTED",
+        ("test_enqueuer.py::test_a_job_that_is_withdrawn_while_its_batch_is_open_is_not_pushed",),
+    ),
+    Mutant(
+        "push tracked jobs before their move is committed",
+        "drain/enqueuer/mover.py",
+        "            ids = [row.id for row in moved]\n",
+        "            ids = [row.id for row in moved]\n"
+        '            of = self._redis.namespace, "-", b"", 60\n'
+        "            self._redis.push(\n"
+        '                Delivery(f"{of[0]}-{row.id}-{number}", -1, *of[1:], row.queue)\n'
+        "                for number, row in enumerate(moved, before + 1)\n"
+        "            )\n",
+        ("test_enqueuer.py::test_a_tracked_job_is_committed_before_it_is_pushed",),
+    ),
+    Mutant(
+        "commit the move of a batch before its forwarded jobs are pushed",
+        "drain/enqueuer/mover.py",
+        "commits = not forward.deliveries and not forward.unreadable",
+        "commits = True",
+        ("test_forward.py::test_jobs_of_a_queue_whose_key_is_no_list_stay_and_all_others_leave_once",),
+    ),
+    Mutant(
+        "push forwarded jobs before their rows are deleted",
+        "drain/enqueuer/mover.py",
+        "        staged.delete_forwarded(self._connection, list(forward.deliveries))\n",
+        "        self._redis.push_together(list(forward.deliveries.values()))\n"
+        "        staged.delete_forwarded(self._connection, list(forward.deliveries))\n",
+        ("test_forward.py::test_a_row_that_could_not_be_deleted_was_not_pushed",),
+    ),
+    Mutant(
+        "raise the watermark before the push",
+        "drain/enqueuer/pusher.py",
+        "        if len(rows) > _MOST_AT_ONCE:\n",
+        "        self._deliveries.pushed(up_to, ())\n        self._deliveries.record_watermark()\n"
+        "        if len(rows) > _MOST_AT_ONCE:\n",
+        ("test_enqueuer.py::test_what_was_moved_and_not_pushed_is_pushed_by_the_next_leader",),
+    ),
+    Mutant(
+        "raise the watermark that recovery holds",
+        "drain/enqueuer/deliveries.py",
+        "        if not self._watermark_is_held:\n",
+        "        if up_to:\n",
+        ("test_deliveries.py::test_a_watermark_that_is_held_rises_to_the_last_number_at_the_end",),
+    ),
+    Mutant(
+        "raise the watermark after a push that failed",
+        "drain/enqueuer/deliveries.py",
+        "            self._watermark_is_held = False\n        self._pushed_up_to = self._last_delivery\n",
+        "            self._watermark_is_held = False\n            self._pushed_up_to = self._last_delivery\n",
+        ("test_deliveries.py::test_a_watermark_that_is_held_stays_where_it_is_if_a_push_fails",),
+    ),
+    Mutant(
+        "begin a term with delivery number 0",
+        "drain/enqueuer/deliveries.py",
+        "self._last_delivery, self._pushed_up_to = progress",
+        "self._last_delivery, self._pushed_up_to = 0, progress.pushed_up_to",
+        ("test_enqueuer.py::test_a_leader_goes_on_with_the_numbers_of_the_one_before",),
+    ),
+    Mutant(
+        "push whole jobs under the numbers of their neighbours",
+        "drain/enqueuer/pusher.py",
+        "for number, row in enumerate(rows, up_to - len(rows) + 1)\n",
+        "for number, row in enumerate(rows, up_to - len(rows))\n",
+        ("test_redelivery.py::test_each_job_that_was_lost_has_its_own_grace",),
+    ),
+    Mutant(
+        "never look again for rows that were committed late",
+        "drain/enqueuer/cursor.py",
+        "return self._has_caught_up or self._sweeps.is_due()",
+        "return self._sweeps.is_due()",
+        ("test_cursor.py::test_a_scan_that_is_not_full_is_followed_by_a_sweep",),
+    ),
+    Mutant(
+        "let scheduled jobs run whenever one is due",
+        "drain/tables/staged.py",
+        "FROM staged_jobs_scheduled WHERE scheduled_at <= now()",
+        "FROM staged_jobs_scheduled WHERE scheduled_at <= now() + interval '100 years'",
+        ("test_truncation.py::test_a_scheduled_row_moves_to_those_that_are_ready_once_its_time_has_come",),
+    ),
+    Mutant(
+        "deliver jobs that have expired",
+        "drain/tables/lanes.py",
+        "coalesce(job.expires_at <= now(), false)",
+        "coalesce(job.expires_at <= '-infinity', false)",
+        ("test_enqueuer.py::test_an_expired_job_is_dead_and_the_others_are_pushed",),
+    ),
+    Mutant(
+        "give up a row that only took too long",
+        "drain/enqueuer/batches.py",
+        "return rows if rows > 1 else 0",
+        "return rows",
+        ("test_poison.py::test_a_single_row_that_takes_too_long_is_not_given_up",),
+    ),
+    Mutant(
+        "move a schedule on in a transaction of its own",
+        "drain/enqueuer/ticker.py",
+        "with postgres.transaction(self._connection, psycopg.IsolationLevel.READ_COMMITTED):",
+        "with self._connection.cursor():",
+        (
+            "test_ticks.py::test_two_tickers_at_once_stage_a_tick_once",
+            "test_ticks.py::test_each_tick_is_staged_once_across_many_leaders_that_die_in_the_middle",
+        ),
+    ),
+    Mutant(
+        "stage a tick that another ticker has locked",
+        "drain/tables/crons.py",
+        "ORDER BY next_tick_at NULLS FIRST LIMIT %(limit)s FOR UPDATE SKIP LOCKED",
+        "ORDER BY next_tick_at NULLS FIRST LIMIT %(limit)s",
+        ("test_ticks.py::test_two_tickers_at_once_stage_a_tick_once",),
+    ),
+    Mutant(
+        "skip missed ticks that do not fit into one transaction",
+        "drain/enqueuer/ticker.py",
+        "return Ticks(schedule.name, staged, table.after(ticks[-1]))",
+        "return Ticks(schedule.name, staged, table.after(schedule.now))",
+        ("test_ticks.py::test_a_year_of_missed_ticks_is_staged_in_parts",),
+    ),
+    Mutant(
+        "tick twice in an hour that the clock shows twice",
+        "drain/jobs/timetable.py",
+        "if at > moment:",
+        "if at:",
+        (
+            "test_timetable.py::test_a_schedule_that_is_made_in_the_second_of_two_equal_hours_has_no_tick_in_the_past",
+        ),
+    ),
+)
