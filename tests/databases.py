@@ -14,6 +14,8 @@ from tests.helpers import disconnect
 
 # The day on which the partitions of a template were made, by its name.
 _MADE_ON: dict[str, date] = {}
+# Servers' process ids, and templates.
+_WARM: set[tuple[int, str]] = set()
 
 
 def new_template(server: EmbeddedPostgres, name: str) -> str:
@@ -33,6 +35,7 @@ def copy_of(server: EmbeddedPostgres, template: str) -> Iterator[str]:
     # One that `query` has left open to the template would keep it from being copied.
     disconnect()
     with _administrator(server) as connection:
+        _warm_up(server, template, connection)
         # A third of the time that copying through the WAL takes; PostgreSQL 14 always does it so.
         strategy = SQL("STRATEGY file_copy" if connection.info.server_version >= 150_000 else "")
         connection.execute(
@@ -46,6 +49,14 @@ def copy_of(server: EmbeddedPostgres, template: str) -> Iterator[str]:
         with _administrator(server) as connection:
             _let_backends_leave(connection, name)
             connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+def _warm_up(server: EmbeddedPostgres, template: str, administrator: psycopg.Connection) -> None:
+    """Let a session write the file of its catalogue's cache, which each copy then has: 15 ms of the first session."""
+    if (server.pid, template) not in _WARM:
+        _WARM.add((server.pid, template))
+        psycopg.connect(server.url_of(template)).close()
+        _let_backends_leave(administrator, template)
 
 
 def _bring_up_to_today(database_url: str, template: str) -> None:

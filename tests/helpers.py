@@ -179,7 +179,8 @@ def drain_command(
     with tempfile.NamedTemporaryFile() as written:
         path = Path(written.name)
         process: subprocess.Popen[bytes] | Forked
-        if forked and cwd == ROOT and env.get("PYTHONPATH", str(ROOT)) == str(ROOT):
+        ours = (None, str(ROOT), os.environ.get("PYTHONPATH"))
+        if forked and cwd == ROOT and env.get("PYTHONPATH") in ours:
             process = Forked(program, args, env, cwd, path)
         else:
             process = subprocess.Popen(

@@ -259,7 +259,8 @@ def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_ini
 def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_the_schema_itself(
     server_with_roles: EmbeddedPostgres, template_with_roles: str
 ) -> None:
-    with hostility.copy_of(server_with_roles, "template1") as place:
+    with copy_of(server_with_roles, "template1") as url:
+        place = Place(url)
         hostility.arm(place)
         with place.connected("mallory") as mallory:
             mallory.execute(
