@@ -176,6 +176,7 @@ def test_a_queue_may_be_called_backfill(
 def test_run_times_may_come_from_the_archive(
     database_url: str, forecast: Forecast, work: Callable[..., None], tmp_path: Path
 ) -> None:
+    pytest.importorskip("pyarrow")
     stage_jobs(database_url, 10, queue="mail")
     age(database_url)
     work("mail")

@@ -266,6 +266,7 @@ def archived(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_archived_jobs_are_rehearsed_those_of_the_latest_days_first(
     url: str, rehearse: Rehearse, tmp_path: Path
 ) -> None:
+    pytest.importorskip("pyarrow")
     name = "r.session"
     rows = [
         {

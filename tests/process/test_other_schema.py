@@ -221,6 +221,7 @@ def test_the_option_wins_over_the_variable_and_names_the_namespace(
 def test_bulk_work_reads_and_writes_in_the_schema(
     installed: str, plain_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("adbc_driver_manager")
     monkeypatch.setenv("DRAIN_DATABASE_URL", plain_url)
     monkeypatch.setenv("DRAIN_SCHEMA", "jobs")
     url = options.database_url({})

@@ -36,6 +36,8 @@ from tests.poolers import PGBOUNCER, Order, PgBouncer, SmallPooler
 from tests.proxy import proxied
 from workers.entry import Worker
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 NewPooler: TypeAlias = "type[PgBouncer] | type[SmallPooler]"
 
 needs_pgbouncer = pytest.mark.skipif(PGBOUNCER is None, reason="no pgbouncer is installed")
@@ -153,7 +155,6 @@ def test_a_proxy_that_forwards_all_is_no_pooler(database_url: str) -> None:
         (SmallPooler, "transaction"),
     ],
 )
-@pytest.mark.usefixtures("processes")
 def test_nobody_leads_behind_a_pooler_that_shares_sessions(
     database_url: str, redis_url: str, pooler: NewPooler, mode: str, once: bool
 ) -> None:
@@ -171,7 +172,6 @@ def test_nobody_leads_behind_a_pooler_that_shares_sessions(
 
 
 @every_pooler
-@pytest.mark.usefixtures("processes")
 def test_an_enqueuer_leads_through_a_pool_in_session_mode(
     database_url: str, redis_url: str, pooler: NewPooler
 ) -> None:
@@ -196,7 +196,6 @@ def test_a_leader_whose_pooler_is_restarted_in_another_mode_ends(database_url: s
 
 
 @every_pooler
-@pytest.mark.usefixtures("processes")
 def test_workers_with_fewer_sessions_than_there_are_of_them_finish_all(
     database_url: str, redis_url: str, pooler: NewPooler
 ) -> None:
@@ -219,7 +218,6 @@ def test_workers_with_fewer_sessions_than_there_are_of_them_finish_all(
 
 
 @every_pooler
-@pytest.mark.usefixtures("processes")
 def test_every_command_works_through_shared_sessions(
     empty_database_url: str, redis_url: str, pooler: NewPooler
 ) -> None:

@@ -209,7 +209,7 @@ def test_numbers_of_other_kinds_and_long_or_strange_texts_are_taken(
 ) -> None:
     from decimal import Decimal
 
-    import numpy as np
+    np = pytest.importorskip("numpy")
 
     def act() -> None:
         job = current_job()

@@ -157,6 +157,7 @@ def test_a_dashboard_can_be_provisioned_anywhere(dashboard: Path) -> None:
             assert all(each["datasource"] == chosen for each in [panel, *panel["targets"]])
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 @pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
 def test_promtool_finds_each_case_as_it_says(cases: Path) -> None:
@@ -165,6 +166,7 @@ def test_promtool_finds_each_case_as_it_says(cases: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 @pytest.mark.parametrize("faster", [1, 30])
 def test_promtool_accepts_rules_and_configuration(tmp_path: Path, faster: float) -> None:
