@@ -9,13 +9,15 @@ comma := ,
 TESTS ?=
 # Which of them, in markers of pytest: make test MARKERS="not unit"
 MARKERS ?=
+# Processes of pytest; each has servers of its own.
+WORKERS ?= 4
 FAST := tests/unit tests/database tests/process
 # Servers of tests and benchmarks: "debian" are those of Debian's packages.
 SERVERS ?= embedded
 DEBIAN := DRAIN_TEST_POSTGRES=$$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1) DRAIN_TEST_REDIS=/usr/bin/redis-server
 # With compiled tests kept, a second run starts ten seconds earlier, and each program that a test executes half a second.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest --numprocesses 4 --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
+PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
 
 .PHONY: install demo test test-all test-pythons test-oldest-rq mutants durations check bench bench-check soak docs docs-serve format clean
 

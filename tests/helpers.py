@@ -266,19 +266,19 @@ def read_by(monkeypatch: pytest.MonkeyPatch, read: Callable[..., Any]) -> None:
 
 
 def query(database_url: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
-    """Execute one statement in a transaction of its own; returns its rows, if it has any.
-
-    A thread keeps its connection until the test ends: a new one costs the server 10 ms of processor time, and tests
-    that wait for something ask a hundred times a second.
-    """
-    cursor = _connection(database_url).execute(statement.encode(), parameters or None)
+    """Execute one statement in a transaction of its own; returns its rows, if it has any."""
+    cursor = connected(database_url).execute(statement.encode(), parameters or None)
     return cursor.fetchall() if cursor.description is not None else []
 
 
 _connections: dict[tuple[int, str], psycopg.Connection] = {}
 
 
-def _connection(database_url: str) -> psycopg.Connection:
+def connected(database_url: str) -> psycopg.Connection:
+    """Return this thread's connection, which commits each statement by itself, and is kept until the test ends.
+
+    A new one costs the server 10 ms of processor time, and tests that wait for something ask a hundred times a second.
+    """
     key = threading.get_ident(), database_url
     kept = _connections.get(key)
     # Nothing comes on an idle connection but the word that the server ends it.
@@ -293,15 +293,21 @@ def _connection(database_url: str) -> psycopg.Connection:
     return _connections[key]
 
 
+def effects(database_url: str) -> list[str]:
+    """Labels in the order in which jobs left them."""
+    return [label for (label,) in query(database_url, "SELECT label FROM effects ORDER BY id")]
+
+
 def disconnect() -> None:
-    """Close the connections that `query` has kept."""
+    """Close the connections that have been kept."""
     while _connections:
         _connections.popitem()[1].close()
 
 
 def stage_jobs(database_url: str, count: int = 1, *, job: str = "m.f", **options: Any) -> list[int]:
     """Stage and commit so many jobs, whose only argument counts from 0; returns their ids."""
-    with psycopg.connect(database_url, options=BOUNDS) as connection:
+    connection = connected(database_url)
+    with connection.transaction():
         return stage_many(connection, job, [(number,) for number in range(count)], **options)
 
 

@@ -14,7 +14,7 @@ from drain import stage
 from drain.tables import claims, finishes, staged
 from drain.tables.claims import Claim
 from tests.blocks import InLoop, OfDjango
-from tests.helpers import BOUNDS, query, redeliver, wait_until
+from tests.helpers import connected, query, redeliver, wait_until
 from workers import job
 from workers.entry import Worker
 
@@ -45,14 +45,12 @@ class Workshop:
         return self.deliver(registered, **(row or {}))
 
     def deliver(self, registered: Any, *args: Any, **options: Any) -> int:
-        with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
-            job_id = stage(connection, registered, args, **options)
+        job_id = stage(connected(self.database_url), registered, args, **options)
         return self.move(job_id)
 
     def move(self, job_id: int) -> int:
         """Deliver a job that is staged."""
-        with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
-            staged.move(connection, [job_id], last_delivery=job_id)
+        staged.move(connected(self.database_url), [job_id], last_delivery=job_id)
         return job_id
 
     def work(self, job_id: int) -> str:
@@ -61,8 +59,7 @@ class Workshop:
         return self.worker.execute(job_id)
 
     def redeliver(self, job_id: int) -> None:
-        with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
-            redeliver(connection, job_id)
+        redeliver(connected(self.database_url), job_id)
 
     def work_to_the_end(self, job_id: int, attempts: int = 10) -> list[str]:
         """Let the worker try the job until it is finished or dead; returns what each attempt came to."""
@@ -80,8 +77,7 @@ class Workshop:
 
     def claim(self, job_id: int) -> Claim | None:
         """What another worker gets that asks for the job now."""
-        with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
-            return claims.claim(connection, job_id, worker="the other", limits={})
+        return claims.claim(connected(self.database_url), job_id, worker="the other", limits={})
 
     def take_over(self, job_id: int) -> Claim:
         """Let the lease run out, and another worker claim the job."""
@@ -96,8 +92,7 @@ class Workshop:
         return claim
 
     def finish(self, claim: Claim) -> bool:
-        with psycopg.connect(self.database_url, autocommit=True, options=BOUNDS) as connection:
-            return finishes.finish(connection, claim.id, claim.fencing_token)
+        return finishes.finish(connected(self.database_url), claim.id, claim.fencing_token)
 
     def whereabouts(self, job_id: int) -> str:
         """Name of the one table that has the job."""
@@ -108,8 +103,8 @@ class Workshop:
     def row(self, job_id: int) -> dict[str, Any]:
         """All that its table says about the job."""
         table = self.whereabouts(job_id)
-        with psycopg.connect(self.database_url, row_factory=dict_row) as connection:
-            found = connection.execute(f"SELECT * FROM {table} WHERE id = %s".encode(), [job_id]).fetchone()
+        cursor = connected(self.database_url).cursor(row_factory=dict_row)
+        found = cursor.execute(f"SELECT * FROM {table} WHERE id = %s".encode(), [job_id]).fetchone()
         assert found is not None
         return found
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from psycopg.rows import dict_row
 from redis import Redis
 
@@ -19,7 +18,9 @@ from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     Command,
+    connected,
     drain_command,
+    effects,
     environment,
     new_enqueuer,
     query,
@@ -46,7 +47,8 @@ class Yard:
             yield command
 
     def stage(self, job: Any, *labels: Any, **options: Any) -> list[int]:
-        with psycopg.connect(self.database_url) as connection:
+        connection = connected(self.database_url)
+        with connection.transaction():
             return stage_many(connection, job, [(label,) for label in labels], **options)
 
     def push(self) -> None:
@@ -72,10 +74,9 @@ class Yard:
     def row(self, job_id: int) -> dict[str, Any]:
         """All that its table says about the job, and which that is."""
         for table in TABLES:
-            with psycopg.connect(self.database_url, row_factory=dict_row) as connection:
-                found = connection.execute(
-                    f"SELECT *, '{table}' AS place FROM {table} WHERE id = %s".encode(), [job_id]
-                ).fetchone()
+            cursor = connected(self.database_url).cursor(row_factory=dict_row)
+            statement = f"SELECT *, '{table}' AS place FROM {table} WHERE id = %s"
+            found = cursor.execute(statement.encode(), [job_id]).fetchone()
             if found is not None:
                 return found
         raise AssertionError(f"job {job_id} is nowhere")
@@ -91,7 +92,7 @@ class Yard:
         wait_until(lambda: self.all_are(table, ids), PATIENCE_SECONDS)
 
     def effects(self) -> list[str]:
-        return jobs.effects(self.database_url)
+        return effects(self.database_url)
 
     def say(self, word: str) -> None:
         """Let jobs that wait for this word go on."""

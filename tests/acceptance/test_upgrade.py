@@ -21,6 +21,7 @@ from tests.helpers import (
     ROOT,
     Command,
     drain_command,
+    effects,
     end,
     environment,
     ids_in,
@@ -198,7 +199,7 @@ def test_programs_of_the_old_version_go_on_through_the_upgrade_until_new_ones_ta
         assert ids_in(url, "dead_jobs") == []
         # The effect of a job and its finish are one commit.
         labels = [label for (label,) in query(url, "SELECT job_args ->> 0 FROM finished_jobs")]
-        assert sorted(jobs.effects(url)) == sorted(labels)
+        assert sorted(effects(url)) == sorted(labels)
         with new.start("audit") as audit:
             assert audit.wait(PATIENCE_SECONDS) == 0
 
@@ -223,7 +224,7 @@ def test_workers_that_run_go_on_under_a_newer_version_with_processes_that_they_s
         new = Program(ROOT, database_url, redis_url)
         assert "upgrade job-drain here" in new.refuses("work", "--burst")
 
-    assert jobs.effects(database_url) == ["in a child", "in the next process"]
+    assert effects(database_url) == ["in a child", "in the next process"]
 
 
 def test_a_job_that_an_rq_worker_of_the_old_version_takes_after_the_upgrade_is_not_lost(
@@ -302,7 +303,7 @@ def test_jobs_in_every_state_are_finished_once_after_the_upgrade(new: Program) -
         wait_until(lambda: len(ids_in(url, "finished_jobs")) == 11, PATIENCE_SECONDS)
         assert complaints(worker) == []
         assert leader.poll() is None
-    assert sorted(jobs.effects(url)) == [
+    assert sorted(effects(url)) == [
         "claimed", "coming due", "dead", "delivered", "due", "matured", "scheduled", "waiting",
     ]  # fmt: skip
     with new.start("audit") as audit:

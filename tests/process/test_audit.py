@@ -33,6 +33,7 @@ from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,
     ROOT,
+    connected,
     drain_command,
     environment,
     ids_in,
@@ -125,8 +126,7 @@ class System:
 
     def claim(self, job_id: int) -> int:
         """Claim it and take it out of its list; returns the token."""
-        with closing(postgres.connect(self.database_url, "worker")) as connection:
-            claim = claims.claim(connection, job_id, worker="test", limits={})
+        claim = claims.claim(connected(self.database_url), job_id, worker="test", limits={})
         assert claim is not None
         self.pop(job_id)
         return claim.fencing_token
@@ -137,8 +137,7 @@ class System:
         return job_id
 
     def finish(self, job_id: int, token: int) -> None:
-        with closing(postgres.connect(self.database_url, "worker")) as connection:
-            assert finishes.finish(connection, job_id, token)
+        assert finishes.finish(connected(self.database_url), job_id, token)
 
     def finished(self) -> int:
         job_id = self.drained()
@@ -148,15 +147,15 @@ class System:
     def dead(self) -> int:
         job_id = self.drained()
         token = self.claim(job_id)
-        with closing(postgres.connect(self.database_url, "worker")) as connection:
-            assert outcomes.bury_claimed(connection, job_id, token, reason="failed", explanation="for a test")
+        assert outcomes.bury_claimed(
+            connected(self.database_url), job_id, token, reason="failed", explanation="for a test"
+        )
         return job_id
 
     def waiting(self) -> int:
         job_id = self.drained()
         token = self.claim(job_id)
-        with closing(postgres.connect(self.database_url, "worker")) as connection:
-            assert outcomes.retry_later(connection, job_id, token, 3600, {"message": "not yet"})
+        assert outcomes.retry_later(connected(self.database_url), job_id, token, 3600, {"message": "not yet"})
         return job_id
 
     def scheduled(self) -> int:

@@ -24,6 +24,7 @@ from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,
+    effects,
     environment,
     ids_in,
     module,
@@ -134,7 +135,7 @@ class System:
         return {id_ for (id_,) in query(self.database_url, "SELECT id FROM finished_jobs")}
 
     def effects(self) -> Counter[int]:
-        return Counter(int(label) for label in jobs_for_tests.effects(self.database_url))
+        return Counter(int(label) for label in effects(self.database_url))
 
     def assert_each_effect_once(self, ids: set[int], *, at_least_once: set[int]) -> None:
         """Assert it of these jobs, and that the others, which are forwarded, have each had one."""

@@ -18,6 +18,7 @@ from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,
+    effects,
     environment,
     ids_in,
     new_enqueuer,
@@ -65,7 +66,7 @@ def test_a_worker_that_was_told_to_end_does_so_though_redis_goes_away_under_its_
 ) -> None:
     ids = stage_and_drain(database_url, redis.url, "wait_for_go")
     with drain_command("work", env=env) as command:
-        wait_until(lambda: jobs.effects(database_url), PATIENCE_SECONDS)
+        wait_until(lambda: effects(database_url), PATIENCE_SECONDS)
         command.send_signal(signal.SIGTERM)
         redis.kill()
         if comes_back:
@@ -80,7 +81,7 @@ def test_the_signal_to_end_does_no_harm_to_the_job_in_hand_while_redis_is_away(
 ) -> None:
     ids = stage_and_drain(database_url, redis.url, "wait_for_go")
     with drain_command("work", env=env) as command:
-        wait_until(lambda: jobs.effects(database_url), PATIENCE_SECONDS)
+        wait_until(lambda: effects(database_url), PATIENCE_SECONDS)
         redis.kill()
         command.send_signal(signal.SIGTERM)
         jobs.leave_effect(database_url, "go")
@@ -108,7 +109,7 @@ def test_a_worker_that_waited_for_redis_leaves_no_thread_behind(
 ) -> None:
     ids = stage_and_drain(database_url, redis.url, "wait_for_go")
     with drain_command("work", env=env) as command:
-        wait_until(lambda: jobs.effects(database_url), PATIENCE_SECONDS)
+        wait_until(lambda: effects(database_url), PATIENCE_SECONDS)
         (pid,) = command.children()
         wait_until(lambda: threads(pid) == THREADS, PATIENCE_SECONDS)
         redis.kill()

@@ -28,6 +28,7 @@ from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     RQ_PATIENCE_SECONDS,
+    effects,
     environment,
     ids_in,
     new_enqueuer,
@@ -935,7 +936,7 @@ def test_an_unmodified_rq_worker_that_forks_for_each_job_has_a_connection_for_ea
     )
     assert result.returncode == 0, result.stderr
     assert ids_in(database_url, "finished_jobs") == ids
-    assert jobs_for_tests.effects(database_url) == ["a", "b"]
+    assert effects(database_url) == ["a", "b"]
     assert query(database_url, "SELECT count(DISTINCT worker) FROM effects") == [(2,)]
 
 
@@ -955,4 +956,4 @@ def test_a_process_that_forks_and_its_child_do_not_share_a_connection(database_u
     (parent, worker, session), (child, *others), again = map(str.split, result.stdout.splitlines())
     assert (parent, child, again) == ("finished", "finished", ["finished", worker, session])
     assert len({worker, session, *others}) == 4
-    assert jobs_for_tests.effects(database_url) == ["parent", "child", "parent again"]
+    assert effects(database_url) == ["parent", "child", "parent again"]

@@ -293,8 +293,8 @@ def test_a_sleeping_job_whose_lease_was_taken_over_is_interrupted_and_can_finish
     told: list[tuple[bool, bool, float]] = []
 
     def act() -> None:
-        taken.append(shop.take_over(job_id))
         try:
+            taken.append(shop.take_over(job_id))
             time.sleep(FOREVER_SECONDS)
         except LeaseLostError:
             told.append((has_time_left(), current_job().lease_lost, current_job().lease_seconds_left))
@@ -318,8 +318,8 @@ def test_a_job_that_waits_for_an_answer_of_its_own_database_is_interrupted_too(s
 
     def act() -> None:
         with psycopg.connect(shop.database_url) as connection:
-            shop.take_over(job_id)
             try:
+                shop.take_over(job_id)
                 connection.execute("SELECT pg_sleep(%s)", [FOREVER_SECONDS])
             finally:
                 told.append(has_time_left())

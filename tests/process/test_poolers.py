@@ -23,6 +23,7 @@ from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,
+    effects,
     environment,
     ids_in,
     leading,
@@ -214,7 +215,7 @@ def test_workers_with_fewer_sessions_than_there_are_of_them_finish_all(
             ids += jobs.record_in_transaction.stage_many(connection, [(f"own {n}",) for n in range(10)])
         wait_until(lambda: ids_in(database_url, "finished_jobs") == ids, seconds=PATIENCE_SECONDS)
 
-    assert len(jobs.effects(database_url)) == 35 + 2 * 5 + 10
+    assert len(effects(database_url)) == 35 + 2 * 5 + 10
 
 
 @every_pooler

@@ -16,6 +16,7 @@ from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,
+    effects,
     environment,
     ids_in,
     leading,
@@ -157,7 +158,7 @@ def test_beside_somebody_elses_tables_all_works_in_a_schema_of_its_own(
     with drain_command("audit", env=env) as audit:
         assert audit.wait(PATIENCE_SECONDS) == 0
 
-    assert sorted(jobs_in_batches.effects(url)) == ["one", "two"]
+    assert sorted(effects(url)) == ["one", "two"]
     assert query(
         empty_database_url, "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
     ) == [("staged_jobs",)]

@@ -33,6 +33,7 @@ from tests import jobs_for_tests as jobs
 from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,
+    effects,
     environment,
     ids_in,
     new_enqueuer,
@@ -305,7 +306,7 @@ def test_a_worker_gives_up_a_postgres_that_stops_answering_as_it_finishes(
         with pytest.raises(UnavailableError):
             Worker(Settings(database_url=through)).execute(job_id)
 
-        assert jobs.effects(database_url) == ["it ran"]
+        assert effects(database_url) == ["it ran"]
         assert ids_in(database_url, "inflight_jobs") == [job_id]
 
 

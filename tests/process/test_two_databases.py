@@ -24,6 +24,7 @@ from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,
+    effects,
     environment,
     ids_in,
     leading,
@@ -349,7 +350,7 @@ def test_jobs_of_two_databases_in_one_queue_each_run_once_where_they_belong(
     with drain_command("work", "--burst", env=env_of(other_database_url, redis_url, OTHER)) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
     assert len(ids_in(other_database_url, "finished_jobs")) == 3
-    assert [jobs.effects(url) for url in (database_url, other_database_url)] == [["done"] * 3] * 2
+    assert [effects(url) for url in (database_url, other_database_url)] == [["done"] * 3] * 2
 
 
 @pytest.mark.usefixtures("processes")

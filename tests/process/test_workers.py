@@ -37,6 +37,7 @@ from tests.helpers import (
     PATIENCE_SECONDS,
     ROOT,
     drain_command,
+    effects,
     environment,
     new_enqueuer,
     pushed,
@@ -108,7 +109,7 @@ class System:
         return found
 
     def effects(self) -> list[str]:
-        return jobs.effects(self.database_url)
+        return effects(self.database_url)
 
     def rq_worker(self, *queues: str, **more: str) -> str:
         """Let an unmodified `rq worker` empty the queues, told nothing but what it needs; its output."""

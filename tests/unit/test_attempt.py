@@ -456,17 +456,26 @@ def test_an_alarm_that_was_set_before_goes_on_afterwards_with_what_is_left_of_it
 
 
 def test_an_alarm_that_came_due_in_the_meantime_rings_afterwards() -> None:
-    with alarm(0.01) as rang:
-        due = time.monotonic() + 0.05
-        meanwhile: list[float] = []
+    def rings_afterwards(seconds: float) -> bool:
+        """Whether the alarm was still to come as the job began; on a slow machine it is not."""
+        with alarm(seconds) as rang:
+            due = time.monotonic() + seconds + 0.05
+            within: list[list[float]] = []
 
-        def act(*_: object) -> None:
-            wait_until(lambda: time.monotonic() > due)
-            meanwhile.extend(rang)
+            def act(*_: object) -> None:
+                within.append(rang.copy())
+                wait_until(lambda: time.monotonic() > due)
+                within.append(rang.copy())
 
-        interruptible(act, FOREVER_SECONDS)
-        assert meanwhile == []
-        assert wait_until(lambda: rang)
+            interruptible(act, FOREVER_SECONDS)
+            at_first, at_last = within
+            assert at_last == at_first
+            assert wait_until(lambda: rang)
+            return not at_first
+
+    seconds = 0.01
+    while not rings_afterwards(seconds):
+        seconds *= 2
 
 
 def test_an_alarm_that_was_set_before_goes_on_after_a_timeout() -> None:
