@@ -15,7 +15,7 @@ FAST := tests/unit tests/database tests/process
 # Servers of tests and benchmarks: "debian" are those of Debian's packages.
 SERVERS ?= embedded
 DEBIAN := DRAIN_TEST_POSTGRES=$$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1) DRAIN_TEST_REDIS=/usr/bin/redis-server
-# With compiled tests kept, a second run starts ten seconds earlier, and each program that a test executes half a second.
+# Each pytest process starts eight seconds earlier when the compiled tests are kept.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
 
@@ -63,7 +63,7 @@ $(DOCS): $(ALL)
 demo: $(DEMO)
 	$(BIN)/drain demo
 
-# What proves that an installation works, and all that is fast. Installs Spark only if TESTS asks for it.
+# Everything fast, which also proves that the installation works. Installs Spark only if TESTS needs it.
 test: $(if $(findstring spark,$(TESTS))$(findstring acceptance,$(TESTS)),$(ALL),$(TEST))
 	$(PYTEST) $(or $(TESTS),$(FAST))
 
@@ -78,7 +78,7 @@ test-pythons:
 mutants: install
 	$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
 
-# Writes tests/durations.json, by which tests/conftest.py begins with what takes longest.
+# Writes tests/durations.json: tests/conftest.py starts with the slowest files.
 durations: install
 	$(PYTEST) --record-durations $(TESTS)
 

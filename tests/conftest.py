@@ -19,7 +19,7 @@ from drain.errors import EmbeddedError
 
 pytest_plugins = ["tests.layers", "tests.servers", "tests.fixtures"]
 
-# Seconds per test of each file, as the last `make durations` has measured them.
+# Mean seconds of a test, by file; written by `make durations`.
 DURATIONS = Path(__file__).with_name("durations.json")
 
 # The time that an example takes, or that making it takes, says nothing on a busy machine.
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files whose tests take longest, so that no worker is left alone with them at the end."""
+    """Run the slowest files first, so that all workers finish at about the same time."""
     recorded: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
     items.sort(key=lambda item: -recorded.get(item.path.name, 0.0))
 

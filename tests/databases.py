@@ -12,7 +12,7 @@ from psycopg.sql import SQL, Identifier
 from drain.embedded import EmbeddedPostgres
 from tests.helpers import disconnect
 
-# The day on which the partitions of a template were made, by its name.
+# Day of the newest partitions of each template, by name.
 _MADE_ON: dict[str, date] = {}
 # Servers' process ids, and templates.
 _WARM: set[tuple[int, str]] = set()
@@ -32,7 +32,7 @@ def new_template(server: EmbeddedPostgres, name: str) -> str:
 def copy_of(server: EmbeddedPostgres, template: str) -> Iterator[str]:
     """Copy a template for as long as the block runs; yields the URL of the copy."""
     name = f"test_{uuid4().hex}"
-    # One that `query` has left open to the template would keep it from being copied.
+    # A template with open connections cannot be copied.
     disconnect()
     with _administrator(server) as connection:
         _warm_up(server, template, connection)
@@ -52,7 +52,7 @@ def copy_of(server: EmbeddedPostgres, template: str) -> Iterator[str]:
 
 
 def _warm_up(server: EmbeddedPostgres, template: str, administrator: psycopg.Connection) -> None:
-    """Let a session write the file of its catalogue's cache, which each copy then has: 15 ms of the first session."""
+    """Let PostgreSQL write the catalog cache file, which saves the first session of each copy 15 ms."""
     if (server.pid, template) not in _WARM:
         _WARM.add((server.pid, template))
         psycopg.connect(server.url_of(template)).close()
@@ -79,6 +79,6 @@ def _let_backends_leave(connection: psycopg.Connection, database: str) -> None:
 
 @contextmanager
 def _administrator(server: EmbeddedPostgres) -> Iterator[psycopg.Connection]:
-    # Connected anew each time, since a test may have restarted the server in between.
+    # Not kept open: a test may restart the server in between.
     with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
         yield connection

@@ -97,7 +97,7 @@ def version_of(program: Path) -> Version:
 
 
 def passes(minor: int, program: Path, rq: str, words: list[str]) -> bool:
-    """Whether what pytest is told passes under this Python, with this RQ."""
+    """Run pytest under this Python and RQ; returns whether it passed."""
     tell(f"3.{minor}: {program}")
     place = ROOT / f".venv-3.{minor}"
     python = place / "bin" / "python"

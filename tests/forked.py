@@ -27,7 +27,7 @@ _context.set_forkserver_preload(
         "rq.cli",
         "sqlalchemy.orm",
         "workers.command",
-        # Last: if it is missing, as where `pipeline` cannot be imported, the others are loaded all the same.
+        # Last: if it cannot be imported, the others are loaded nevertheless.
         "drain.__main__",
     ]
 )
@@ -69,7 +69,7 @@ class Forked:
             )
             self._process = _context.Process(target=_run, args=arguments)
             self._process.start()
-            # A signal to its process group finds it from here on.
+            # From here on, its process group exists.
             ours.recv()
         assert self._process.pid
         self.pid = self._process.pid
@@ -87,7 +87,7 @@ class Forked:
         """Wait for the end, and return the exit code.
 
         Raises:
-            subprocess.TimeoutExpired: It still runs after so many seconds.
+            subprocess.TimeoutExpired: The process is still running after `timeout` seconds.
         """
         self._process.join(timeout)
         if (code := self._process.exitcode) is None:

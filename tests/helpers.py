@@ -46,7 +46,7 @@ BOUNDS = "-c lock_timeout=10s -c statement_timeout=30s"
 # Programs for `drain_command` and `run_program`.
 DRAIN = "from drain.__main__ import main; main()"
 RQ = "from rq.cli import main; main()"
-# The program `rq` of this Python, where it is to be a program of its own.
+# The `rq` program of this Python, for tests that need an executed process.
 RQ_PROGRAM = str(Path(sys.executable).with_name("rq"))
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class Command:
         return self._process.poll()
 
     def wait(self, timeout: float) -> int:
-        """Wait for the end, and return the exit code; raises `TimeoutExpired` after so many seconds."""
+        """Wait for the process to end and return its exit code; raises `TimeoutExpired`."""
         return self._process.wait(timeout)
 
     def send_signal(self, number: int) -> None:
@@ -169,18 +169,17 @@ def all_with(name: str, text: str) -> dict[int, str]:
 
 @contextmanager
 def drain_command(
-    *args: str, env: Mapping[str, str], program: str = DRAIN, cwd: Path = ROOT, forked: bool = True
+    *args: str, env: Mapping[str, str], program: str = DRAIN, cwd: Path = ROOT
 ) -> Iterator[Command]:
     """Run `drain` with these words for as long as the block runs; a failure shows what it wrote.
 
-    It is forked from a process that has imported it, unless it is to import other files than the tests, or `forked` is
-    false: it is to be found by its command line or environment.
+    The process is forked from one that has imported `drain`, unless it has an import path or directory of its own.
     """
     with tempfile.NamedTemporaryFile() as written:
         path = Path(written.name)
         process: subprocess.Popen[bytes] | Forked
         ours = (None, str(ROOT), os.environ.get("PYTHONPATH"))
-        if forked and cwd == ROOT and env.get("PYTHONPATH") in ours:
+        if cwd == ROOT and env.get("PYTHONPATH") in ours:
             process = Forked(program, args, env, cwd, path)
         else:
             process = subprocess.Popen(
@@ -212,7 +211,7 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end, forked from a process that has imported what it needs.
 
-    With `check`, any other exit code than 0 is a failure, which shows what it wrote.
+    With `check`, an exit code other than 0 fails the test and shows the output.
     """
     with tempfile.NamedTemporaryFile() as output, tempfile.NamedTemporaryFile() as errors:
         process = Forked(program, words, env, ROOT, Path(output.name), Path(errors.name))
@@ -281,7 +280,7 @@ def connected(database_url: str) -> psycopg.Connection:
     """
     key = threading.get_ident(), database_url
     kept = _connections.get(key)
-    # Nothing comes on an idle connection but the word that the server ends it.
+    # An idle connection becomes readable only when the server closes it.
     if kept and not kept.closed and not select.select([kept.fileno()], [], [], 0)[0]:
         return kept
     options = f"{conninfo_to_dict(database_url).get('options') or ''} {BOUNDS}"
@@ -294,7 +293,7 @@ def connected(database_url: str) -> psycopg.Connection:
 
 
 def effects(database_url: str) -> list[str]:
-    """Labels in the order in which jobs left them."""
+    """Labels that jobs have left, oldest first."""
     return [label for (label,) in query(database_url, "SELECT label FROM effects ORDER BY id")]
 
 

@@ -4,7 +4,7 @@
     database     PostgreSQL and Redis
     process      programs that it starts, and kills
     spark        a Spark session
-    acceptance   whole programs as users have them: minutes, browsers, images
+    acceptance   whole programs, as users run them: minutes, browsers, images
 
 A test's layer comes from its fixtures, in tests/spark and tests/acceptance from the folder, and is its marker:
 `pytest -m "unit or database"`. A file is in the folder of the highest layer that one of its tests needs. A test that
@@ -48,7 +48,7 @@ def folder_of(item: pytest.Item) -> str:
 
 
 def complaint(item: pytest.Item) -> str | None:
-    """Say what is wrong with the place of a test; None if nothing is."""
+    """Explain why a test is in the wrong folder; None if it is in the right one."""
     folder, layer = folder_of(item), layer_of(item)
     if folder not in LAYERS:
         return f"{item.nodeid} is in none of the folders of the layers: {', '.join(LAYERS)}"
@@ -72,7 +72,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Know which test runs."""
+    """Remember which test is running."""
     global _running  # noqa: PLW0603
     _running = item
     try:
@@ -82,7 +82,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def may_start_programs() -> None:
-    """Fail if the test that runs has not said by its fixtures that it starts programs."""
+    """Raise an AssertionError if the running test lacks the fixture `processes`."""
     if _running is not None and layer_of(_running) in LAYERS[:2]:
         raise AssertionError("a test that starts programs needs the fixture `processes`")
 
@@ -92,6 +92,5 @@ def _popen(process: subprocess.Popen[Any], *args: Any, **options: Any) -> None:
     _start(process, *args, **options)
 
 
-# Not an audit hook: on Python 3.11 a trace function then loops forever, now and then.
 _start = subprocess.Popen.__init__
 subprocess.Popen.__init__ = _popen  # type: ignore[method-assign,assignment]

@@ -32,7 +32,7 @@ MUTANTS = (
         ("test_limits.py::test_the_next_leader_exceeds_no_rate",),
     ),
     Mutant(
-        "count what is not known of a rate as unused",
+        "count an unknown share of a rate as unused",
         "drain/admission/buckets.py",
         "self._others_full_at = now + missing",
         "self._others_full_at = now",
@@ -113,7 +113,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "forget in the depth of a list what is on its way there",
+        "leave ids under way out of the depth of a list",
         "drain/admission/depths.py",
         "self._of(queue).on_the_way += count",
         "self._of(queue).on_the_way = 0",
