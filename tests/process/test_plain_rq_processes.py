@@ -29,7 +29,7 @@ from tests.helpers import (
     wait_until,
 )
 from tests.worker_processes import Yard, children, kill_worker
-from workers.plain.channel_worker import _is_alive
+from workers.plain.channel_worker import _is_alive, replace_at_birth
 
 MODES = pytest.mark.parametrize("mode", ["fork", "inline"])
 IN_A_HURRY = impatient({"workers.supervisor.supervisor._KILL_SECONDS": 1.0})
@@ -213,8 +213,9 @@ def test_the_workers_of_several_processes_have_names_of_their_own(yard: Yard, cl
 
 def test_a_name_that_a_dead_process_has_left_is_taken_over(yard: Yard, client: Redis) -> None:
     with yard.working("--name", "Alice") as command:
-        wait_until(lambda: len(Worker.all(connection=client)) == 2, PATIENCE_SECONDS)
-        dead = {worker.pid or 0 for worker in Worker.all(connection=client)}
+        wait_until(lambda: len(pids(client)) == 2, PATIENCE_SECONDS)
+        dead = pids(client)
+        assert all(dead)
         command.kill()
         command.wait(PATIENCE_SECONDS)
     # They notice the death of their parent; before, the name is in use.
@@ -222,13 +223,27 @@ def test_a_name_that_a_dead_process_has_left_is_taken_over(yard: Yard, client: R
     with yard.working("--name", "Alice") as command:
 
         def names() -> bool:
-            listed = Worker.all(connection=client)
-            is_new = not {w.pid for w in listed} & dead
-            return is_new and {w.name for w in listed} == {"Alice", "Alice.tracked"}
+            is_new = not pids(client) & dead
+            return is_new and {w.name for w in Worker.all(connection=client)} == {"Alice", "Alice.tracked"}
 
         wait_until(names, PATIENCE_SECONDS)
         assert end(command) == 0
     assert no_worker_is_left(client)
+
+
+def pids(client: Redis) -> set[int]:
+    return {worker.pid or 0 for worker in Worker.all(connection=client)}
+
+
+def test_no_reader_finds_a_name_without_a_hash_while_it_is_taken_over(client: Redis) -> None:
+    """RQ's reader would remove the name from the set of all workers, perhaps after its new worker has come."""
+    for _ in range(2):
+        worker = Worker([], name="Alice", connection=client)
+        replace_at_birth(worker)
+        before = Worker.all(connection=client)
+        worker.register_birth()  # type: ignore[no-untyped-call]
+    assert [worker.name for worker in before] == ["Alice"]
+    assert [worker.death_date for worker in Worker.all(connection=client)] == [None]
 
 
 @pytest.mark.parametrize("name", ["my queue", "a/b,c", "Aufträge"])

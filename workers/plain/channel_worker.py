@@ -15,7 +15,8 @@ import redis
 from rq import Queue, SimpleWorker, Worker
 from rq.exceptions import StopRequested
 from rq.job import Job, JobStatus
-from rq.worker import WorkerStatus
+from rq.utils import now, utcformat
+from rq.worker import BaseWorker, WorkerStatus
 
 from workers.exits import STOP_NOW
 from workers.plain.channel import READY, Channel
@@ -49,7 +50,7 @@ class ChannelWorker(CommandListener):
     def register_birth(self) -> None:
         """Register as RQ does; take over the name of a dead process of this machine, and change a name in use."""
         if self._is_name_of_dead_process():
-            self.connection.delete(self.key)
+            replace_at_birth(self)
         try:
             super().register_birth()  # type: ignore[no-untyped-call]
         except ValueError:
@@ -185,6 +186,15 @@ class ForkingWorker(ChannelWorker, Worker):
 
 class InlineWorker(ChannelWorker, SimpleWorker):
     """RQ's worker that runs all jobs in its own process."""
+
+
+def replace_at_birth(worker: BaseWorker) -> None:
+    """Let `register_birth` replace the hash of a dead worker of the same name.
+
+    If the hash were deleted first, a reader that does not find it could remove the new worker from RQ's set.
+    """
+    if worker.connection.exists(worker.key):
+        worker.connection.hset(worker.key, "death", utcformat(now()))
 
 
 def _is_alive(pid: int) -> bool:

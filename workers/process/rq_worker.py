@@ -14,6 +14,7 @@ from drain import wire
 from drain.wire import NEEDS_NO_HASH
 from drain.wire.stacks import STACK
 from workers.errors import Dead, WorkerStoppedError
+from workers.plain.channel_worker import replace_at_birth
 from workers.plain.rq_commands import CommandListener
 from workers.process.inbox import Inbox
 from workers.process.jobs import ClaimedJob
@@ -78,7 +79,7 @@ class RQWorker(CommandListener, SimpleWorker):
     def register(self) -> None:
         """Enter RQ's lists, and listen for RQ's commands."""
         # The last process that had this name is dead.
-        self.connection.delete(self.key)
+        replace_at_birth(self)
         self.register_birth()  # type: ignore[no-untyped-call]
         self.subscribe()  # type: ignore[no-untyped-call]
 
