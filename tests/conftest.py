@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -64,6 +65,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the slowest files first, so that all workers finish at about the same time."""
     recorded: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
     items.sort(key=lambda item: -recorded.get(item.path.name, 0.0))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over all that has been imported and collected, which stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 class Durations:

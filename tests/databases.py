@@ -10,10 +10,12 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from drain.embedded import EmbeddedPostgres
-from tests.helpers import disconnect
+from tests.helpers import disconnect, is_open
 
-# Day of the newest partitions of each template, by name.
+# Day of the newest partitions of each template, by URL.
 _MADE_ON: dict[str, date] = {}
+# By the URL of their servers.
+_administrators: dict[str, psycopg.Connection] = {}
 # Servers' process ids, and templates.
 _WARM: set[tuple[int, str]] = set()
 
@@ -21,34 +23,38 @@ _WARM: set[tuple[int, str]] = set()
 def new_template(server: EmbeddedPostgres, name: str) -> str:
     """Make an empty database, in the place of an earlier one of this name; returns its URL."""
     disconnect()
-    with _administrator(server) as connection:
-        connection.execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(Identifier(name)))
-        connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
-    _MADE_ON[name] = datetime.now(UTC).date()
-    return server.url_of(name)
+    drop(server, name)
+    _administrator(server).execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
+    url = server.url_of(name)
+    _MADE_ON[url] = datetime.now(UTC).date()
+    return url
+
+
+def drop(server: EmbeddedPostgres, name: str) -> None:
+    """Drop a database, if there is one of this name."""
+    _administrator(server).execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(Identifier(name)))
 
 
 @contextmanager
-def copy_of(server: EmbeddedPostgres, template: str) -> Iterator[str]:
-    """Copy a template for as long as the block runs; yields the URL of the copy."""
-    name = f"test_{uuid4().hex}"
+def copy_of(server: EmbeddedPostgres, template: str, name: str | None = None) -> Iterator[str]:
+    """Copy a template for as long as the block runs, which may restart the server; yields the URL of the copy."""
+    name = name or f"test_{uuid4().hex}"
     # A template with open connections cannot be copied.
     disconnect()
-    with _administrator(server) as connection:
-        _warm_up(server, template, connection)
-        # A third of the time that copying through the WAL takes; PostgreSQL 14 always does it so.
-        strategy = SQL("STRATEGY file_copy" if connection.info.server_version >= 150_000 else "")
-        connection.execute(
-            SQL("CREATE DATABASE {} TEMPLATE {} {}").format(Identifier(name), Identifier(template), strategy)
-        )
-    _bring_up_to_today(server.url_of(name), template)
+    administrator = _administrator(server)
+    _warm_up(server, template, administrator)
+    # A third of the time that copying through the WAL takes; PostgreSQL 14 always does it so.
+    strategy = SQL("STRATEGY file_copy" if administrator.info.server_version >= 150_000 else "")
+    administrator.execute(
+        SQL("CREATE DATABASE {} TEMPLATE {} {}").format(Identifier(name), Identifier(template), strategy)
+    )
+    _bring_up_to_today(server.url_of(name), server.url_of(template))
     try:
         yield server.url_of(name)
     finally:
         disconnect()
-        with _administrator(server) as connection:
-            _let_backends_leave(connection, name)
-            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+        _let_backends_leave(_administrator(server), name)
+        drop(server, name)
 
 
 def _warm_up(server: EmbeddedPostgres, template: str, administrator: psycopg.Connection) -> None:
@@ -59,9 +65,9 @@ def _warm_up(server: EmbeddedPostgres, template: str, administrator: psycopg.Con
         _let_backends_leave(administrator, template)
 
 
-def _bring_up_to_today(database_url: str, template: str) -> None:
+def _bring_up_to_today(database_url: str, template_url: str) -> None:
     """Give a copy the partitions of today where midnight, by UTC, has passed since the template was made."""
-    day = _MADE_ON.get(template, date.max)
+    day = _MADE_ON.get(template_url, date.max)
     if day >= datetime.now(UTC).date():
         return
     with psycopg.connect(database_url, autocommit=True) as connection:
@@ -77,8 +83,12 @@ def _let_backends_leave(connection: psycopg.Connection, database: str) -> None:
         time.sleep(0.001)
 
 
-@contextmanager
-def _administrator(server: EmbeddedPostgres) -> Iterator[psycopg.Connection]:
-    # Not kept open: a test may restart the server in between.
-    with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
-        yield connection
+def _administrator(server: EmbeddedPostgres) -> psycopg.Connection:
+    """A connection to the server that is kept for as long as the server runs."""
+    url = server.url_of("postgres")
+    kept = _administrators.get(url)
+    if kept and not is_open(kept):
+        kept.close()
+    if kept is None or kept.closed:
+        kept = _administrators[url] = psycopg.connect(url, autocommit=True)
+    return kept

@@ -13,7 +13,7 @@ from drain.config import Settings
 from drain.database import schema
 from drain.embedded import CARELESS, EmbeddedPostgres, Services
 from drain.jobs import registry
-from tests import hostility, jobs_for_tests, jobs_in_batches
+from tests import hostility, jobs_for_tests
 from tests.databases import copy_of, new_template
 from tests.django_project.site import Site
 from tests.helpers import disconnect, query
@@ -29,7 +29,7 @@ DEBIAN = Path("/usr/lib/postgresql/15/bin")
 def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
     """A worker to whom no job is registered yet, and a table for effects."""
     monkeypatch.setattr(registry, "_jobs", {})
-    jobs_for_tests.create_effects(database_url)
+    query(database_url, jobs_for_tests.EFFECTS)
     with closing(Worker(Settings(database_url=database_url))) as worker:
         yield Workshop(database_url, worker)
     kept.close_all()
@@ -39,7 +39,7 @@ def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksho
 @pytest.fixture
 def yard(processes: None, database_url: str, redis_url: str) -> Yard:
     """Processes of `drain work` in a database with a table for effects."""
-    jobs_in_batches.create_effects(database_url)
+    query(database_url, jobs_for_tests.EFFECTS)
     return Yard(database_url, redis_url)
 
 

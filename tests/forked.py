@@ -4,18 +4,13 @@ A forked process differs from one that was executed in three ways: `/proc/PID/cm
 of the fork server, modules are imported already, and `sitecustomize` does not run.
 """
 
-import atexit
 import multiprocessing
 import os
 import subprocess
-import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tests import layers
+from tests import fork_server, layers
 
 _context = multiprocessing.get_context("forkserver")
 # Without the modules of an extra that may be missing, and without any that registers jobs.
@@ -25,10 +20,13 @@ _context.set_forkserver_preload(
         "drain.commands.work",
         "drain.enqueuer.daemon",
         "rq.cli",
+        "sqlalchemy.dialects.postgresql",
         "sqlalchemy.orm",
         "workers.command",
-        # Last: if it cannot be imported, the others are loaded nevertheless.
+        # If it cannot be imported, the others are loaded nevertheless.
         "drain.__main__",
+        # Last: it freezes what is loaded.
+        "tests.fork_server",
     ]
 )
 
@@ -67,7 +65,7 @@ class Forked:
                 str(output),
                 str(errors or output),
             )
-            self._process = _context.Process(target=_run, args=arguments)
+            self._process = _context.Process(target=fork_server.run, args=arguments)
             self._process.start()
             # From here on, its process group exists.
             ours.recv()
@@ -98,32 +96,3 @@ class Forked:
         """Send a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
-
-
-def _run(
-    started: Connection,
-    program: str,
-    words: list[str],
-    env: dict[str, str],
-    cwd: str,
-    output: str,
-    errors: str,
-) -> None:
-    os.setsid()
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
-    time.tzset()
-    for number, path in ((1, output), (2, errors)):
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-        os.dup2(descriptor, number)
-        os.close(descriptor)
-    sys.argv = ["-c", *words]
-    started.send(None)
-    started.close()
-    try:
-        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
-    finally:
-        # As an interpreter ends; multiprocessing calls no exit functions before Python 3.13.
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()

@@ -280,8 +280,7 @@ def connected(database_url: str) -> psycopg.Connection:
     """
     key = threading.get_ident(), database_url
     kept = _connections.get(key)
-    # An idle connection becomes readable only when the server closes it.
-    if kept and not kept.closed and not select.select([kept.fileno()], [], [], 0)[0]:
+    if kept and is_open(kept):
         return kept
     options = f"{conninfo_to_dict(database_url).get('options') or ''} {BOUNDS}"
     if kept:
@@ -290,6 +289,12 @@ def connected(database_url: str) -> psycopg.Connection:
         database_url, autocommit=True, options=options, prepare_threshold=None
     )
     return _connections[key]
+
+
+def is_open(connection: psycopg.Connection) -> bool:
+    """Whether neither side has closed a connection; sends nothing."""
+    # An idle connection becomes readable only when the server closes it.
+    return not connection.closed and not select.select([connection.fileno()], [], [], 0)[0]
 
 
 def effects(database_url: str) -> list[str]:

@@ -18,6 +18,10 @@ FOREVER_SECONDS = 600
 SOON = 0.01
 AN_HOUR = 3600
 
+EFFECTS = "CREATE TABLE effects (id bigint GENERATED ALWAYS AS IDENTITY, label text, worker integer)"
+_LEAVE = "INSERT INTO effects (label, worker) VALUES (%s, %s)"
+_OF_LABEL = "SELECT FROM effects WHERE label = %s"
+
 
 class UnprintableError(Exception):
     """Raises when somebody wants to see its text."""
@@ -153,11 +157,7 @@ def return_what_nobody_can_pickle(label: str) -> object:
 def wait_for_go(label: str) -> None:
     """Return once a test has left the effect "go"."""
     _leave(label)
-    deadline = time.monotonic() + 30
-    while not _count("go"):
-        if time.monotonic() > deadline:
-            raise TimeoutError("nobody says go")
-        time.sleep(0.01)
+    _wait_for("go")
 
 
 @job(max_attempts=0, retry_base_seconds=SOON, retry_cap_seconds=SOON)
@@ -171,17 +171,12 @@ def ship(order_id: int) -> None:
     """Leave an effect that tells whether the order could be seen as the job ran."""
     with _connection() as connection:
         seen = connection.execute("SELECT FROM orders WHERE id = %s", [order_id]).rowcount
-        connection.execute(
-            "INSERT INTO effects (label, worker) VALUES (%s, %s)",
-            [f"{order_id} {'seen' if seen else 'unseen'}", os.getpid()],
-        )
+        connection.execute(_LEAVE, [f"{order_id} {'seen' if seen else 'unseen'}", os.getpid()])
 
 
 def create_effects(database_url: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(
-            "CREATE TABLE effects (id bigint GENERATED ALWAYS AS IDENTITY, label text, worker integer)"
-        )
+        connection.execute(EFFECTS)
 
 
 def effects(database_url: str) -> list[str]:
@@ -192,19 +187,31 @@ def effects(database_url: str) -> list[str]:
 
 def leave_effect(database_url: str, label: str) -> None:
     with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute("INSERT INTO effects (label, worker) VALUES (%s, %s)", [label, os.getpid()])
+        connection.execute(_LEAVE, [label, os.getpid()])
+
+
+def _wait_for(word: str) -> None:
+    """Return once a test has left this effect."""
+    deadline = time.monotonic() + 30
+    # A connection for each look would cost more processor time than everything else in most tests.
+    with _connection() as connection:
+        while not connection.execute(_OF_LABEL, [word]).rowcount:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nobody says {word}")
+            time.sleep(0.01)
 
 
 def _leave(label: str) -> int:
     """Leave an effect; returns how many this label has by now."""
-    leave_effect(os.environ["DRAIN_DATABASE_URL"], label)
-    return _count(label)
+    with _connection() as connection:
+        connection.execute(_LEAVE, [label, os.getpid()])
+        return connection.execute(_OF_LABEL, [label]).rowcount
 
 
 def _count(label: str) -> int:
     with _connection() as connection:
-        return connection.execute("SELECT FROM effects WHERE label = %s", [label]).rowcount
+        return connection.execute(_OF_LABEL, [label]).rowcount
 
 
 def _connection() -> psycopg.Connection:
-    return psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True)
+    return psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True, prepare_threshold=None)

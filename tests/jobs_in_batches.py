@@ -9,10 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-import psycopg
 import sqlalchemy
 
-from tests.jobs_for_tests import create_effects, effects, leave_effect
+from tests.jobs_for_tests import _count, _leave, _wait_for, create_effects, effects, leave_effect
 from workers import (
     Dead,
     Defer,
@@ -23,7 +22,7 @@ from workers import (
     transaction,
 )
 
-__all__ = ["create_effects", "effects", "leave_effect"]
+__all__ = ["_count", "_leave", "_wait_for", "create_effects", "effects", "leave_effect"]
 
 MODULE = "tests.jobs_in_batches"
 FOREVER_SECONDS = 600
@@ -457,21 +456,3 @@ def plain_failure(label: str) -> None:
 def plain_sleep(label: str) -> None:
     _leave(label)
     time.sleep(FOREVER_SECONDS)
-
-
-def _wait_for(word: str) -> None:
-    deadline = time.monotonic() + 30
-    while not _count(word):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"nobody says {word}")
-        time.sleep(0.01)
-
-
-def _leave(label: str) -> int:
-    leave_effect(os.environ["DRAIN_DATABASE_URL"], label)
-    return _count(label)
-
-
-def _count(label: str) -> int:
-    with psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True) as connection:
-        return connection.execute("SELECT FROM effects WHERE label = %s", [label]).rowcount

@@ -16,13 +16,16 @@ from redis import Redis
 
 from drain import urls
 from drain.embedded import Services, services
-from tests.databases import copy_of, new_template
+from tests.databases import copy_of, drop, new_template
+from tests.helpers import query
+from tests.jobs_for_tests import EFFECTS
 
 MEMORY = Path("/dev/shm")
 ROOM_IN_MEMORY = 2 * 1024**3
 # The verdicts of drills and soak compare the time of a commit with that of the job's claim.
 POSTGRES = {"track_commit_timestamp": "on"}
 
+TEMPLATE = "template_drain"
 # Schema of the tables in every database that tests work on: `DRAIN_TEST_SCHEMA=jobs pytest -m database`.
 SCHEMA = os.environ.pop("DRAIN_TEST_SCHEMA", "")
 
@@ -39,20 +42,36 @@ def temporary_directory() -> str:
 
 @pytest.fixture(scope="session")
 def servers(temporary_directory: str) -> Iterator[Services]:
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tempfile, "tempdir", temporary_directory)
-            running = stack.enter_context(services(durable=False, postgres_settings=POSTGRES))
+    with _started_in(temporary_directory) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def template(servers: Services) -> str:
-    from drain.database import schema
+    return _template(servers)
 
-    name = "template_drain"
-    schema.install(_in_schema(new_template(servers.postgres, name)))
-    return name
+
+@pytest.fixture(scope="session")
+def fragile_servers(temporary_directory: str) -> Iterator[Services]:
+    """The second PostgreSQL and Redis, for tests that stop or crash them."""
+    with _started_in(temporary_directory) as running:
+        _template(running)
+        yield running
+
+
+@pytest.fixture
+def own(processes: None, fragile_servers: Services) -> Iterator[Services]:
+    """Servers that the test may stop and crash; the tables, and one for effects, are in the database `drain`."""
+    drop(fragile_servers.postgres, "drain")
+    with Redis.from_url(fragile_servers.redis_url) as client:
+        client.flushall()
+    with _database(fragile_servers, TEMPLATE, "drain") as url:
+        query(url, EFFECTS)
+        try:
+            yield fragile_servers
+        finally:
+            fragile_servers.postgres.start()
+            fragile_servers.redis.start()
 
 
 @pytest.fixture
@@ -87,14 +106,30 @@ def redis_url(servers: Services) -> str:
 
 
 @contextmanager
-def _database(servers: Services, template: str) -> Iterator[str]:
-    with copy_of(servers.postgres, template) as url:
+def _started_in(temporary_directory: str) -> Iterator[Services]:
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", temporary_directory)
+            running = stack.enter_context(services(durable=False, postgres_settings=POSTGRES))
+        yield running
+
+
+def _template(servers: Services) -> str:
+    from drain.database import schema
+
+    schema.install(_in_schema(new_template(servers.postgres, TEMPLATE)))
+    return TEMPLATE
+
+
+@contextmanager
+def _database(servers: Services, template: str, name: str | None = None) -> Iterator[str]:
+    with copy_of(servers.postgres, template, name) as url:
         if SCHEMA:
             # As the roles of an application would have it: these connections have no setting of ours.
-            name = Identifier(url.partition("?")[0].rpartition("/")[2])
+            database = Identifier(url.partition("?")[0].rpartition("/")[2])
             with psycopg.connect(url, autocommit=True) as connection:
                 path = SQL("ALTER DATABASE {} SET search_path = {}, public")
-                connection.execute(path.format(name, Identifier(SCHEMA)))
+                connection.execute(path.format(database, Identifier(SCHEMA)))
         yield _in_schema(url)
 
 

@@ -369,7 +369,7 @@ def test_a_signal_to_all_processes_leaves_what_runs_its_time_of_grace(yard: Yard
 
 def test_a_worker_stops_by_itself_though_redis_stands_still(yard: Yard) -> None:
     with EmbeddedRedis() as redis:
-        stalled = Yard(yard.database_url, redis.url)
+        stalled = Yard(yard.database_url, f"{redis.url}&socket_timeout=2")
         ids = stalled.pushed(jobs.note, "before")
         with stalled.working() as command:
             stalled.wait_for("finished_jobs", ids)

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import tempfile
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,8 +9,7 @@ import psycopg
 import pytest
 
 from drain.config import Settings
-from drain.database import schema
-from drain.embedded import Services, services
+from drain.embedded import Services
 from drain.errors import UnavailableError
 from drain.tables import claims, finishes, staged
 from drain.tables.claims import Claim
@@ -29,16 +26,6 @@ from workers.lease.database import Database
 pytestmark = pytest.mark.usefixtures("processes")
 
 SURVIVES = pytest.mark.parametrize("waits", [True, False], ids=["waits", "does not wait"])
-
-
-@pytest.fixture
-def own(temporary_directory: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
-    """Servers that a test may crash."""
-    monkeypatch.setattr(tempfile, "tempdir", temporary_directory)
-    with services(durable=False) as running:
-        schema.install(running.database_url)
-        jobs.create_effects(running.database_url)
-        yield running
 
 
 @pytest.fixture
@@ -136,13 +123,16 @@ def test_a_replica_that_is_not_promoted_yet_is_away_rather_than_broken(own: Serv
     query(own.database_url, "COPY (SELECT) TO PROGRAM 'touch standby.signal'")
     own.postgres.stop()
     own.postgres.start()
-    with closing(Database(own.database_url)) as database:
-        for ask in (
-            lambda c: finishes.undone_by_crash(c, [claim]),
-            lambda c: finishes.is_finished(c, claim.id, claim.fencing_token),
-        ):
-            with pytest.raises(UnavailableError, match="recovery"):
-                database.ask(ask, patience_seconds=0)
+    try:
+        with closing(Database(own.database_url)) as database:
+            for ask in (
+                lambda c: finishes.undone_by_crash(c, [claim]),
+                lambda c: finishes.is_finished(c, claim.id, claim.fencing_token),
+            ):
+                with pytest.raises(UnavailableError, match="recovery"):
+                    database.ask(ask, patience_seconds=0)
+    finally:
+        query(own.database_url, "SELECT pg_promote()")
 
 
 def test_a_session_that_never_waits_for_the_disk_waits_for_that_of_others(own: Services) -> None:

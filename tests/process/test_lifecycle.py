@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from drain.database import schema
-from drain.embedded import Services, services
+from drain.embedded import Services
 from tests import jobs_in_batches as jobs
 from tests.helpers import PATIENCE_SECONDS, Command, ask, drain_command, end, free_port, wait_until
 from tests.worker_processes import Yard, children
@@ -46,16 +45,6 @@ def manager(temporary_directory: str) -> Iterator[Manager]:
         made = Manager(f"{directory}/notify")
         yield made
         made.close()
-
-
-@pytest.fixture
-def own(temporary_directory: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
-    """Servers that a test may stop."""
-    monkeypatch.setattr(tempfile, "tempdir", temporary_directory)
-    with services(durable=False) as running:
-        schema.install(running.database_url)
-        jobs.create_effects(running.database_url)
-        yield running
 
 
 def complaints(command: Command) -> list[str]:

@@ -3,14 +3,11 @@
 import os
 import re
 import signal
-import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from drain.database import schema
-from drain.embedded import Services, services
+from drain.embedded import Services
 from drain.enqueuer.redelivery import Redelivery
 from tests.helpers import (
     Command,
@@ -29,15 +26,6 @@ from tests.helpers import (
 )
 
 pytestmark = pytest.mark.usefixtures("processes")
-
-
-@pytest.fixture
-def own(temporary_directory: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
-    """Servers that a test may stop."""
-    monkeypatch.setattr(tempfile, "tempdir", temporary_directory)
-    with services(durable=False) as running:
-        schema.install(running.database_url)
-        yield running
 
 
 @pytest.fixture

@@ -143,9 +143,10 @@ def channel_of(client: Redis) -> str:
 def test_a_job_that_holds_the_interpreter_is_silent_and_the_answer_says_what_helps(
     yard: Yard, client: Redis
 ) -> None:
-    (job_id,) = yard.pushed(jobs.hold_the_interpreter, "a")
     with yard.working(DRAIN_JOBS=jobs.MODULE):
         worker = listening_rq_worker(client, tracked=True)
+        # Not before: no thread of the worker starts to listen once the job holds the interpreter.
+        (job_id,) = yard.pushed(jobs.hold_the_interpreter, "a")
         has_begun(yard, "a")
         text = refusal(yard, job_id, seconds=0.5)
     assert "holds the interpreter in C code" in text

@@ -96,7 +96,7 @@ def test_an_enqueuer_gives_up_a_redis_that_stopped_answering_and_comes_back(
 ) -> None:
     with (
         proxied_redis(redis_url) as (proxy, through),
-        enqueuer_that_survives_a_stall_of(proxy, database_url, through),
+        enqueuer_that_survives_a_stall_of(proxy, database_url, f"{through}?socket_timeout=1"),
     ):
         ids = stage_jobs(database_url)
         wait_until(lambda: pushed_jobs(redis_url) == ids)

@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from drain import metrics
 from tests import pages
 from tests.helpers import ROOT
 
-PROMTOOL = shutil.which("promtool")
 ALERTS = {rule["alert"]: rule for rule in prometheus.alerts()}
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 CASES = sorted((prometheus.DEPLOY / "tests").glob("*.yml"))
@@ -155,23 +152,3 @@ def test_a_dashboard_can_be_provisioned_anywhere(dashboard: Path) -> None:
             assert panel["description"].endswith(".")
             assert panel["targets"]
             assert all(each["datasource"] == chosen for each in [panel, *panel["targets"]])
-
-
-@pytest.mark.usefixtures("processes")
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
-@pytest.mark.parametrize("cases", CASES, ids=lambda path: path.stem)
-def test_promtool_finds_each_case_as_it_says(cases: Path) -> None:
-    words = [str(PROMTOOL), "test", "rules", str(cases)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.usefixtures("processes")
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
-@pytest.mark.parametrize("faster", [1, 30])
-def test_promtool_accepts_rules_and_configuration(tmp_path: Path, faster: float) -> None:
-    for path in (prometheus.ALERTS, prometheus.CONFIG):
-        (tmp_path / path.name).write_text(prometheus.scaled(path.read_text(encoding="utf-8"), faster))
-    words = [str(PROMTOOL), "check", "config", str(tmp_path / "prometheus.yml")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr

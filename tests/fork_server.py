@@ -1,0 +1,41 @@
+"""What a process runs that is forked by `forked`; imports no pytest, which takes longer than the fork."""
+
+import atexit
+import gc
+import os
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+
+# A collection in a forked process would copy every page that holds an object.
+gc.freeze()
+
+
+def run(
+    started: Connection,
+    program: str,
+    words: list[str],
+    env: dict[str, str],
+    cwd: str,
+    output: str,
+    errors: str,
+) -> None:
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    time.tzset()
+    for number, path in ((1, output), (2, errors)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.argv = ["-c", *words]
+    started.send(None)
+    started.close()
+    try:
+        exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+    finally:
+        # As an interpreter ends; multiprocessing calls no exit functions before Python 3.13.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
