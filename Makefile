@@ -10,7 +10,7 @@ TESTS ?=
 # Which of them, in markers of pytest: make test MARKERS="not unit"
 MARKERS ?=
 # Processes of pytest; each has servers of its own.
-WORKERS ?= 4
+WORKERS ?= 5
 FAST := tests/unit tests/database tests/process
 # Servers of tests and benchmarks: "debian" are those of Debian's packages.
 SERVERS ?= embedded

@@ -1,9 +1,7 @@
 """Fixtures on the servers: workers in this process, `drain work` processes, a Django site, roles, hostile ones too."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -11,7 +9,7 @@ from redis import Redis
 
 from drain.config import Settings
 from drain.database import schema
-from drain.embedded import CARELESS, EmbeddedPostgres, Services
+from drain.embedded import Services
 from drain.jobs import registry
 from tests import hostility, jobs_for_tests
 from tests.databases import copy_of, new_template
@@ -21,8 +19,6 @@ from tests.inprocess_worker import Workshop
 from tests.worker_processes import Yard
 from workers.context import async_kept, kept
 from workers.entry import Worker
-
-DEBIAN = Path("/usr/lib/postgresql/15/bin")
 
 
 @pytest.fixture
@@ -80,46 +76,29 @@ def latin1(servers: Services, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works
     query(administrator, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-@pytest.fixture(scope="session", params=["the servers of the tests", "Debian's PostgreSQL 15"])
-def server_with_roles(
-    request: pytest.FixtureRequest, servers: Services, temporary_directory: str
-) -> Iterator[EmbeddedPostgres]:
-    """Where roles of ours, and a hostile one, are: rights have changed with PostgreSQL 15 and 16."""
-    if request.param == "the servers of the tests":
-        yield servers.postgres
-        return
-    if not DEBIAN.exists():
-        pytest.skip(f"there is no {DEBIAN}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", temporary_directory)
-        server = EmbeddedPostgres(settings=CARELESS, bin_directory=DEBIAN)
-    with server:
-        yield server
-
-
 @pytest.fixture(scope="session")
-def template_with_roles(server_with_roles: EmbeddedPostgres) -> str:
-    hostility.prepare(server_with_roles, "template_with_roles")
+def template_with_roles(servers: Services) -> str:
+    hostility.prepare(servers.postgres, "template_with_roles")
     return "template_with_roles"
 
 
 @pytest.fixture
-def place(server_with_roles: EmbeddedPostgres, template_with_roles: str) -> Iterator[hostility.Place]:
+def place(servers: Services, template_with_roles: str) -> Iterator[hostility.Place]:
     """A database of its own, in which each program of ours has a role."""
-    with copy_of(server_with_roles, template_with_roles) as url:
+    with copy_of(servers.postgres, template_with_roles) as url:
         yield hostility.Place(url)
 
 
 @pytest.fixture(scope="session")
-def hostile_template(server_with_roles: EmbeddedPostgres) -> str:
-    place = hostility.prepare(server_with_roles, "template_hostile")
+def hostile_template(servers: Services) -> str:
+    place = hostility.prepare(servers.postgres, "template_hostile")
     hostility.arm(place)
     hostility.overload(place)
     return "template_hostile"
 
 
 @pytest.fixture
-def hostile_place(server_with_roles: EmbeddedPostgres, hostile_template: str) -> Iterator[hostility.Place]:
+def hostile_place(servers: Services, hostile_template: str) -> Iterator[hostility.Place]:
     """The same, and `public` is full of what a hostile role has put there."""
-    with copy_of(server_with_roles, hostile_template) as url:
+    with copy_of(servers.postgres, hostile_template) as url:
         yield hostility.Place(url)

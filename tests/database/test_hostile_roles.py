@@ -16,7 +16,7 @@ from drain.audit import audit
 from drain.config import Settings
 from drain.database import postgres, roles, schema
 from drain.database.grants import DEFAULT_NAMES
-from drain.embedded import EmbeddedPostgres
+from drain.embedded import Services
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.leader import try_to_lead
 from drain.errors import SchemaError
@@ -88,9 +88,9 @@ def day(number: int) -> str:
 
 
 @pytest.fixture
-def armed(server_with_roles: EmbeddedPostgres, template_with_roles: str) -> Iterator[Place]:
+def armed(servers: Services, template_with_roles: str) -> Iterator[Place]:
     """As PostgreSQL 14 is: a role without rights may create in `public`."""
-    with copy_of(server_with_roles, template_with_roles) as url:
+    with copy_of(servers.postgres, template_with_roles) as url:
         place = Place(url)
         hostility.arm(place)
         yield place
@@ -240,9 +240,9 @@ def test_what_has_the_name_of_a_day_is_not_attached_and_holds_up_no_other_day(
 
 
 def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_init(
-    server_with_roles: EmbeddedPostgres, template_with_roles: str
+    servers: Services, template_with_roles: str
 ) -> None:
-    with copy_of(server_with_roles, "template1") as url:
+    with copy_of(servers.postgres, "template1") as url:
         place = Place(url)
         hostility.arm(place)
         with place.connected("mallory") as mallory:
@@ -257,9 +257,9 @@ def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_ini
 
 
 def test_a_function_that_another_role_has_under_a_name_of_ours_is_refused_by_the_schema_itself(
-    server_with_roles: EmbeddedPostgres, template_with_roles: str
+    servers: Services, template_with_roles: str
 ) -> None:
-    with copy_of(server_with_roles, "template1") as url:
+    with copy_of(servers.postgres, "template1") as url:
         place = Place(url)
         hostility.arm(place)
         with place.connected("mallory") as mallory:

@@ -29,7 +29,7 @@ from drain.config import Settings
 from drain.database import postgres, roles, schema
 from drain.database.grants import DEFAULT_NAMES
 from drain.database.roles import Installation
-from drain.embedded import EmbeddedPostgres
+from drain.embedded import EmbeddedPostgres, Services
 from drain.enqueuer.daemon import Daemon
 from drain.enqueuer.gauges import Gauges
 from drain.enqueuer.redelivery import Redelivery
@@ -554,7 +554,7 @@ def test_the_owner_has_everything_and_does_what_nobody_else_may(place: Place) ->
 
 
 @pytest.fixture
-def elsewhere(server_with_roles: EmbeddedPostgres, place: Place) -> str:
+def elsewhere(servers: Services, place: Place) -> str:
     """The URL of a database with our tables in a schema that has a name of its own, and in no other."""
     query(place.url, 'DROP SCHEMA public CASCADE; CREATE SCHEMA "Jobs"')
     url = f"{place.url}&options=-csearch_path%3D%22Jobs%22"
@@ -579,7 +579,7 @@ def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis
 
 @pytest.mark.usefixtures("processes")
 def test_what_is_printed_does_through_psql_what_apply_does_and_again_changes_nothing(
-    server_with_roles: EmbeddedPostgres, place: Place
+    servers: Services, place: Place
 ) -> None:
     rights = (
         "SELECT oid::regclass::text, relacl::text, relowner::regrole::text FROM pg_class "
@@ -601,7 +601,7 @@ def test_what_is_printed_does_through_psql_what_apply_does_and_again_changes_not
     try:
         printed = drain(words, env).output
         for _ in range(2):
-            psql(server_with_roles, place.url, printed)
+            psql(servers.postgres, place.url, printed)
         by_psql = query(place.url, rights)
         query(place.url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         schema.install(place.url)
