@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 Audit = Callable[..., Result]
 
-TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-LONG_AGO = TODAY - timedelta(days=30)
+LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 COMMON = "id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at"
 VALUES = "id, 'tests.act', '[]', '{}', CASE WHEN id %% 2 = 0 THEN 'even' ELSE 'odd' END, 0, now(), now()"
 PLACES = {
@@ -37,11 +36,11 @@ def put(database_url: str, table: str, ids: Iterable[int]) -> None:
     query(database_url, statement, list(ids))
 
 
-def finish(database_url: str, ids: Iterable[int], at: datetime = TODAY) -> None:
+def finish(database_url: str, ids: Iterable[int], at: datetime | None = None) -> None:
     query(
         database_url,
         f"INSERT INTO finished_jobs ({COMMON}, moved_at, claimed_at, finished_at, attempts, fencing_token) "
-        f"SELECT {VALUES}, now(), now(), %s, 1, 1 FROM unnest(%s::bigint[]) AS id RETURNING id",
+        f"SELECT {VALUES}, now(), now(), coalesce(%s, now()), 1, 1 FROM unnest(%s::bigint[]) AS id RETURNING id",
         at,
         list(ids),
     )
