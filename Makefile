@@ -17,7 +17,8 @@ SERVERS ?= embedded
 DEBIAN := DRAIN_TEST_POSTGRES=$$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1) DRAIN_TEST_REDIS=/usr/bin/redis-server
 # Each pytest process starts eight seconds earlier when the compiled tests are kept.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
+OPTIONS = --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
+PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest $(OPTIONS)
 
 .PHONY: install demo test test-all test-pythons test-oldest-rq mutants durations check bench bench-check soak docs docs-serve format clean
 
@@ -70,9 +71,10 @@ test: $(if $(findstring spark,$(TESTS))$(findstring acceptance,$(TESTS)),$(ALL),
 test-all: install
 	$(PYTEST) $(TESTS)
 
-# Runs the fast tests under each Python that is found, in .venv-3.12, .venv-3.13 and so on.
+# Runs the fast tests under each Python that is found, in .venv-3.12, .venv-3.13 and so on; NEWEST=1: under the newest
+# alone, if it is newer than this one, and with the oldest RQ.
 test-pythons:
-	$(PYTHON) -m tests.every_python $(or $(TESTS),$(FAST))
+	$(PYTHON) -m tests.every_python $(if $(NEWEST),--newest --oldest-rq) $(OPTIONS) $(or $(TESTS),$(FAST))
 
 # Breaks the dangerous lines of tests/mutants one by one, and checks that a test turns red; ONLY="truncate" for some.
 mutants: install

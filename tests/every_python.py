@@ -1,6 +1,6 @@
 """Runs tests under each Python that is promised and found here: `make test-pythons`, or `python -m tests.every_python`.
 
-Each has a virtual environment of its own, such as `.venv-3.13`. Words of the command line are pytest's:
+Each has a virtual environment of its own, such as `.venv-3.13`. All other words of the command line are pytest's:
 `python -m tests.every_python --newest --oldest-rq tests/unit`. Needs the standard library alone.
 """
 
@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "pyproject.toml"
 PROMISE = "Programming Language :: Python :: 3."
 VERSION = "import json, sys; print(json.dumps(sys.version_info[:3]))"
-PYTEST = ("-m", "pytest", "--numprocesses", "4", "--dist", "worksteal")
 REDIS = "DRAIN_TEST_REDIS"
 
 Version: TypeAlias = tuple[int, ...]
@@ -106,7 +105,7 @@ def passes(minor: int, program: Path, rq: str, words: list[str]) -> bool:
     pip = [f"{python}", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", rq]
     if subprocess.run(pip, check=False).returncode:
         return False
-    return subprocess.run([python, *PYTEST, *words], cwd=ROOT, env=environment(), check=False).returncode == 0
+    return subprocess.run([python, "-m", "pytest", *words], cwd=ROOT, env=environment(), check=False).returncode == 0
 
 
 def is_installed(place: Path) -> bool:
