@@ -1,7 +1,7 @@
 """One drains, the others stand by, whoever dies."""
 
 import signal
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import psycopg
 import pytest
@@ -87,9 +87,11 @@ def test_a_process_that_stood_by_goes_on_where_the_leader_ended(
     database_url: str, redis_url: str, env: dict[str, str]
 ) -> None:
     drained = stage_jobs(database_url, 3)
-    with drain_command("run", "--metrics-port", "0", env=env) as standby:
+    with ExitStack() as stack:
         with new_enqueuer(database_url, redis_url) as enqueuer:
             Redelivery(enqueuer).recover()
+            # Now, and not before: it would lead.
+            standby = stack.enter_context(drain_command("run", "--metrics-port", "0", env=env))
             wait_until(lambda: standby.events("up"))
             assert not standby.events("leading")
             enqueuer.drain()
