@@ -14,7 +14,7 @@ WORKERS ?= 5
 FAST := tests/unit tests/database tests/process
 # Servers of tests and benchmarks: "debian" are those of Debian's packages.
 SERVERS ?= embedded
-DEBIAN := DRAIN_TEST_POSTGRES=$$(printf '%s\n' /usr/lib/postgresql/*/bin | sort -V | tail -n 1) DRAIN_TEST_REDIS=/usr/bin/redis-server
+DEBIAN := DRAIN_TEST_POSTGRES=$$(dirname $$(printf '%s\n' /usr/lib/postgresql/*/bin/postgres | sort -V | tail -n 1)) DRAIN_TEST_REDIS=/usr/bin/redis-server
 # Each pytest process starts eight seconds earlier when the compiled tests are kept.
 unexport PYTHONDONTWRITEBYTECODE
 OPTIONS = --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
@@ -72,7 +72,7 @@ test-all: install
 	$(PYTEST) $(TESTS)
 
 # Runs the fast tests under each Python that is found, in .venv-3.12, .venv-3.13 and so on; NEWEST=1: under the newest
-# alone, if it is newer than this one, and with the oldest RQ.
+# alone, and with the oldest RQ.
 test-pythons:
 	$(PYTHON) -m tests.every_python $(if $(NEWEST),--newest --oldest-rq) $(OPTIONS) $(or $(TESTS),$(FAST))
 

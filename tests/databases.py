@@ -9,6 +9,7 @@ from uuid import uuid4
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+from drain import urls
 from drain.embedded import EmbeddedPostgres
 from tests.helpers import disconnect, is_open
 
@@ -36,8 +37,13 @@ def drop(server: EmbeddedPostgres, name: str) -> None:
 
 
 @contextmanager
-def copy_of(server: EmbeddedPostgres, template: str, name: str | None = None) -> Iterator[str]:
-    """Copy a template for as long as the block runs, which may restart the server; yields the URL of the copy."""
+def copy_of(
+    server: EmbeddedPostgres, template: str, name: str | None = None, *, schema: str = ""
+) -> Iterator[str]:
+    """Copy a template for as long as the block runs, which may restart the server; yields the URL of the copy.
+
+    The tables of the template may be in a schema of their own.
+    """
     name = name or f"test_{uuid4().hex}"
     # A template with open connections cannot be copied.
     disconnect()
@@ -48,13 +54,18 @@ def copy_of(server: EmbeddedPostgres, template: str, name: str | None = None) ->
     administrator.execute(
         SQL("CREATE DATABASE {} TEMPLATE {} {}").format(Identifier(name), Identifier(template), strategy)
     )
-    _bring_up_to_today(server.url_of(name), server.url_of(template))
+    _bring_up_to_today(in_schema(server.url_of(name), schema), server.url_of(template))
     try:
         yield server.url_of(name)
     finally:
         disconnect()
         _let_backends_leave(_administrator(server), name)
         drop(server, name)
+
+
+def in_schema(url: str, schema: str) -> str:
+    """The URL of the same database, with the tables in this schema, if there is one."""
+    return urls.in_schema(url, schema) if schema else url
 
 
 def _warm_up(server: EmbeddedPostgres, template: str, administrator: psycopg.Connection) -> None:
@@ -72,7 +83,8 @@ def _bring_up_to_today(database_url: str, template_url: str) -> None:
         return
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("SELECT drain_make_days(3)")
-        connection.execute(f"DROP TABLE finished_jobs_{day:%Y%m%d}".encode())
+        # Midnight may have passed while the template was made.
+        connection.execute(f"DROP TABLE IF EXISTS finished_jobs_{day:%Y%m%d}".encode())
 
 
 def _let_backends_leave(connection: psycopg.Connection, database: str) -> None:

@@ -15,7 +15,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "pyproject.toml"
@@ -26,12 +26,22 @@ REDIS = "DRAIN_TEST_REDIS"
 Version: TypeAlias = tuple[int, ...]
 
 
+class Needs(NamedTuple):
+    """What pip installs, and the file that tells that it has."""
+
+    package: str
+    group: str
+    mark: str
+
+
+FAST = Needs(".[servers]", "test", ".fast")
+SPARK = Needs(".[servers,spark]", "dev", ".spark")
+
+
 def main() -> int:
     """Run it; the exit code is 0 if the tests passed under each Python that was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.every_python", description=__doc__)
-    parser.add_argument(
-        "--newest", action="store_true", help="under the newest alone, if it is newer than this one"
-    )
+    parser.add_argument("--newest", action="store_true", help="under the newest alone")
     parser.add_argument("--oldest-rq", action="store_true", help="with the oldest RQ that is supported")
     given, words = parser.parse_known_args()
     promised = promised_minors()
@@ -44,7 +54,7 @@ def main() -> int:
         tell("promised and not found: " + ", ".join(f"3.{minor}" for minor in missing))
     chosen = sorted(found)
     if given.newest:
-        chosen = [minor for minor in chosen[-1:] if minor > sys.version_info.minor]
+        chosen = chosen[-1:]
     rq = f"rq=={oldest_rq()}.*" if given.oldest_rq else "rq"
     failed = [minor for minor in chosen if not passes(minor, found[minor], rq, words)]
     for minor in chosen:
@@ -100,33 +110,37 @@ def passes(minor: int, program: Path, rq: str, words: list[str]) -> bool:
     tell(f"3.{minor}: {program}")
     place = ROOT / f".venv-3.{minor}"
     python = place / "bin" / "python"
-    if not is_installed(place) and not install(place, program):
+    needs = SPARK if any("spark" in word for word in words) else FAST
+    if not is_installed(place, needs) and not install(place, program, needs):
         return False
     pip = [f"{python}", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", rq]
     if subprocess.run(pip, check=False).returncode:
         return False
-    return subprocess.run([python, "-m", "pytest", *words], cwd=ROOT, env=environment(), check=False).returncode == 0
+    return (
+        subprocess.run([python, "-m", "pytest", *words], cwd=ROOT, env=environment(), check=False).returncode
+        == 0
+    )
 
 
-def is_installed(place: Path) -> bool:
+def is_installed(place: Path, needs: Needs) -> bool:
     """Whether the virtual environment is there, and has what the project's file asks for."""
-    mark = place / ".installed"
+    mark = place / needs.mark
     return mark.exists() and mark.stat().st_mtime > PROJECT.stat().st_mtime
 
 
-def install(place: Path, program: Path) -> bool:
+def install(place: Path, program: Path, needs: Needs) -> bool:
     """Make the virtual environment; whether that succeeded."""
     pip = [f"{place}/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     commands = (
         [f"{program}", "-m", "venv", f"{place}"],
         # The pip of Python 3.11 and 3.12 knows no dependency groups.
         [*pip, "--upgrade", "pip>=25.1"],
-        [*pip, "--editable", ".[servers]", "--group", "test"],
+        [*pip, "--editable", needs.package, "--group", needs.group],
     )
     for command in commands:
         if subprocess.run(command, cwd=ROOT, check=False).returncode:
             return False
-    (place / ".installed").touch()
+    (place / needs.mark).touch()
     return True
 
 

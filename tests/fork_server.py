@@ -8,6 +8,9 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
+# The import path of an interpreter, without what pytest or PYTHONPATH has added.
+_PATH = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
+
 # A collection in a forked process would copy every page that holds an object.
 gc.freeze()
 
@@ -26,6 +29,7 @@ def run(
     os.environ.clear()
     os.environ.update(env)
     time.tzset()
+    sys.path[:] = ["", *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *_PATH]
     for number, path in ((1, output), (2, errors)):
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
         os.dup2(descriptor, number)

@@ -67,7 +67,8 @@ class Forked:
             )
             self._process = _context.Process(target=fork_server.run, args=arguments)
             self._process.start()
-            # From here on, its process group exists.
+            theirs.close()
+            # From here on, its process group exists; an EOFError means that it has died before.
             ours.recv()
         assert self._process.pid
         self.pid = self._process.pid

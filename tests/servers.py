@@ -14,9 +14,8 @@ import pytest
 from psycopg.sql import SQL, Identifier
 from redis import Redis
 
-from drain import urls
 from drain.embedded import Services, services
-from tests.databases import copy_of, drop, new_template
+from tests.databases import copy_of, drop, in_schema, new_template
 from tests.helpers import query
 from tests.jobs_for_tests import EFFECTS
 
@@ -117,21 +116,17 @@ def _started_in(temporary_directory: str) -> Iterator[Services]:
 def _template(servers: Services) -> str:
     from drain.database import schema
 
-    schema.install(_in_schema(new_template(servers.postgres, TEMPLATE)))
+    schema.install(in_schema(new_template(servers.postgres, TEMPLATE), SCHEMA))
     return TEMPLATE
 
 
 @contextmanager
 def _database(servers: Services, template: str, name: str | None = None) -> Iterator[str]:
-    with copy_of(servers.postgres, template, name) as url:
+    with copy_of(servers.postgres, template, name, schema=SCHEMA) as url:
         if SCHEMA:
             # As the roles of an application would have it: these connections have no setting of ours.
             database = Identifier(url.partition("?")[0].rpartition("/")[2])
             with psycopg.connect(url, autocommit=True) as connection:
                 path = SQL("ALTER DATABASE {} SET search_path = {}, public")
                 connection.execute(path.format(database, Identifier(SCHEMA)))
-        yield _in_schema(url)
-
-
-def _in_schema(url: str) -> str:
-    return urls.in_schema(url, SCHEMA) if SCHEMA else url
+        yield in_schema(url, SCHEMA)

@@ -38,6 +38,8 @@ from drain.errors import DrainError  # noqa: E402
 from tests.marked import marked, on_linux  # noqa: E402
 from tests.marked import processes as running  # noqa: E402
 
+pytestmark = pytest.mark.embedded
+
 PATIENCE_SECONDS = 60
 DEMO = "import sys; from docsearch.demo import main; sys.exit(main(as_json=False))"
 

@@ -29,6 +29,8 @@ from tests.helpers import (
     wait_until,
 )
 
+pytestmark = pytest.mark.embedded
+
 # For initdb, both servers and two more Pythons.
 START_SECONDS = 4 * PATIENCE_SECONDS
 SHOP = """

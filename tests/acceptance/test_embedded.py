@@ -20,6 +20,8 @@ from drain.embedded.guarded_server import START_SECONDS
 from drain.errors import EmbeddedError
 from tests.helpers import ROOT, drain_command, environment, wait_until
 
+pytestmark = pytest.mark.embedded
+
 INSTALLATIONS = [find_postgres(None), *Path("/usr/lib/postgresql").glob("*/bin")]
 STOPS = [EmbeddedPostgres.stop, EmbeddedPostgres.kill]
 

@@ -1,8 +1,10 @@
 """Runs of pytest in copies of the tree, and what they say about a mutant."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -13,6 +15,8 @@ from tests.mutants.mutant import CatalogueError, Mutant
 
 # Exit codes of pytest; and that of a run that took too long.
 _PASSED, _FAILED, _TIMED_OUT = 0, 1, -1
+# Seconds in which an interrupted pytest ends what its tests have started.
+_END_SECONDS = 30
 # What each says about a mutant. Where pytest fails and no test has, a fixture has failed.
 _OUTCOMES = {_PASSED: "survived", _FAILED: "only a fixture failed", _TIMED_OUT: "timed out"}
 
@@ -65,7 +69,10 @@ def _pytest(tests: Sequence[str], root: Path, seconds: float) -> tuple[int, list
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            # The servers that the tests have started end with this process.
+            # The test that hangs ends the programs that it has started.
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
             process.kill()
             process.wait()
             code = _TIMED_OUT

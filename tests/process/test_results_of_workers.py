@@ -18,7 +18,7 @@ from drain.config import Settings
 from drain.embedded.addresses import free_port
 from drain.errors import ConfigError
 from tests import jobs_with_results as jobs
-from tests.helpers import PATIENCE_SECONDS, ROOT, environment, query, wait_until
+from tests.helpers import PATIENCE_SECONDS, ROOT, environment, ids_in, query, wait_until
 from tests.worker_processes import Yard, children, kill_worker
 from workers.entry import Worker
 from workers.execution.outcome import Finished
@@ -77,6 +77,7 @@ def test_a_process_that_is_killed_with_results_that_are_not_recorded_loses_none(
         kill_worker(command)
         query(yard.database_url, "SELECT pg_terminate_backend(%s, 10000)", *waiting)
         person.rollback()
+        wait_until(lambda: len(ids_in(yard.database_url, "finished_jobs")) >= len(ids) - 1, PATIENCE_SECONDS)
 
         def are_finished() -> bool:
             # The last job may have been running still, with its effect there already: it failed, and is pushed again.
