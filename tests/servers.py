@@ -1,4 +1,4 @@
-"""One PostgreSQL and one Redis per test process, and a database of its own for each test."""
+"""A PostgreSQL and a Redis per test process, two more that tests may crash, and a database of its own for each test."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from psycopg.sql import SQL, Identifier
 from redis import Redis
 
+from drain.database import schema
 from drain.embedded import Services, services
 from tests.databases import copy_of, drop, in_schema, new_template
 from tests.helpers import query
@@ -114,8 +115,6 @@ def _started_in(temporary_directory: str) -> Iterator[Services]:
 
 
 def _template(servers: Services) -> str:
-    from drain.database import schema
-
     schema.install(in_schema(new_template(servers.postgres, TEMPLATE), SCHEMA))
     return TEMPLATE
 
