@@ -80,6 +80,13 @@ def database_url(servers: Services, template: str) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def common_database_url(servers: Services, template: str) -> Iterator[str]:
+    """A database for all tests that leave it as it was: each case of a long table is refused, or rolled back."""
+    with _database(servers, template) as url:
+        yield url
+
+
 @pytest.fixture
 def other_database_url(servers: Services, template: str) -> Iterator[str]:
     """A second database with an installation of its own; all others here have the template's."""

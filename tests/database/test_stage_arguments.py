@@ -42,10 +42,11 @@ class WithMethod:
 
 
 @pytest.fixture
-def transaction(database_url: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(database_url) as connection:
+def transaction(common_database_url: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(common_database_url) as connection:
         connection.execute("CREATE TEMPORARY TABLE of_the_application (id integer)")
         yield connection
+        connection.rollback()
 
 
 def refuses(connection: psycopg.Connection, call: Callable[[], object]) -> str:

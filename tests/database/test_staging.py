@@ -266,15 +266,15 @@ CHECKS: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("constraint", "name", "options"), CHECKS)
 def test_what_no_worker_could_make_sense_of_is_refused_by_the_name_of_its_check(
-    database_url: str, constraint: str, name: str, options: dict[str, Any]
+    common_database_url: str, constraint: str, name: str, options: dict[str, Any]
 ) -> None:
-    with psycopg.connect(database_url) as connection:
+    with psycopg.connect(common_database_url) as connection:
         with pytest.raises(psycopg.errors.CheckViolation) as caught:
             stage(connection, name, **options)
         assert caught.value.diag.constraint_name == constraint
         connection.rollback()
 
-    assert ids_in(database_url, "staged_jobs") == []
+    assert ids_in(common_database_url, "staged_jobs") == []
 
 
 @pytest.mark.parametrize(

@@ -105,10 +105,11 @@ def test_errors_of_a_dead_job_and_of_its_former_lives_are_shown(database_url: st
     assert "keep the last error of a job" in text
 
 
-@pytest.mark.parametrize("job_id", ["0", "7", "-3", "9223372036854775807", "9" * 40, "seven", "٣", "1%00"])
-def test_an_id_that_no_table_has_is_one_clear_sentence(browser: Visitor, job_id: str) -> None:
-    text = assert_sound(browser.get(f"/jobs/{job_id}", status=404))
-    assert "no job has had this id" in text or "There is no job" in text or "whole number" in text
+def test_an_id_that_no_table_has_is_one_clear_sentence(browser: Visitor, subtests: pytest.Subtests) -> None:
+    for job_id in ("0", "7", "-3", "9223372036854775807", "9" * 40, "seven", "٣", "1%00"):
+        with subtests.test(job_id):
+            text = assert_sound(browser.get(f"/jobs/{job_id}", status=404))
+            assert "no job has had this id" in text or "There is no job" in text or "whole number" in text
 
 
 def test_a_job_whose_id_nobody_gave_out_has_a_page(database_url: str, browser: Visitor) -> None:

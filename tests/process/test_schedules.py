@@ -189,10 +189,10 @@ def test_a_schedule_that_is_written_again_keeps_its_next_tick_and_its_pause(data
     ],
 )
 def test_what_cannot_be_scheduled_is_one_clear_line_and_leaves_the_transaction_as_it_was(
-    database_url: str, given: dict[str, Any], words: str
+    common_database_url: str, given: dict[str, Any], words: str
 ) -> None:
     options: dict[str, Any] = {"name": "report", "job": "shop.report", "cron": DAILY} | given
-    with psycopg.connect(database_url) as connection:
+    with psycopg.connect(common_database_url) as connection:
         with pytest.raises(StageError) as error:
             drain.schedule(connection, options.pop("name"), options.pop("job"), **options)
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
