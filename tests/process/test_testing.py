@@ -24,6 +24,8 @@ from drain.jobs import registry
 from drain.testing import Staged
 from tests.helpers import query
 
+AN_HOUR = 3600.0
+
 
 class Base(DeclarativeBase): ...
 
@@ -46,10 +48,11 @@ TABLES = (
 
 
 def job(function: Any = None, **options: Any) -> Any:
-    """Register a function within a test, which has no name that a worker could import."""
+    """Register a function within a test, which has no name that a worker could import; no retry is due meanwhile."""
     if function is None:
         return lambda function: job(function, **options)
-    return drain.job(**{"name": f"tests.{function.__name__}"} | options)(function)
+    retries = {"retry_base_seconds": AN_HOUR, "retry_cap_seconds": AN_HOUR}
+    return drain.job(**{"name": f"tests.{function.__name__}"} | retries | options)(function)
 
 
 @pytest.fixture(autouse=True)
