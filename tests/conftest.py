@@ -68,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over all that has been imported and collected, which stays to the end."""
+    """Exclude imported modules and collected tests from garbage collection."""
     gc.collect()
     gc.freeze()
 

@@ -40,9 +40,9 @@ def drop(server: EmbeddedPostgres, name: str) -> None:
 def copy_of(
     server: EmbeddedPostgres, template: str, name: str | None = None, *, schema: str = ""
 ) -> Iterator[str]:
-    """Copy a template for as long as the block runs, which may restart the server; yields the URL of the copy.
+    """Copy a template, and drop the copy after the block; yields its URL.
 
-    The tables of the template may be in a schema of their own.
+    The block may restart the server. `schema` names the schema of the tables, if they have their own.
     """
     name = name or f"test_{uuid4().hex}"
     # A template with open connections cannot be copied.
@@ -64,7 +64,7 @@ def copy_of(
 
 
 def in_schema(url: str, schema: str) -> str:
-    """The URL of the same database, with the tables in this schema, if there is one."""
+    """Add a schema to the search path of a URL, unless its name is empty."""
     return urls.in_schema(url, schema) if schema else url
 
 
@@ -96,7 +96,7 @@ def _let_backends_leave(connection: psycopg.Connection, database: str) -> None:
 
 
 def _administrator(server: EmbeddedPostgres) -> psycopg.Connection:
-    """A connection to the server that is kept for as long as the server runs."""
+    """Return a connection that stays open until the server stops."""
     url = server.url_of("postgres")
     kept = _administrators.get(url)
     if kept and not is_open(kept):

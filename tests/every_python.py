@@ -27,7 +27,7 @@ Version: TypeAlias = tuple[int, ...]
 
 
 class Needs(NamedTuple):
-    """What pip installs, and the file that tells that it has."""
+    """What pip installs, and the name of its stamp file."""
 
     package: str
     group: str
@@ -41,7 +41,7 @@ SPARK = Needs(".[servers,spark]", "dev", ".spark")
 def main() -> int:
     """Run it; the exit code is 0 if the tests passed under each Python that was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.every_python", description=__doc__)
-    parser.add_argument("--newest", action="store_true", help="under the newest alone")
+    parser.add_argument("--newest", action="store_true", help="only under the newest")
     parser.add_argument("--oldest-rq", action="store_true", help="with the oldest RQ that is supported")
     given, words = parser.parse_known_args()
     promised = promised_minors()
@@ -116,10 +116,8 @@ def passes(minor: int, program: Path, rq: str, words: list[str]) -> bool:
     pip = [f"{python}", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", rq]
     if subprocess.run(pip, check=False).returncode:
         return False
-    return (
-        subprocess.run([python, "-m", "pytest", *words], cwd=ROOT, env=environment(), check=False).returncode
-        == 0
-    )
+    tests = subprocess.run([python, "-m", "pytest", *words], cwd=ROOT, env=environment(), check=False)
+    return tests.returncode == 0
 
 
 def is_installed(place: Path, needs: Needs) -> bool:

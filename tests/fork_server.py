@@ -1,4 +1,4 @@
-"""What a process runs that is forked by `forked`; imports no pytest, which takes longer than the fork."""
+"""Entry point of forked processes. It does not import pytest, which would take longer than the fork."""
 
 import atexit
 import gc
@@ -8,8 +8,8 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
-# The import path of an interpreter, without what pytest or PYTHONPATH has added.
-_PATH = [path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))]
+# The standard library and installed packages, without directories that pytest or PYTHONPATH added.
+_PATH = [path for path in sys.path if path.startswith(sys.base_prefix) or "site-packages" in path]
 
 # A collection in a forked process would copy every page that holds an object.
 gc.freeze()

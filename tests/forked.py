@@ -25,7 +25,7 @@ _context.set_forkserver_preload(
         "workers.command",
         # If it cannot be imported, the others are loaded nevertheless.
         "drain.__main__",
-        # Last: it freezes what is loaded.
+        # Last: this module hides everything imported so far from the garbage collector.
         "tests.fork_server",
     ]
 )
@@ -68,7 +68,7 @@ class Forked:
             self._process = _context.Process(target=fork_server.run, args=arguments)
             self._process.start()
             theirs.close()
-            # From here on, its process group exists; an EOFError means that it has died before.
+            # From here on, its process group exists. An EOFError means that the process died early.
             ours.recv()
         assert self._process.pid
         self.pid = self._process.pid

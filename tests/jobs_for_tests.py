@@ -193,11 +193,11 @@ def leave_effect(database_url: str, label: str) -> None:
 def _wait_for(word: str) -> None:
     """Return once a test has left this effect."""
     deadline = time.monotonic() + 30
-    # A connection for each look would cost more processor time than everything else in most tests.
+    # In most tests, a connection per poll would cost more processor time than everything else.
     with _connection() as connection:
         while not connection.execute(_OF_LABEL, [word]).rowcount:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"nobody says {word}")
+                raise TimeoutError(f"no effect {word!r} after 30 s")
             time.sleep(0.01)
 
 

@@ -53,7 +53,7 @@ def template(servers: Services) -> str:
 
 @pytest.fixture(scope="session")
 def fragile_servers(temporary_directory: str) -> Iterator[Services]:
-    """The second PostgreSQL and Redis, for tests that stop or crash them."""
+    """A second PostgreSQL and Redis, for tests that stop or crash them."""
     with _started_in(temporary_directory) as running:
         _template(running)
         yield running
@@ -61,7 +61,7 @@ def fragile_servers(temporary_directory: str) -> Iterator[Services]:
 
 @pytest.fixture
 def own(processes: None, fragile_servers: Services) -> Iterator[Services]:
-    """Servers that the test may stop and crash; the tables, and one for effects, are in the database `drain`."""
+    """Servers that the test may stop and crash. The tables, and one for effects, are in the database `drain`."""
     drop(fragile_servers.postgres, "drain")
     with Redis.from_url(fragile_servers.redis_url) as client:
         client.flushall()
@@ -82,7 +82,7 @@ def database_url(servers: Services, template: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def common_database_url(servers: Services, template: str) -> Iterator[str]:
-    """A database for all tests that leave it as it was: each case of a long table is refused, or rolled back."""
+    """A database for tests that leave it unchanged because every statement is refused or rolled back."""
     with _database(servers, template) as url:
         yield url
 

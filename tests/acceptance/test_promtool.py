@@ -1,4 +1,4 @@
-"""The rules of deploy/prometheus and their cases under Prometheus' own promtool, which needs half a minute for them."""
+"""Run the rules of deploy/prometheus and their test cases with promtool, which takes half a minute."""
 
 import shutil
 import subprocess

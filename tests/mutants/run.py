@@ -15,7 +15,7 @@ from tests.mutants.mutant import CatalogueError, Mutant
 
 # Exit codes of pytest; and that of a run that took too long.
 _PASSED, _FAILED, _TIMED_OUT = 0, 1, -1
-# Seconds in which an interrupted pytest ends what its tests have started.
+# Seconds that an interrupted pytest gets to end the programs of its tests.
 _END_SECONDS = 30
 # What each says about a mutant. Where pytest fails and no test has, a fixture has failed.
 _OUTCOMES = {_PASSED: "survived", _FAILED: "only a fixture failed", _TIMED_OUT: "timed out"}
@@ -69,7 +69,7 @@ def _pytest(tests: Sequence[str], root: Path, seconds: float) -> tuple[int, list
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            # The test that hangs ends the programs that it has started.
+            # Interrupted, the hanging test ends its programs; killed, it would leave them running.
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_END_SECONDS)

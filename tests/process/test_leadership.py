@@ -90,7 +90,7 @@ def test_a_process_that_stood_by_goes_on_where_the_leader_ended(
     with ExitStack() as stack:
         with new_enqueuer(database_url, redis_url) as enqueuer:
             Redelivery(enqueuer).recover()
-            # Now, and not before: it would lead.
+            # Started any earlier, it could become the leader.
             standby = stack.enter_context(drain_command("run", "--metrics-port", "0", env=env))
             wait_until(lambda: standby.events("up"))
             assert not standby.events("leading")

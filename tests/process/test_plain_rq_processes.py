@@ -236,7 +236,7 @@ def pids(client: Redis) -> set[int]:
 
 
 def test_no_reader_finds_a_name_without_a_hash_while_it_is_taken_over(client: Redis) -> None:
-    """RQ's reader would remove the name from the set of all workers, perhaps after its new worker has come."""
+    """RQ removes a name without a hash from its set of workers, possibly after the new worker has registered."""
     for _ in range(2):
         worker = Worker([], name="Alice", connection=client)
         replace_at_birth(worker)

@@ -75,7 +75,7 @@ def test_it_is_seen_while_the_job_runs_and_gone_once_it_has_ended(
         job = current_job()
         for number in range(100):
             job.progress(number, 400, f"page {number}")
-        # The reporter may have sent one of the first before the last was there.
+        # An earlier report may arrive first.
         found.append(wait_until(lambda: (now := seen(redis_url, job.id)) and now.done == 99 and now))
         job.progress(0.5)
         found.append(wait_until(lambda: (now := seen(redis_url, job.id)) and now.done == 0.5 and now))

@@ -80,7 +80,7 @@ def test_a_process_that_is_killed_with_results_that_are_not_recorded_loses_none(
         wait_until(lambda: len(ids_in(yard.database_url, "finished_jobs")) >= len(ids) - 1, PATIENCE_SECONDS)
 
         def are_finished() -> bool:
-            # The last job may have been running still, with its effect there already: it failed, and is pushed again.
+            # The last job may have been killed between its effect and its end. It then needs another delivery.
             yard.redeliver()
             return yard.all_are("finished_jobs", ids)
 

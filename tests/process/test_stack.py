@@ -145,7 +145,7 @@ def test_a_job_that_holds_the_interpreter_is_silent_and_the_answer_says_what_hel
 ) -> None:
     with yard.working(DRAIN_JOBS=jobs.MODULE):
         worker = listening_rq_worker(client, tracked=True)
-        # Not before: no thread of the worker starts to listen once the job holds the interpreter.
+        # Pushed last: the worker cannot start to listen once the job holds the interpreter.
         (job_id,) = yard.pushed(jobs.hold_the_interpreter, "a")
         has_begun(yard, "a")
         text = refusal(yard, job_id, seconds=0.5)

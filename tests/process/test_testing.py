@@ -48,7 +48,7 @@ TABLES = (
 
 
 def job(function: Any = None, **options: Any) -> Any:
-    """Register a function within a test, which has no name that a worker could import; no retry is due meanwhile."""
+    """Register a function defined within a test, under a name; its retries come due only after the test."""
     if function is None:
         return lambda function: job(function, **options)
     retries = {"retry_base_seconds": AN_HOUR, "retry_cap_seconds": AN_HOUR}

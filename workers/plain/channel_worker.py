@@ -191,7 +191,7 @@ class InlineWorker(ChannelWorker, SimpleWorker):
 def replace_at_birth(worker: BaseWorker) -> None:
     """Let `register_birth` replace the hash of a dead worker of the same name.
 
-    If the hash were deleted first, a reader that does not find it could remove the new worker from RQ's set.
+    Deleting the hash first would let a concurrent reader remove the new worker from RQ's set.
     """
     if worker.connection.exists(worker.key):
         worker.connection.hset(worker.key, "death", utcformat(now()))
