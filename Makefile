@@ -74,7 +74,8 @@ test-all: install
 # Runs the fast tests under each Python that is found, in .venv-3.12, .venv-3.13 and so on; NEWEST=1: under the newest
 # alone, and with the oldest RQ.
 test-pythons:
-	$(PYTHON) -m tests.every_python $(if $(NEWEST),--newest --oldest-rq) $(OPTIONS) $(or $(TESTS),$(FAST))
+	$(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(PYTHON) -m tests.every_python $(if $(NEWEST),--newest --oldest-rq) $(OPTIONS) \
+	  $(or $(TESTS),$(FAST))
 
 # Breaks the dangerous lines of tests/mutants one by one, and checks that a test turns red; ONLY="truncate" for some.
 mutants: install

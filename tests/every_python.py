@@ -110,7 +110,7 @@ def passes(minor: int, program: Path, rq: str, words: list[str]) -> bool:
     tell(f"3.{minor}: {program}")
     place = ROOT / f".venv-3.{minor}"
     python = place / "bin" / "python"
-    needs = SPARK if any("spark" in word for word in words) else FAST
+    needs = SPARK if any("spark" in word or "every_python" in word for word in words) else FAST
     if not is_installed(place, needs) and not install(place, program, needs):
         return False
     pip = [f"{python}", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", rq]

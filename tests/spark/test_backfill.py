@@ -24,6 +24,8 @@ from tests.helpers import all_with, in_a_hurry, query, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.every_python
+
 Backfill = Callable[..., Result]
 
 JOBS = "SELECT job_name, job_args, job_kwargs, queue, priority, tag FROM staged_jobs ORDER BY job_args"
