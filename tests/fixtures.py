@@ -17,7 +17,6 @@ from tests.django_project.site import Site
 from tests.helpers import disconnect, query
 from tests.inprocess_worker import Workshop
 from tests.worker_processes import Yard
-from workers.context import async_kept, kept
 from workers.entry import Worker
 
 
@@ -28,8 +27,6 @@ def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worksho
     query(database_url, jobs_for_tests.EFFECTS)
     with closing(Worker(Settings(database_url=database_url))) as worker:
         yield Workshop(database_url, worker)
-    kept.close_all()
-    async_kept.close_all()
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import lanes
 from drain.wire import Producer
 from tests.forked import Forked
+from workers.context import async_kept, kept
 
 ROOT = Path(__file__).parents[1]
 NAMESPACE = "test"
@@ -303,9 +304,11 @@ def effects(database_url: str) -> list[str]:
 
 
 def disconnect() -> None:
-    """Close the connections that have been kept."""
+    """Close the connections that this process has kept, for tests and for jobs."""
     while _connections:
         _connections.popitem()[1].close()
+    kept.close_all()
+    async_kept.close_all()
 
 
 def stage_jobs(database_url: str, count: int = 1, *, job: str = "m.f", **options: Any) -> list[int]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
@@ -20,12 +20,6 @@ from workers.context.async_session import session_of
 
 Way = Callable[[str], AbstractAsyncContextManager[Any]]
 BOTH = pytest.mark.parametrize("way", [session_of, async_kept.bare], ids=["sqlalchemy", "psycopg"])
-
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    yield
-    async_kept.close_all()
 
 
 async def pid_of(handle: Any) -> int:

@@ -1,7 +1,7 @@
 """Connections that a process keeps from one job to the next: nothing of one job is left for another."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,12 +13,6 @@ from workers.context import kept
 from workers.context.session import session_of
 
 PID = sqlalchemy.text("SELECT pg_backend_pid()")
-
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    yield
-    kept.close_all()
 
 
 def sessions_of_jobs(database_url: str) -> int:
