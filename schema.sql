@@ -266,6 +266,9 @@ CREATE INDEX IF NOT EXISTS inflight_jobs_claimed ON inflight_jobs (lease_expires
     WHERE lease_expires_at IS NOT NULL;
 CREATE INDEX IF NOT EXISTS inflight_jobs_waiting ON inflight_jobs (queue, next_run_at)
     WHERE next_run_at IS NOT NULL;
+-- Index for ordered queues: a job that waits for its next attempt holds its key.
+CREATE INDEX IF NOT EXISTS inflight_jobs_holding ON inflight_jobs (queue, key, id)
+    WHERE next_run_at IS NOT NULL AND key IS NOT NULL;
 -- Index for failing queues: queues with several failures since the last job that finished.
 CREATE INDEX IF NOT EXISTS inflight_jobs_failed ON inflight_jobs (queue, failed_at)
     WHERE failed_at IS NOT NULL;
@@ -1063,4 +1066,4 @@ CREATE TABLE IF NOT EXISTS drain_schema (
     version    integer     PRIMARY KEY,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
-INSERT INTO drain_schema (version) VALUES (5) ON CONFLICT DO NOTHING;
+INSERT INTO drain_schema (version) VALUES (6) ON CONFLICT DO NOTHING;

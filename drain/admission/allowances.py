@@ -61,6 +61,7 @@ class Allowances:
         key_buckets: Those of its keys.
         one_at_a_time: A job that is given up counts as one that begins, since those behind it may have to wait.
         paused: Paused keys, each with the end of its pause; None for no end.
+        held: Keys of an ordered queue whose staged jobs wait for a dead job, or for one that waits to be tried again.
     """
 
     # One thing: all that keeps a key or a queue back; each method is one question about it, or one change.
@@ -70,6 +71,7 @@ class Allowances:
         self.key_buckets = Buckets(rules.rate_per_key, rules.burst) if rules.rate_per_key else None
         self.one_at_a_time = rules.ordered
         self.paused: Mapping[str, datetime | None] = {}
+        self.held: set[str] = set()
         self._rules = rules
         self._running = running_jobs
         self._clock = clock
@@ -77,8 +79,6 @@ class Allowances:
         # Keys of due retries that have to wait, and until when room is kept for them.
         self._kept: Collection[str] = frozenset()
         self._kept_until = 0.0
-        # Keys with a dead job, each with the time at which to look again.
-        self._held_until: dict[str, float] = {}
 
     @property
     def looks_at_running(self) -> bool:
@@ -106,23 +106,16 @@ class Allowances:
 
     def of_key(self, key: str) -> int:
         """Count the staged jobs of a key that may begin, if the queue lets them; without a key there are no limits."""
-        return max(0, self._of_key(key) - self._is_kept(key)) if key else _NO_LIMIT
-
-    def _of_key(self, key: str) -> int:
         if key == UNKEYED:
             return _NO_LIMIT
-        free = _NO_LIMIT if self._per_key is None else self._per_key - self._occupied(key)
-        if free <= 0 or self._is_paused(key) or self._is_held(key):
-            return 0
-        return min(free, self._tokens(key))
+        return 0 if key in self.held else max(0, self.of_retries(key) - self._is_kept(key))
 
     def of_retries(self, key: str) -> int:
         """Count the waiting retries of a key that may begin; in an ordered queue they hold the key for themselves."""
-        if not self._rules.ordered or not key:
-            return self._of_key(key)
-        if self._running.of_key(key) or self._is_paused(key) or self._is_held(key):
-            return 0
-        return min(1, self._tokens(key))
+        if key == UNKEYED:
+            return _NO_LIMIT
+        free = _NO_LIMIT if self._per_key is None else self._per_key - self._running.of_key(key)
+        return 0 if free <= 0 or self._is_paused(key) else min(free, self._tokens(key))
 
     def next_of_queue_at(self) -> float | None:
         """Return when the queue's bucket has a token, by this process' clock; None if it is not a token that lacks."""
@@ -132,14 +125,12 @@ class Allowances:
         return None
 
     def next_of_key_at(self, key: str) -> float | None:
-        """Return when to look at a key again that may begin nothing; None if only the end of a job can help."""
-        if self._per_key is not None and self._occupied(key) >= self._per_key:
+        """Return when to look at a key again that may begin nothing; None if only the end of a job or a hold can help."""
+        if key in self.held or (self._per_key is not None and self._running.of_key(key) >= self._per_key):
             return None
         until = self.paused.get(key)
         if until is not None and self._is_paused(key):
             return self._clock.monotonic(until.timestamp())
-        if self._is_held(key):
-            return self._held_until[key]
         now = self._clock.now()
         if self.key_buckets and not self.key_buckets.tokens(key, now):
             return self._clock.monotonic(self.key_buckets.next_token_at(key, now))
@@ -151,12 +142,7 @@ class Allowances:
         full = [] if self._per_key is None else self._running.keys_with(self._per_key)
         now = self._clock.now()
         empty = self.key_buckets.empty(now) if self.key_buckets else []
-        return [
-            *full,
-            *filter(self._is_paused, self.paused),
-            *filter(self._is_held, list(self._held_until)),
-            *empty,
-        ]
+        return [*full, *filter(self._is_paused, self.paused), *empty]
 
     @property
     def has_rates(self) -> bool:
@@ -181,27 +167,11 @@ class Allowances:
                 counts = {_QUEUE: sum(counts.values())}
             buckets.refill(counts, now - covered, now)
 
-    def hold(self, key: str, seconds: float) -> None:
-        """Hold a key for some seconds: one of its jobs is dead."""
-        self._held_until[key] = monotonic() + seconds
-
-    def _occupied(self, key: str) -> int:
-        return self._running.of_key(key) + self._running.retries_of_key(key)
-
     def _is_kept(self, key: str) -> bool:
         return key in self._kept and monotonic() < self._kept_until
 
     def _tokens(self, key: str) -> int:
         return self.key_buckets.tokens(key, self._clock.now()) if self.key_buckets else _NO_LIMIT
-
-    def _is_held(self, key: str) -> bool:
-        until = self._held_until.get(key)
-        if until is None:
-            return False
-        if until <= monotonic():
-            del self._held_until[key]
-            return False
-        return True
 
     def _is_paused(self, key: str) -> bool:
         if key not in self.paused:

@@ -57,7 +57,7 @@ class RuledQueue:
     def change(self, rules: Rules) -> None:
         """Follow other rules of the same queue."""
         self.rules = rules
-        self._running = RunningJobs(self._connection, rules.queue, with_retries=rules.ordered)
+        self._running = RunningJobs(self._connection, rules.queue)
         self._allowances = Allowances(rules, self._running, self._clock)
         self._is_rebuilt = False
         self._begin_again()
@@ -90,9 +90,9 @@ class RuledQueue:
         self._streams = Streams(
             self._connection, self.rules, self._paused, self._paused_keys, self._allowances
         )
-        held = self._streams.ordering.held if self.rules.ordered else None
+        ordering = self._streams.ordering if self.rules.ordered else None
         self._retries = DueRetries(
-            self._connection, self.rules.queue, self._paused, self._running, self._allowances, held
+            self._connection, self.rules.queue, self._paused, self._running, self._allowances, ordering
         )
         self._aside: set[int] = set()
         self._looked_at, self._look_seconds, self._changed_at = 0.0, 0.0, monotonic()
@@ -153,8 +153,6 @@ class RuledQueue:
             self._changed_at = monotonic()
         for row in moved:
             self._begin(row.id, row.key or UNKEYED)
-            if self.rules.ordered and row.key:
-                self._streams.ordering.admitted(row.key, row.id)
         self._streams.end({row.id for row in moved}, self._aside)
         self._set_next_look()
 
@@ -200,7 +198,7 @@ class RuledQueue:
         began = monotonic()
         ended = set(self._running.look().values())
         for key in ended:
-            self._streams.enter(key)
+            self._streams.job_ended(key)
         self._looked_at = monotonic()
         if ended:
             self._changed_at = self._looked_at

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection
 from time import monotonic
 
 from drain.admission.allowances import Allowances
+from drain.admission.ordering import Ordering
 from drain.admission.running import RunningJobs
 from drain.database.postgres import Connection
 from drain.tables import running
@@ -28,7 +29,7 @@ class DueRetries:
         paused: Jobs that are passed over.
         running_jobs: Its running jobs.
         allowances: How many may begin.
-        held: Finds the keys with a dead job, in an ordered queue; None in others.
+        ordering: Knows the keys with a dead job, in an ordered queue; None in others.
     """
 
     def __init__(
@@ -38,14 +39,16 @@ class DueRetries:
         paused: Paused,
         running_jobs: RunningJobs,
         allowances: Allowances,
-        held: Callable[[Iterable[str]], Collection[str]] | None,
+        ordering: Ordering | None,
     ) -> None:
         self._paused = paused
         self._connection = connection
         self._queue = queue
         self._running = running_jobs
         self._allowances = allowances
-        self._held = held
+        self._ordering = ordering
+        # Keys with due retries behind a dead job.
+        self._dead: Collection[str] = ()
         self._next_at = self._look_for_left_at = 0.0
         # Keys of the retries that were found last, and of those that were left.
         self._keys: dict[int, str] = {}
@@ -62,7 +65,9 @@ class DueRetries:
         if limit <= 0 or began < self._next_at:
             return []
         left: dict[str, int] = {}
-        keep = set(self._paused.keys).union(self._allowances.retries_keep())
+        if self._ordering:
+            self._dead = self._ordering.dead(self._dead)
+        keep = set(self._paused.keys).union(self._allowances.retries_keep(), self._dead)
         for _ in range(_SEARCHES):
             rows = self._search(limit, keep)
             self._choose(rows, left, limit)
@@ -79,10 +84,7 @@ class DueRetries:
         began = monotonic()
         if began >= self._look_for_left_at:
             rows = self._search(_KEYS_LEFT + len(self._keys), self._paused.keys)
-            first = self._first()
-            self._left = {
-                key for job_id, key in rows if job_id not in self._keys and first.get(key, job_id) >= job_id
-            }
+            self._left = {key for job_id, key in self._first_of(rows) if job_id not in self._keys}
             self._look_for_left_at = monotonic() + _PAUSE * (monotonic() - began)
         return self._left
 
@@ -91,43 +93,33 @@ class DueRetries:
         return self._keys.get(job_id, "")
 
     def _search(self, limit: int, keep: Collection[str]) -> list[tuple[int, str]]:
-        return running.due_retries(
-            self._connection,
-            self._queue,
-            limit,
-            leave_keys=keep,
-            leave_names=self._paused.names,
-            leave_pairs=self._paused.pairs,
-        )
+        return running.due_retries(self._connection, self._queue, limit, self._paused, keep)
 
     def _choose(self, rows: list[tuple[int, str]], left: dict[str, int], limit: int) -> None:
         """Choose retries of these, as far as their keys have room."""
-        held = self._held({key for _, key in rows}) if self._held else ()
-        first = self._first()
-        behind: dict[str, int] = {}
-        for job_id, key in rows:
+        for job_id, key in self._first_of(rows):
             if key not in left:
-                left[key] = 0 if key in held else self._allowances.of_retries(key)
-            if first.get(key, job_id) < job_id:
-                behind[key] = first[key]
-            else:
-                self._take(job_id, key, left, limit)
-        # The first of a key may be due, and later than so many others that it is not among these rows.
-        wanted = [job_id for key, job_id in behind.items() if left[key] > 0]
-        for job_id, key in self._due_among(wanted) if wanted else ():
-            self._take(job_id, key, left, limit)
-        left.update(dict.fromkeys(behind, 0))
+                left[key] = self._allowances.of_retries(key)
+            if left[key] > 0 and job_id not in self._keys and len(self._keys) < limit:
+                left[key] -= 1
+                self._keys[job_id] = key
+        # Keys of which the first one may not begin.
+        left.update((key, 0) for _, key in rows if key not in left)
 
-    def _take(self, job_id: int, key: str, left: dict[str, int], limit: int) -> None:
-        if left[key] > 0 and job_id not in self._keys and len(self._keys) < limit:
-            left[key] -= 1
-            self._keys[job_id] = key
+    def _first_of(self, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
+        """In an ordered queue, replace retries by the one of their key that goes first, if that may begin.
 
-    def _due_among(self, ids: Sequence[int]) -> list[tuple[int, str]]:
-        return running.due_among(
-            self._connection, ids, leave_names=self._paused.names, leave_pairs=self._paused.pairs
-        )
-
-    def _first(self) -> Mapping[str, int]:
-        """Return the retry that goes first of each key of an ordered queue: that with the lowest id, due or not."""
-        return self._running.first_retries() if self._held else {}
+        It is the one with the lowest id, due or not; it may be due later than so many others that it is not among these.
+        """
+        if self._ordering is None:
+            return rows
+        keys = {key for _, key in rows if key}
+        dead = self._ordering.dead(keys)
+        self._dead = dead.union(self._dead)
+        first = running.first_retries(self._connection, self._queue, keys - dead, self._paused)
+        chosen: dict[int, str] = {}
+        for job_id, key in rows:
+            first_id, may_begin = first.get(key, (job_id, not key))
+            if may_begin:
+                chosen[first_id] = key
+        return list(chosen.items())

@@ -43,20 +43,17 @@ class CountedJobs:
 
 
 class RunningJobs:
-    """Jobs of one queue that run; and in an ordered queue the retries that wait, which hold their keys.
+    """Jobs of one queue that run.
 
     Args:
         connection: The leader's.
         queue: Name of the queue.
-        with_retries: A retry that waits holds its key.
     """
 
-    def __init__(self, connection: Connection, queue: str, *, with_retries: bool) -> None:
+    def __init__(self, connection: Connection, queue: str) -> None:
         self._connection = connection
         self._queue = queue
-        self._with_retries = with_retries
         self._running = CountedJobs()
-        self._retries = CountedJobs()
         # Ids that are still to be asked for in this round.
         self._round: Iterator[int] = iter(())
 
@@ -69,31 +66,16 @@ class RunningJobs:
         """Count the jobs of a key that run."""
         return self._running.of_key.get(key, 0)
 
-    def retries_of_key(self, key: str) -> int:
-        """Count the retries that hold a key."""
-        return self._retries.of_key.get(key, 0)
-
     def keys_with(self, number: int) -> list[str]:
         """List the keys with at least this number of running jobs."""
         return [key for key, jobs in self._running.of_key.items() if jobs >= number and key]
 
-    def first_retries(self) -> dict[str, int]:
-        """Return the lowest id of the retries that hold each key."""
-        first: dict[str, int] = {}
-        for job_id, key in self._retries.key_of.items():
-            first[key] = min(job_id, first.get(key, job_id))
-        return first
-
     def rebuild(self) -> None:
         """Read from the table which jobs run."""
-        jobs = running.in_flight(self._connection, self._queue)
-        self._running = CountedJobs((job.id, job.key or "") for job in jobs if job.runs)
-        held = (job for job in jobs if self._with_retries and not job.runs)
-        self._retries = CountedJobs((job.id, job.key) for job in held if job.key)
+        self._running = CountedJobs(running.in_flight(self._connection, self._queue))
 
     def add(self, job_id: int, key: str) -> None:
         """Note that a job runs from now on."""
-        self._retries.remove(job_id)
         self._running.add(job_id, key)
 
     def look(self) -> dict[int, str]:
@@ -104,33 +86,18 @@ class RunningJobs:
         ids = self._next_ids()
         if not ids:
             return {}
-        still, waiting = running.still_running(self._connection, self._queue, ids)
         ended: dict[int, str] = {}
-        for job_id in self._retries.key_of.keys() & set(still):
-            self.add(job_id, self._retries.key_of[job_id])
-        for job_id in set(ids).difference(still, waiting):
-            self._end(job_id, ended)
-        for job_id in waiting:
-            key = self._running.key_of.get(job_id)
-            if self._with_retries and key:
-                self._running.remove(job_id)
-                self._retries.add(job_id, key)
-            elif key is not None:
-                self._end(job_id, ended)
+        for job_id in set(ids).difference(running.still_running(self._connection, self._queue, ids)):
+            key = self._running.remove(job_id)
+            # A round may name jobs that have ended since it began.
+            if key is not None:
+                ended[job_id] = key
         return ended
 
     def _next_ids(self) -> list[int]:
         ids = list(islice(self._round, _LOOK_LIMIT))
         if len(ids) < _LOOK_LIMIT:
             # A job that is asked for twice does no harm.
-            self._round = iter([*self._running.key_of, *self._retries.key_of])
+            self._round = iter(list(self._running.key_of))
             ids += islice(self._round, _LOOK_LIMIT - len(ids))
         return ids
-
-    def _end(self, job_id: int, ended: dict[int, str]) -> None:
-        key = self._running.remove(job_id)
-        if key is None:
-            key = self._retries.remove(job_id)
-        # A round may name jobs that have ended since it began.
-        if key is not None:
-            ended[job_id] = key

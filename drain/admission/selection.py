@@ -34,8 +34,8 @@ class Selection:
         allowances: How many rows of each stream there may be.
         ahead: Rows that were found by earlier selections; the rows that are selected are taken out.
         vet: Finds those of some streams that must not be read, within the transaction.
-        stops: Says of a row that it keeps its stream from going on: it is paused, in an ordered queue. The stream
-            leaves the order.
+        stops: Says of a row, None for one that is not ready, that it keeps its stream from going on, in an ordered
+            queue. The stream leaves the order.
 
     Attributes:
         rows: Rows that were selected, by stream.
@@ -50,7 +50,7 @@ class Selection:
         allowances: Allowances,
         ahead: Ahead,
         vet: Callable[[Sequence[str]], Collection[str]] = lambda _: (),
-        stops: Callable[[DueJob], bool] = lambda _: False,
+        stops: Callable[[DueJob | None], bool] = lambda _: False,
     ) -> None:
         self.rows: dict[str, list[DueJob]] = {}
         self.blocked: set[str] = set()
@@ -77,16 +77,14 @@ class Selection:
             rows = keyed.read_rows(self._source.connection, self._source.queue, [id_ for id_, _ in taken])
             for id_, stream in taken:
                 row = rows.get(id_)
-                if row is None:
-                    continue
                 if self._stops(row):
                     self._turns.leave(stream)
                     self.blocked.discard(stream)
                     # Sweeps find it again, if the row has gone by then.
                     self._emptied.add(stream)
-                    continue
-                self.rows.setdefault(stream, []).append(row)
-                selected.append(row)
+                elif row is not None:
+                    self.rows.setdefault(stream, []).append(row)
+                    selected.append(row)
         return selected
 
     def is_at_end(self, stream: str) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, TypeAlias
 
 from drain.database.postgres import Connection
-from drain.tables import keyed
+from drain.tables import keyed, staged
 from drain.tables.keyed import Head, Paused, Wanted
 from drain.tables.staged import LAST_PRIORITY, START, DueJob, Place
 
@@ -104,7 +104,7 @@ class Keys(Source):
             found = keyed.heads_of_lanes(
                 self.connection, self.queue, _UNKEYED_KINDS, self.paused, each=False, limit=2
             )
-        keys = keyed.heads_of_keys(self.connection, self.queue, None, self._swept, limit, self.paused)
+        keys = keyed.heads_of_keys(self.connection, self.queue, self._swept, limit, self.hinted)
         self._swept = keys[-1].key or "" if len(keys) == limit else ""
         return found + keys, not self._swept
 
@@ -133,7 +133,10 @@ class Keys(Source):
 
 
 class OrderedKeys(Keys):
-    """One stream for each key, by id alone: its rows of all priorities are merged."""
+    """One stream for each key, by id alone: its rows of all priorities are merged.
+
+    Cursors say only whose turn it is: a key is read from its beginning, in the transaction of the batch.
+    """
 
     reads_one = True
 
@@ -141,74 +144,24 @@ class OrderedKeys(Keys):
         super().__init__(connection, queue, paused)
         # A paused row keeps those behind it waiting, so it has to be known.
         self.hinted = Paused()
-        self._priorities: dict[str, set[int]] = {}
-        self._swept_priority = START[0]
-
-    def heads(self, limit: int) -> tuple[list[Head], bool]:
-        """Find the first rows of the next streams of a sweep; True if the sweep has come to its end."""
-        found: list[Head] = []
-        if not self._swept:
-            found = keyed.heads_of_lanes(
-                self.connection, self.queue, _UNKEYED_KINDS, self.paused, each=False, limit=2
-            )
-        after = (self._swept_priority, 0)
-        keys = keyed.heads_of_keys(self.connection, self.queue, after, self._swept, limit, Paused())
-        if is_full := len(keys) == limit:
-            self._swept, self._swept_priority = keys[-1].key or "", keys[-1].priority
-        else:
-            self._swept, self._swept_priority = "", START[0]
-        return found + keys, not is_full
-
-    def notice(self, head: Head) -> tuple[str, tuple[float, int]]:
-        """Know a stream from this row on."""
-        stream = self.stream(head)
-        if not stream:
-            return super().notice(head)
-        _, after = self.cursors.get(stream, (0, 2**63))
-        self.cursors[stream] = (0, min(after, head.id - 1))
-        self._priorities.setdefault(stream, set()).add(head.priority)
-        return stream, (head.priority, head.id)
-
-    def place(self, stream: str) -> tuple[float, int]:
-        """Return a lower bound of the place of the stream's next row."""
-        priority, id_ = super().place(stream)
-        return min(self._priorities.get(stream, {int(priority)})), id_
-
-    def forget(self, stream: str) -> None:
-        """Forget a stream: nothing of it is due."""
-        super().forget(stream)
-        self._priorities.pop(stream, None)
-
-    def advance(self, stream: str, row: DueJob) -> None:
-        """Read a stream behind this row from now on."""
-        if stream and stream in self.cursors:
-            self.cursors[stream] = (0, row.id)
-        else:
-            super().advance(stream, row)
 
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
-        """Read up to a number of rows of each stream behind a place."""
-        wishes = [
-            Wanted(stream, (priority, after[1]), 1)
-            for stream, after, _ in wanted
-            if stream
-            for priority in self._priorities.get(stream, ())
-        ]
-        found = keyed.read_ordered(self.connection, self.queue, wishes) if wishes else ()
-        first: dict[str, Place] = {}
-        for wish, places in zip(wishes, found, strict=False):
-            for place in places:
-                first[wish.key] = min(place, first.get(wish.key, place), key=_by_id)
+        """Read the first due row of each key, and up to a number of rows without a key behind a place.
+
+        A row that has not matured does so now; one that another session has locked is found and stays where it is.
+        """
+        keys = [stream for stream, _, _ in wanted if stream]
+        first = keyed.first_of_keys(self.connection, self.queue, keys) if keys else {}
+        late = [row.id for row in first.values() if not row.is_ready]
+        if late:
+            staged.mature_these(self.connection, late)
+        places = {key: (row.priority, row.id) for key, row in first.items()}
         return [
-            [(first[stream], first[stream])]
-            if stream in first
+            [(places[stream], places[stream])]
+            if stream in places
             else [(place, place) for place in (() if stream else self._read_unkeyed(after, count))]
             for stream, after, count in wanted
         ]
-
-
-def _by_id(place: Place) -> int:
-    return place[1]
 
 
 # Kind of lane, the place before its first row, and its last priority.

@@ -56,7 +56,7 @@ class Streams:
         allowances.paused = paused_keys if isinstance(self._source, Keys) else {}
         self._ahead: Ahead = {}
         self._arrivals = Arrivals(self._source, self._turns, self._ahead, MOST_STREAMS)
-        self.ordering = Ordering(self._source, allowances, hold=rules.on_dead == "hold")
+        self.ordering = Ordering(connection, rules.queue, allowances, hold=rules.on_dead == "hold")
         self._selection: Selection | None = None
         # Streams that come back at a time.
         self._later: list[tuple[float, str]] = []
@@ -100,11 +100,14 @@ class Streams:
     @property
     def next_look_at(self) -> float:
         """Time at which a stream comes back, or a sweep is worth its while, by this process' clock."""
-        return min(self._arrivals.next_look_at, self._later[0][0] if self._later else float("inf"))
+        later = self._later[0][0] if self._later else float("inf")
+        return min(self._arrivals.next_look_at, later, self.ordering.next_look_at)
 
     def look(self) -> None:
-        """Find streams of which rows have come."""
+        """Find streams of which rows have come, and keys that are no longer held."""
         self._arrivals.look()
+        for key in self.ordering.look():
+            self.enter(key)
 
     def hint(self) -> None:
         """Find streams of which rows have been staged lately."""
@@ -112,9 +115,6 @@ class Streams:
 
     def select(self, room: int) -> list[DueJob]:
         """Select up to `room` rows in the batch's transaction; `end` says what becomes of them."""
-        # Rows whose order is not known yet could come before those that are.
-        if self._rules.ordered and self._arrivals.is_first_sweep:
-            return []
         now = monotonic()
         while self._later and self._later[0][0] <= now:
             self.enter(heapq.heappop(self._later)[1])
@@ -128,12 +128,21 @@ class Streams:
             return Selection(*parts)
         # Which row of a key is the first must be known in the transaction.
         self._ahead.clear()
-        return Selection(*parts, self.ordering.vet, self._paused.applies_to)
+        return Selection(*parts, self.ordering.vet, self._keeps_others)
+
+    def _keeps_others(self, row: DueJob | None) -> bool:
+        """Return True for the first row of a key that may not go: it is paused, or due and locked before it matured."""
+        return row is None or self._paused.applies_to(row)
 
     def enter(self, stream: str) -> None:
         """Put a stream back into the order, if rows of it may be due."""
         if stream in self._source.cursors:
             self._turns.enter(stream, self._source.place(stream))
+
+    def job_ended(self, key: str) -> None:
+        """Put a key back into the order of which a job has ended; whether it is held is found when it is read."""
+        self._allowances.held.discard(key)
+        self.enter(key)
 
     def end(self, admitted: Collection[int], aside: Collection[int]) -> None:
         """End the last selection, whose transaction has been committed.

@@ -8,7 +8,7 @@ stepped over again while a session holds an old snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,25 +22,20 @@ _NOT_PAUSED = """job_name <> ALL (%(names)s::text[])
         AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])"""
 _WITH_KEY = f"{DUE} AND key IS NOT NULL AND queue = %(queue)s"
 
-# One index look-up for each key, or for each priority of a key; as many as are asked for, and no more.
-_HEADS = f"""
+# One index look-up for each key; as many as are asked for, and no more.
+HEADS = f"""
 WITH RECURSIVE heads AS (
     (SELECT key, priority, id FROM staged_jobs_ready
-     WHERE {_WITH_KEY} AND {{behind_given}} AND {_NOT_PAUSED}
+     WHERE {_WITH_KEY} AND key > %(key)s::text AND {_NOT_PAUSED}
      ORDER BY key, priority, id LIMIT 1)
     UNION ALL
     SELECT following.* FROM heads, LATERAL (
         SELECT key, priority, id FROM staged_jobs_ready
-        WHERE {_WITH_KEY} AND {{behind_head}} AND {_NOT_PAUSED}
+        WHERE {_WITH_KEY} AND key > heads.key AND {_NOT_PAUSED}
         ORDER BY key, priority, id LIMIT 1) AS following
 )
 SELECT key, priority, id FROM heads LIMIT %(limit)s
 """
-HEADS = _HEADS.format(behind_given="key > %(key)s::text", behind_head="key > heads.key")
-HEADS_BY_PRIORITY = _HEADS.format(
-    behind_given="(key, priority) > (%(key)s::text, %(priority)s::integer)",
-    behind_head="(key, priority) > (heads.key, heads.priority)",
-)
 # One index look-up for each lane, or for each priority in each lane.
 LANES = f"""
 WITH RECURSIVE kinds AS (
@@ -72,15 +67,26 @@ LATERAL (
         AND (priority, id) > (wanted.after_priority, wanted.after_id) AND {_NOT_PAUSED}
     ORDER BY priority, id LIMIT wanted.count) AS job
 """
-# The next row of each priority of each key that is asked for, paused or not: a paused one keeps those behind it.
-READ_ORDERED = f"""
-SELECT wanted.number, job.priority, job.id
-FROM unnest(%(keys)s::text[], %(priorities)s::integer[], %(ids)s::bigint[], %(counts)s::integer[]) WITH ORDINALITY
-    AS wanted (wanted_key, wanted_priority, after_id, count, number),
-LATERAL (
-    SELECT priority, id FROM staged_jobs_ready
-    WHERE {_WITH_KEY} AND key = wanted.wanted_key AND priority = wanted.wanted_priority AND id > wanted.after_id
-    ORDER BY id LIMIT wanted.count) AS job
+# The first row of each priority of each key that is asked for, paused or not: a paused one keeps those behind it. It is
+# read from the key's beginning: a row that was committed late, moved or changed may come before those that are known.
+# So do due rows that have not matured. IS TRUE lets the planner compare keys by a hash, and not row by row.
+FIRST_OF_KEYS = f"""
+WITH RECURSIVE heads AS (
+    SELECT first.* FROM unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
+        SELECT key, priority, id FROM staged_jobs_ready
+        WHERE {_WITH_KEY} AND key = wanted.wanted_key
+        ORDER BY priority, id LIMIT 1) AS first
+    UNION ALL
+    SELECT following.* FROM heads, LATERAL (
+        SELECT key, priority, id FROM staged_jobs_ready
+        WHERE {_WITH_KEY} AND key = heads.key AND priority > heads.priority
+        ORDER BY priority, id LIMIT 1) AS following
+)
+SELECT key, priority, id, true FROM heads
+UNION ALL
+SELECT key, min(priority), min(id), false FROM staged_jobs_scheduled
+WHERE scheduled_at <= now() AND queue = %(queue)s AND (key IN (SELECT * FROM unnest(%(keys)s::text[]))) IS TRUE
+GROUP BY key
 """
 # The next rows of each lane that is asked for, up to a priority.
 READ_LANES = f"""
@@ -112,29 +118,15 @@ UNION ALL
 SELECT NULL, NULL, count(*)::integer, max(id) FROM recent
 """
 _LAST_ID = "SELECT coalesce((SELECT id FROM staged_jobs_ready ORDER BY id DESC LIMIT 1), 0)"
-STAGED_AGAIN = (
-    "SELECT key, priority, id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) AND key IS NOT NULL"
-)
-# The first row of each priority of each key that is asked for.
-HEADS_OF = f"""
-WITH RECURSIVE heads AS (
-    SELECT first.* FROM unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
-        SELECT key, priority, id FROM staged_jobs_ready
-        WHERE {_WITH_KEY} AND key = wanted.wanted_key
-        ORDER BY priority, id LIMIT 1) AS first
-    UNION ALL
-    SELECT following.* FROM heads, LATERAL (
-        SELECT key, priority, id FROM staged_jobs_ready
-        WHERE {_WITH_KEY} AND key = heads.key AND priority > heads.priority
-        ORDER BY priority, id LIMIT 1) AS following
-)
-SELECT key, priority, id FROM heads
-"""
-DEAD_KEYS = """
-SELECT wanted.key FROM unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
-    SELECT FROM dead_jobs
-    WHERE queue = %(queue)s AND dead_jobs.key = wanted.key AND dead_jobs.key IS NOT NULL AND reason <> 'cancelled'
-    LIMIT 1) AS dead
+# Keys with a dead job, or with one that waits for its next attempt. Each subquery is one index look-up for each key.
+HELD_KEYS = """
+SELECT wanted.key FROM unnest(%(keys)s::text[]) AS wanted (key)
+WHERE %(dead)s AND (
+    SELECT true FROM dead_jobs AS job
+    WHERE job.queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND reason <> 'cancelled' LIMIT 1)
+OR %(waiting)s AND (
+    SELECT true FROM inflight_jobs AS job
+    WHERE job.queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND next_run_at IS NOT NULL LIMIT 1)
 """
 LOCK = """
 SELECT id FROM staged_jobs_ready WHERE id = ANY (%s::bigint[]) AND queue = %s FOR UPDATE SKIP LOCKED
@@ -188,24 +180,18 @@ class Wanted(NamedTuple):
     up_to: int = 0
 
 
-def heads_of_keys(
-    connection: Connection, queue: str, after: Place | None, key: str, limit: int, paused: Paused
-) -> list[Head]:
+def heads_of_keys(connection: Connection, queue: str, key: str, limit: int, paused: Paused) -> list[Head]:
     """Find the first row of up to `limit` keys behind a key, in the order of the keys.
 
     Args:
         connection: The leader's.
         queue: Name of the queue.
-        after: None for one row a key. Else the first row of each priority of a key is found, behind this priority.
         key: Place behind which the scan begins; '' for all.
         limit: Upper bound of the rows.
         paused: Jobs to pass over.
     """
     parameters = {"queue": queue, "key": key, "limit": limit, **paused.parameters()}
-    statement = HEADS
-    if after is not None:
-        statement, parameters["priority"] = HEADS_BY_PRIORITY, after[0]
-    return [Head(0, *row) for row in connection.execute(statement, parameters, binary=True)]
+    return [Head(0, *row) for row in connection.execute(HEADS, parameters, binary=True)]
 
 
 def heads_of_lanes(
@@ -227,12 +213,37 @@ def read_keys(
     connection: Connection, queue: str, wanted: Sequence[Wanted], paused: Paused
 ) -> list[list[Place]]:
     """Find the next rows of keys; returns the places of those of each wish, in the order of `priority, id`."""
-    return _read(connection, READ_KEYS, queue, wanted, paused)
+    parameters = _parameters(queue, wanted, paused) | {"keys": [each.key for each in wanted]}
+    found: list[list[Place]] = [[] for _ in wanted]
+    for number, priority, id_ in connection.execute(READ_KEYS, parameters, binary=True).fetchall():
+        found[number - 1].append((priority, id_))
+    return found
 
 
-def read_ordered(connection: Connection, queue: str, wanted: Sequence[Wanted]) -> list[list[Place]]:
-    """Find the next rows of single priorities of keys, paused or not; returns the places of those of each wish."""
-    return _read(connection, READ_ORDERED, queue, wanted, Paused())
+class First(NamedTuple):
+    """Due row of a key that comes before all others of it by its id.
+
+    Attributes:
+        is_ready: False if it is due and has not matured.
+    """
+
+    priority: int
+    id: int
+    is_ready: bool
+
+
+def first_of_keys(connection: Connection, queue: str, keys: Sequence[str]) -> dict[str, First]:
+    """Find the due row with the lowest id of each of these keys, of any priority, paused or not.
+
+    In one snapshot: no other row of the key that is due and was committed before has a lower id.
+    """
+    found: dict[str, First] = {}
+    parameters = {"queue": queue, "keys": list(keys)}
+    for key, *row in connection.execute(FIRST_OF_KEYS, parameters, binary=True).fetchall():
+        first = First._make(row)
+        if key not in found or first.id < found[key].id:
+            found[key] = first
+    return found
 
 
 def read_lanes(
@@ -254,16 +265,6 @@ def read_rows(connection: Connection, queue: str, ids: Iterable[int]) -> dict[in
     """Read the staged rows of a queue among these that are still there, by id."""
     rows = connection.execute(READ_ROWS, (id_array(ids),), binary=True).fetchall()
     return {row[0]: DueJob._make(row) for row in rows if row[1] == queue}
-
-
-def _read(
-    connection: Connection, statement: str, queue: str, wanted: Sequence[Wanted], paused: Paused
-) -> list[list[Place]]:
-    parameters = _parameters(queue, wanted, paused) | {"keys": [each.key for each in wanted]}
-    found: list[list[Place]] = [[] for _ in wanted]
-    for number, priority, id_ in connection.execute(statement, parameters, binary=True).fetchall():
-        found[number - 1].append((priority, id_))
-    return found
 
 
 def _parameters(queue: str, wanted: Sequence[Wanted], paused: Paused) -> dict[str, Any]:
@@ -297,21 +298,20 @@ def last_id(connection: Connection) -> int:
     return int(found)
 
 
-def staged_again(connection: Connection, ids: Iterable[int]) -> list[Head]:
-    """Find the jobs among these that are staged and have a key: they were dead and have been revived."""
-    return [Head(0, *row) for row in connection.execute(STAGED_AGAIN, (id_array(ids),))]
+def held_keys(
+    connection: Connection, queue: str, keys: Sequence[str], *, dead: bool, waiting: bool
+) -> set[str]:
+    """Find the keys of a queue among these that are held.
 
-
-def heads_of(connection: Connection, queue: str, keys: Collection[str]) -> list[Head]:
-    """Find the first row of each priority of these keys, paused or not."""
-    parameters = {"queue": queue, "keys": list(keys)}
-    return [Head(0, *row) for row in connection.execute(HEADS_OF, parameters, binary=True)]
-
-
-def keys_with_dead_jobs(connection: Connection, queue: str, keys: Collection[str]) -> set[str]:
-    """Find the keys of a queue among these that have a dead job; cancelled ones do not count."""
-    rows = connection.execute(DEAD_KEYS, {"queue": queue, "keys": list(keys)})
-    return {key for (key,) in rows}
+    Args:
+        connection: The leader's.
+        queue: Name of the queue.
+        keys: Keys to look at.
+        dead: A dead job holds its key, unless it was cancelled.
+        waiting: So does a job that waits for its next attempt.
+    """
+    parameters = {"queue": queue, "keys": list(keys), "dead": dead, "waiting": waiting}
+    return {key for (key,) in connection.execute(HELD_KEYS, parameters, binary=True)}
 
 
 def lock(connection: Connection, queue: str, ids: Iterable[int]) -> set[int]:

@@ -7,26 +7,22 @@ their ids, and asks by primary key which of them still do: the cost does not dep
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
-
 from drain.database.postgres import Connection, fetch_one
 from drain.tables.columns import DELIVERED, id_array
+from drain.tables.keyed import Paused
 
 # The condition names no column but the id, so that no index other than the primary key fits.
 STILL_RUNNING = """
-SELECT coalesce(array_agg(id) FILTER (WHERE next_run_at IS NULL), '{}'),
-    coalesce(array_agg(id) FILTER (WHERE next_run_at IS NOT NULL), '{}')
+SELECT coalesce(array_agg(id), '{}')
 FROM (SELECT id, queue, next_run_at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) AS job
-WHERE queue = %(queue)s
+WHERE queue = %(queue)s AND next_run_at IS NULL
 """
 # One scan of each index, in one snapshot: a job that moves from one state to the next is in one of them.
 IN_FLIGHT = f"""
-SELECT id, key, true FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s
+SELECT id, key FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s
 UNION ALL
-SELECT id, key, true FROM inflight_jobs
+SELECT id, key FROM inflight_jobs
 WHERE lease_expires_at IS NOT NULL AND next_run_at IS NULL AND queue = %(queue)s
-UNION ALL
-SELECT id, key, false FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
 """
 DUE_RETRIES = """
 SELECT id, key FROM inflight_jobs
@@ -35,10 +31,15 @@ WHERE queue = %(queue)s AND next_run_at <= now() AND next_run_at IS NOT NULL
     AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
 ORDER BY next_run_at LIMIT %(limit)s
 """
-DUE_AMONG = """
-SELECT id, key FROM inflight_jobs
-WHERE id = ANY (%(ids)s::bigint[]) AND coalesce(next_run_at, 'infinity') <= now()
-    AND job_name <> ALL (%(names)s::text[]) AND coalesce(key || E'\\n' || job_name, '') <> ALL (%(pairs)s::text[])
+# The job with the lowest id of each key that waits for its next attempt, and whether it may begin: it is due, and not
+# paused.
+FIRST_RETRIES = """
+SELECT wanted.key, first.id, first.may_begin FROM unnest(%(keys)s::text[]) AS wanted (key), LATERAL (
+    SELECT id, next_run_at <= now() AND job_name <> ALL (%(names)s::text[])
+        AND key || E'\\n' || job_name <> ALL (%(pairs)s::text[]) AS may_begin
+    FROM inflight_jobs AS job
+    WHERE queue = %(queue)s AND job.key = wanted.key AND job.key IS NOT NULL AND next_run_at IS NOT NULL
+    ORDER BY id LIMIT 1) AS first
 """
 # Attempts that began within the last seconds. Of a job with several attempts only the last one's time is known, and all
 # of them count. A retry that has been delivered and not claimed counts as begun just now. A rate that is not used up is
@@ -67,65 +68,41 @@ SELECT NULL, CASE WHEN count(*) = %(limit)s
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
-class InFlight(NamedTuple):
-    """Job in flight.
+def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> list[int]:
+    """Find the jobs among these that run.
 
-    Attributes:
-        runs: It is delivered or claimed; else it waits to be tried again.
+    The others have ended, wait to be tried again, or have been moved to another queue while they waited.
     """
-
-    id: int
-    key: str | None
-    runs: bool
+    (found,) = fetch_one(connection, STILL_RUNNING, {"ids": id_array(ids), "queue": queue})
+    return list(found)
 
 
-def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Find the jobs among these that run, and those that wait to be tried again.
-
-    The others are no longer in flight, or have been moved to another queue while they waited.
-    """
-    row = connection.execute(STILL_RUNNING, {"ids": id_array(ids), "queue": queue}, binary=True).fetchone()
-    return ([], []) if row is None else (row[0], row[1])
-
-
-def in_flight(connection: Connection, queue: str) -> list[InFlight]:
-    """List all jobs of a queue that are in flight."""
-    return [InFlight._make(row) for row in connection.execute(IN_FLIGHT, {"queue": queue}, binary=True)]
+def in_flight(connection: Connection, queue: str) -> list[tuple[int, str]]:
+    """List the jobs of a queue that run, each with its key or ''."""
+    rows = connection.execute(IN_FLIGHT, {"queue": queue}, binary=True)
+    return [(job_id, key or "") for job_id, key in rows]
 
 
 def due_retries(
     connection: Connection,
     queue: str,
     limit: int,
-    *,
+    paused: Paused,
     leave_keys: Collection[str],
-    leave_names: Collection[str],
-    leave_pairs: Collection[tuple[str, str]],
 ) -> list[tuple[int, str]]:
     """Find up to `limit` jobs of a queue whose next attempt is due, the earliest first, each with its key or ''."""
-    parameters = {
-        "queue": queue,
-        "limit": limit,
-        "keys": list(leave_keys),
-        "names": list(leave_names),
-        "pairs": [f"{key}\n{name}" for key, name in leave_pairs],
-    }
+    parameters = {"queue": queue, "limit": limit, "keys": list(leave_keys), **paused.parameters()}
     rows = connection.execute(DUE_RETRIES, parameters, binary=True).fetchall()
     return [(job_id, key or "") for job_id, key in rows]
 
 
-def due_among(
-    connection: Connection,
-    ids: Iterable[int],
-    *,
-    leave_names: Collection[str],
-    leave_pairs: Collection[tuple[str, str]],
-) -> list[tuple[int, str]]:
-    """Find the jobs among these whose next attempt is due, each with its key or ''."""
-    pairs = [f"{key}\n{name}" for key, name in leave_pairs]
-    parameters = {"ids": id_array(ids), "names": list(leave_names), "pairs": pairs}
-    rows = connection.execute(DUE_AMONG, parameters, binary=True).fetchall()
-    return [(job_id, key or "") for job_id, key in rows]
+def first_retries(
+    connection: Connection, queue: str, keys: Collection[str], paused: Paused
+) -> dict[str, tuple[int, bool]]:
+    """Find the job with the lowest id of each key that waits for its next attempt, and whether it may begin now."""
+    parameters = {"queue": queue, "keys": list(keys), **paused.parameters()}
+    rows = connection.execute(FIRST_RETRIES, parameters, binary=True).fetchall()
+    return {key: (job_id, may_begin) for key, job_id, may_begin in rows}
 
 
 def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tuple[dict[str, int], float]:

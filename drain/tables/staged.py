@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from psycopg.sql import Identifier
@@ -19,17 +19,22 @@ START: Place = (-(2**31), -(2**63))
 LAST_PRIORITY = 2**31 - 1
 
 
-MATURE = """
+_MATURE = """
 UPDATE staged_jobs SET matured_at = now()
-WHERE id = ANY (ARRAY (
-    SELECT id FROM staged_jobs_scheduled WHERE scheduled_at <= now()
-    ORDER BY scheduled_at LIMIT %s FOR UPDATE SKIP LOCKED))
+WHERE id = ANY (ARRAY (SELECT id FROM staged_jobs_scheduled WHERE {which} FOR UPDATE SKIP LOCKED))
 """
+MATURE = _MATURE.format(which="scheduled_at <= now() ORDER BY scheduled_at LIMIT %s")
+MATURE_THESE = _MATURE.format(which="id = ANY (%s::bigint[])")
 
 
 def mature(connection: Connection, limit: int) -> int:
     """Mark up to `limit` scheduled rows whose time has come as matured, for `lanes.read_due`; returns how many."""
     return connection.execute(MATURE, (limit,)).rowcount
+
+
+def mature_these(connection: Connection, ids: Iterable[int]) -> None:
+    """Mark these scheduled rows, whose time has come, as matured; rows that another session has locked stay."""
+    connection.execute(MATURE_THESE, (id_array(ids),))
 
 
 class DueJob(NamedTuple):

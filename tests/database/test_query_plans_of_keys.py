@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from drain.tables import keyed, running
+from drain.tables import keyed, running, staged
 from drain.tables.columns import id_array
 from tests.database.test_query_plans import scans
 from tests.helpers import query
@@ -73,24 +73,18 @@ LANES = NOTHING_PAUSED | {"queue": "a", "kinds": "{0,1,2,3}", "limit": 100}
 # partitions in one order reads one row of each of the two others.
 ASKED: dict[str, tuple[str, Mapping[str, Any], str, int]] = {
     "heads of keys": (keyed.HEADS, HEADS, "staged_jobs_by_key", 3 * 51 + 3),
-    "heads of priorities": (keyed.HEADS_BY_PRIORITY, HEADS, "staged_jobs_by_key", 3 * 51 + 3),
     "heads of lanes": (keyed.LANES, LANES | {"each": False}, "staged_jobs_in_lanes", 12),
     "heads of priorities of lanes": (keyed.LANES, LANES | {"each": True}, "staged_jobs_in_lanes", 24),
     "rows of keys": (keyed.READ_KEYS, wanted(2, 50), "staged_jobs_by_key", 50 * 4),
-    "rows of ordered keys": (
-        keyed.READ_ORDERED,
-        wanted(2, 50) | {"priorities": id_array([0] * 50)},
-        "staged_jobs_by_key",
-        50 * 4,
-    ),
-    "heads of some keys": (keyed.HEADS_OF, wanted(1, 50), "staged_jobs_by_key", 3 * 2 * 50),
     "rows of lanes": (
         keyed.READ_LANES,
         wanted(20, 2) | {"kinds": "{0,2}", "up_to": "{0,9}", "keys": []},
         "staged_jobs_in_lanes",
         2 * 22,
     ),
-    "dead jobs": (keyed.DEAD_KEYS, wanted(1, 40), "dead_jobs_by_key", 40),
+    "dead jobs": (keyed.HELD_KEYS, wanted(1, 40) | {"dead": True, "waiting": False}, "dead_jobs_by_key", 40),
+    "waiting jobs": (keyed.HELD_KEYS, wanted(1, 40) | {"dead": False, "waiting": True}, "inflight_jobs_holding", 40),
+    "first retries": (running.FIRST_RETRIES, wanted(1, 40), "inflight_jobs_holding", 40),
     "due retries": (running.DUE_RETRIES, HEADS | {"keys": ["k1"], "limit": 20}, "inflight_jobs_waiting", 20),
 }
 
@@ -106,7 +100,7 @@ def test_keys_lanes_and_retries_are_read_without_a_look_at_others(many_keys: str
 def test_what_is_asked_by_id_is_found_by_id(many_keys: str) -> None:
     staged_keys = {f"staged_jobs_ready_{turn}_pkey" for turn in range(3)}
     ids = [id_ for (id_,) in query(many_keys, "SELECT id FROM staged_jobs ORDER BY id DESC LIMIT 50")]
-    for statement, more in ((keyed.READ_ROWS, ()), (keyed.STAGED_AGAIN, ()), (keyed.LOCK, ("a",))):
+    for statement, more in ((keyed.READ_ROWS, ()), (keyed.LOCK, ("a",))):
         found = scans(many_keys, statement, (id_array(ids), *more))
         assert (set(found), sum(found.values())) == (staged_keys, 50)
 
@@ -116,7 +110,24 @@ def test_what_is_asked_by_id_is_found_by_id(many_keys: str) -> None:
     assert sum(scans(many_keys, keyed._LAST_ID).values()) <= 3
     asked = {"ids": id_array(range(100)), "queue": "a"}
     assert scans(many_keys, running.STILL_RUNNING, asked) == {"inflight_jobs_pkey": 99}
-    assert scans(many_keys, running.DUE_AMONG, asked | NOTHING_PAUSED) == {"inflight_jobs_pkey": 99}
+
+
+def test_the_first_rows_of_ordered_keys_are_read_without_a_look_at_others(many_keys: str) -> None:
+    query(
+        many_keys,
+        "INSERT INTO staged_jobs (job_name, queue, key, staged_at, scheduled_at) SELECT 'm.f', 'a', 'k' || number, "
+        "now() - interval '1 hour', now() + (number - 10.5) * interval '1 min' FROM generate_series(1, 300) AS number",
+    )
+    found = scans(many_keys, keyed.FIRST_OF_KEYS, wanted(1, 50))
+
+    assert found.keys() == {"staged_jobs_by_key", "staged_jobs_coming_due"}
+    assert found["staged_jobs_by_key"] <= 3 * 2 * 50
+    assert found["staged_jobs_coming_due"] <= 10
+
+    ids = [id_ for (id_,) in query(many_keys, "SELECT id FROM staged_jobs_scheduled ORDER BY id LIMIT 10")]
+    found = scans(many_keys, staged.MATURE_THESE, (id_array(ids),))
+    assert all(name.endswith("_pkey") for name in found)
+    assert sum(found.values()) <= 30
 
 
 def test_what_has_begun_lately_is_read_by_the_time_at_which_it_finished(many_keys: str) -> None:

@@ -83,24 +83,61 @@ MUTANTS = (
     ),
     Mutant(
         "run the jobs of an ordered key by priority",
-        "drain/admission/sources.py",
-        "first[wish.key] = min(place, first.get(wish.key, place), key=_by_id)",
-        "first[wish.key] = min(place, first.get(wish.key, place))",
+        "drain/tables/keyed.py",
+        "if key not in found or first.id < found[key].id:",
+        "if key not in found or first < found[key]:",
         ("test_limits.py::test_the_jobs_of_a_key_run_one_at_a_time_in_the_order_of_their_ids",),
     ),
     Mutant(
         "overtake an ordered job that waits for its retry",
-        "drain/admission/allowances.py",
-        "return self._running.of_key(key) + self._running.retries_of_key(key)",
-        "return self._running.of_key(key)",
-        ("test_limits.py::test_a_retry_that_waits_keeps_its_key_under_the_next_leader_too",),
+        "drain/tables/keyed.py",
+        "OR %(waiting)s AND (",
+        "OR NOT %(waiting)s AND (",
+        (
+            "test_limits.py::test_a_retry_that_waits_keeps_its_key_under_the_next_leader_too",
+            "test_order_of_keys.py::test_a_retry_that_is_moved_to_an_ordered_queue_holds_its_key",
+        ),
+    ),
+    Mutant(
+        "look for earlier jobs of an ordered key under its first priority alone",
+        "drain/tables/keyed.py",
+        "WHERE {_WITH_KEY} AND key = heads.key AND priority > heads.priority",
+        "WHERE {_WITH_KEY} AND key = heads.key AND priority < heads.priority",
+        ("test_order_of_keys.py::test_a_job_keeps_its_place_when_its_priority_changes",),
+    ),
+    Mutant(
+        "overtake a scheduled job of an ordered key that is due and has not matured",
+        "drain/tables/keyed.py",
+        "WHERE scheduled_at <= now() AND queue = %(queue)s AND (key IN",
+        "WHERE scheduled_at <= staged_at AND queue = %(queue)s AND (key IN",
+        (
+            "test_order_of_keys.py::"
+            "test_a_scheduled_job_that_is_due_goes_before_later_ones_of_its_key_though_it_has_not_matured",
+        ),
+    ),
+    Mutant(
+        "overtake a due job of an ordered key whose row is locked",
+        "drain/admission/sources.py",
+        "first = keyed.first_of_keys(self.connection, self.queue, keys) if keys else {}\n",
+        "first = keyed.first_of_keys(self.connection, self.queue, keys) if keys else {}\n"
+        "        first = {key: row for key, row in first.items() if row.is_ready}\n",
+        ("test_order_of_keys.py::test_a_due_job_that_has_not_matured_and_is_locked_keeps_those_behind_it",),
+    ),
+    Mutant(
+        "let the retry of an ordered key go first that came due first",
+        "drain/tables/running.py",
+        "    ORDER BY id LIMIT 1) AS first",
+        "    ORDER BY next_run_at LIMIT 1) AS first",
+        (
+            "test_admission_under_changes.py::"
+            "test_of_the_due_retries_of_an_ordered_key_the_lowest_goes_first_though_it_came_due_last",
+        ),
     ),
     Mutant(
         "overtake a dead job of an ordered key",
         "drain/admission/ordering.py",
-        "            self._allowances.hold(key, _HELD_SECONDS)\n        self._were_held.update(dead)\n"
-        "        return dead\n",
-        "            self._allowances.hold(key, 0.0)\n        self._were_held.update(dead)\n        return ()\n",
+        "        self._allowances.held.update(found)\n        return found\n",
+        "        return ()\n",
         ("test_limits.py::test_a_dead_job_keeps_its_key_until_it_is_revived",),
     ),
     Mutant(

@@ -1,0 +1,221 @@
+"""Order of the jobs of a key: no job begins before an earlier one that was committed before it was staged."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.pq import TransactionStatus
+
+from drain.admission import ordering
+from drain.admission.rules import Rules
+from drain.tables import changes, keyed
+from drain.tables.changes import Change
+from drain.tables.selections import Selection
+from tests.admitting import QUEUE, Leader, admitting, bury, finish, ids_of, retry_later, stage
+from tests.helpers import PATIENCE_SECONDS, ids_in, query, wait_until
+
+ORDERED = Rules(QUEUE, ordered=True)
+
+
+@contextmanager
+def without_sweeps(database_url: str, rules: Rules = ORDERED) -> Iterator[Leader]:
+    """Lead with hints alone, as between two sweeps of many keys."""
+    with admitting(database_url, rules) as leader:
+        leader.queue.look()
+        assert not leader.queue.is_first_sweep
+        leader.queue._streams._arrivals._sweep_at = float("inf")
+        yield leader
+
+
+def in_turn(leader: Leader, database_url: str, count: int) -> list[int]:
+    """Ids in the order in which jobs are admitted, each finished before the next."""
+    ids: list[int] = []
+    while len(ids) < count:
+        ids += ids_of(leader.admit_all(1))
+        finish(database_url, ids[-1:])
+    return ids
+
+
+def move(database_url: str, change: Change, *ids: int) -> None:
+    """Change jobs as `drain jobs move` does."""
+    with psycopg.connect(database_url) as connection:
+        selection = Selection(ids=ids)
+        changes.change_staged(connection, selection, change)
+        changes.change_inflight(connection, selection, change)
+
+
+def test_a_job_that_was_committed_after_a_higher_id_goes_before_the_next_one_of_its_key(
+    database_url: str,
+) -> None:
+    with without_sweeps(database_url) as leader, psycopg.connect(database_url) as application:
+        insert = f"INSERT INTO staged_jobs (job_name, queue, key) VALUES ('m.f', '{QUEUE}', 'a') RETURNING id"
+        ((first,),) = application.execute(insert.encode()).fetchall()
+        (other,) = stage(database_url, queue="other")
+        wait_until(lambda: leader.admit() or leader.queue._streams._arrivals._last_id == other)
+        application.commit()
+        (second,) = stage(database_url, key="a")
+
+        assert in_turn(leader, database_url, 2) == [first, second]
+
+
+# Staged an hour ago for a time that has come since.
+DUE = {"staged_at": datetime.now(UTC) - timedelta(hours=1), "scheduled_at": datetime.now(UTC) - timedelta(minutes=1)}
+
+
+def test_a_scheduled_job_that_is_due_goes_before_later_ones_of_its_key_though_it_has_not_matured(
+    database_url: str,
+) -> None:
+    with without_sweeps(database_url) as leader:
+        due = stage(database_url, key="a", priority=7, **DUE)
+        stage(database_url, key="a", staged_at=datetime.now(UTC), scheduled_at=datetime.now(UTC) + timedelta(hours=1))
+        later = stage(database_url, key="a")
+
+        assert in_turn(leader, database_url, 2) == due + later
+
+
+@pytest.mark.parametrize("skip_locked", [False, True])
+def test_a_due_job_that_has_not_matured_and_is_locked_keeps_those_behind_it(
+    database_url: str, *, skip_locked: bool
+) -> None:
+    with admitting(database_url, ORDERED) as leader, psycopg.connect(database_url) as other:
+        due = stage(database_url, key="a", **DUE)
+        later = stage(database_url, key="a")
+        other.execute("SELECT FROM staged_jobs WHERE id = %s FOR UPDATE", due)
+        if skip_locked:
+            leader.queue.look()
+            with leader.connection.transaction():
+                assert leader.queue.select(10, skip_locked=True) == []
+        assert leader.settle(0.1) == []
+        other.rollback()
+
+        assert in_turn(leader, database_url, 2) == due + later
+
+
+def test_a_job_keeps_its_place_when_its_priority_changes(database_url: str) -> None:
+    ids = stage(database_url, 3, key="a")
+    with without_sweeps(database_url) as leader:
+        first = leader.admit_all(1)
+        move(database_url, Change(priority=7), ids[1])
+        finish(database_url, first)
+
+        assert ids_of(first) + in_turn(leader, database_url, 2) == ids
+
+
+def test_a_job_that_is_moved_to_an_ordered_queue_takes_the_place_of_its_id(database_url: str) -> None:
+    (moved,) = stage(database_url, queue="other", key="a")
+    ids = stage(database_url, 2, key="a")
+    with without_sweeps(database_url) as leader:
+        first = leader.admit_all(1)
+        move(database_url, Change(queue=QUEUE), moved)
+        finish(database_url, first)
+
+        assert ids_of(first) + in_turn(leader, database_url, 2) == [ids[0], moved, ids[1]]
+
+
+def test_a_retry_that_is_moved_to_an_ordered_queue_holds_its_key(database_url: str) -> None:
+    ids = stage(database_url, 2, key="a")
+    with admitting(database_url, Rules(QUEUE)) as leader:
+        leader.admit_all(2)
+    query(database_url, "UPDATE inflight_jobs SET queue = 'other'")
+    retry_later(database_url, ids[::-1], seconds=-1)
+    staged = stage(database_url, 2, key="a")
+    again: list[int] = []
+    with without_sweeps(database_url) as leader:
+        first = leader.admit_all(1)
+        move(database_url, Change(queue=QUEUE), *ids)
+        finish(database_url, first)
+        for _ in ids:
+            assert leader.settle(0.1) == []
+            again += wait_until(lambda: [leader.queue.look(), *leader.redeliver(1)][1:])
+            finish(database_url, again[-1:])
+
+        assert (ids_of(first), again, in_turn(leader, database_url, 1)) == (staged[:1], ids, staged[1:])
+
+
+def test_a_key_goes_on_when_the_retry_that_holds_it_has_gone(database_url: str) -> None:
+    ids = stage(database_url, 2, key="a")
+    with admitting(database_url, ORDERED) as leader:
+        retry_later(database_url, leader.admit_all(1), seconds=60)
+        assert leader.settle(0.1) == []
+        query(database_url, "DELETE FROM inflight_jobs")
+
+        assert ids_of(leader.admit_all(1)) == ids[1:]
+
+
+def test_held_keys_are_looked_at_between_batches_some_at_a_time(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[TransactionStatus, int]] = []
+    held_keys = keyed.held_keys
+
+    def note(connection: Any, queue: str, keys: Collection[str], **options: Any) -> set[str]:
+        asked.append((connection.info.transaction_status, len(keys)))
+        return held_keys(connection, queue, list(keys), **options)
+
+    monkeypatch.setattr(keyed, "held_keys", note)
+    monkeypatch.setattr(ordering, "_SLICE", 3)
+    for number in range(10):
+        stage(database_url, 2, key=f"k{number}")
+    with admitting(database_url, ORDERED) as leader:
+        bury(database_url, leader.admit_all(10))
+        wait_until(lambda: leader.admit() or len(leader.queue._allowances.held) == 10)
+        asked.clear()
+        leader.settle(0.1)
+        wait_until(lambda: leader.admit() or sum(number for _, number in asked) >= 20)
+
+        assert {status for status, _ in asked} == {TransactionStatus.IDLE}
+        assert max(number for _, number in asked) <= 3
+        query(database_url, "DELETE FROM dead_jobs WHERE key IN ('k3', 'k7')")
+        assert {row.key for row in leader.admit_all(2)} == {"k3", "k7"}
+
+
+# Threads that stage, customers, and events of each thread.
+THREADS, CUSTOMERS, EVENTS = 8, 40, 150
+
+
+def test_events_that_are_staged_under_a_row_lock_of_their_customer_begin_in_that_order(database_url: str) -> None:
+    query(database_url, "CREATE TABLE customers (id integer PRIMARY KEY)")
+    query(database_url, "INSERT INTO customers SELECT generate_series(1, %s)", CUSTOMERS)
+    begun = defaultdict[str | None, list[int]](list)
+    with staging(lambda number: stage_events(database_url, number)), admitting(database_url, ORDERED) as leader:
+        while sum(map(len, begun.values())) < THREADS * EVENTS:
+            rows = leader.admit_all(1)
+            for row in rows:
+                begun[row.key].append(row.id)
+            finish(database_url, rows)
+
+    assert dict(begun) == {key: sorted(ids) for key, ids in begun.items()}
+    assert ids_in(database_url, "staged_jobs") == []
+
+
+@contextmanager
+def staging(work: Callable[[int], None]) -> Iterator[None]:
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+
+
+def stage_events(database_url: str, number: int) -> None:
+    """Stage events of customers, each behind the lock of the customer's row, in transactions of a few milliseconds."""
+    chance = random.Random(number)
+    with psycopg.connect(database_url) as connection:
+        for _ in range(EVENTS):
+            customer = chance.randint(1, CUSTOMERS)
+            connection.execute("SELECT FROM customers WHERE id = %s FOR UPDATE", [customer])
+            connection.execute(
+                "INSERT INTO staged_jobs (job_name, queue, key, priority) VALUES ('m.f', %s, %s, %s)",
+                [QUEUE, str(customer), chance.randrange(2)],
+            )
+            connection.execute("SELECT pg_sleep(%s)", [chance.random() * 0.01])
+            connection.commit()
