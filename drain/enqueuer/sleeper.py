@@ -20,6 +20,8 @@ _COUNTED_SECONDS = 0.05
 # Wait for a notification after a batch with rows. Behind it come a batch that finds nothing, the record of the
 # watermark and the question for scheduled rows: five exchanges, for which the next row would wait.
 _BRIEF_SECONDS = 0.005
+# Pause before a due scheduled row is looked at again that the last batch has left: another session has locked it.
+_LOCKED_SECONDS = 0.1
 
 
 class Sleeper:
@@ -109,7 +111,7 @@ class Sleeper:
         """
         enqueuer = self._enqueuer
         enqueuer.flush()
-        next_scheduled = waiting.seconds_to_next_scheduled(enqueuer.connection)
+        next_scheduled = waiting.seconds_to_next_scheduled(enqueuer.connection, if_due=_LOCKED_SECONDS)
         longest = self._poll_seconds if next_scheduled is None else min(self._poll_seconds, next_scheduled)
         until = min(until, monotonic() + longest)
         while not self._stop.is_set():

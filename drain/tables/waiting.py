@@ -61,14 +61,23 @@ FROM heads, LATERAL (
     SELECT max(finished_at) AS at FROM finished_jobs
     WHERE queue = heads.queue AND superseded_by IS NULL) AS last_finish
 """
-_NEXT_SCHEDULED = """
-SELECT extract(epoch FROM min(scheduled_at) - clock_timestamp())::float8 FROM staged_jobs_scheduled
+# Two index look-ups.
+NEXT_SCHEDULED = """
+SELECT least(
+    extract(epoch FROM (SELECT min(scheduled_at) FROM staged_jobs_scheduled WHERE scheduled_at > now())
+        - clock_timestamp())::float8,
+    CASE WHEN EXISTS (SELECT FROM staged_jobs_scheduled WHERE scheduled_at <= now()) THEN %s::float8 END)
 """
 
 
-def seconds_to_next_scheduled(connection: Connection) -> float | None:
-    """Return the time until the next scheduled row is due, by the database's clock; None if there is none."""
-    (seconds,) = fetch_one(connection, _NEXT_SCHEDULED)
+def seconds_to_next_scheduled(connection: Connection, if_due: float) -> float | None:
+    """Return the time until the next scheduled row is due, by the database's clock; None if there is none.
+
+    Args:
+        connection: The leader's, in autocommit mode.
+        if_due: Upper bound of the time if some row is due already, such as one that another session has locked.
+    """
+    (seconds,) = fetch_one(connection, NEXT_SCHEDULED, (if_due,))
     return None if seconds is None else float(seconds)
 
 

@@ -413,7 +413,7 @@ def test_a_plan_that_was_made_while_a_partition_was_empty_serves_when_it_is_full
 
 
 def test_the_next_scheduled_row_is_the_first_of_its_index(many_staged_rows: str) -> None:
-    assert scans(many_staged_rows, waiting._NEXT_SCHEDULED) == {"staged_jobs_coming_due": 1}
+    assert scans(many_staged_rows, waiting.NEXT_SCHEDULED, (0.1,)) == {"staged_jobs_coming_due": 2}
 
 
 def test_the_lag_looks_at_a_hundred_rows_for_each_priority(many_staged_rows: str) -> None:

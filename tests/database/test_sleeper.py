@@ -163,6 +163,37 @@ def test_a_scheduled_job_ends_a_wait(database_url: str, redis_url: str) -> None:
     assert pushed_jobs(redis_url) == [first, soon]
 
 
+def test_a_due_row_that_is_locked_is_asked_for_after_a_pause_that_ends_when_another_comes_due(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleeper, "_LOCKED_SECONDS", LONG_SECONDS)
+    locked, soon = stage_jobs(database_url, 2)
+    due = "UPDATE staged_jobs SET staged_at = staged_at - interval '1 h', scheduled_at = {} WHERE id = %s"
+    query(database_url, due.format("now()"), locked)
+    pauses: list[float] = []
+    wait = leader.wait_for_notify
+
+    def note(connection: postgres.Connection, seconds: float) -> bool:
+        pauses.append(seconds)
+        return wait(connection, min(seconds, 1.0))
+
+    monkeypatch.setattr(leader, "wait_for_notify", note)
+    with (
+        new_enqueuer(database_url, redis_url) as enqueuer,
+        psycopg.connect(database_url) as other,
+    ):
+        other.execute("SELECT FROM staged_jobs WHERE id = %s FOR UPDATE", [locked])
+        query(database_url, due.format("clock_timestamp() + interval '0.5 s'"), soon)
+        sleep(enqueuer)
+        assert 0 < pauses[-1] <= 0.5
+        assert enqueuer.drain() == 1
+        assert pushed_jobs(redis_url) == [soon]
+        sleep(enqueuer, monotonic() + 1.0)
+        assert pauses[-1] > 0.5
+        other.rollback()
+        assert enqueuer.drain() == 1
+
+
 def test_the_rows_of_a_small_batch_come_with_the_search(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
