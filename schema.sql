@@ -513,6 +513,22 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
 CREATE INDEX IF NOT EXISTS dead_jobs_by_key ON dead_jobs (queue, key) WHERE key IS NOT NULL;
 
 
+-- cancelled_claims: claims of jobs that were cancelled while a worker had them. Until the worker has confirmed that its
+-- attempt has ended, or the lease is over, such a claim keeps its place among the running jobs of its queue and key.
+CREATE TABLE IF NOT EXISTS cancelled_claims (
+    id               bigint      NOT NULL,
+    -- The token of the claim; the dead job has a higher one.
+    fencing_token    bigint      NOT NULL,
+    queue            text        NOT NULL,
+    key              text,
+    claimed_at       timestamptz NOT NULL,
+    claimed_by       text        NOT NULL,
+    lease_expires_at timestamptz NOT NULL,
+    PRIMARY KEY (id, fencing_token)
+);
+CREATE INDEX IF NOT EXISTS cancelled_claims_of_queues ON cancelled_claims (queue);
+
+
 -- State of one job, for the applications that have staged it: no argument, no traceback and no context of it. No row: no
 -- table has the job. States: waiting, scheduled, running, retrying, finished, superseded, dead, cancelled, expired.
 --
@@ -583,7 +599,11 @@ CREATE TABLE IF NOT EXISTS queues (
     -- Seconds of waiting that count as one step of priority.
     aging_seconds   double precision,
     changed_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Reason for which the leader cannot follow these rules: it holds the queue until they change. Each new leader tries
+    -- again.
+    error           text,
 
+    -- drain/admission/rules.py accepts exactly the rules that these checks accept.
     CONSTRAINT queue_must_be_a_name_that_rq_can_carry
         CHECK (queue ~ '^[A-Za-z0-9_][A-Za-z0-9_.:-]*$' AND char_length(queue) <= 100),
     CONSTRAINT running_must_be_positive CHECK (running > 0 AND running_per_key > 0),
@@ -591,8 +611,12 @@ CREATE TABLE IF NOT EXISTS queues (
         CHECK (rate ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$' AND rate_per_key ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$'),
     CONSTRAINT burst_must_be_positive CHECK (burst > 0),
     CONSTRAINT weights_must_be_an_object CHECK (jsonb_typeof(weights) = 'object'),
+    -- Strict: otherwise a list would count as its elements, and an empty one as nothing.
     CONSTRAINT weights_must_be_numbers_from_one_thousandth_to_1000
-        CHECK (NOT jsonb_path_exists(weights, '$.* ? (@.type() != "number" || @ < 0.001 || @ > 1000)')),
+        CHECK (NOT jsonb_path_exists(weights, 'strict $.* ? (@.type() != "number" || @ < 0.001 || @ > 1000)', '{}', true)),
+    CONSTRAINT keys_of_weights_must_have_1_to_255_characters
+        CHECK (NOT jsonb_path_exists(
+            weights, 'strict $.keyvalue() ? (!(@.key like_regex "^.{1,255}$" flag "s"))', '{}', true)),
     CONSTRAINT on_dead_must_be_hold_or_skip CHECK (on_dead IN ('hold', 'skip')),
     CONSTRAINT aging_seconds_must_be_positive_and_at_most_a_year
         CHECK (aging_seconds > '0' AND aging_seconds <= '31536000'),
@@ -600,6 +624,17 @@ CREATE TABLE IF NOT EXISTS queues (
     CONSTRAINT running_per_key_must_not_exceed_running CHECK (running_per_key <= running),
     CONSTRAINT ordered_needs_running_per_key_of_one CHECK (NOT ordered OR coalesce(running_per_key, 1) = 1),
     CONSTRAINT weights_need_fair CHECK (fair OR weights = '{}'),
+    -- At most a year: a new leader reads what has begun within that time.
+    CONSTRAINT burst_must_fill_within_a_year
+        CHECK (CASE WHEN rate ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$' THEN
+            burst::bigint * CASE split_part(rate, '/', 2) WHEN 's' THEN 1 WHEN 'min' THEN 60 WHEN 'h' THEN 3600 ELSE 86400 END
+                <= split_part(rate, '/', 1)::bigint * 31536000
+            ELSE true END),
+    CONSTRAINT burst_must_fill_within_a_year_for_each_key
+        CHECK (CASE WHEN rate_per_key ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$' THEN
+            burst::bigint * CASE split_part(rate_per_key, '/', 2) WHEN 's' THEN 1 WHEN 'min' THEN 60 WHEN 'h' THEN 3600 ELSE 86400 END
+                <= split_part(rate_per_key, '/', 1)::bigint * 31536000
+            ELSE true END),
     CONSTRAINT burst_needs_a_rate CHECK (burst IS NULL OR coalesce(rate, rate_per_key) IS NOT NULL),
     CONSTRAINT on_dead_needs_ordered CHECK (ordered OR on_dead = 'hold'),
     CONSTRAINT aging_needs_a_queue_without_rules_for_keys

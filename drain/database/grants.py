@@ -87,7 +87,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "Takes rows whole, arguments included, since it moves them.",
-            "SELECT, DELETE, UPDATE (matured_at, scheduled_at)",
+            "SELECT, DELETE, UPDATE (matured_at, scheduled_at, expires_at)",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled",
         ),
         Grant(
@@ -100,7 +100,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "Delivers, and delivers again, and knows how long jobs wait; what RQ has given up moves to dead_jobs.",
-            "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at, fencing_token)",
+            "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at, fencing_token, expires_at)",
             "inflight_jobs",
         ),
         Grant(
@@ -121,6 +121,8 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant("How many outcomes were refused.", "SELECT (number)", "stale_finishes"),
         Grant("The rules of queues.", "SELECT", "queues, queue_pauses"),
+        Grant("Notes why the rules of a queue cannot be followed.", "UPDATE (error)", "queues"),
+        Grant("Counts cancelled jobs until their workers have let go.", "SELECT, DELETE", "cancelled_claims"),
         Grant("Deletes pauses that are over.", "DELETE", "queue_pauses"),
         Grant(
             "Schedules, and the ticks that they have had ...",
@@ -162,6 +164,11 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "dead_jobs",
         ),
         Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
+        Grant(
+            "Confirms that the attempt of a cancelled job has ended.",
+            "SELECT (id, fencing_token), DELETE",
+            "cancelled_claims",
+        ),
         Grant(
             "Which queues there are, so that a misspelt one is noticed.",
             f"SELECT ({_LANES})",
@@ -206,6 +213,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "INSERT, SELECT (id, queue, key)",
             "dead_jobs",
         ),
+        Grant("What a worker had keeps its place until the worker lets go.", "INSERT", "cancelled_claims"),
         Grant("Which jobs had finished before they were cancelled.", "SELECT (id)", "finished_jobs"),
         Grant("Schedules ...", "SELECT, INSERT, UPDATE, DELETE", "crons"),
         Grant(
@@ -219,7 +227,8 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "Arguments and tracebacks are among what it reads.",
             "SELECT",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled, inflight_jobs, finished_jobs, dead_jobs, "
-            "stale_finishes, bulk_runs, drain_state, drain_schema, queues, queue_pauses, crons, idempotency_keys",
+            "stale_finishes, cancelled_claims, bulk_runs, drain_state, drain_schema, queues, queue_pauses, crons, "
+            "idempotency_keys",
         ),
         Grant(
             "State and result of a job.",

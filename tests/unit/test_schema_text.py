@@ -23,6 +23,7 @@ TABLES = {
     "queue_pauses",
     "crons",
     "idempotency_keys",
+    "cancelled_claims",
 } | PARTITIONS
 # Module below drain/tables/ -> the tables whose rows its statements change, take out, and put in. A row is changed and
 # taken out by the modules of its table alone; `staged_jobs` is where applications write.
@@ -53,8 +54,8 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "INSERT INTO": {"dead_jobs"},
     },
     "cancellations": {
-        "DELETE FROM": {"staged_jobs", "inflight_jobs"},
-        "INSERT INTO": {"dead_jobs"},
+        "DELETE FROM": {"staged_jobs", "inflight_jobs", "cancelled_claims"},
+        "INSERT INTO": {"dead_jobs", "cancelled_claims"},
     },
     "changes": {"UPDATE": {"staged_jobs", "inflight_jobs"}},
     "dead": {"DELETE FROM": {"dead_jobs"}, "INSERT INTO": {"staged_jobs"}},
