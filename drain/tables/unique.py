@@ -31,6 +31,7 @@ class Candidate(NamedTuple):
         quiet_seconds: Time for which no other one must have come; None for none.
         seconds_left: Seconds until that time is over; 0 and below if it is.
         was_claimed: A worker has claimed it before. If its lease ran out, that worker may still run it.
+        expires_at: Time at which it expires unless a worker has claimed it, in seconds since 1970; None for never.
     """
 
     id: int
@@ -39,11 +40,13 @@ class Candidate(NamedTuple):
     quiet_seconds: float | None = None
     seconds_left: float | None = None
     was_claimed: bool = False
+    expires_at: float | None = None
 
 
 _STAGED = """
     (SELECT id, '{state}', keep, quiet_seconds, date_part('epoch',
-        greatest(scheduled_at, staged_at + make_interval(secs => quiet_seconds)) - now()), false
+        greatest(scheduled_at, staged_at + make_interval(secs => quiet_seconds)) - now()), false,
+        date_part('epoch', expires_at)
     FROM staged_jobs_{state} AS job
     WHERE job.unique_key = wanted.unique_key AND job.job_name = wanted.job_name
         AND coalesce(job.expires_at > now(), true) {condition}
@@ -55,7 +58,8 @@ SELECT wanted.number::integer, found.*
 FROM unnest(%(job_names)s::text[], %(unique_keys)s::text[]) WITH ORDINALITY AS wanted (job_name, unique_key, number),
     LATERAL (
     (SELECT id, 'inflight' AS state, keep, NULL::float8 AS quiet_seconds, NULL::float8 AS seconds_left,
-        claimed_at IS NOT NULL AS was_claimed
+        claimed_at IS NOT NULL AS was_claimed,
+        CASE WHEN claimed_at IS NULL THEN date_part('epoch', expires_at) END AS expires_at
     FROM inflight_jobs AS job
     WHERE job.unique_key = wanted.unique_key AND job.job_name = wanted.job_name AND job.lease_expires_at IS NULL
         AND (job.claimed_at IS NOT NULL OR coalesce(job.expires_at > now(), true)))
@@ -145,6 +149,35 @@ def postpone(connection: Connection, seconds: Mapping[int, float]) -> int:
         return 0
     parameters = {"ids": id_array(seconds), "seconds": list(seconds.values())}
     return connection.execute(POSTPONE, parameters).rowcount
+
+
+_PROLONGED = """
+SET expires_at = CASE WHEN wanted.seconds IS NOT NULL THEN greatest(expires_at, to_timestamp(wanted.seconds)) END
+FROM unnest(%(ids)s::bigint[], %(seconds)s::float8[]) AS wanted (id, seconds)
+WHERE job.id = wanted.id AND job.id = ANY (ARRAY"""
+PROLONG_STAGED = f"""
+UPDATE staged_jobs AS job {_PROLONGED} (
+    SELECT id FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED))
+RETURNING job.id
+"""
+PROLONG_IN_FLIGHT = f"""
+UPDATE inflight_jobs AS job {_PROLONGED} (
+    SELECT id FROM inflight_jobs WHERE {NOT_CLAIMED} AND id = ANY (%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED))
+RETURNING job.id
+"""
+
+
+def prolong(connection: Connection, expiries: Mapping[int, float | None]) -> set[int]:
+    """Let waiting jobs expire no earlier than at these times, in seconds since 1970; None for never.
+
+    Returns:
+        Ids of the jobs that still wait.
+    """
+    if not expiries:
+        return set()
+    parameters = {"ids": id_array(expiries), "seconds": list(expiries.values())}
+    statements = (PROLONG_STAGED, PROLONG_IN_FLIGHT)
+    return {id_ for statement in statements for (id_,) in connection.execute(statement, parameters)}
 
 
 FENCE = f"""

@@ -15,12 +15,13 @@ from drain import stage, stage_many
 from drain.admission import uniqueness
 from drain.audit import audit
 from drain.database import postgres
+from drain.enqueuer import batches
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.returned_jobs import ReturnedJobs
 from drain.tables import claims, dead, finishes, outcomes, redeliveries, staged, unique
 from drain.tables.dead import Selection
 from drain.wire import Producer
-from tests.helpers import NAMESPACE, ids_in, new_enqueuer, query
+from tests.helpers import NAMESPACE, ids_in, new_enqueuer, query, wait_until
 from workers import job
 
 QUIET = timedelta(seconds=30)
@@ -312,6 +313,52 @@ def test_a_job_that_has_expired_stands_for_no_other(shop: Shop) -> None:
     shop.drain()
     assert shop.waiting == [delivered, *after]
     assert ids_in(shop.url, "dead_jobs") == [waiting]
+    assert shop.superseded == {}
+
+
+SOON, LATER = timedelta(minutes=1), timedelta(minutes=2)
+
+
+@pytest.mark.parametrize("keep", ["first", "last"])
+@pytest.mark.parametrize("later", [LATER, None])
+@pytest.mark.parametrize("waits", ["staged", "in flight"])
+def test_the_one_that_stands_expires_no_earlier_than_any_that_gave_way_to_it(
+    shop: Shop, keep: str, later: timedelta | None, waits: str
+) -> None:
+    now = datetime.now(UTC)
+    long, short = None if later is None else now + later, now + SOON
+    first = shop.stage(expires_at=short if keep == "first" else long)
+    if waits == "in flight":
+        shop.drain()
+    last = shop.stage(keep=keep, expires_at=long if keep == "first" else short)
+    shop.drain()
+    stands, gone = (first, last) if keep == "first" else (last, first)
+    assert shop.superseded == {gone: stands}
+    assert query(shop.url, "SELECT id, expires_at FROM inflight_jobs") == [(stands, long)]
+
+
+@pytest.mark.parametrize("skips_locked", [False, True])
+def test_nothing_gives_way_to_one_that_is_claimed_while_its_expiry_is_put_off(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, skips_locked: bool
+) -> None:
+    monkeypatch.setattr(batches.Batches, "_skips_locked", lambda _: skips_locked)
+    first = shop.stage(expires_at=datetime.now(UTC) + SOON)
+    shop.drain()
+    later = shop.stage()
+    prolong, expired = unique.prolong, list[bool]()
+
+    def claim_first(connection: postgres.Connection, expiries: Any) -> set[int]:
+        if not expired:
+            # The worker finds that the job has expired, and gives it up.
+            query(shop.url, "UPDATE inflight_jobs SET expires_at = now() WHERE id = %s", first)
+            expired.append(shop.claim(first).expired)
+        return prolong(connection, expiries)
+
+    monkeypatch.setattr(unique, "prolong", claim_first)
+    shop.drain()
+    assert expired == [True]
+    assert shop.superseded == {}
+    wait_until(lambda: shop.drain() or later in shop.waiting)
     assert shop.superseded == {}
 
 
