@@ -7,10 +7,12 @@ import pytest
 from psycopg import IsolationLevel
 from redis import Redis
 
+from drain.database import postgres
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.oldest_deliveries import OldestDeliveries
 from drain.enqueuer.pacer import Pacer
-from drain.tables import waiting
+from drain.enqueuer.redelivery import LOST_AFTER_SECONDS
+from drain.tables import claims, leases, waiting
 from tests.database.test_redelivery import (
     AGO,
     Clock,
@@ -20,7 +22,7 @@ from tests.database.test_redelivery import (
     end_lease,
     new_leader,
 )
-from tests.helpers import new_enqueuer, pushed_jobs, query, stage_jobs
+from tests.helpers import new_enqueuer, pushed_jobs, query, stage_jobs, wait_until
 
 __all__ = ["client", "clock"]
 
@@ -106,6 +108,28 @@ def test_a_job_that_was_claimed_when_the_leader_began_is_pushed_again_as_often_a
             assert successor.run_once() == 0
             clock.now += 16
             assert successor.run_once() == 1
+
+
+def test_a_claim_that_was_given_back_and_whose_id_is_lost_is_pushed_again_after_the_grace(
+    database_url: str, redis_url: str, client: Redis, clock: Clock
+) -> None:
+    given_back, other = stage_jobs(database_url, 2)
+    with (
+        new_leader(database_url, redis_url) as (_, redelivery),
+        postgres.connect(database_url, "w") as worker,
+    ):
+        redelivery.run_once()
+        (claimed,) = claims.claim_many(worker, {given_back: 1}, worker="w", limits={})
+        client.lpop("rq:queue:default")
+        redelivery.run_once()
+        # The worker dies before it puts the id back.
+        assert leases.release(worker, [given_back], [claimed.fencing_token])
+
+        # A scan of the whole index comes as soon as the last one has cost a fiftieth of the time.
+        wait_until(lambda: redelivery.run_once() or redelivery.lower_bounds["default"] == 1)
+        clock.now += LOST_AFTER_SECONDS + 1
+        assert redelivery.run_once() == 1
+    assert pushed_jobs(redis_url) == [other, given_back]
 
 
 def test_what_somebody_has_written_by_hand_is_found_by_a_scan_of_all(
