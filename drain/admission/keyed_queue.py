@@ -196,7 +196,7 @@ class RuledQueue:
 
     def _look_at_running(self) -> None:
         began = monotonic()
-        ended = set(self._running.look().values())
+        ended = self._running.look()
         for key in ended:
             self._streams.job_ended(key)
         self._looked_at = monotonic()

@@ -1,11 +1,13 @@
 """Running jobs of a queue: ids in memory, by key, checked against `inflight_jobs`.
 
 The count of the running jobs is never too low: the leader alone lets jobs run and notes each of them here, and a job is
-taken out only after the table has shown that it no longer runs.
+taken out only after the table has shown that it no longer runs. One that was cancelled while a worker had it is counted
+by the snapshot that takes it out: until the worker has confirmed its end, or its lease is over.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -54,44 +56,51 @@ class RunningJobs:
         self._connection = connection
         self._queue = queue
         self._running = CountedJobs()
+        # Cancelled jobs whose workers have not let go of them, by key: all that the last look has found.
+        self._cancelled: Counter[str] = Counter()
         # Ids that are still to be asked for in this round.
         self._round: Iterator[int] = iter(())
 
     @property
     def total(self) -> int:
         """Number of the jobs that run."""
-        return len(self._running.key_of)
+        return len(self._running.key_of) + self._cancelled.total()
 
     def of_key(self, key: str) -> int:
         """Count the jobs of a key that run."""
-        return self._running.of_key.get(key, 0)
+        return self._running.of_key.get(key, 0) + self._cancelled[key]
 
     def keys_with(self, number: int) -> list[str]:
         """List the keys with at least this number of running jobs."""
-        return [key for key, jobs in self._running.of_key.items() if jobs >= number and key]
+        keys = {*self._running.of_key, *self._cancelled}
+        return [key for key in keys if key and self.of_key(key) >= number]
 
     def rebuild(self) -> None:
         """Read from the table which jobs run."""
-        self._running = CountedJobs(running.in_flight(self._connection, self._queue))
+        jobs = running.in_flight(self._connection, self._queue)
+        self._running = CountedJobs((job_id, key) for job_id, key in jobs if job_id is not None)
+        self._cancelled = Counter(key for job_id, key in jobs if job_id is None)
 
     def add(self, job_id: int, key: str) -> None:
         """Note that a job runs from now on."""
         self._running.add(job_id, key)
 
-    def look(self) -> dict[int, str]:
-        """Ask which jobs have ended, of some thousand of those that are known; returns them with their keys.
+    def look(self) -> set[str]:
+        """Ask which jobs have ended, of some thousand of those that are known; returns their keys, '' for none.
 
         To be called in autocommit mode: what the table shows must not be older than the last look.
         """
         ids = self._next_ids()
-        if not ids:
-            return {}
-        ended: dict[int, str] = {}
-        for job_id in set(ids).difference(running.still_running(self._connection, self._queue, ids)):
+        if not ids and not self._cancelled:
+            return set()
+        still, cancelled = running.still_running(self._connection, self._queue, ids)
+        before, self._cancelled = self._cancelled, Counter(cancelled)
+        ended = set(before - self._cancelled)
+        for job_id in set(ids).difference(still):
             key = self._running.remove(job_id)
             # A round may name jobs that have ended since it began.
             if key is not None:
-                ended[job_id] = key
+                ended.add(key)
         return ended
 
     def _next_ids(self) -> list[int]:

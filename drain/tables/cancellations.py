@@ -2,7 +2,8 @@
 
 The statement for staged rows comes first, then that for rows in flight: under read committed, a row that the leader
 moves in between is found by the second one. A job that runs gets a higher fencing token, so that its worker's outcome
-is refused: the fence that every claim has.
+is refused: the fence that every claim has. Its claim moves to `cancelled_claims`, where it keeps its place among the
+running jobs until the worker has confirmed that its attempt has ended, or the lease is over.
 
 Rows are locked in the order of their ids, as by all that lock several.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import ATTEMPTS, DEAD, JOB, id_array
+from drain.tables.columns import ATTEMPTS, DEAD, JOB, id_array, these_pairs
 from drain.tables.selections import Selection
 
 # The token of a job in flight grows, up to the largest number there is.
@@ -42,6 +43,11 @@ WITH chosen AS (
 ), buried AS (
     INSERT INTO dead_jobs ({DEAD})
     SELECT {_VALUES}, {ATTEMPTS}, last_error, 'cancelled', {_EXPLANATION} FROM gone
+), kept AS (
+    INSERT INTO cancelled_claims (id, fencing_token, queue, key, claimed_at, claimed_by, lease_expires_at)
+    SELECT id, fencing_token, queue, key, claimed_at, claimed_by, lease_expires_at FROM gone
+    WHERE lease_expires_at > clock_timestamp()
+    ON CONFLICT DO NOTHING
 )
 SELECT id, lease_expires_at IS NOT NULL FROM gone
 """
@@ -51,6 +57,11 @@ SELECT id, 'dead' FROM dead_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[]))
 UNION ALL
 SELECT id, 'finished' FROM finished_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[]))
 """
+# Condition on the claims of a queue that keep their places.
+HAS_PLACE = "queue = %(queue)s AND lease_expires_at > now()"
+# A claim whose attempt has ended keeps no place.
+CONFIRM_ENDS = f"DELETE FROM cancelled_claims WHERE {these_pairs('fencing_token', 'tokens')}"
+_PRUNE = "DELETE FROM cancelled_claims WHERE lease_expires_at <= now()"
 IS_CANCELLED = """
 SELECT EXISTS (SELECT FROM dead_jobs WHERE id = %s AND fencing_token > %s AND reason = 'cancelled')
 """
@@ -70,6 +81,22 @@ def is_cancelled(connection: Connection, job_id: int, token: int) -> bool:
     """Return True if the job was cancelled after the claim with this token."""
     (cancelled,) = fetch_one(connection, IS_CANCELLED, (job_id, token))
     return bool(cancelled)
+
+
+def confirm_end(connection: Connection, job_id: int, token: int) -> bool:
+    """Confirm that the attempt under this claim has ended; returns True if the job was cancelled after the claim."""
+    confirm_ends(connection, [job_id], [token])
+    return is_cancelled(connection, job_id, token)
+
+
+def confirm_ends(connection: Connection, ids: Sequence[int], tokens: Sequence[int]) -> None:
+    """Confirm that the attempts under these claims have ended: cancelled jobs among them keep no place any more."""
+    connection.execute(CONFIRM_ENDS, {"ids": id_array(ids), "tokens": id_array(tokens)})
+
+
+def prune(connection: Connection) -> None:
+    """Forget the claims whose lease is over: their workers have died, or do not answer."""
+    connection.execute(_PRUNE)
 
 
 def cancel_staged(connection: Connection, selection: Selection) -> list[tuple[int, bool]]:

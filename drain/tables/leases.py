@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
+from drain.tables import cancellations
 from drain.tables.claims import Claim
 from drain.tables.columns import NOT_CLAIMED, id_array, these_pairs
 from drain.tables.pauses import IS_PAUSED
@@ -69,6 +70,9 @@ def release(connection: Connection, ids: Sequence[int], tokens: Sequence[int]) -
     """
     parameters = {"ids": id_array(ids), "tokens": id_array(tokens)}
     released = {row[0]: Released._make(row) for row in connection.execute(RELEASE, parameters)}
+    if len(released) < len(ids):
+        # Cancelled jobs among the others have not begun either.
+        cancellations.confirm_ends(connection, ids, tokens)
     return [released[job_id] for job_id in ids if job_id in released]
 
 

@@ -1,19 +1,23 @@
 """Running jobs of a queue with limits: which of those that were admitted still run, and what has begun lately.
 
 A job runs while its row of `inflight_jobs` is delivered or claimed. Only the leader lets rows run, so it remembers
-their ids, and asks by primary key which of them still do: the cost does not depend on dead row versions.
+their ids, and asks by primary key which of them still do: the cost does not depend on dead row versions. A job that was
+cancelled while a worker had it runs until the worker has confirmed its end, or the lease is over (`cancelled_claims`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+
 from drain.database.postgres import Connection, fetch_one
+from drain.tables.cancellations import HAS_PLACE
 from drain.tables.columns import DELIVERED, id_array
 from drain.tables.keyed import Paused
 
+_KEYS_OF_CANCELLED = f"SELECT coalesce(key, '') FROM cancelled_claims WHERE {HAS_PLACE}"
 # The condition names no column but the id, so that no index other than the primary key fits.
-STILL_RUNNING = """
-SELECT coalesce(array_agg(id), '{}')
+STILL_RUNNING = f"""
+SELECT coalesce(array_agg(id), '{{}}'), ARRAY ({_KEYS_OF_CANCELLED})
 FROM (SELECT id, queue, next_run_at FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) AS job
 WHERE queue = %(queue)s AND next_run_at IS NULL
 """
@@ -23,6 +27,8 @@ SELECT id, key FROM inflight_jobs WHERE {DELIVERED} AND queue = %(queue)s
 UNION ALL
 SELECT id, key FROM inflight_jobs
 WHERE lease_expires_at IS NOT NULL AND next_run_at IS NULL AND queue = %(queue)s
+UNION ALL
+SELECT NULL, key FROM cancelled_claims WHERE {HAS_PLACE}
 """
 DUE_RETRIES = """
 SELECT id, key FROM inflight_jobs
@@ -68,17 +74,22 @@ SELECT NULL, CASE WHEN count(*) = %(limit)s
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
-def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> list[int]:
+def still_running(
+    connection: Connection, queue: str, ids: Iterable[int]
+) -> tuple[list[int], list[str]]:
     """Find the jobs among these that run.
 
     The others have ended, wait to be tried again, or have been moved to another queue while they waited.
+
+    Returns:
+        Ids; and, as of the same snapshot, the keys of the cancelled jobs of the queue that keep a place, '' for none.
     """
-    (found,) = fetch_one(connection, STILL_RUNNING, {"ids": id_array(ids), "queue": queue})
-    return list(found)
+    still, cancelled = fetch_one(connection, STILL_RUNNING, {"ids": id_array(ids), "queue": queue})
+    return still, cancelled
 
 
-def in_flight(connection: Connection, queue: str) -> list[tuple[int, str]]:
-    """List the jobs of a queue that run, each with its key or ''."""
+def in_flight(connection: Connection, queue: str) -> list[tuple[int | None, str]]:
+    """List the jobs of a queue that run, each with its key or ''; a cancelled job that keeps its place has no id."""
     rows = connection.execute(IN_FLIGHT, {"queue": queue}, binary=True)
     return [(job_id, key or "") for job_id, key in rows]
 

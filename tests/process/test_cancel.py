@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 import drain
 from drain import Cancelled, cancel, stage
 from drain.audit import audit
+from drain.config import Settings
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.errors import SelectionError
@@ -47,6 +48,8 @@ from tests.process.test_cli import drain as command
 from tests.process.test_cli import one_line_of
 from tests.worker_processes import Yard
 from workers import JobCancelledError, LeaseLostError, current_job
+from workers.handover.journal import Journal
+from workers.handover.recovery import recover
 
 QUICK: dict[str, Any] = {"heartbeat_seconds": HEARTBEAT_SECONDS, "timeout_seconds": 2 * PATIENCE_SECONDS}
 TOMORROW = timedelta(days=1)
@@ -308,6 +311,10 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[logging.LogRecor
     return [record for record in caplog.records if getattr(record, "event", None) == name]
 
 
+def claims_with_a_place(database_url: str) -> list[int]:
+    return [job_id for (job_id,) in query(database_url, "SELECT id FROM cancelled_claims")]
+
+
 def cancel_now(shop: Workshop, job_id: int) -> None:
     with psycopg.connect(shop.database_url, autocommit=True, options=BOUNDS) as opened:
         assert cancel(opened, job_id).running == (job_id,)
@@ -358,10 +365,15 @@ def test_a_job_that_ends_after_it_was_cancelled_changes_nothing(
 ) -> None:
     def act() -> None:
         cancel_now(shop, job_id)
+        kept.append(claims_with_a_place(shop.database_url))
         how()
 
+    kept: list[list[int]] = []
     job_id = shop.delivered(act, max_attempts=max_attempts)
     assert shop.work(job_id) == "cancelled"
+    # The attempt keeps its place until it has ended.
+    assert kept == [[job_id]]
+    assert claims_with_a_place(shop.database_url) == []
     row = shop.row(job_id)
     assert (row["reason"], row["attempts"], row["last_error"]) == ("cancelled", 1, None)
     assert shop.stale_finishes() == []
@@ -384,6 +396,22 @@ def test_the_transaction_of_a_cancelled_job_is_rolled_back(shop: Workshop, block
     assert shop.work(job_id) == "cancelled"
     assert told == [f"job {job_id} was cancelled; its writes are rolled back"]
     assert shop.effects() == []
+
+
+def test_the_successor_of_a_process_that_died_confirms_the_end_of_a_cancelled_job(yard: Yard) -> None:
+    running, waiting = yard.pushed(jobs.note, "running", "waiting")
+    journal = Journal()
+    with postgres.connect(yard.database_url, "tests") as connection:
+        for job_id in (running, waiting):
+            claim = claims.claim(connection, job_id, worker="w", limits={})
+            assert claim is not None
+            slot = journal.add(job_id, claim.fencing_token, 1)
+            if job_id == running:
+                journal.begin(slot, time.monotonic() + PATIENCE_SECONDS)
+        assert cancel(connection, [running, waiting]).running == (running, waiting)
+    assert claims_with_a_place(yard.database_url) == [running, waiting]
+    recover(journal, Settings(database_url=yard.database_url, redis_url=yard.redis_url), "was killed")
+    assert claims_with_a_place(yard.database_url) == []
 
 
 def test_a_revived_job_cannot_be_finished_by_the_worker_from_before_the_cancel(shop: Workshop) -> None:
@@ -425,6 +453,7 @@ def test_each_kind_of_job_learns_that_it_was_cancelled(yard: Yard, job: Any, err
     assert yard.effects() == ["running", error]
     assert query(yard.database_url, "SELECT DISTINCT reason FROM dead_jobs") == [("cancelled",)]
     assert query(yard.database_url, "SELECT FROM stale_finishes") == []
+    assert claims_with_a_place(yard.database_url) == []
     with (
         postgres.connect(yard.database_url, "tests") as connection,
         closing(Producer(yard.redis_url, NAMESPACE)) as redis,

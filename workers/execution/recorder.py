@@ -117,7 +117,7 @@ class Recorder:
         # Unless this very attempt has finished the job, in a commit whose answer never came.
         if self.database.ask(lambda c: finishes.is_finished(c, claim.id, claim.fencing_token)):
             return FINISHED
-        if self.database.ask(lambda c: cancellations.is_cancelled(c, claim.id, claim.fencing_token)):
+        if self.database.ask(lambda c: cancellations.confirm_end(c, claim.id, claim.fencing_token)):
             log.info(
                 "job %d (%s) was cancelled during attempt %d",
                 claim.id,

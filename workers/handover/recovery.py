@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from drain.config import Settings
 from drain.errors import UnavailableError
 from drain.jobs import registry
-from drain.tables import claims, finishes, leases
+from drain.tables import cancellations, claims, finishes, leases
 from drain.tables.leases import Released
 from drain.wire import Consumer, tracked_id
 from workers.errors import WorkerDiedError, WorkerStoppedError
@@ -84,8 +84,9 @@ def _record(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) -> N
     claim = recorder.database.ask(
         lambda c: claims.read_claim(c, entry.job_id, entry.token, registry.limits())
     )
-    # None: the process had recorded the outcome.
+    # None: the process had recorded the outcome, or the job was cancelled.
     if claim is None:
+        recorder.database.ask(lambda c: cancellations.confirm_ends(c, [entry.job_id], [entry.token]))
         return
     if entry.progress is Progress.FINISHED:
         recorder.record(claim, Finished())
