@@ -7,6 +7,7 @@
 In the order in which a row passes:
 
     admission        how many rows of each queue may leave now, and which, if the queue has rules
+    held             queues whose rules cannot be followed: nothing of them leaves
     depths           how many ids the lists in Redis may hold
 
     keyed_queue      one queue that has rules: the steps of a batch, from the look to the commit
@@ -28,5 +29,7 @@ What always holds:
 - The leader alone admits, on one thread. Between two of its looks jobs can only end: a count is never too low.
 - A row is selected in the snapshot of the batch that moves it, and counted after the commit.
 - Nothing that is remembered here is needed: the next leader reads it from the tables.
-- Nothing here writes to `queues` or `queue_pauses`: `drain.queues` and `drain queue` do, and the leader follows.
+- `drain.queues` and `drain queue` write to `queues` and `queue_pauses`, and the leader follows. It writes one column,
+  the reason for which it holds a queue.
+- An error that the values of a queue's rules cause holds that queue, and no other.
 """

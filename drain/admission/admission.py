@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from time import monotonic
 
 from drain.admission.depths import Depths
+from drain.admission.held import HeldError, HeldQueues
 from drain.admission.keyed_queue import RuledQueue
 from drain.admission.rules import Rules
 from drain.database.postgres import Connection
-from drain.errors import ConfigError
 from drain.tables import pauses, rules
 from drain.tables.pauses import Pauses
 from drain.tables.staged import DueJob
@@ -30,7 +31,7 @@ class Admission:
     """Decides for one leader, on its connection, which rows may leave `staged_jobs`.
 
     A queue has rules if it has a row in `queues`, or if some of its jobs or keys are paused. All other queues have no
-    bound but that of their list.
+    bound but that of their list. A queue whose rules cannot be followed is held: nothing of it leaves.
 
     Args:
         connection: The leader's.
@@ -56,8 +57,8 @@ class Admission:
         self._connection = connection
         self._depths = Depths(redis, fixed=depth, unbounded=forward_queues)
         self._forward_queues = forward_queues
-        self._rules: dict[str, Rules] = {}
         self._ruled: dict[str, RuledQueue] = {}
+        self._held = HeldQueues(connection)
         self._follow_at = 0.0
         self._expects_arrivals = False
         self._hints_at = 0.0
@@ -79,9 +80,10 @@ class Admission:
         if monotonic() >= self._follow_at:
             self._follow()
         found = self._depths.look_when_due()
-        for queue, ruled in self._ruled.items():
+        for queue, ruled in list(self._ruled.items()):
             if monotonic() >= ruled.next_look_at and not self.paused.queue(queue):
-                ruled.look()
+                with self._following(queue):
+                    ruled.look()
                 found = True
         if self._expects_arrivals and monotonic() >= self._hints_at:
             self._hint()
@@ -91,9 +93,10 @@ class Admission:
     def _hint(self) -> None:
         began = monotonic()
         self._expects_arrivals = False
-        for queue, ruled in self._ruled.items():
+        for queue, ruled in list(self._ruled.items()):
             if not self.paused.queue(queue):
-                ruled.hint()
+                with self._following(queue):
+                    ruled.hint()
         self._hints_at = monotonic() + _HINTS_PAUSE * (monotonic() - began)
 
     @property
@@ -119,8 +122,8 @@ class Admission:
 
     @property
     def ruled(self) -> Collection[str]:
-        """Names of the queues with rules."""
-        return self._ruled.keys()
+        """Names of the queues with rules, held ones among them."""
+        return self._ruled.keys() | self._held.names
 
     def room(self, queue: str) -> int:
         """Return how many rows of a queue may leave now in the order of its lanes; 0 for a queue with rules."""
@@ -135,6 +138,9 @@ class Admission:
             most: Upper bound of the rows.
             skip_locked: Pass over rows that another session has locked.
             leave: Ids to pass over.
+
+        Raises:
+            HeldError: A queue is held from now on; the next transaction leaves it out.
         """
         selected: dict[str, list[DueJob]] = {}
         # Each queue comes first in its turn: a batch may not hold the rows of all.
@@ -145,7 +151,9 @@ class Admission:
             room = 0 if self.paused.queue(queue) else self._depths.room(queue)
             if not room:
                 continue
-            rows = ruled.select(min(room, most), skip_locked=skip_locked)
+            rows: list[DueJob] = []
+            with self._following(queue, in_transaction=True):
+                rows = ruled.select(min(room, most), skip_locked=skip_locked)
             left = [row for row in rows if row.id in leave]
             if left:
                 ruled.set_aside(left)
@@ -164,7 +172,8 @@ class Admission:
         """
         for queue, selected in rows.items():
             if queue in self._ruled:
-                self._ruled[queue].admitted([row for row in selected if row.id in gone])
+                with self._following(queue):
+                    self._ruled[queue].admitted([row for row in selected if row.id in gone])
 
     def moved(self, rows: Sequence[DueJob]) -> None:
         """Count rows whose move is committed, and whose push begins."""
@@ -175,19 +184,28 @@ class Admission:
         self._depths.pushed(jobs, lengths)
 
     def redeliverable(self, queue: str, limit: int) -> list[int] | int:
-        """Return how many due retries of a queue may be delivered now, or, if the queue has rules, the ids of which."""
-        if self.paused.queue(queue):
+        """Return how many due retries of a queue may be delivered now, or, if the queue has rules, the ids of which.
+
+        Raises:
+            HeldError: The queue is held from now on; the open transaction cannot go on.
+        """
+        if self.paused.queue(queue) or queue in self._held:
             return 0
         room = min(limit, self._depths.room(queue))
-        return self._ruled[queue].redeliverable(room) if self._has_rules(queue) else room
+        if not self._has_rules(queue):
+            return room
+        with self._following(queue, in_transaction=True):
+            return self._ruled[queue].redeliverable(room)
+        return []
 
     def redelivered(self, queue: str, ids: Iterable[int]) -> None:
         """Count retries of a queue with rules as running, after the commit that has delivered them."""
         if queue in self._ruled:
-            self._ruled[queue].redelivered(ids)
+            with self._following(queue):
+                self._ruled[queue].redelivered(ids)
 
     def _has_rules(self, queue: str) -> bool:
-        if queue in self._ruled:
+        if queue in self._ruled or queue in self._held:
             return True
         if not self.paused.names_any(queue):
             return False
@@ -203,26 +221,47 @@ class Admission:
     def _follow(self) -> None:
         """Read rules and pauses, and let the queues follow them."""
         self.paused = Pauses(pauses.read(self._connection))
-        found = {queue: each for queue, row in rules.read(self._connection).items() if (each := _read(row))}
-        for queue, ruled in list(self._ruled.items()):
-            if queue not in found and not self.paused.names_any(queue):
+        rows = rules.read(self._connection)
+        self._held.follow(rows)
+        for queue, row in rows.items():
+            if queue not in self._held:
+                with self._following(queue):
+                    self._follow_rules(Rules.from_row(row))
+        for queue in self._ruled.keys() - rows.keys():
+            if self.paused.names_any(queue):
+                self._follow_rules(Rules(queue))
+            else:
                 del self._ruled[queue]
-                continue
-            wanted = found.get(queue) or Rules(queue)
-            if ruled.rules != wanted:
-                ruled.change(wanted)
-            self._pause(queue, ruled)
-        for queue in found.keys() - self._ruled.keys():
-            self._ruled[queue] = self._new(found[queue])
-        for queue in found.keys() - self._rules.keys():
-            if queue in self._forward_queues and (found[queue].running or found[queue].for_keys):
-                log.warning(
-                    "queue %s is in forward mode: nobody knows what runs, so it has no limits",
-                    queue,
-                    extra={"event": "rules_not_followed", "queue": queue},
-                )
-        self._rules = found
+        self._held.note(rows)
         self._follow_at = monotonic() + _FOLLOW_SECONDS
+
+    def _follow_rules(self, wanted: Rules) -> None:
+        ruled = self._ruled.get(wanted.queue)
+        if ruled is None:
+            self._ruled[wanted.queue] = self._new(wanted)
+            self._warn_of_forward_mode(wanted)
+            return
+        if ruled.rules != wanted:
+            ruled.change(wanted)
+        self._pause(wanted.queue, ruled)
+
+    def _warn_of_forward_mode(self, rules: Rules) -> None:
+        if rules.queue in self._forward_queues and (rules.running or rules.for_keys):
+            log.warning(
+                "queue %s is in forward mode: nobody knows what runs, so it has no limits",
+                rules.queue,
+                extra={"event": "rules_not_followed", "queue": rules.queue},
+            )
+
+    @contextmanager
+    def _following(self, queue: str, *, in_transaction: bool = False) -> Iterator[None]:
+        """Hold the queue if the block, which follows its rules, cannot; a transaction has to end then."""
+        with self._held.unless_followed(queue):
+            yield
+        if queue in self._held:
+            self._ruled.pop(queue, None)
+            if in_transaction:
+                raise HeldError
 
     def _new(self, wanted: Rules) -> RuledQueue:
         ruled = RuledQueue(self._connection, wanted)
@@ -231,16 +270,3 @@ class Admission:
 
     def _pause(self, queue: str, ruled: RuledQueue) -> None:
         ruled.pause(self.paused.job_names(queue), self.paused.keys(queue), self.paused.pairs(queue))
-
-
-def _read(row: rules.RulesRow) -> Rules | None:
-    try:
-        return Rules.from_row(row)
-    except ConfigError as error:
-        log.error(
-            "the rules of queue %s are not followed: %s",
-            row.queue,
-            error,
-            extra={"event": "rules_not_followed", "queue": row.queue},
-        )
-        return None

@@ -1,7 +1,8 @@
 """Rules of a queue: how many of its jobs run at a time, how many begin in a time, and in which order.
 
 Rules are checked when they are made: a value that cannot be used, or a rule that contradicts another, is an error of
-one line. CHECKs of the table `queues` forbid the same contradictions to a statement that is written by hand.
+one line. CHECKs of the table `queues` accept exactly the same rules (tests/database/test_rules_of_both.py), so that a
+statement that is written by hand cannot make others.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ _SMALLEST_WEIGHT = 0.001
 _LARGEST_WEIGHT = 1000
 # Largest number of jobs that a limit can name, as an integer column can hold it.
 _LARGEST_LIMIT = 2**31 - 1
-# Upper bound of the wait that counts as one step of priority: a year.
-_LONGEST_AGING_SECONDS = 365 * 24 * 3600
+_YEAR_SECONDS = 365 * 24 * 3600
+# Upper bound of the wait that counts as one step of priority.
+_LONGEST_AGING_SECONDS = _YEAR_SECONDS
+# Upper bound of the time in which an empty bucket fills: a new leader reads what has begun within that time.
+_LONGEST_REFILL_SECONDS = _YEAR_SECONDS
 
-_RATE = re.compile(r"([0-9]{1,9})/([a-z]+)")
+_RATE = re.compile(r"(0|[1-9][0-9]{0,8})/([a-z]+)")
 _RATE_FORM = "is written as 100/s, 10/min, 5/h or 1/d"
 
 
@@ -119,6 +123,8 @@ class Rules:
                 raise ConfigError(f"{name} is true or false, not {getattr(self, name)!r:.50}")
         if self.on_dead not in get_args(OnDead):
             raise ConfigError(f"on_dead is 'hold' or 'skip', not {self.on_dead!r}")
+        if not isinstance(self.weights, Mapping):
+            raise ConfigError(f"weights are numbers by key, not {self.weights!r:.50}")
         for key, weight in self.weights.items():
             _check_weight(key, weight)
         _check_aging(self.aging_seconds)
@@ -133,6 +139,7 @@ class Rules:
             ConfigError: The row cannot be used.
         """
         values = row._asdict()
+        del values["error"]
         rates = {name: _rate(values[name]) for name in ("rate", "rate_per_key")}
         try:
             return cls(**{**values, **rates})
@@ -214,7 +221,9 @@ def _rate(text: str | None) -> Rate | None:
 
 def _is_a_number(value: object) -> bool:
     # True is an int to Python, but a mistake as a number here.
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _check_limit(name: str, value: object) -> None:
@@ -250,6 +259,10 @@ def _contradictions(rules: Rules) -> Iterator[str]:
         yield "weights need fair: without it, keys take no turns"
     if rules.burst and not (rules.rate or rules.rate_per_key):
         yield "burst needs a rate, of the queue or of each key"
+    for rate in (rules.rate, rules.rate_per_key):
+        if rules.burst and rate and rules.burst * rate.seconds > rate.count * _LONGEST_REFILL_SECONDS:
+            most = int(rate.count * _LONGEST_REFILL_SECONDS / rate.seconds)
+            yield f"a burst of {rules.burst} takes longer than a year to fill at {rate}: at most {most} is possible"
     if rules.on_dead == "skip" and not rules.ordered:
         yield "on_dead needs ordered: without it, no job waits for another of its key"
     if rules.aging_seconds and rules.for_keys:

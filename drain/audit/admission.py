@@ -1,4 +1,4 @@
-"""Breaches of a leader that admits jobs: a limit exceeded, two jobs of one unique key that wait.
+"""Breaches of a leader that admits jobs: a limit exceeded, rules not followed, two jobs of one unique key that wait.
 
 Each statement is one snapshot. On a live system a finding of one look may be settled a moment later, so only what is
 found at each look is a breach.
@@ -24,12 +24,16 @@ _SETTLED_SECONDS = 10
 
 # Rows are only ever added by the leader, so more rows than the limit are a breach if the leader has added one since it
 # knows of the limit. A limit that was lowered while more jobs ran is none: then none was added. A retry that was
-# delivered again since is not seen, since its row does not say when.
+# delivered again since is not seen, since its row does not say when. A cancelled job counts until its worker lets go.
 _RUNNING = """
 SELECT job.queue, {key} AS key, {limit} AS most, count(*) AS running,
-    (pg_catalog.array_agg(job.id ORDER BY job.moved_at DESC, job.id))[1:{samples}]
-FROM inflight_jobs AS job JOIN queues AS rules ON rules.queue = job.queue
-WHERE job.next_run_at IS NULL AND {limit} IS NOT NULL AND {has_key}
+    (pg_catalog.array_agg(job.id ORDER BY job.moved_at DESC NULLS LAST, job.id))[1:{samples}]
+FROM (
+    SELECT id, queue, key, moved_at FROM inflight_jobs WHERE next_run_at IS NULL
+    UNION ALL
+    SELECT id, queue, key, NULL FROM cancelled_claims WHERE lease_expires_at > now()
+) AS job JOIN queues AS rules ON rules.queue = job.queue
+WHERE {limit} IS NOT NULL AND {has_key}
 GROUP BY job.queue, {key}, {limit}, rules.changed_at
 HAVING count(*) > {limit} AND pg_catalog.max(job.moved_at) > rules.changed_at + interval '{followed} seconds'
 LIMIT {most}
@@ -44,6 +48,7 @@ _OVER_LIMITS = tuple(
         ("job.key", _LIMIT_OF_KEY, "job.key IS NOT NULL"),
     )
 )
+_HELD = f"SELECT queue, error FROM queues WHERE error IS NOT NULL ORDER BY queue LIMIT {_MOST}"
 _SEVERAL = f"""
 WITH waiting AS (
     SELECT id, job_name, unique_key FROM staged_jobs AS job
@@ -67,7 +72,7 @@ class Subject(NamedTuple):
 
 
 class AdmissionCheck:
-    """Checks what the leader admits: limits, unique keys.
+    """Checks what the leader admits: limits, rules, unique keys.
 
     Args:
         connection: In autocommit mode.
@@ -85,7 +90,7 @@ class AdmissionCheck:
 
     def look(self) -> None:
         """Find what seems wrong; from the second look on, keep what still does."""
-        found = dict([*self._over_limits(), *self._several()])
+        found = dict([*self._over_limits(), *self._held(), *self._several()])
         known = self._found
         self._found = {subject: each for subject, each in found.items() if known is None or subject in known}
 
@@ -103,6 +108,11 @@ class AdmissionCheck:
                 of_key = "" if key is None else f" of key {visible(key)}"
                 explanation = f"running in queue {queue}{of_key}, which may run {most}; latest"
                 yield Subject("limits", (queue, key)), Breach("limits", explanation, running, tuple(ids))
+
+    def _held(self) -> Iterable[tuple[Subject, Breach]]:
+        for queue, error in self._connection.execute(_HELD):
+            explanation = f"queue held, {queue}: {visible(error)}"
+            yield Subject("rules", (queue,)), Breach("rules", explanation)
 
     def _several(self) -> Iterable[tuple[Subject, Breach]]:
         # Only a leader settles which job stands.

@@ -31,6 +31,9 @@ CHECKS: Mapping[str, Check] = {
     "limits": Check(
         "no queue and no key runs more than its limit", "queues or keys run more jobs than their limits"
     ),
+    "rules": Check(
+        "the rules of each queue can be followed", "queues are held: their rules cannot be followed"
+    ),
     "paused": Check("nothing that is paused was claimed", "jobs were claimed though a pause held them"),
     "unique": Check("of each unique key one job waits", "several jobs of one unique key wait"),
     "ticks": Check("every schedule has had its ticks", "ticks of schedules are missing"),

@@ -71,8 +71,8 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        name: Name for programs: "leader", "lag", "wait", "dead", "unattended", "failing", "postgres", "redis",
-            "schema" or "rights".
+        name: Name for programs: "leader", "lag", "wait", "dead", "unattended", "failing", "held", "postgres",
+            "redis", "schema" or "rights".
         text: A few words for people.
     """
 
@@ -113,6 +113,9 @@ def judge(activity: Activity, thresholds: Thresholds) -> Verdict:
 def _findings(activity: Activity, thresholds: Thresholds) -> Iterator[Finding]:
     if activity.leader is None:
         yield Finding("leader", Level.CRITICAL, "no enqueuer leads: start `drain run`")
+    held = sorted(name for name, queue in activity.queues.items() if queue.held)
+    if held:
+        yield Finding("held", Level.CRITICAL, f"rules that cannot be followed hold {_names(held)}")
     lag, (queue, wait) = activity.lag_seconds, _longest_wait(activity)
     if level := thresholds.lag.level(lag):
         yield Finding("lag", level, f"due jobs have waited for the leader for {duration(lag)}")

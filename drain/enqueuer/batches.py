@@ -14,6 +14,7 @@ from psycopg import IsolationLevel
 
 from drain import metrics
 from drain.admission import uniqueness
+from drain.admission.held import HeldError
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.enqueuer.batch_size import AdaptiveBatchSize
@@ -73,7 +74,7 @@ class Batches:
         self._suspected: set[Lane] = set()
         self._skip_locked_until = 0.0
 
-    def run_once(self) -> Batch:
+    def run_once(self) -> Batch:  # noqa: C901  (one clause for each kind of failure)
         """Move one batch. If a row makes it fail, move smaller ones, until that row is out of the way.
 
         Raises:
@@ -84,6 +85,9 @@ class Batches:
             began = monotonic()
             try:
                 batch = self._transact()
+            except HeldError:
+                # The next transaction leaves that queue out.
+                pass
             except QueuesRefusedError as refusal:
                 self._due_rows.refused.add(refusal.queues)
             except (psycopg.errors.SerializationFailure, psycopg.errors.LockNotAvailable):

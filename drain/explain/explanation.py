@@ -25,6 +25,7 @@ CAUSES: Mapping[str, str] = {
     "other_database": "another database feeds the queue in this Redis",
     "suspended": "`rq suspend` holds all workers",
     "paused": "the queue, the job name or the key is paused",
+    "held": "the leader holds the queue: it cannot follow its rules",
     "expired": "its `expires_at` has passed: the leader gives the job up",
     "quiet": "jobs of its unique key still come: it waits until none has come for `quiet`",
     "gives_way": "another job of its unique key stands for it: it ends as superseded",

@@ -151,6 +151,7 @@ _OUTAGES: Sequence[Callable[[Situation], Finding | None]] = (
     obstacles.other_database,
 )
 _RULES: Sequence[Callable[[Situation], Finding | None]] = (
+    obstacles.held,
     obstacles.order,
     obstacles.limit,
     rate,

@@ -13,6 +13,7 @@ from drain.explain.estimates import none
 from drain.explain.explanation import Finding
 from drain.explain.places import number
 from drain.explain.situation import Situation
+from drain.tables.cancellations import HAS_PLACE
 from drain.tables.columns import DUE
 from drain.tables.obstacles import MOST, Running
 from drain.tables.pauses import Pause
@@ -22,14 +23,18 @@ from drain.wording import clock, count
 # Upper bound of the jobs that are named.
 _MOST_NAMED = 5
 _UNTIL_LEADER = none("nothing starts until a leader runs")
-# An earlier job of the key that is in flight, or dead; and the number of those that are staged.
+# An earlier job of the key that is in flight, or that was cancelled and has not ended; one that is dead; and the number
+# of those that are staged.
 _KEY_IN_FLIGHT = f"""
-SELECT id, claimed_by, next_run_at, lease_expires_at IS NOT NULL, coalesce(claimed_at, moved_at) FROM (
+SELECT id, claimed_by, next_run_at, lease_expires_at IS NOT NULL, coalesce(claimed_at, moved_at), false FROM (
     (SELECT * FROM inflight_jobs WHERE next_run_at IS NOT NULL AND queue = %(queue)s
      ORDER BY queue, next_run_at LIMIT {MOST})
     UNION ALL
     (SELECT * FROM inflight_jobs WHERE id = ANY (%(running)s::bigint[]))
-) AS job WHERE key = %(key)s AND id <> %(id)s::bigint ORDER BY id LIMIT 1
+) AS job WHERE key = %(key)s AND id <> %(id)s::bigint
+UNION ALL
+SELECT id, claimed_by, NULL, true, claimed_at, true FROM cancelled_claims WHERE {HAS_PLACE} AND key = %(key)s
+ORDER BY 1 LIMIT 1
 """
 _KEY_DEAD = """
 SELECT id, died_at FROM dead_jobs
@@ -88,6 +93,15 @@ def _what_is_paused(pause: Pause) -> str:
     return " of ".join(f"{word} {visible(text)}" for text, word in parts if text is not None)
 
 
+def held(situation: Situation) -> Finding | None:
+    """Find out whether the leader holds the queue, since it cannot follow its rules."""
+    if (error := situation.rules.error) is None:
+        return None
+    why = f"queue {situation.queue} is held, since its rules cannot be followed: {visible(error)}"
+    estimate = none("nothing of the queue starts until its rules are changed: `drain queue`")
+    return Finding("held", why, situation.due_at, estimate, {"error": error})
+
+
 def order(situation: Situation) -> Finding | None:
     """Look for an earlier job of its key that has not ended, or is dead, in an ordered queue."""
     rules, key = situation.rules, situation.key
@@ -117,8 +131,9 @@ def _held_by_earlier(situation: Situation, parameters: dict[str, Any]) -> Findin
     found = situation.connection.execute(_KEY_IN_FLIGHT, parameters, binary=True).fetchone()
     estimate = estimates.by_speed(situation, before, situation.key)
     if found is not None:
-        id_, worker, next_run_at, is_claimed, since = found
+        id_, worker, next_run_at, is_claimed, since, is_cancelled = found
         how = "runs" if is_claimed else "waits for a worker"
+        how = "was cancelled and has not ended" if is_cancelled else how
         how = f"is tried again at {clock(next_run_at)}" if next_run_at else how
         why = f"the queue is ordered, and job {id_} of key {key} {how}"
         why += f", on {visible(worker)}" if is_claimed and worker else ""

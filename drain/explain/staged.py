@@ -21,6 +21,7 @@ def explain(situation: Situation) -> Explanation:
         obstacles.other_database,
         _expired,
         obstacles.paused,
+        obstacles.held,
         quiet,
         gives_way,
         obstacles.order,

@@ -13,6 +13,7 @@ from typing import Any
 
 from drain.database.postgres import Connection
 from drain.tables import counts, lanes, pauses, waiting
+from drain.tables import rules as ruled
 from drain.tables.causes import count_waiting
 from drain.tables.columns import ATTEMPTS, DELIVERED
 from drain.tables.queries import leader, now
@@ -92,6 +93,7 @@ class QueueActivity:
         staged_seconds: Time for which the oldest due job has waited in `staged_jobs`; 0 if none waits there.
         failing: All of its latest attempts have failed.
         paused: The whole queue is paused.
+        held: The leader holds the queue: it cannot follow its rules.
         workers: Number of live workers that run its jobs; None while Redis has not been asked.
     """
 
@@ -102,6 +104,7 @@ class QueueActivity:
     staged_seconds: float = 0.0
     failing: bool = False
     paused: bool = False
+    held: bool = False
     workers: int | None = None
 
     @property
@@ -216,6 +219,9 @@ def _read_waiting(connection: Connection, queues: defaultdict[str, QueueActivity
         queues[queue].oldest_seconds = max(queues[queue].oldest_seconds, seconds)
     for retrying in retrying_queues(connection):
         queues[retrying.queue].failing = retrying.failing
+    for rules in ruled.read(connection).values():
+        if rules.error is not None:
+            queues[rules.queue].held = True
     for pause in pauses.read(connection):
         if pause.queue is not None and pause.job_name is None and pause.key is None:
             queues[pause.queue].paused = True

@@ -68,6 +68,7 @@ class QueueCounts:
             100,000, which means that or more.
         paused: Pause of the whole queue: until when, by whom, why; None if the queue is not paused.
         rules: Rules of the queue, by the names of the columns of `queues`; empty if it has none.
+        held: Reason for which the leader cannot follow its rules, and holds the queue; None if it does not.
         redis_depth: Number of ids in its Redis list, with those of plain RQ jobs and of other databases; None while
             Redis has not been asked.
     """
@@ -86,6 +87,7 @@ class QueueCounts:
     waiting: dict[str, int] = field(default_factory=dict)
     paused: dict[str, str | None] | None = None
     rules: dict[str, Any] = field(default_factory=dict)
+    held: str | None = None
     workers: int | None = None
     redis_depth: int | None = None
 
@@ -182,7 +184,7 @@ def _read_admission(connection: Connection, queues: dict[str, QueueCounts]) -> N
         queues[queue].waiting = waiting
     # Rules and pauses of queues without any job are shown too: these queues may be misspelt.
     for rules in ruled.read(connection).values():
-        queues[rules.queue].rules = _rules(rules)
+        queues[rules.queue].rules, queues[rules.queue].held = _rules(rules), rules.error
     for pause in reversed(pauses.longest_first(pauses.read(connection))):
         if pause.queue is not None and pause.job_name is None and pause.key is None:
             queues[pause.queue].paused = _pause(pause)

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple, TypeAlias
 
 from drain.database.postgres import Connection, fetch_one
+from drain.tables.cancellations import HAS_PLACE
 from drain.tables.columns import DELIVERED
 from drain.tables.pauses import Pauses
 from drain.tables.rules import Bucket, RulesRow
@@ -36,7 +37,7 @@ CAUSES = (
     "retrying",
     "called_back",
 )
-# Jobs of a queue that count as running, the ones with the oldest deliveries and leases first.
+# Jobs of a queue that count as running, the ones with the oldest deliveries and leases first; cancelled ones last.
 _RUNNING = f"""
 SELECT id, key, claimed_by, lease_expires_at IS NULL AS is_delivered,
     CASE WHEN lease_expires_at IS NULL THEN moved_at ELSE claimed_at END AS since
@@ -47,6 +48,8 @@ FROM (
         SELECT * FROM inflight_jobs WHERE lease_expires_at IS NOT NULL ORDER BY lease_expires_at DESC LIMIT {MOST}
     ) AS claimed WHERE queue = %(queue)s AND next_run_at IS NULL)
 ) AS running
+UNION ALL
+(SELECT id, key, claimed_by, false, claimed_at FROM cancelled_claims WHERE {HAS_PLACE} LIMIT {MOST})
 """
 _COUNT_RUNNING = f"SELECT key, is_delivered, count(*) FROM ({_RUNNING}) AS counted GROUP BY key, is_delivered"
 _WAITING_KEYS = f"""
@@ -82,7 +85,7 @@ class Standing:
     Attributes:
         running: Jobs that are delivered or claimed.
         delivered: Those of them that wait for a worker.
-        is_full: As many jobs run as the queue may run at a time.
+        is_full: As many jobs run as the queue may run at a time, or the leader holds the queue.
         full_keys: Keys of which no job may be admitted now: their limit is full; or the queue is ordered, and they have
             a job in flight, or a dead one that holds them.
         rate_is_used_up: As many jobs have ended lately as the rate allows to begin.
@@ -109,6 +112,9 @@ def read_standing(connection: Connection, rules: RulesRow) -> Standing:
         standing.delivered += number if is_delivered else 0
         if key is not None:
             of_keys[key] += number
+    if rules.error is not None:
+        standing.is_full = True
+        return standing
     standing.is_full = rules.running is not None and standing.running >= rules.running
     if (most := rules.running_per_key) is not None:
         standing.full_keys = {key for key, number in of_keys.items() if number >= most}

@@ -19,7 +19,11 @@ UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class RulesRow(NamedTuple):
-    """Row of `queues`: the rules of one queue, as texts and numbers. `schema.sql` says what each column means."""
+    """Row of `queues`: the rules of one queue, as texts and numbers. `schema.sql` says what each column means.
+
+    Attributes:
+        error: Reason for which the leader holds the queue: it cannot follow these rules. None if it can.
+    """
 
     queue: str
     running: int | None = None
@@ -32,6 +36,7 @@ class RulesRow(NamedTuple):
     ordered: bool = False
     on_dead: str = "hold"
     aging_seconds: float | None = None
+    error: str | None = None
 
     @property
     def bucket(self) -> Bucket | None:
@@ -76,15 +81,26 @@ TYPES = {
     "on_dead": "text",
     "aging_seconds": "double precision",
 }
-_COLUMNS = f"queue, {', '.join(TYPES)}".replace("weights", "CAST(weights AS text)")
+_COLUMNS = f"queue, {', '.join(TYPES)}, error".replace("weights", "CAST(weights AS text)")
 READ_ALL = f"SELECT {_COLUMNS} FROM queues ORDER BY queue"
 READ = f"SELECT {_COLUMNS} FROM queues WHERE queue = %(queue)s"
 DELETE = "DELETE FROM queues WHERE queue = %(queue)s RETURNING queue"
+# A row that somebody is changing is passed over: the leader waits for no application.
+NOTE_ERRORS = """
+UPDATE queues SET error = noted.error FROM unnest(%(queues)s::text[], %(errors)s::text[]) AS noted (name, error)
+WHERE queue = noted.name AND queue = ANY (ARRAY (
+    SELECT queue FROM queues WHERE queue = ANY (%(queues)s::text[]) FOR UPDATE SKIP LOCKED))
+"""
 
 
 def read(connection: Connection) -> dict[str, RulesRow]:
     """Read the rules of all queues that have any, by the name of the queue."""
     return {row.queue: row for row in map(row_of, connection.execute(READ_ALL))}
+
+
+def note_errors(connection: Connection, errors: Mapping[str, str | None]) -> None:
+    """Write why the leader cannot follow the rules of each of these queues; None if it follows them."""
+    connection.execute(NOTE_ERRORS, {"queues": list(errors), "errors": list(errors.values())})
 
 
 def row_of(values: Collection[Any]) -> RulesRow:
@@ -118,7 +134,8 @@ def update(columns: Collection[str]) -> str:
     """
     changes = ", ".join(f"{name} = {_value(name)}" for name in _in_order(columns))
     return (
-        f"UPDATE queues SET {changes}, changed_at = clock_timestamp() WHERE queue = %(queue)s RETURNING queue"
+        f"UPDATE queues SET {changes}, error = NULL, changed_at = clock_timestamp() "
+        "WHERE queue = %(queue)s RETURNING queue"
     )
 
 

@@ -85,7 +85,8 @@ def _table(result: Status, *, wide: bool) -> Table:
         listed = [_number(counts.redis_depth)] if wide else []
         failing = (" failing", "red") if counts.failing else ""
         paused = (" paused", "yellow") if counts.paused is not None else ""
-        shown = Text.assemble(visible(name), failing, paused)
+        held = (" held", "red") if counts.held is not None else ""
+        shown = Text.assemble(visible(name), failing, paused, held)
         table.add_row(shown, _workers(counts), *map(_number, numbers), *listed, _oldest(counts))
     return table
 
@@ -131,6 +132,11 @@ def _advice(result: Status) -> list[Text]:
     lines = [_advice_on(name, result.queues[name]) for name in unattended[:_ADVICE_LINES]]
     if len(unattended) > _ADVICE_LINES:
         lines.append(f"{count(len(unattended) - _ADVICE_LINES, 'more queue')} without a worker")
+    lines += [
+        f"{visible(name)}: held, since its rules cannot be followed: {visible(counts.held)}"
+        for name, counts in sorted(result.queues.items())
+        if counts.held is not None
+    ][:_ADVICE_LINES]
     return [Text(line, style="red") for line in lines]
 
 
