@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
 
 from drain.database.postgres import Connection
 from drain.enqueuer.pacer import Pacer
 from drain.failpoints import FailurePoint, failpoint
-from drain.tables import pauses, redeliveries
+from drain.tables import cancellations, pauses, redeliveries
 from drain.tables.pauses import Pauses
 from drain.wording import count
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # Upper bound of the jobs that are called back in one transaction.
 _SLICE = 1000
-# Shortest time between two deletions of pauses that are over.
+# Shortest time between two deletions of pauses, and of leases of cancelled jobs, that are over.
 _PRUNE_SECONDS = 60.0
 
 
@@ -51,6 +51,7 @@ class CallBack:
         before, self.paused = self.paused, Pauses(pauses.read(self._connection))
         if self._prunes.is_due():
             pauses.prune(self._connection)
+            cancellations.prune(self._connection)
             self._prunes.ran_for(0.0)
         # A worker may give back the claim of a job that a pause applies to; so this goes on for as long as there are
         # pauses. With millions of deliveries and an old pause it takes long, and is done the more rarely.
@@ -62,15 +63,27 @@ class CallBack:
             self._scans.ran_for(monotonic() - began)
         return total
 
-    def leases(self, within: float) -> list[int]:
-        """Call back the jobs whose lease ran out within these last seconds and which are paused; returns their ids."""
+    def leases(self, within: float, ruled: Collection[str]) -> list[int]:
+        """Call back jobs whose lease ran out within these last seconds: paused ones, and those of queues with rules.
+
+        These begin again as retries do, once the rules of their queue let them.
+
+        Returns:
+            Ids of the jobs.
+        """
         called_back: list[int] = []
-        while self.paused:
-            found = redeliveries.call_back_leases(self._connection, _SLICE, within=within)
+        while self.paused or ruled:
+            found = redeliveries.call_back_leases(self._connection, _SLICE, queues=ruled, within=within)
             called_back += found
             self._alive()
             if len(found) < _SLICE:
                 break
+        if called_back:
+            log.info(
+                "called back %s: lease over",
+                count(len(called_back), "job"),
+                extra={"event": "called_back", "jobs": len(called_back)},
+            )
         return called_back
 
     def _call_back(self) -> int:

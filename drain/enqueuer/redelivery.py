@@ -7,7 +7,8 @@ Each reason is a cheap indexed scan of `inflight_jobs`:
     lease          the worker died or stalled: the lease is over, by the database's clock
     retry          the next attempt is due; one at a time while the queue fails again and again
 
-Jobs to which a pause applies are left out: before the scans, `call_back` lets them wait.
+Jobs to which a pause applies are left out: before the scans, `call_back` lets them wait. It does the same with jobs
+whose lease is over in a queue with rules: they need a place and a token again, as a retry does.
 
 A superfluous push is harmless: a claim through an earlier delivery, or of a job that is claimed or has ended, is
 refused. A job whose lease ran out on its last attempt is pushed as well, and the worker that claims it buries it.
@@ -19,6 +20,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from time import monotonic
 
+from drain import metrics
+from drain.admission.held import HeldError
 from drain.enqueuer.call_back import CallBack
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.failing_queues import DueRetries, FailingQueues
@@ -146,12 +149,15 @@ class Redelivery:
 
         def renumber(last: int, limit: int) -> list[Redelivered]:
             jobs = redeliveries.redeliver_leases(
-                self._connection, last, limit, within=within(), but_paused=bool(self.paused)
+                self._connection, last, limit, within=within(), but=ruled, but_paused=bool(self.paused)
             )
             self._failing_queues.lost_worker({job.id for job in jobs})
             return jobs
 
-        self._failing_queues.lost_worker(set(self._call_back.leases(within())))
+        ruled = self.enqueuer.admission.ruled
+        called_back = self._call_back.leases(within(), ruled)
+        metrics.REDELIVERED.labels("lease").inc(len(called_back))
+        self._failing_queues.lost_worker(set(called_back))
         total = self._renumbering.push_again("lease", renumber)
         self._leases_seen_at = began
         if scans_all:
@@ -170,13 +176,18 @@ class Redelivery:
                 )
                 self.is_held_back |= len(jobs) == chosen < at_most
             else:
-                jobs = redeliveries.redeliver_chosen(self._connection, last, chosen)
+                jobs = redeliveries.redeliver_chosen(
+                    self._connection, last, chosen, queue=queue, but_paused=bool(self.paused)
+                )
                 admission.redelivered(queue, [job.id for job in jobs])
                 self.is_held_back |= len(jobs) < at_most
             retries.put_on_trial(jobs)
             return jobs
 
-        return self._renumbering.push_again("retry", renumber)
+        try:
+            return self._renumbering.push_again("retry", renumber)
+        except HeldError:
+            return 0
 
     def _push_lost(self) -> int:
         if self._redis.remembers():

@@ -44,11 +44,16 @@ FROM numbered WHERE job.id = numbered.id
 RETURNING job.id, job.queue, job.job_name, job.timeout_seconds, job.delivery, numbered.previous_delivery
 """
 _RETRIES = {"condition": "queue = %(queue)s AND next_run_at <= now()", "order": "next_run_at"}
-_CHOSEN = {"condition": "id = ANY (%(ids)s::bigint[]) AND next_run_at <= now()", "order": "id"}
+# Chosen by the rules of their queue, some time before this statement: meanwhile a job may have gone to another queue,
+# or been paused. Written so that the rows are looked up by their ids alone.
+_CHOSEN = {
+    "condition": "id = ANY (%(ids)s::bigint[]) AND coalesce(next_run_at, 'infinity') <= now() AND queue = %(queue)s",
+    "order": "id",
+}
 _LEASE_IS_OVER = (
     "lease_expires_at < now() AND lease_expires_at > now() - make_interval(secs => %(within)s::float8)"
 )
-_LEASES = {"condition": _LEASE_IS_OVER, "order": "lease_expires_at"}
+_LEASES = {"condition": f"{_LEASE_IS_OVER} AND queue <> ALL (%(but)s::text[])", "order": "lease_expires_at"}
 _UNCLAIMED = {
     "condition": f"{DELIVERED} AND queue = %(queue)s AND delivery > %(above)s AND delivery <= %(up_to)s",
     "order": "delivery",
@@ -57,8 +62,14 @@ REDELIVER_RETRIES, REDELIVER_CHOSEN, REDELIVER_LEASES, REDELIVER_UNCLAIMED = (
     _REDELIVER.format(**which, but_paused="") for which in (_RETRIES, _CHOSEN, _LEASES, _UNCLAIMED)
 )
 # The same while there are pauses. Where there are none, nothing is looked up for any row.
-REDELIVER_RETRIES_BUT_PAUSED, REDELIVER_LEASES_BUT_PAUSED, REDELIVER_UNCLAIMED_BUT_PAUSED = (
-    _REDELIVER.format(**which, but_paused=f"AND NOT {IS_PAUSED}") for which in (_RETRIES, _LEASES, _UNCLAIMED)
+(
+    REDELIVER_RETRIES_BUT_PAUSED,
+    REDELIVER_CHOSEN_BUT_PAUSED,
+    REDELIVER_LEASES_BUT_PAUSED,
+    REDELIVER_UNCLAIMED_BUT_PAUSED,
+) = (
+    _REDELIVER.format(**which, but_paused=f"AND NOT {IS_PAUSED}")
+    for which in (_RETRIES, _CHOSEN, _LEASES, _UNCLAIMED)
 )
 
 
@@ -73,9 +84,15 @@ def redeliver_retries(
     return _redeliver(connection, statement, last_delivery, limit, queue=queue)
 
 
-def redeliver_chosen(connection: Connection, last_delivery: int, ids: Collection[int]) -> list[Redelivered]:
-    """Renumber those of these jobs whose next attempt is due, from `last_delivery + 1` on."""
-    return _redeliver(connection, REDELIVER_CHOSEN, last_delivery, len(ids), ids=id_array(ids))
+def redeliver_chosen(
+    connection: Connection, last_delivery: int, ids: Collection[int], *, queue: str, but_paused: bool = False
+) -> list[Redelivered]:
+    """Renumber those of these jobs that are still due in this queue, from `last_delivery + 1` on.
+
+    With `but_paused`, those are left out to which a pause applies.
+    """
+    statement = REDELIVER_CHOSEN_BUT_PAUSED if but_paused else REDELIVER_CHOSEN
+    return _redeliver(connection, statement, last_delivery, len(ids), ids=id_array(ids), queue=queue)
 
 
 def redeliver_leases(
@@ -84,14 +101,15 @@ def redeliver_leases(
     limit: int,
     *,
     within: float = CENTURY_SECONDS,
+    but: Collection[str] = (),
     but_paused: bool = False,
 ) -> list[Redelivered]:
     """Renumber up to `limit` jobs whose lease ran out within these last seconds, from `last_delivery + 1` on.
 
-    With `but_paused`, those are left out to which a pause applies.
+    Those of the queues `but` are left out; with `but_paused`, those too to which a pause applies.
     """
     statement = REDELIVER_LEASES_BUT_PAUSED if but_paused else REDELIVER_LEASES
-    return _redeliver(connection, statement, last_delivery, limit, within=within)
+    return _redeliver(connection, statement, last_delivery, limit, within=within, but=list(but))
 
 
 def redeliver_unclaimed(
@@ -138,7 +156,11 @@ CALL_BACK_OF_QUEUES = _CALL_BACK.format(
     is_paused=IS_PAUSED,
     order="queue, delivery",
 )
-CALL_BACK_LEASES = _CALL_BACK.format(condition=_LEASE_IS_OVER, is_paused=IS_PAUSED, order="lease_expires_at")
+CALL_BACK_LEASES = _CALL_BACK.format(
+    condition=_LEASE_IS_OVER,
+    is_paused=f"(queue = ANY (%(queues)s::text[]) OR {IS_PAUSED})",
+    order="lease_expires_at",
+)
 
 
 def call_back(connection: Connection, limit: int, queues: Collection[str] | None) -> int:
@@ -153,13 +175,16 @@ def call_back(connection: Connection, limit: int, queues: Collection[str] | None
     return connection.execute(statement, {"limit": limit, "queues": list(queues or ())}).rowcount
 
 
-def call_back_leases(connection: Connection, limit: int, *, within: float = CENTURY_SECONDS) -> list[int]:
-    """Let up to `limit` jobs wait to which a pause applies and whose lease ran out within these last seconds.
+def call_back_leases(
+    connection: Connection, limit: int, *, queues: Collection[str] = (), within: float = CENTURY_SECONDS
+) -> list[int]:
+    """Let up to `limit` jobs wait whose lease ran out within these last seconds: those of `queues`, and paused ones.
 
     Returns:
         Their ids.
     """
-    rows = connection.execute(CALL_BACK_LEASES, {"limit": limit, "within": within})
+    parameters = {"limit": limit, "queues": list(queues), "within": within}
+    rows = connection.execute(CALL_BACK_LEASES, parameters)
     return [job_id for (job_id,) in rows]
 
 

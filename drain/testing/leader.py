@@ -66,7 +66,9 @@ def _redeliver(connection: LeaderConnection, admission: Admission, deliveries: D
                 connection, last, chosen, queue=retrying.queue, but_paused=bool(admission.paused)
             )
         else:
-            jobs = redeliveries.redeliver_chosen(connection, last, chosen)
+            jobs = redeliveries.redeliver_chosen(
+                connection, last, chosen, queue=retrying.queue, but_paused=bool(admission.paused)
+            )
             admission.redelivered(retrying.queue, [job.id for job in jobs])
         if jobs:
             deliveries.record(jobs[-1].delivery)

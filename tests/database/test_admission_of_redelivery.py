@@ -1,0 +1,121 @@
+"""What is delivered again in a queue with rules begins under its rules: retries, and jobs whose lease is over."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from drain import metrics, queues
+from drain.enqueuer.enqueuer import Enqueuer
+from drain.enqueuer.redelivery import Redelivery
+from drain.tables import redeliveries
+from tests.admitting import QUEUE, stage
+from tests.database.test_redelivery import AGO, claim, end_lease, fail, new_leader
+from tests.helpers import pushed_jobs, query, wait_until
+
+
+def set_rules(database_url: str, queue: str = QUEUE, **rules: object) -> None:
+    with psycopg.connect(database_url) as connection:
+        queues.change(connection, queue, rules)
+
+
+def delivered(database_url: str) -> list[int]:
+    """Ids of the jobs that are delivered or claimed, and so run."""
+    rows = query(database_url, "SELECT id FROM inflight_jobs WHERE next_run_at IS NULL ORDER BY id")
+    return [job_id for (job_id,) in rows]
+
+
+def lose_workers(database_url: str, ids: list[int]) -> None:
+    for job_id in ids:
+        assert claim(database_url, job_id)
+        end_lease(database_url, job_id, AGO / 10)
+
+
+def a_round(enqueuer: Enqueuer, redelivery: Redelivery) -> int:
+    """What the leader does in a second."""
+    enqueuer.look()
+    enqueuer.drain()
+    return redelivery.run_once()
+
+
+def test_jobs_whose_worker_died_begin_again_at_the_rate_of_their_queue(
+    database_url: str, redis_url: str
+) -> None:
+    ids, others = stage(database_url, 3), stage(database_url, 2, queue="mail")
+    with new_leader(database_url, redis_url) as (enqueuer, redelivery):
+        set_rules(database_url, rate="3/h", burst=3)
+        lose_workers(database_url, [*ids, *others])
+        wait_until(lambda: enqueuer.look() or QUEUE in enqueuer.admission.ruled)
+        before = metrics.REDELIVERED.labels("lease")._value.get()
+
+        assert a_round(enqueuer, redelivery) == 2
+        for _ in range(5):
+            assert a_round(enqueuer, redelivery) == 0
+        assert delivered(database_url) == others
+        assert metrics.REDELIVERED.labels("lease")._value.get() == before + 5
+
+        set_rules(database_url, rate="1000/s", burst=1000)
+        wait_until(lambda: a_round(enqueuer, redelivery) and delivered(database_url) == [*ids, *others])
+
+
+def test_a_job_whose_worker_died_needs_a_place_again_and_holds_no_two(
+    database_url: str, redis_url: str
+) -> None:
+    set_rules(database_url, running=1)
+    first, second = stage(database_url, 2)
+    with new_leader(database_url, redis_url) as (enqueuer, redelivery):
+        wait_until(lambda: a_round(enqueuer, redelivery) or delivered(database_url) == [first])
+        for _ in range(3):
+            lose_workers(database_url, [first])
+            wait_until(lambda: a_round(enqueuer, redelivery))
+            assert delivered(database_url) == [first]
+        query(database_url, "DELETE FROM inflight_jobs WHERE id = %s", first)
+        wait_until(lambda: a_round(enqueuer, redelivery) or delivered(database_url) == [second])
+
+
+def test_a_job_whose_worker_died_keeps_its_place_in_the_order_of_its_key(
+    database_url: str, redis_url: str
+) -> None:
+    set_rules(database_url, ordered=True)
+    first, _ = stage(database_url, 2, key="a")
+    with new_leader(database_url, redis_url) as (enqueuer, redelivery):
+        wait_until(lambda: a_round(enqueuer, redelivery) or delivered(database_url) == [first])
+        lose_workers(database_url, [first])
+        wait_until(lambda: a_round(enqueuer, redelivery))
+
+        assert delivered(database_url) == [first]
+
+
+@pytest.mark.parametrize("change", ["another queue", "a pause"])
+def test_a_retry_that_is_moved_or_paused_after_it_was_chosen_is_left_out(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    set_rules(database_url, running=5)
+    set_rules(database_url, "narrow", running=1)
+    (occupant,), (chosen,) = stage(database_url, queue="narrow"), stage(database_url)
+    redeliver = redeliveries.redeliver_chosen
+
+    def change_meanwhile(*arguments: object, **options: object) -> list[redeliveries.Redelivered]:
+        if change == "another queue":
+            query(database_url, "UPDATE inflight_jobs SET queue = 'narrow' WHERE id = %s", chosen)
+        else:
+            with psycopg.connect(database_url) as connection:
+                queues.pause(connection, QUEUE, key="a")
+        return redeliver(*arguments, **options)  # type: ignore[arg-type]
+
+    with new_leader(database_url, redis_url) as (enqueuer, redelivery):
+        wait_until(lambda: a_round(enqueuer, redelivery) or delivered(database_url) == [occupant, chosen])
+        query(database_url, "UPDATE inflight_jobs SET key = 'a' WHERE id = %s", chosen)
+        fail(database_url, claim(database_url, chosen), timedelta())
+        if change == "a pause":
+            # Some pause holds, so pauses are looked up.
+            with psycopg.connect(database_url) as connection:
+                queues.pause(connection, "elsewhere")
+        monkeypatch.setattr(redeliveries, "redeliver_chosen", change_meanwhile)
+        for _ in range(3):
+            assert a_round(enqueuer, redelivery) == 0
+
+    assert delivered(database_url) == [occupant]
+    assert pushed_jobs(redis_url, "narrow") == [occupant]
