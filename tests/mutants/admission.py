@@ -186,4 +186,84 @@ MUTANTS = (
         "AND (job.claimed_at IS NOT NULL OR coalesce(job.expires_at > job.staged_at, true))",
         ("test_unique_jobs.py::test_a_job_that_has_expired_stands_for_no_other",),
     ),
+    Mutant(
+        "free the place of a cancelled job that still runs",
+        "drain/admission/running.py",
+        "return len(self._running.key_of) + self._cancelled.total()",
+        "return len(self._running.key_of)",
+        (
+            "test_cancelled_claims.py::test_a_job_that_is_cancelled_as_it_runs_keeps_its_place_until_it_is_freed",
+        ),
+    ),
+    Mutant(
+        "free the key of a cancelled job that still runs",
+        "drain/admission/running.py",
+        "return self._running.of_key.get(key, 0) + self._cancelled[key]",
+        "return self._running.of_key.get(key, 0)",
+        (
+            "test_cancelled_claims.py::test_a_job_that_is_cancelled_as_it_runs_keeps_its_place_until_it_is_freed",
+        ),
+    ),
+    Mutant(
+        "forget under a new leader which cancelled jobs still run",
+        "drain/admission/running.py",
+        '        self._cancelled = Counter(job.key or "" for job in jobs if job.id is None)\n',
+        "",
+        ("test_cancelled_claims.py::test_the_next_leader_counts_cancelled_jobs_that_have_not_ended",),
+    ),
+    Mutant(
+        "keep the place of a cancelled job for ever",
+        "drain/tables/cancellations.py",
+        'HAS_PLACE = "queue = %(queue)s AND lease_expires_at > now()"',
+        'HAS_PLACE = "queue = %(queue)s AND lease_expires_at IS NOT NULL"',
+        (
+            "test_cancelled_claims.py::test_a_job_that_is_cancelled_as_it_runs_keeps_its_place_until_it_is_freed",
+        ),
+    ),
+    Mutant(
+        "keep the place of a cancelled job that was given back",
+        "drain/tables/leases.py",
+        "if len(released) < len(ids):",
+        "if not ids:",
+        (
+            "test_cancelled_claims.py::test_a_worker_that_gives_back_a_cancelled_job_which_has_not_begun_frees_its_place",
+        ),
+    ),
+    Mutant(
+        "take rules that cannot be read for none",
+        "drain/admission/admission.py",
+        "if queue in self._ruled or queue in self._held:",
+        "if queue in self._ruled:",
+        (
+            "test_held_queues.py::test_rules_that_cannot_be_read_hold_their_queue_and_no_other_until_they_are_changed",
+        ),
+    ),
+    Mutant(
+        "let one rule that overflows stop all queues",
+        "drain/admission/held.py",
+        "_OF_VALUES = (ConfigError, ArithmeticError, ValueError, psycopg.DataError)",
+        "_OF_VALUES = (ConfigError,)",
+        ("test_held_queues.py::test_an_error_that_the_values_of_rules_cause_anywhere_holds_their_queue",),
+    ),
+    Mutant(
+        "accept a burst that no leader can look back on",
+        "drain/admission/rules.py",
+        "_LONGEST_REFILL_SECONDS = _YEAR_SECONDS",
+        "_LONGEST_REFILL_SECONDS = 100 * _YEAR_SECONDS",
+        ("test_rules_of_both.py::test_checks_of_the_table_and_python_accept_the_same_rules",),
+    ),
+    Mutant(
+        "let a later request expire with the one that stands for it",
+        "drain/admission/uniqueness.py",
+        "return latest != own, latest",
+        "return False, latest",
+        ("test_unique_jobs.py::test_the_one_that_stands_expires_no_earlier_than_any_that_gave_way_to_it",),
+    ),
+    Mutant(
+        "give way to a job that is being claimed as it expires",
+        "drain/admission/uniqueness.py",
+        "if not each.is_prolonged or each.stands in prolonged]",
+        "if each.stands or prolonged]",
+        ("test_unique_jobs.py::test_nothing_gives_way_to_one_that_is_claimed_while_its_expiry_is_put_off",),
+    ),
 )

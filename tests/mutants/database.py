@@ -201,4 +201,11 @@ MUTANTS = (
         '"INSERT, UPDATE, SELECT (id, fencing_token, finished_at)", "finished_jobs"',
         ("test_roles.py::test_a_role_may_do_nothing_else",),
     ),
+    Mutant(
+        "accept a list as the weight of a key",
+        "schema.sql",
+        "'strict $.* ? (",
+        "'$.* ? (",
+        ("test_rules_of_both.py::test_checks_of_the_table_and_python_accept_the_same_rules",),
+    ),
 )

@@ -131,4 +131,40 @@ MUTANTS = (
             "test_pauses.py::test_a_job_that_a_worker_gives_back_during_a_pause_waits_and_no_other_worker_starts_it",
         ),
     ),
+    Mutant(
+        "redeliver jobs whose lease is over without asking for a token",
+        "drain/enqueuer/redelivery.py",
+        "ruled = self.enqueuer.admission.ruled",
+        "ruled = ()",
+        (
+            "test_admission_of_redelivery.py::test_jobs_whose_worker_died_begin_again_at_the_rate_of_their_queue",
+        ),
+    ),
+    Mutant(
+        "renumber a retry that has gone to another queue",
+        "drain/tables/redeliveries.py",
+        "coalesce(next_run_at, 'infinity') <= now() AND queue = %(queue)s",
+        "coalesce(next_run_at, 'infinity') <= now() AND queue = queue",
+        (
+            "test_admission_of_redelivery.py::test_a_retry_that_is_moved_or_paused_after_it_was_chosen_is_left_out",
+        ),
+    ),
+    Mutant(
+        "renumber a retry that has been paused",
+        "drain/tables/redeliveries.py",
+        "statement = REDELIVER_CHOSEN_BUT_PAUSED if but_paused else REDELIVER_CHOSEN",
+        "statement = REDELIVER_CHOSEN",
+        (
+            "test_admission_of_redelivery.py::test_a_retry_that_is_moved_or_paused_after_it_was_chosen_is_left_out",
+        ),
+    ),
+    Mutant(
+        "scan for lost deliveries above all that were given back",
+        "drain/enqueuer/oldest_deliveries.py",
+        "self._whole_scans = Pacer()",
+        "self._whole_scans = Pacer(300.0)",
+        (
+            "test_oldest_deliveries.py::test_a_claim_that_was_given_back_and_whose_id_is_lost_is_pushed_again_after_the_grace",
+        ),
+    ),
 )
