@@ -86,6 +86,9 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     unique_key      text,
     keep            text,
     quiet_seconds   double precision,
+    -- Role that may ask for state and result: the session's (SET ROLE, or its login), also within a function that runs with
+    -- another role's rights. As drain_role(), which applications may not call. NULL: staged before version 6.
+    staged_by       text        DEFAULT coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user::text),
 
     CONSTRAINT job_name_must_not_be_empty
         CHECK (job_name <> '' AND job_name = btrim(job_name)),
@@ -257,7 +260,8 @@ CREATE TABLE IF NOT EXISTS inflight_jobs (
     key              text,
     unique_key       text,
     keep             text,
-    quiet_seconds    double precision
+    quiet_seconds    double precision,
+    staged_by        text
 );
 
 CREATE INDEX IF NOT EXISTS inflight_jobs_delivered ON inflight_jobs (queue, delivery)
@@ -308,7 +312,8 @@ CREATE TABLE IF NOT EXISTS finished_jobs (
     superseded_by bigint,
     -- Value that the job has returned, if it is registered with result="keep"; JSON null if it has returned nothing. NULL:
     -- nothing was kept.
-    result        jsonb
+    result        jsonb,
+    staged_by     text
 ) PARTITION BY RANGE (finished_at);
 
 -- Index for the time at which a queue last finished a job.
@@ -327,10 +332,11 @@ CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolea
 BEGIN
     WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)
     INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
-        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history, key)
+        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history, key,
+        staged_by)
     SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
         staged_at, moved_at, claimed_at, pg_catalog.clock_timestamp(), claimed_by, attempts + batched::integer,
-        fencing_token, last_error, history, key
+        fencing_token, last_error, history, key, staged_by
     FROM done;
     RETURN FOUND;
 END
@@ -343,10 +349,10 @@ BEGIN
     WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)
     INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
         staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history, key,
-        result)
+        staged_by, result)
     SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
         staged_at, moved_at, claimed_at, pg_catalog.clock_timestamp(), claimed_by, attempts + batched::integer,
-        fencing_token, last_error, history, key, kept
+        fencing_token, last_error, history, key, staged_by, kept
     FROM done;
     RETURN FOUND;
 END
@@ -507,7 +513,8 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
     key             text,
     unique_key      text,
     keep            text,
-    quiet_seconds   double precision
+    quiet_seconds   double precision,
+    staged_by       text
 );
 -- Index for queues that hold a key while one of its jobs is dead.
 CREATE INDEX IF NOT EXISTS dead_jobs_by_key ON dead_jobs (queue, key) WHERE key IS NOT NULL;
@@ -529,8 +536,14 @@ CREATE TABLE IF NOT EXISTS cancelled_claims (
 CREATE INDEX IF NOT EXISTS cancelled_claims_of_queues ON cancelled_claims (queue);
 
 
--- State of one job, for the applications that have staged it: no argument, no traceback and no context of it. No row: no
--- table has the job. States: waiting, scheduled, running, retrying, finished, superseded, dead, cancelled, expired.
+-- Role of the session: that of SET ROLE, or the one that has logged in. In a function that runs with the rights of the
+-- owner, current_user is the owner.
+CREATE OR REPLACE FUNCTION drain_role() RETURNS text LANGUAGE sql STABLE
+    RETURN coalesce(nullif(pg_catalog.current_setting('role'), 'none'::text), session_user::text);
+
+-- State of one job, for the role that has staged it, the members of that role, and roles that may read finished_jobs
+-- anyway: no argument, no traceback and no context. No row: no table has the job, or another role has staged it. States:
+-- waiting, scheduled, running, retrying, finished, superseded, dead, cancelled, expired.
 --
 -- Runs with the rights of the owner, since an application may not read the jobs of others whole.
 CREATE OR REPLACE FUNCTION drain_job_state(
@@ -544,7 +557,8 @@ BEGIN ATOMIC
             CASE WHEN held.lease_expires_at IS NOT NULL THEN 'running' WHEN held.next_run_at IS NULL THEN 'waiting'
                 WHEN held.last_error IS NULL THEN 'scheduled' ELSE 'retrying' END AS state,
             held.attempts + held.batched::integer AS attempts, held.staged_at, held.claimed_at AS started_at,
-            NULL::timestamptz AS finished_at, held.last_error, NULL::text AS explanation, NULL::jsonb AS result
+            NULL::timestamptz AS finished_at, held.last_error, NULL::text AS explanation, NULL::jsonb AS result,
+            held.staged_by
         FROM inflight_jobs AS held WHERE held.id = drain_job_state.job
         UNION ALL
         SELECT done.id, done.job_name, done.queue,
@@ -552,17 +566,17 @@ BEGIN ATOMIC
             CASE WHEN done.superseded_by IS NULL OR done.attempts > 0 THEN done.claimed_at END, done.finished_at,
             done.last_error,
             CASE WHEN done.superseded_by IS NOT NULL
-                THEN pg_catalog.concat('it gave way to job ', done.superseded_by) END, done.result
+                THEN pg_catalog.concat('it gave way to job ', done.superseded_by) END, done.result, done.staged_by
         FROM finished_jobs AS done WHERE done.id = drain_job_state.job
         UNION ALL
         SELECT waits.id, waits.job_name, waits.queue,
             CASE WHEN waits.scheduled_at > pg_catalog.clock_timestamp() THEN 'scheduled' ELSE 'waiting' END, 0,
-            waits.staged_at, NULL, NULL, NULL, NULL, NULL
+            waits.staged_at, NULL, NULL, NULL, NULL, NULL, waits.staged_by
         FROM staged_jobs AS waits WHERE waits.id = drain_job_state.job
         UNION ALL
         SELECT dead.id, dead.job_name, dead.queue,
             CASE WHEN dead.reason IN ('cancelled'::text, 'expired'::text) THEN dead.reason ELSE 'dead' END, dead.attempts,
-            dead.staged_at, NULL, dead.died_at, dead.last_error, dead.explanation, NULL
+            dead.staged_at, NULL, dead.died_at, dead.last_error, dead.explanation, NULL, dead.staged_by
         FROM dead_jobs AS dead WHERE dead.id = drain_job_state.job
         LIMIT 1
     )
@@ -575,7 +589,12 @@ BEGIN ATOMIC
                     nullif(found.last_error ->> 'message'::text, ''::text))
                 END, E'\n', 1),
         found.result IS NOT NULL, found.result
-    FROM found;
+    FROM found
+    WHERE pg_catalog.has_table_privilege(drain_role()::name, 'finished_jobs'::regclass::oid, 'SELECT'::text)
+        -- A role that has been dropped since has no members.
+        OR EXISTS (
+            SELECT FROM pg_catalog.pg_roles AS role WHERE role.rolname = found.staged_by::name
+                AND pg_catalog.pg_has_role(drain_role()::name, role.oid, 'USAGE'::text));
 END;
 
 
@@ -714,22 +733,29 @@ CREATE INDEX IF NOT EXISTS crons_next_tick ON crons (next_tick_at NULLS FIRST) W
 
 -- idempotency_keys: jobs that were staged with an idempotency key: staged again with the same key, it is the same job.
 CREATE TABLE IF NOT EXISTS idempotency_keys (
+    -- The role that has staged the job, as quote_ident() writes it, a space, and its key: a key is a role's own. Without
+    -- the role before version 6.
     idempotency_key text        PRIMARY KEY,
     job_id          bigint,
     job_name        text        NOT NULL,
-    -- SHA-256 of the name and the arguments.
+    -- By drain_digest().
     digest          bytea       NOT NULL,
     staged_at       timestamptz NOT NULL DEFAULT now(),
     expires_at      timestamptz NOT NULL,
 
     CONSTRAINT idempotency_key_must_have_1_to_255_characters
-        CHECK (char_length(idempotency_key) BETWEEN 1 AND 255)
+        CHECK (char_length(idempotency_key) BETWEEN 1 AND 384)
 );
 CREATE INDEX IF NOT EXISTS idempotency_keys_expired ON idempotency_keys (expires_at);
 
--- Stages a job, unless one was staged under this key that is still kept: the key is kept for `keep_seconds` from now on.
--- Returns the id of the job under the key, as a negative number if that job has another name or other arguments.
--- `job` has the columns that an application may give, and job_name at least:
+-- Digest of the name and the arguments of a job: the salt, and SHA-256 of both. Before version 6 the salt was empty.
+CREATE OR REPLACE FUNCTION drain_digest(salt bytea, job_name text, args jsonb, kwargs jsonb) RETURNS bytea LANGUAGE sql STABLE
+    RETURN salt || pg_catalog.sha256(salt || pg_catalog.convert_to(
+        pg_catalog.concat_ws(' ', job_name, coalesce(args, '[]'::jsonb), coalesce(kwargs, '{}'::jsonb)), 'UTF8'::name));
+
+-- Stages a job, unless the same role has staged one under this key that is still kept: the key is kept for `keep_seconds`
+-- from now on. Returns the id of the job under the key, as a negative number if that job has another name or other
+-- arguments. `job` has the columns that an application may give, and job_name at least:
 --
 --     SELECT drain_stage_once('webhook:9f', 86400, '{"job_name": "shop.jobs.send_receipt", "job_args": [42]}');
 --
@@ -741,20 +767,25 @@ CREATE OR REPLACE FUNCTION drain_stage_once(key text, keep_seconds double precis
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     WITH given AS (
-        SELECT new.*, coalesce(new.job_args, '[]'::jsonb) AS args, coalesce(new.job_kwargs, '{}'::jsonb) AS kwargs
+        SELECT new.*,
+            -- The check of the table refuses the empty one.
+            CASE WHEN pg_catalog.char_length(drain_stage_once.key) BETWEEN 1 AND 255
+                THEN pg_catalog.concat(pg_catalog.quote_ident(drain_role()), ' ', drain_stage_once.key)
+                ELSE '' END AS own_key
         FROM pg_catalog.jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb,
             queue text, priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text,
             max_attempts integer, timeout_seconds integer, context jsonb, key text, unique_key text, keep text,
             quiet_seconds double precision)
     ), reserved AS (
         INSERT INTO idempotency_keys AS kept (idempotency_key, job_id, job_name, digest, expires_at)
-        SELECT drain_stage_once.key, pg_catalog.nextval('staged_jobs_id_seq'::regclass), given.job_name,
-            pg_catalog.sha256(pg_catalog.convert_to(
-                pg_catalog.concat_ws(' ', given.job_name, given.args, given.kwargs), 'UTF8'::name)),
+        SELECT given.own_key, pg_catalog.nextval('staged_jobs_id_seq'::regclass), given.job_name,
+            drain_digest(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()), given.job_name, given.job_args,
+                given.job_kwargs),
             pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => keep_seconds)
         FROM given WHERE NOT EXISTS (
             SELECT FROM idempotency_keys AS known
-            WHERE known.idempotency_key = drain_stage_once.key AND known.expires_at > pg_catalog.clock_timestamp())
+            WHERE known.expires_at > pg_catalog.clock_timestamp() AND (known.idempotency_key = given.own_key
+                OR (known.idempotency_key = drain_stage_once.key AND pg_catalog.octet_length(known.digest) = 32)))
         ON CONFLICT (idempotency_key) DO UPDATE SET job_id = excluded.job_id, job_name = excluded.job_name,
             digest = excluded.digest, staged_at = excluded.staged_at, expires_at = excluded.expires_at
             WHERE kept.expires_at <= pg_catalog.clock_timestamp()
@@ -763,20 +794,24 @@ BEGIN ATOMIC
     INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag,
         max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds)
     OVERRIDING SYSTEM VALUE
-    SELECT reserved.job_id, given.job_name, given.args, given.kwargs, coalesce(given.queue, 'default'),
+    SELECT reserved.job_id, given.job_name, coalesce(given.job_args, '[]'::jsonb),
+        coalesce(given.job_kwargs, '{}'::jsonb), coalesce(given.queue, 'default'),
         coalesce(given.priority, 0), coalesce(given.scheduled_at, pg_catalog.now())
             + pg_catalog.make_interval(secs => coalesce(given.quiet_seconds, '0')),
         given.expires_at, given.tag, given.max_attempts, given.timeout_seconds, given.context, given.key,
         given.unique_key, given.keep, given.quiet_seconds
     FROM reserved, given;
 
-    SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = pg_catalog.sha256(pg_catalog.convert_to(
-            pg_catalog.concat_ws(' ', new.job_name, coalesce(new.job_args, '[]'::jsonb),
-                coalesce(new.job_kwargs, '{}'::jsonb)), 'UTF8'::name))
+    SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = drain_digest(
+            pg_catalog.substring(kept.digest, 1, pg_catalog.octet_length(kept.digest) - 32), new.job_name, new.job_args,
+            new.job_kwargs)
         THEN kept.job_id ELSE - kept.job_id END
     FROM idempotency_keys AS kept, pg_catalog.jsonb_to_record(drain_stage_once.job)
         AS new (job_name text, job_args jsonb, job_kwargs jsonb)
-    WHERE kept.idempotency_key = drain_stage_once.key;
+    WHERE kept.idempotency_key = pg_catalog.concat(pg_catalog.quote_ident(drain_role()), ' ', drain_stage_once.key)
+        OR (kept.idempotency_key = drain_stage_once.key AND pg_catalog.octet_length(kept.digest) = 32)
+    -- At repeatable read a row that was over, and has been deleted since the snapshot, is seen along with the new one.
+    ORDER BY kept.expires_at DESC LIMIT 1;
 END;
 
 
@@ -1092,7 +1127,8 @@ REVOKE ALL ON FUNCTION
     drain_create_side_table_of(regclass, text), drain_drop_side_table_of(regclass, text), drain_wake_enqueuer(),
     drain_drop_old_day(integer), drain_drop_old_day_of(regclass, regclass, integer),
     drain_stage_once(text, double precision, jsonb), drain_finish_with_result(bigint, bigint, jsonb),
-    drain_job_state(bigint), drain_stage(text, jsonb, jsonb), drain_stage_of(regclass, text, jsonb, jsonb)
+    drain_job_state(bigint), drain_stage(text, jsonb, jsonb), drain_stage_of(regclass, text, jsonb, jsonb), drain_role(),
+    drain_digest(bytea, text, jsonb, jsonb)
     FROM PUBLIC;
 
 

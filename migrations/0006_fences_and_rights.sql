@@ -2,6 +2,10 @@
 --
 -- Programs of version 5 go on working afterwards: they name the columns that they read and write, and leave out the new
 -- ones.
+-- From version 5 to 6: the role that has staged a job, which alone is told its result, and whose idempotency keys are its own.
+--
+-- Programs of version 5 go on working afterwards: they name the columns that they read and write, and leave out the new
+-- ones. A job that they have moved is as one that was staged before: no application is told its result.
 
 -- A name of ours that another role has taken first: CREATE OR REPLACE would leave that role the owner of a function
 -- that others run.
@@ -116,3 +120,187 @@ END
 $$;
 
 INSERT INTO drain_schema (version) VALUES (6);
+LOCK TABLE staged_jobs, inflight_jobs, finished_jobs, dead_jobs IN ACCESS EXCLUSIVE MODE;
+SET LOCAL statement_timeout TO DEFAULT;
+
+-- The role that has staged a job. The texts are those of schema.sql.
+
+-- The default follows: with it, ADD COLUMN would name the owner in each row that is there.
+ALTER TABLE staged_jobs ADD COLUMN staged_by text;
+ALTER TABLE staged_jobs ALTER COLUMN staged_by
+    SET DEFAULT coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user::text);
+ALTER TABLE inflight_jobs ADD COLUMN staged_by text;
+ALTER TABLE finished_jobs ADD COLUMN staged_by text;
+ALTER TABLE dead_jobs ADD COLUMN staged_by text;
+
+-- Records a claimed job as finished if this is still its token; returns true if it was. Transactions of jobs call it
+-- too, in sessions whose settings are the application's: a plan that was made there while inflight_jobs was empty
+-- would be kept, and would read the whole table for each job.
+CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE plpgsql
+    SET enable_seqscan = off AS $$
+BEGIN
+    WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)
+    INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history, key,
+        staged_by)
+    SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+        staged_at, moved_at, claimed_at, pg_catalog.clock_timestamp(), claimed_by, attempts + batched::integer,
+        fencing_token, last_error, history, key, staged_by
+    FROM done;
+    RETURN FOUND;
+END
+$$;
+
+-- As drain_finish, of a job whose result is kept. Two functions: a job without a result pays for none.
+CREATE OR REPLACE FUNCTION drain_finish_with_result(job bigint, token bigint, kept jsonb) RETURNS boolean
+    LANGUAGE plpgsql SET enable_seqscan = off AS $$
+BEGIN
+    WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)
+    INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history, key,
+        staged_by, result)
+    SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+        staged_at, moved_at, claimed_at, pg_catalog.clock_timestamp(), claimed_by, attempts + batched::integer,
+        fencing_token, last_error, history, key, staged_by, kept
+    FROM done;
+    RETURN FOUND;
+END
+$$;
+
+-- Role of the session: that of SET ROLE, or the one that has logged in. In a function that runs with the rights of the
+-- owner, current_user is the owner.
+CREATE OR REPLACE FUNCTION drain_role() RETURNS text LANGUAGE sql STABLE
+    RETURN coalesce(nullif(pg_catalog.current_setting('role'), 'none'::text), session_user::text);
+
+-- State of one job, for the role that has staged it, the members of that role, and roles that may read finished_jobs
+-- anyway: no argument, no traceback and no context. No row: no table has the job, or another role has staged it. States:
+-- waiting, scheduled, running, retrying, finished, superseded, dead, cancelled, expired.
+--
+-- Runs with the rights of the owner, since an application may not read the jobs of others whole.
+CREATE OR REPLACE FUNCTION drain_job_state(
+    job bigint, OUT id bigint, OUT job_name text, OUT queue text, OUT state text, OUT attempts integer,
+    OUT staged_at timestamptz, OUT started_at timestamptz, OUT finished_at timestamptz, OUT error text,
+    OUT has_result boolean, OUT result jsonb
+) RETURNS SETOF record LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH found AS (
+        SELECT held.id, held.job_name, held.queue,
+            CASE WHEN held.lease_expires_at IS NOT NULL THEN 'running' WHEN held.next_run_at IS NULL THEN 'waiting'
+                WHEN held.last_error IS NULL THEN 'scheduled' ELSE 'retrying' END AS state,
+            held.attempts + held.batched::integer AS attempts, held.staged_at, held.claimed_at AS started_at,
+            NULL::timestamptz AS finished_at, held.last_error, NULL::text AS explanation, NULL::jsonb AS result,
+            held.staged_by
+        FROM inflight_jobs AS held WHERE held.id = drain_job_state.job
+        UNION ALL
+        SELECT done.id, done.job_name, done.queue,
+            CASE WHEN done.superseded_by IS NULL THEN 'finished' ELSE 'superseded' END, done.attempts, done.staged_at,
+            CASE WHEN done.superseded_by IS NULL OR done.attempts > 0 THEN done.claimed_at END, done.finished_at,
+            done.last_error,
+            CASE WHEN done.superseded_by IS NOT NULL
+                THEN pg_catalog.concat('it gave way to job ', done.superseded_by) END, done.result, done.staged_by
+        FROM finished_jobs AS done WHERE done.id = drain_job_state.job
+        UNION ALL
+        SELECT waits.id, waits.job_name, waits.queue,
+            CASE WHEN waits.scheduled_at > pg_catalog.clock_timestamp() THEN 'scheduled' ELSE 'waiting' END, 0,
+            waits.staged_at, NULL, NULL, NULL, NULL, NULL, waits.staged_by
+        FROM staged_jobs AS waits WHERE waits.id = drain_job_state.job
+        UNION ALL
+        SELECT dead.id, dead.job_name, dead.queue,
+            CASE WHEN dead.reason IN ('cancelled'::text, 'expired'::text) THEN dead.reason ELSE 'dead' END, dead.attempts,
+            dead.staged_at, NULL, dead.died_at, dead.last_error, dead.explanation, NULL, dead.staged_by
+        FROM dead_jobs AS dead WHERE dead.id = drain_job_state.job
+        LIMIT 1
+    )
+    SELECT found.id, found.job_name, found.queue, found.state, found.attempts, found.staged_at, found.started_at,
+        found.finished_at,
+        pg_catalog.split_part(
+            CASE WHEN found.state IN ('superseded'::text, 'cancelled'::text, 'expired'::text) OR found.last_error IS NULL
+                THEN found.explanation
+                ELSE pg_catalog.concat_ws(': ', found.last_error ->> 'type'::text,
+                    nullif(found.last_error ->> 'message'::text, ''::text))
+                END, E'\n', 1),
+        found.result IS NOT NULL, found.result
+    FROM found
+    WHERE pg_catalog.has_table_privilege(drain_role()::name, 'finished_jobs'::regclass::oid, 'SELECT'::text)
+        -- A role that has been dropped since has no members.
+        OR EXISTS (
+            SELECT FROM pg_catalog.pg_roles AS role WHERE role.rolname = found.staged_by::name
+                AND pg_catalog.pg_has_role(drain_role()::name, role.oid, 'USAGE'::text));
+END;
+
+ALTER TABLE idempotency_keys DROP CONSTRAINT idempotency_key_must_have_1_to_255_characters,
+    ADD CONSTRAINT idempotency_key_must_have_1_to_255_characters
+    CHECK (char_length(idempotency_key) BETWEEN 1 AND 384) NOT VALID;
+
+-- Digest of the name and the arguments of a job: the salt, and SHA-256 of both. Before version 6 the salt was empty.
+CREATE OR REPLACE FUNCTION drain_digest(salt bytea, job_name text, args jsonb, kwargs jsonb) RETURNS bytea LANGUAGE sql STABLE
+    RETURN salt || pg_catalog.sha256(salt || pg_catalog.convert_to(
+        pg_catalog.concat_ws(' ', job_name, coalesce(args, '[]'::jsonb), coalesce(kwargs, '{}'::jsonb)), 'UTF8'::name));
+
+-- Stages a job, unless the same role has staged one under this key that is still kept: the key is kept for `keep_seconds`
+-- from now on. Returns the id of the job under the key, as a negative number if that job has another name or other
+-- arguments. `job` has the columns that an application may give, and job_name at least:
+--
+--     SELECT drain_stage_once('webhook:9f', 86400, '{"job_name": "shop.jobs.send_receipt", "job_args": [42]}');
+--
+-- A second transaction with the same key waits until the first one has ended. At repeatable read it fails then with
+-- serialization_failure, as any transaction that writes what another one has written.
+--
+-- Runs with the rights of the owner, since an application may read no key of others, and change none.
+CREATE OR REPLACE FUNCTION drain_stage_once(key text, keep_seconds double precision, job jsonb) RETURNS bigint
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    WITH given AS (
+        SELECT new.*,
+            -- The check of the table refuses the empty one.
+            CASE WHEN pg_catalog.char_length(drain_stage_once.key) BETWEEN 1 AND 255
+                THEN pg_catalog.concat(pg_catalog.quote_ident(drain_role()), ' ', drain_stage_once.key)
+                ELSE '' END AS own_key
+        FROM pg_catalog.jsonb_to_record(drain_stage_once.job) AS new (job_name text, job_args jsonb, job_kwargs jsonb,
+            queue text, priority integer, scheduled_at timestamptz, expires_at timestamptz, tag text,
+            max_attempts integer, timeout_seconds integer, context jsonb, key text, unique_key text, keep text,
+            quiet_seconds double precision)
+    ), reserved AS (
+        INSERT INTO idempotency_keys AS kept (idempotency_key, job_id, job_name, digest, expires_at)
+        SELECT given.own_key, pg_catalog.nextval('staged_jobs_id_seq'::regclass), given.job_name,
+            drain_digest(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()), given.job_name, given.job_args,
+                given.job_kwargs),
+            pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => keep_seconds)
+        FROM given WHERE NOT EXISTS (
+            SELECT FROM idempotency_keys AS known
+            WHERE known.expires_at > pg_catalog.clock_timestamp() AND (known.idempotency_key = given.own_key
+                OR (known.idempotency_key = drain_stage_once.key AND pg_catalog.octet_length(known.digest) = 32)))
+        ON CONFLICT (idempotency_key) DO UPDATE SET job_id = excluded.job_id, job_name = excluded.job_name,
+            digest = excluded.digest, staged_at = excluded.staged_at, expires_at = excluded.expires_at
+            WHERE kept.expires_at <= pg_catalog.clock_timestamp()
+        RETURNING kept.job_id
+    )
+    INSERT INTO staged_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, expires_at, tag,
+        max_attempts, timeout_seconds, context, key, unique_key, keep, quiet_seconds)
+    OVERRIDING SYSTEM VALUE
+    SELECT reserved.job_id, given.job_name, coalesce(given.job_args, '[]'::jsonb),
+        coalesce(given.job_kwargs, '{}'::jsonb), coalesce(given.queue, 'default'),
+        coalesce(given.priority, 0), coalesce(given.scheduled_at, pg_catalog.now())
+            + pg_catalog.make_interval(secs => coalesce(given.quiet_seconds, '0')),
+        given.expires_at, given.tag, given.max_attempts, given.timeout_seconds, given.context, given.key,
+        given.unique_key, given.keep, given.quiet_seconds
+    FROM reserved, given;
+
+    SELECT CASE WHEN kept.job_name = new.job_name AND kept.digest = drain_digest(
+            pg_catalog.substring(kept.digest, 1, pg_catalog.octet_length(kept.digest) - 32), new.job_name, new.job_args,
+            new.job_kwargs)
+        THEN kept.job_id ELSE - kept.job_id END
+    FROM idempotency_keys AS kept, pg_catalog.jsonb_to_record(drain_stage_once.job)
+        AS new (job_name text, job_args jsonb, job_kwargs jsonb)
+    WHERE kept.idempotency_key = pg_catalog.concat(pg_catalog.quote_ident(drain_role()), ' ', drain_stage_once.key)
+        OR (kept.idempotency_key = drain_stage_once.key AND pg_catalog.octet_length(kept.digest) = 32)
+    -- At repeatable read a row that was over, and has been deleted since the snapshot, is seen along with the new one.
+    ORDER BY kept.expires_at DESC LIMIT 1;
+END;
+
+REVOKE ALL ON FUNCTION drain_role(), drain_digest(bytea, text, jsonb, jsonb) FROM PUBLIC;
+
+INSERT INTO drain_schema (version) VALUES (6);
+
+-- After the commit:
+ALTER TABLE idempotency_keys VALIDATE CONSTRAINT idempotency_key_must_have_1_to_255_characters;

@@ -73,7 +73,7 @@ def state(connection: Connectable, job_id: int) -> JobState | None:
 
     Returns:
         The state; None if no table has the job: it was never committed, or left in forward mode, or was discarded,
-        archived or dropped.
+        archived or dropped. None too if another role has staged it, and this one is not a member of that role.
 
     Raises:
         SelectionError: `job_id` is no id.
@@ -113,7 +113,7 @@ def result(connection: Connectable, job_id: int) -> Any:
         NotFinishedError: The job is not finished yet.
         DeadJobError: It is dead, cancelled or expired; the text has its last error.
         NoResultError: It is finished, and no result was kept.
-        UnknownJobError: No table has it.
+        UnknownJobError: No table has it, or another role has staged it.
         SelectionError: `job_id` is no id.
     """
     given = _given(job_id)
@@ -185,8 +185,8 @@ def _ended(job_id: int, rows: list[tuple[Any, ...]]) -> _Found | None:
     """
     if not rows:
         raise UnknownJobError(
-            f"no job has the id {job_id}: its transaction has not committed, it left in forward mode, or it was "
-            "discarded, archived or dropped"
+            f"no job has the id {job_id}: its transaction has not committed, another role staged it, it left in "
+            "forward mode, or it was discarded, archived or dropped"
         )
     found = _Found(*rows[0])
     return found if found.state in ("finished", "superseded", "dead", "cancelled", "expired") else None

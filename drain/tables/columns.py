@@ -13,7 +13,7 @@ from drain.database.grants import STAGED_BY_APPLICATIONS
 # Columns that an application may give when it stages; the others have defaults.
 STAGEABLE = STAGED_BY_APPLICATIONS
 # Columns that a job brings along from `staged_jobs` to `inflight_jobs` and `dead_jobs`.
-JOB = f"id, {STAGEABLE}, staged_at, fencing_token, history, salt"
+JOB = f"id, {STAGEABLE}, staged_at, fencing_token, history, salt, staged_by"
 # Columns of `dead_jobs` for a job that has been in flight; the others have defaults.
 DEAD = f"{JOB}, attempts, last_error, reason, explanation"
 # Columns of a claimed job that its worker reads, between its id and its attempts; JSON as texts.
@@ -25,7 +25,7 @@ ATTEMPTS = "attempts + batched::integer"
 # Columns of `finished_jobs`, and their values in a row of `inflight_jobs`; those of `drain_finish` in `schema.sql`.
 _KEPT = (
     "id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context, staged_at, moved_at, claimed_at, "
-    "fencing_token, last_error, history, key"
+    "fencing_token, last_error, history, key, staged_by"
 )
 FINISHED = f"{_KEPT}, finished_at, finished_by, attempts"
 FINISHED_VALUES = f"{_KEPT}, clock_timestamp(), claimed_by, {ATTEMPTS}"

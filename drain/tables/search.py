@@ -68,7 +68,10 @@ SELECT {_MATCH.format(at="died_at").replace("queue", "job.queue")}, 'key' FROM q
 LIMIT %(most)s
 """
 _BY_IDEMPOTENCY_KEY = """
-SELECT job_id FROM idempotency_keys WHERE idempotency_key = %(word)s AND job_id IS NOT NULL
+SELECT job_id FROM idempotency_keys WHERE job_id IS NOT NULL AND idempotency_key = ANY (ARRAY (
+    SELECT %(word)s::text
+    UNION ALL SELECT pg_catalog.concat(pg_catalog.quote_ident(rolname::text), ' ', %(word)s::text)
+    FROM pg_catalog.pg_roles))
 """
 
 

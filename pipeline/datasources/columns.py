@@ -25,6 +25,7 @@ _JOB = {
     "fencing_token": "bigint",
     "history": "json",
     "key": "string",
+    "staged_by": "string",
 }
 _UNIQUE = {"unique_key": "string", "keep": "string", "quiet_seconds": "double"}
 _LIMITS = {"expires_at": "timestamp", "max_attempts": "int", "timeout_seconds": "int"}

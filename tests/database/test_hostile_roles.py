@@ -470,7 +470,7 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_init_and_roles_or_gets_
     with place.connected("application") as application:
         ids = stage_many(application, "m.f", [(1,)], queue="mail", run_at=datetime.now(UTC), tag="t")
         with pytest.raises(psycopg.errors.CheckViolation, match="queue_must_be_a_name"):
-            stage(application, "m.f", queue="no name")
+            application.execute("INSERT INTO staged_jobs (job_name, queue) VALUES ('m.f', 'no name')")
     with place.connected("enqueuer") as leader:
         staged.mature(leader, 10)
         staged.move(leader, ids, 0)

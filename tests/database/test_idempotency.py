@@ -185,12 +185,29 @@ def test_the_leader_deletes_keys_whose_time_has_been_over_for_an_hour(database_u
         stage(connection, "m.f", idempotency_key="new")
         query(
             database_url,
-            "UPDATE idempotency_keys SET expires_at = now() - interval '1 s' WHERE idempotency_key = 'new'",
+            "UPDATE idempotency_keys SET expires_at = now() - interval '1 s' WHERE idempotency_key = 'postgres new'",
         )
     with postgres.connect(database_url, "test") as connection:
         assert ExpiredKeys(connection).run_once() == 1
         assert ExpiredKeys(connection).run_once() == 0
-    assert query(database_url, "SELECT idempotency_key FROM idempotency_keys") == [("new",)]
+    assert query(database_url, "SELECT idempotency_key FROM idempotency_keys") == [("postgres new",)]
+
+
+@pytest.mark.parametrize("argument", [1, 2])
+def test_at_repeatable_read_a_key_that_was_deleted_after_the_snapshot_is_that_of_the_new_job(
+    database_url: str, argument: int
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as other:
+        first = stage(other, "m.f", [1], idempotency_key=KEY)
+        expire(database_url, "2 hours")
+        with psycopg.connect(database_url) as connection:
+            connection.isolation_level = IsolationLevel.REPEATABLE_READ
+            connection.execute("SELECT FROM idempotency_keys")
+            with postgres.connect(database_url, "test") as leader:
+                assert ExpiredKeys(leader).run_once() == 1
+            second = stage(connection, "m.f", [argument], idempotency_key=KEY)
+        assert stage(other, "m.f", [argument], idempotency_key=KEY) == second != first
+    assert ids_in(database_url, "staged_jobs") == [first, second]
 
 
 def test_another_language_stages_once_by_one_call(database_url: str) -> None:
@@ -203,4 +220,4 @@ def test_another_language_stages_once_by_one_call(database_url: str) -> None:
     assert query(database_url, call.format(2)) == [(-1,)]
     with pytest.raises(psycopg.errors.CheckViolation):
         query(database_url, """SELECT drain_stage_once('l', 3600, '{"job_name": ""}')""")
-    assert query(database_url, "SELECT idempotency_key FROM idempotency_keys") == [("k",)]
+    assert query(database_url, "SELECT idempotency_key FROM idempotency_keys") == [("postgres k",)]

@@ -77,6 +77,9 @@ MAY_NOT = {
         "INSERT INTO staged_jobs (job_name, matured_at) VALUES ('m.f', now())",
         "INSERT INTO staged_jobs (job_name, history) VALUES ('m.f', '[]')",
         "INSERT INTO staged_jobs (job_name, salt) VALUES ('m.f', 1)",
+        "INSERT INTO staged_jobs (job_name, staged_by) VALUES ('m.f', 'test_worker')",
+        "COPY staged_jobs (job_name, staged_by) FROM STDIN",
+        "SET role = test_worker",
         "INSERT INTO staged_jobs (job_name) VALUES ('m.f') RETURNING job_args",
         "INSERT INTO staged_jobs_ready (job_name) VALUES ('m.f')",
         "INSERT INTO staged_jobs_ready_0 (job_name) VALUES ('m.f')",
@@ -414,6 +417,7 @@ def test_a_worker_keeps_a_result_and_an_application_reads_it(shop: Workshop, pla
         return 42
 
     job_id = shop.deliver(workers.job(name=NAME, result="keep")(act))
+    query(place.url, "UPDATE inflight_jobs SET staged_by = 'test_application'")
     with place.connected("application") as application:
         found = state_of(application, job_id)
         assert found is not None
