@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drain.visible import visible
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 # Rules for ticks that passed while there was no leader.
 MISSED = ("last", "all", "none")
@@ -25,8 +28,11 @@ LONGEST_NAME = 250
 # Upper bound of the characters of a line and of a zone, as in the schema.
 _LONGEST = 255
 _FIELDS = 5
+_HOUR_SECONDS = 3600
 # Parts of a time that is looked back through for the latest tick; each further one is twice as long.
 _FIRST_WINDOW = timedelta(minutes=1)
+# Names that lead to another zone on each machine.
+_LOCAL_ZONES = {"localtime", "posixrules"}
 
 
 class TimetableError(ValueError):
@@ -91,10 +97,10 @@ class Timetable:
             TimetableError: There is none within 50 years.
         """
         # Imported here, as zoneinfo is: only programs with schedules need it.
-        from cronsim import CronSim, CronSimError
+        from cronsim import CronSimError
 
         try:
-            for tick in CronSim(self.cron, moment.astimezone(self._zone)):
+            for tick in _simulation()(self.cron, moment.astimezone(self._zone)):
                 at = tick.astimezone(UTC)
                 # In an hour that the clock shows twice, a line that ticks in the first one alone begins with that.
                 if at > moment:
@@ -102,6 +108,39 @@ class Timetable:
         except (CronSimError, ValueError, AssertionError) as error:
             raise TimetableError(f"the cron line {_shown(self.cron)} {_why(error)}") from None
         raise TimetableError(f"the cron line {_shown(self.cron)} never ticks: there is no such day")
+
+
+@cache
+def _simulation() -> type[CronSim]:
+    """Return CronSim for zones whose clock changes by less than an hour, too (Lord Howe Island)."""
+    from cronsim import CronSim
+
+    class Simulation(CronSim):
+        def tick(self, seconds: int = 1) -> None:
+            """Step forward, but never over a change of the clock; a step of an hour ends at a full hour."""
+            if self.dt.tzinfo in (None, UTC):
+                super().tick(seconds)
+                return
+            now = self.dt.astimezone(UTC)
+            local = now.astimezone(self.dt.tzinfo)
+            if seconds == _HOUR_SECONDS:
+                seconds -= local.minute * 60 + local.second
+            # The change, if there is one: the first moment with another offset.
+            before, after = 0, seconds
+            if _offset_at(local, now, after) != local.utcoffset():
+                while after - before > 1:
+                    middle = (before + after) // 2
+                    if _offset_at(local, now, middle) == local.utcoffset():
+                        before = middle
+                    else:
+                        after = middle
+            self.dt = (now + timedelta(seconds=after)).astimezone(self.dt.tzinfo)
+
+    return Simulation
+
+
+def _offset_at(local: datetime, now: datetime, seconds: int) -> timedelta | None:
+    return (now + timedelta(seconds=seconds)).astimezone(local.tzinfo).utcoffset()
 
 
 @lru_cache(maxsize=1024)
@@ -132,6 +171,10 @@ def _zone(name: str) -> tzinfo:
         return UTC
     from zoneinfo import ZoneInfo
 
+    if name in _LOCAL_ZONES:
+        raise TimetableError(
+            f"the time zone {_shown(name)} differs from machine to machine: use a name such as 'Europe/Berlin'"
+        )
     try:
         return ZoneInfo(name)
     # A name may lead to a folder, out of the folder of the zones, or to a file that is no zone.

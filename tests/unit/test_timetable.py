@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from drain.jobs.timetable import Timetable, TimetableError, check_schedule
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
+# Its clock changes by half an hour, at 02:00: on 5 April and 4 October 2026.
+LORD_HOWE = "Australia/Lord_Howe"
 
 
 def ticks(cron: str, zone: str, after: str, count: int) -> list[str]:
@@ -69,7 +71,7 @@ def test_ticks_where_the_clock_changes(cron: str, zone: str, after: str, expecte
     assert ticks(cron, zone, after, len(expected)) == expected
 
 
-@pytest.mark.parametrize("zone", [BERLIN, NEW_YORK])
+@pytest.mark.parametrize("zone", [BERLIN, NEW_YORK, LORD_HOWE])
 def test_a_quarter_of_an_hour_is_one_across_both_changes_of_a_year(zone: str) -> None:
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     every_quarter = Timetable("*/15 * * * *", zone)
@@ -77,6 +79,43 @@ def test_a_quarter_of_an_hour_is_one_across_both_changes_of_a_year(zone: str) ->
     found = list(every_quarter.until(begin, begin + timedelta(days=365)))
 
     assert found == [begin + timedelta(minutes=15 * number) for number in range(4 * 24 * 365 + 1)]
+
+
+@pytest.mark.parametrize(
+    "cron",
+    [
+        "*/20 3 * * *",
+        "40 * * * *",
+        "10 * * * *",
+        "*/7 * * * *",
+        "*/10 1,2 * * *",
+        "15 */3 * * *",
+        "* 2 4,5 * *",
+    ],
+)
+@pytest.mark.parametrize("day", ["2026-04-04", "2026-10-03"])
+@pytest.mark.parametrize("zone", [LORD_HOWE, BERLIN])
+def test_a_line_in_real_time_ticks_at_each_minute_that_it_matches(cron: str, day: str, zone: str) -> None:
+    """Compared with a look at each minute of three days, by the fields of the line in UTC."""
+    begin = datetime.fromisoformat(day).replace(tzinfo=UTC)
+    minutes = [begin + timedelta(minutes=number) for number in range(3 * 24 * 60)]
+    shown = {minute: minute.astimezone(ZoneInfo(zone)).replace(tzinfo=UTC) for minute in minutes}
+    every_minute = Timetable(cron, "UTC")
+    expected = [
+        minute
+        for minute in minutes[1:]
+        if every_minute.after(shown[minute] - timedelta(minutes=1)) == shown[minute]
+    ]
+
+    found = Timetable(cron, zone).until(begin, minutes[-1])
+
+    assert list(found)[1:] == expected
+
+
+@pytest.mark.parametrize("name", ["localtime", "posixrules"])
+def test_a_zone_that_differs_between_machines_is_refused(name: str) -> None:
+    with pytest.raises(TimetableError, match="differs from machine to machine: use a name such as"):
+        Timetable("0 3 * * *", name)
 
 
 def test_a_schedule_that_is_made_in_the_second_of_two_equal_hours_has_no_tick_in_the_past() -> None:
