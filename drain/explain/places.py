@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
+from drain.tables import keyed
 from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE
+from drain.tables.keyed import Paused, Wanted
 from drain.tables.lanes import KINDS
 from drain.tables.obstacles import MOST
+from drain.tables.rules import RulesRow
 
 _OF_LANE = f"""
 (SELECT FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = {{kind}} AND {LANE_QUEUE} = %(queue)s
@@ -42,12 +46,16 @@ SELECT count(*) FROM (
         AND next_run_at < %(next_run_at)s::timestamptz LIMIT {MOST + 1}) AS before
 """
 
+# Upper bound of the priorities that are looked at in a queue with aging.
+_MOST_PRIORITIES = 100
+
 
 class Place(NamedTuple):
     """Place of a staged job.
 
     Attributes:
-        in_queue: Number of jobs of its queue before it, by priority and id; above `MOST`: more than that.
+        in_queue: Number of jobs of its queue before it, by priority and id, or as aging says; above `MOST`: more
+            than that.
         in_key: Number of jobs of its key before it.
         keys: Number of keys that take turns, up to 1,000; 0 in a queue that is not fair.
     """
@@ -71,15 +79,32 @@ class Place(NamedTuple):
         return {"in_queue": self.in_queue, "in_key": self.in_key, "more": not self.is_bounded}
 
 
-def place_of(connection: Connection, job: Mapping[str, Any], *, fair: bool) -> Place:
-    """Count the staged jobs that come before this one."""
+def place_of(connection: Connection, job: Mapping[str, Any], due_at: datetime, rules: RulesRow) -> Place:
+    """Count the staged jobs that come before this one, which has been due since a time."""
+    if rules.aging_seconds:
+        return _place_with_aging(connection, job, due_at, rules.aging_seconds)
     parameters = {name: job[name] for name in ("queue", "key", "priority", "id")}
     (in_queue,) = fetch_one(connection, _IN_QUEUE, parameters)
     if job["key"] is None:
         return Place(min(in_queue, MOST + 1), 0)
     (in_key,) = fetch_one(connection, _IN_KEY, parameters)
-    (keys,) = fetch_one(connection, _KEYS, parameters) if fair else (0,)
+    (keys,) = fetch_one(connection, _KEYS, parameters) if rules.fair else (0,)
     return Place(min(in_queue, MOST + 1), in_key, keys)
+
+
+def _place_with_aging(
+    connection: Connection, job: Mapping[str, Any], due_at: datetime, aging_seconds: float
+) -> Place:
+    """Count the staged jobs before this one by the order of `AgingLanes`."""
+    heads = keyed.heads_of_lanes(connection, job["queue"], KINDS, Paused(), each=True, limit=_MOST_PRIORITIES)
+    wanted = [Wanted("", (head.priority, head.id - 1), MOST + 1, head.kind, head.priority) for head in heads]
+    own = (job["priority"] * aging_seconds + due_at.timestamp(), job["id"])
+    before = sum(
+        (priority * aging_seconds + due, job_id) < own
+        for found in keyed.read_lanes(connection, job["queue"], wanted, Paused())
+        for (priority, job_id), due in found
+    )
+    return Place(min(before, MOST + 1), 0)
 
 
 def retries_before(connection: Connection, job: Mapping[str, Any]) -> int:

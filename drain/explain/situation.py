@@ -84,7 +84,7 @@ class Situation:
     @cached_property
     def place(self) -> Place:
         """Number of jobs before the staged job."""
-        return place_of(self.connection, self.job, fair=self.rules.fair)
+        return place_of(self.connection, self.job, self.due_at, self.rules)
 
     def before(self, *, of_key: bool) -> int:
         """Count the staged jobs before this one, in its queue or in its key; a retry comes before all of them."""

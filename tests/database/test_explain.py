@@ -139,6 +139,19 @@ def system(database_url: str, redis_url: str) -> System:
     return System(database_url, redis_url)
 
 
+def test_in_a_queue_with_aging_a_place_is_counted_in_the_order_of_aging(system: System) -> None:
+    system.rules(aging_seconds=30)
+    long_ago = datetime.now().astimezone() - timedelta(minutes=10)
+    # Patient, and so old that it has risen above all others; and urgent, but new.
+    old = system.stage(priority=5, staged_at=long_ago, scheduled_at=long_ago)
+    middle = system.stage(priority=0)
+    later = system.stage(priority=1)
+    with new_enqueuer(system.database_url, system.redis_url):
+        places = [system.explain(job_id)["details"]["in_queue"] for job_id in (old, middle, later)]
+
+    assert places == [0, 1, 2]
+
+
 @pytest.fixture
 def led(system: System) -> Iterator[System]:
     """The same, with a leader that does nothing, and a worker of the queue."""
