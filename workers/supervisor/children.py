@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from workers.exits import FAILED, STOP_SIGNALS, exit_child
+from workers.exits import DONE, FAILED, STOP_SIGNALS, exit_child
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +37,9 @@ def run_child(act: Callable[[], int], mask: set[signal.Signals | int]) -> NoRetu
     code = FAILED
     try:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # Until the process has its own handler: no job is claimed yet.
+        signal.signal(signal.SIGTERM, lambda *_: exit_child(DONE))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         code = act()
