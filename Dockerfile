@@ -25,8 +25,8 @@ COPY examples /app/examples
 ENV PYTHONPATH=/app PYTHONUNBUFFERED=1
 
 # Port on which the enqueuer or the workers serve Prometheus and probes.
-ENV DRAIN_METRICS_HOST=0.0.0.0 DRAIN_METRICS_PORT=9187 DRAIN_WORK_METRICS_PORT=9187
-EXPOSE 9187
+ENV DRAIN_METRICS_HOST=0.0.0.0 DRAIN_METRICS_PORT=9186 DRAIN_WORK_METRICS_PORT=9186
+EXPOSE 9186
 COPY deploy/healthcheck.py /usr/local/bin/
 HEALTHCHECK --interval=15s --timeout=5s --retries=3 CMD ["python", "/usr/local/bin/healthcheck.py"]
 

@@ -12,6 +12,10 @@ class ConfigError(DrainError):
     """A setting is missing or cannot be used as it is."""
 
 
+class PortTakenError(ConfigError):
+    """Another program listens on the port."""
+
+
 class OwnedByAnotherError(ConfigError):
     """Another database feeds this namespace of Redis."""
 

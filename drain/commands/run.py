@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
@@ -12,10 +14,17 @@ import click
 from drain import log
 from drain.commands.health_options import health_options, queue_grace_option
 from drain.config import Settings
-from drain.errors import ConfigError
+from drain.errors import ConfigError, PortTakenError
 from drain.service.steady import HealthOptions
 from drain.terminal.commandline import Port, settings_options, trace_option, verbose_option
 from drain.wording import count
+
+if TYPE_CHECKING:
+    from http.server import ThreadingHTTPServer
+
+    from drain.enqueuer.daemon import Daemon
+
+_log = logging.getLogger(__name__)
 
 
 @click.command(short_help="Drain committed jobs into Redis: the enqueuer.")
@@ -48,11 +57,11 @@ from drain.wording import count
 @click.option(
     "--metrics-port",
     type=Port("DRAIN_METRICS_PORT"),
-    default=9187,
+    default=9186,
     show_default=True,
     envvar="DRAIN_METRICS_PORT",
     show_envvar=True,
-    help="Port for /metrics, /healthz and /readyz; 0 for none.",
+    help="Port for /metrics, /healthz and /readyz; 0 for none. If it is taken, jobs are drained without it.",
 )
 @click.option(
     "--metrics-host",
@@ -92,13 +101,12 @@ def run(
     SIGTERM and SIGINT end it after the current batch, with exit code 0.
 
     \b
-    drain run --metrics-port 9187
+    drain run --metrics-port 9186
     drain run --keep-days 30              drop older days of finished jobs
     drain run --once                      from cron, without a daemon
     """  # noqa: D301
     # Imported here, so that the other commands start faster.
     from drain.enqueuer.daemon import Daemon
-    from drain.service import http
 
     log.configure("DEBUG" if verbose else "INFO")
     _load_hooks(hooks)
@@ -114,11 +122,26 @@ def run(
         if daemon.refused:
             click.echo(f"{count(daemon.refused, 'job')} refused by Redis; the line above says why", err=True)
         return
-    server = http.serve(metrics_host, metrics_port, daemon.answers()) if metrics_port else None
+    server = _serve(metrics_host, metrics_port, daemon) if metrics_port else None
     with daemon.signals():
         daemon.run()
     if server is not None:
         server.shutdown()
+
+
+def _serve(host: str, port: int, daemon: Daemon) -> ThreadingHTTPServer | None:
+    """Serve the HTTP port; a port that is taken keeps no job waiting.
+
+    Raises:
+        ConfigError: The address cannot be used.
+    """
+    from drain.service import http
+
+    try:
+        return http.serve(host, port, daemon.answers())
+    except PortTakenError as error:
+        _log.warning("draining without the HTTP port: %s", error, extra={"event": "port_taken"})
+        return None
 
 
 def _load_hooks(modules: str) -> None:

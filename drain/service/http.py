@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from drain.errors import ConfigError
+from drain.errors import ConfigError, PortTakenError
 from drain.visible import visible
 
 # Upper bounds for clients. Prometheus and a probe or two need a connection each, for some milliseconds.
@@ -114,7 +115,7 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
         answers: Content of the answers.
 
     Raises:
-        ConfigError: The address cannot be listened on.
+        ConfigError: The address cannot be listened on; a PortTakenError if another program does.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -153,7 +154,8 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no name of a host"
         shown = visible(f"[{host}]" if ":" in host else host)
-        raise ConfigError(
+        kind = PortTakenError if getattr(error, "errno", None) == errno.EADDRINUSE else ConfigError
+        raise kind(
             f"cannot serve metrics on {shown}:{port} ({reason}); "
             "choose another --metrics-host or --metrics-port, or port 0 for none"
         ) from error

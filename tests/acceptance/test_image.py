@@ -112,5 +112,5 @@ def test_the_documented_image_of_an_application_builds_on_ours_and_ends_as_its_u
 
 def test_the_compose_file_publishes_ports_on_this_machine_alone() -> None:
     ports = re.findall(r'- "(.*):(\d+)"', COMPOSE)
-    assert {port for _, port in ports} == {"5432", "6379", "9187", "9090", "3000"}
+    assert {port for _, port in ports} == {"5432", "6379", "9186", "9090", "3000"}
     assert all(host.startswith("127.0.0.1:") for host, _ in ports)

@@ -201,13 +201,17 @@ def test_the_port_serves_metrics_and_probes(database_url: str, redis_url: str, e
         assert line in metrics
 
 
-def test_a_port_that_is_taken_is_told_on_one_line(env: dict[str, str], taken_port: int) -> None:
+def test_where_the_port_is_taken_jobs_are_drained_with_a_warning(
+    database_url: str, redis_url: str, env: dict[str, str], taken_port: int
+) -> None:
+    stage_jobs(database_url)
     with drain_command("run", "--metrics-port", str(taken_port), env=env) as process:
-        assert process.wait(PATIENCE_SECONDS) == 1
-        (line,) = process.output.splitlines()
+        wait_until(lambda: pushed(redis_url), PATIENCE_SECONDS)
+        (line,) = process.events("port_taken")
 
-    assert str(taken_port) in line
-    assert "--metrics-port" in line
+    assert line["level"] == "warning"
+    assert str(taken_port) in line["message"]
+    assert "--metrics-port" in line["message"]
 
 
 def test_metrics_port_0_serves_nothing(env: dict[str, str], taken_port: int) -> None:

@@ -85,7 +85,7 @@ def check_triggers(scaled: Any) -> None:
         assert trigger["type"] == "metrics-api"
         assert trigger["metadata"]["valueLocation"] == "wanted"
         url = urlsplit(trigger["metadata"]["url"])
-        assert url.port == 9187
+        assert url.port == 9186
         answers._queue(url.path.removeprefix("/scale/"))
         answers._read_query(url.query)
 
@@ -148,7 +148,7 @@ def test_workers_are_scaled_by_their_queues_where_that_is_wanted(tmp_path: Path)
     check_triggers(scaled)
     (trigger,) = scaled["spec"]["triggers"]
     assert trigger["metadata"]["url"] == (
-        "http://shop-job-drain-enqueuer.prod.svc:9187/scale/calls?within=30s&concurrency=8"
+        "http://shop-job-drain-enqueuer.prod.svc:9186/scale/calls?within=30s&concurrency=8"
     )
     assert "replicas" not in objects["Deployment", "shop-job-drain-worker-calls"]["spec"]
     assert objects["Deployment", "shop-job-drain-worker-rest"]["spec"]["replicas"] == 3

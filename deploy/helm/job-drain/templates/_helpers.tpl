@@ -78,9 +78,9 @@ env:
   - name: DRAIN_METRICS_HOST
     value: "0.0.0.0"
   - name: DRAIN_METRICS_PORT
-    value: "9187"
+    value: "9186"
   - name: DRAIN_WORK_METRICS_PORT
-    value: "9187"
+    value: "9186"
   {{- range $name, $value := .root.Values.env }}
   - name: {{ $name }}
     value: {{ $value | quote }}
@@ -91,7 +91,7 @@ env:
 {{- define "drain.probes" -}}
 ports:
   - name: metrics
-    containerPort: 9187
+    containerPort: 9186
 livenessProbe:
   httpGet: {path: /healthz, port: metrics}
   initialDelaySeconds: 10
