@@ -11,7 +11,7 @@ RUN python -c "import tomllib; file = tomllib.load(open('/src/pyproject.toml', '
     > /src/requirements.txt \
     && pip install --no-cache-dir --requirement /src/requirements.txt
 
-COPY README.md LICENSE schema.sql /src/
+COPY README.md LICENSE schema.sql drain_command.py /src/
 COPY migrations /src/migrations
 COPY drain /src/drain
 COPY workers /src/workers

@@ -1,6 +1,6 @@
 """The command line of a checkout: `python cli.py` does what an installed `drain` does."""
 
-from drain.__main__ import main
+from drain_command import main
 
 if __name__ == "__main__":
     main()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -66,7 +67,10 @@ def test_the_wheel_brings_our_packages_and_no_other_name(tmp_path: Path) -> None
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"drain", *packages.OURS}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        *("drain", "drain_command.py"),
+        *packages.OURS,
+    }
     # Read when a connection to Redis is made, not imported.
     scripts = {str(path.relative_to(ROOT)) for path in (ROOT / "drain").rglob("*.lua")}
     assert scripts
@@ -75,6 +79,31 @@ def test_the_wheel_brings_our_packages_and_no_other_name(tmp_path: Path) -> None
     pages = {f"drain/{path.relative_to(ROOT)}" for path in shop.rglob("*") if path.suffix in {".py", ".html"}}
     assert len(pages) > 10
     assert pages <= names
+
+
+# Sends SIGINT as the first package of others is imported.
+INTERRUPTED = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from {module} import {function}
+{function}()
+"""
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("name", ["drain", "psycopg", "drain.__main__", "pipeline.commands"])
+def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(name: str) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["drain"].partition(":")
+    program = INTERRUPTED.format(name=name, module=module, function=function)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--version"], cwd=ROOT, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
 def test_each_extra_that_a_text_names_is_there() -> None:
