@@ -39,12 +39,14 @@ async def insert(connection: AsyncConnectable, statement: str, parameters: Mappi
     """Run a statement that ends with the one number that it returns; as `callers.insert`.
 
     Raises:
-        ConnectableError: `connection` is no asynchronous one.
+        ConnectableError: `connection` is not an asynchronous one.
+        SchemaError: The database has no tables of ours.
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)
     if driver is not None:
-        return await _insert_with_psycopg(driver, statement, parameters)
+        with callers.needing_tables():
+            return await _insert_with_psycopg(driver, statement, parameters)
     if _is_of_asyncpg(connection):
         _warn_outside_transaction(connection)
     return [number for (number,) in await execute(connection, statement, parameters)]
@@ -56,16 +58,17 @@ async def execute(
     """Run a statement that returns rows; as `callers.execute`.
 
     Raises:
-        ConnectableError: As for `insert`.
+        ConnectableError, SchemaError: As for `insert`.
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)
-    if driver is not None:
-        async with psycopg.AsyncCursor(driver, row_factory=tuple_row) as cursor:
-            await cursor.execute(statement.encode(), parameters, prepare=False, binary=True)
-            return await cursor.fetchall()
-    if _is_of_asyncpg(connection):
-        return await _execute_with_asyncpg(connection, statement, parameters)
+    with callers.needing_tables():
+        if driver is not None:
+            async with psycopg.AsyncCursor(driver, row_factory=tuple_row) as cursor:
+                await cursor.execute(statement.encode(), parameters, prepare=False, binary=True)
+                return await cursor.fetchall()
+        if _is_of_asyncpg(connection):
+            return await _execute_with_asyncpg(connection, statement, parameters)
     return await _execute_with_sqlalchemy(connection, statement, parameters)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -17,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from drain.database import postgres
-from drain.errors import ConnectableError
+from drain.errors import ConnectableError, SchemaError
 from drain.jobs.qualified import qualified
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 _TRIES = 5
 # SQLSTATE of a row that another transaction has moved to another partition, and of a deadlock.
 _IN_THE_WAY = {"40001", "40P01"}
+# SQLSTATE of a table, a function and a schema that are missing.
+_MISSING = {"42P01", "42883", "3F000"}
 
 
 def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any]) -> list[int]:
@@ -63,12 +66,14 @@ def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any
 
     Raises:
         ConnectableError: `connection` is none of these.
+        SchemaError: The database has no tables of ours.
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)
-    if driver is not None:
-        return _insert_with_psycopg(driver, statement, parameters)
-    return [job_id for (job_id,) in _execute_with_sqlalchemy(connection, statement, parameters)]
+    with needing_tables():
+        if driver is not None:
+            return _insert_with_psycopg(driver, statement, parameters)
+        return [job_id for (job_id,) in _execute_with_sqlalchemy(connection, statement, parameters)]
 
 
 def execute(connection: Connectable, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -80,15 +85,34 @@ def execute(connection: Connectable, statement: str, parameters: Mapping[str, An
         parameters: Values of the placeholders.
 
     Raises:
-        ConnectableError: As for `insert`.
+        ConnectableError, SchemaError: As for `insert`.
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)
-    if driver is not None:
-        # In binary: psycopg reads times as text in no DateStyle but ISO.
-        with psycopg.Cursor(driver, row_factory=tuple_row) as cursor:
-            return cursor.execute(statement.encode(), parameters, prepare=False, binary=True).fetchall()
-    return _execute_with_sqlalchemy(connection, statement, parameters)
+    with needing_tables():
+        if driver is not None:
+            # In binary: psycopg reads times as text in no DateStyle but ISO.
+            with psycopg.Cursor(driver, row_factory=tuple_row) as cursor:
+                return cursor.execute(statement.encode(), parameters, prepare=False, binary=True).fetchall()
+        return _execute_with_sqlalchemy(connection, statement, parameters)
+
+
+@contextmanager
+def needing_tables() -> Iterator[None]:
+    """Report missing tables in one line, whichever driver has found that out.
+
+    Raises:
+        SchemaError: A table or a function of ours is missing.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _sqlstate(error) not in _MISSING:
+            raise
+        raise SchemaError(
+            "the connection finds no job-drain tables: run `drain init`, or name their schema in DRAIN_SCHEMA "
+            f"({str(getattr(error, 'orig', None) or error).partition(chr(10))[0]})"
+        ) from error
 
 
 def is_one(connection: Any) -> bool:

@@ -188,7 +188,7 @@ def _columns(name: str, registered: JobOptions | None, options: ManyOptions) -> 
         timeout_seconds = registered.timeout_seconds if timeout_seconds is None else timeout_seconds
     columns = {
         "job_name": values.as_text("job", name),
-        "queue": values.as_text("queue", queue),
+        "queue": values.as_queue(queue),
         "priority": values.as_integer("priority", options.get("priority")),
         "scheduled_at": _scheduled_at(options.get("run_at"), options.get("run_in")),
         "expires_at": values.as_time("expires_at", options.get("expires_at")),

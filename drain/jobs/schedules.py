@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
-from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import StageError
 from drain.jobs import callers, registry
 from drain.jobs.callers import Connectable
@@ -150,8 +149,6 @@ def _options(options: Mapping[str, Any]) -> str:
     Raises:
         StageError: The leader could not stage a job with them.
     """
-    if not QUEUE_NAME.fullmatch(queue := options.get("queue", "default")):
-        raise StageError(f"{queue!r:.120} is not a queue name: {QUEUE_CHARACTERS}, at most 100 of them")
     if options.get("max_attempts", 0) < 0 or options.get("timeout_seconds", 1) <= 0:
         raise StageError("max_attempts must not be negative, and timeout_seconds must be above 0")
     # It is JSON already, as everything that `stage` sends.

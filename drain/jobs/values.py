@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import StageError
 from drain.jobs import codecs
 
@@ -91,6 +92,14 @@ def as_text(name: str, text: str | None) -> str | None:
             f"{name} holds a NUL or half a character, which PostgreSQL cannot store: {text!a:.100}"
         )
     return str.__str__(text)
+
+
+def as_queue(queue: str | None) -> str | None:
+    """Check that a text can be the name of a queue."""
+    queue = as_text("queue", queue)
+    if queue is not None and not QUEUE_NAME.fullmatch(queue):
+        raise StageError(f"{queue!r:.120} is not a queue name: {QUEUE_CHARACTERS}, at most 100 of them")
+    return queue
 
 
 def as_key(name: str, text: str | None) -> str | None:

@@ -1,18 +1,23 @@
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+import asyncpg
 import psycopg
 import pytest
 import sqlalchemy
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from drain import stage, stage_many
+import drain
+from drain import StageError, astage, stage, stage_many
 from drain.database import postgres
 from drain.enqueuer import leader
+from drain.errors import SchemaError
 from drain.jobs.callers import Connectable
 from drain.tables import staged
 from tests.helpers import ids_in, new_enqueuer, query
@@ -250,11 +255,6 @@ CHECKS: list[tuple[str, str, dict[str, Any]]] = [
         "m.f",
         {"args": ["ü" * 300_000], "kwargs": {"a": "ü" * 300_000}},
     ),
-    ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": ""}),
-    ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": "a,b"}),
-    ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": "a b"}),
-    ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": "a\n"}),
-    ("queue_must_be_a_name_that_rq_can_carry", "m.f", {"queue": "x" * 101}),
     ("tag_must_not_exceed_255_characters", "m.f", {"tag": "x" * 256}),
     ("context_must_not_exceed_64_kibibytes", "m.f", {"context": {"trace": "x" * 65_536}}),
     ("max_attempts_must_not_be_negative", "m.f", {"max_attempts": -1}),
@@ -277,6 +277,61 @@ def test_what_no_worker_could_make_sense_of_is_refused_by_the_name_of_its_check(
     assert ids_in(common_database_url, "staged_jobs") == []
 
 
+USES: list[Callable[[Any], Any]] = [
+    lambda connection: stage(connection, "m.f"),
+    lambda connection: stage_many(connection, "m.f", [(1,)]),
+    lambda connection: stage(connection, "m.f", idempotency_key="k"),
+    lambda connection: drain.state(connection, 1),
+]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_database_without_our_tables_is_reported_in_one_line(
+    empty_database_url: str, use: Callable[[Any], Any]
+) -> None:
+    with engine_of(empty_database_url) as engine:
+        for connect in (lambda: psycopg.connect(empty_database_url), engine.connect):
+            with connect() as connection, pytest.raises(SchemaError, match="run `drain init`") as caught:
+                use(connection)
+            assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("connect", [psycopg.AsyncConnection.connect, asyncpg.connect])
+def test_a_database_without_our_tables_is_reported_to_an_event_loop_too(
+    empty_database_url: str, connect: Callable[[str], Any]
+) -> None:
+    async def use() -> None:
+        connection = await connect(empty_database_url)
+        try:
+            async with connection.transaction():
+                await astage(connection, "m.f")
+        finally:
+            await connection.close()
+
+    with pytest.raises(SchemaError, match="run `drain init`"):
+        asyncio.run(use())
+
+
+@pytest.mark.parametrize("queue", ["", "a,b", "a b", "a\n", "x" * 101])
+def test_what_cannot_be_the_name_of_a_queue_is_refused_in_one_line_before_anything_is_sent(
+    common_database_url: str, queue: str
+) -> None:
+    ways: list[Callable[[psycopg.Connection], Any]] = [
+        lambda connection: stage(connection, "m.f", queue=queue),
+        lambda connection: stage(connection, greet, ["Ada"], queue=queue),
+        lambda connection: stage(connection, "m.f", queue=queue, idempotency_key="k"),
+        lambda connection: stage_many(connection, "m.f", [(1,)], queue=queue),
+        lambda connection: asyncio.run(astage(cast(Any, connection), "m.f", queue=queue)),
+    ]
+    with psycopg.connect(common_database_url) as connection:
+        connection.execute("SELECT")
+        for way in ways:
+            with pytest.raises(StageError, match="is not a queue name: letters, digits") as caught:
+                way(connection)
+            assert "\n" not in str(caught.value)
+        assert connection.info.transaction_status == TransactionStatus.INTRANS
+
+
 @pytest.mark.parametrize(
     ("column", "value", "constraint"),
     [
@@ -284,6 +339,7 @@ def test_what_no_worker_could_make_sense_of_is_refused_by_the_name_of_its_check(
         ("job_args", "null", "job_args_must_be_a_json_array"),
         ("job_kwargs", "[]", "job_kwargs_must_be_a_json_object"),
         ("job_kwargs", '"a"', "job_kwargs_must_be_a_json_object"),
+        ("queue", "a b", "queue_must_be_a_name_that_rq_can_carry"),
         ("scheduled_at", "infinity", "times_must_lie_between_the_years_1_and_9999"),
         ("expires_at", "-infinity", "times_must_lie_between_the_years_1_and_9999"),
     ],
@@ -351,6 +407,7 @@ def test_keys_that_mean_nothing_are_refused_in_the_transaction_that_stages(
 
 def test_every_check_of_staged_jobs_has_been_tried(database_url: str) -> None:
     tried = {constraint for constraint, _, _ in CHECKS} | {
+        "queue_must_be_a_name_that_rq_can_carry",
         *KEYS.values(),
         "job_args_must_be_a_json_array",
         "job_kwargs_must_be_a_json_object",
