@@ -226,13 +226,18 @@ def load(modules: Sequence[str]) -> None:
 
     Raises:
         ConfigError: `modules` is empty.
-        JobModuleError: A module does not import; the text says which, and why.
+        JobModuleError: A module is given as a path, or does not import; the text says which, and why.
     """
     if not modules:
         raise ConfigError(
             "no module with jobs is named: set DRAIN_JOBS (or pass --jobs), such as shop.jobs,shop.mail"
         )
     for module in modules:
+        if "/" in module or module.startswith(".") or module.endswith(".py"):
+            name = module.removesuffix(".py").strip("./").replace("/", ".")
+            raise JobModuleError(
+                f"{module!r} is a path, not the name of a module: write {name!r} (DRAIN_JOBS, or --jobs)"
+            )
         try:
             importlib.import_module(module)
         # The code of a module may raise anything while it is imported, SystemExit too.

@@ -264,6 +264,17 @@ def test_a_name_that_is_no_module_is_told_on_one_line(name: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("path", "name"), [("./shop.py", "shop"), ("shop/jobs.py", "shop.jobs"), ("shop.py", "shop")]
+)
+def test_the_path_of_a_file_is_refused_with_the_name_of_its_module(path: str, name: str) -> None:
+    with pytest.raises(JobModuleError) as refused:
+        registry.load([path])
+    assert str(refused.value) == (
+        f"{path!r} is a path, not the name of a module: write {name!r} (DRAIN_JOBS, or --jobs)"
+    )
+
+
 def test_ctrl_c_while_a_module_is_imported_is_no_fault_of_the_module(modules: Path) -> None:
     (modules / "slow.py").write_text("raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
