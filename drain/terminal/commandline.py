@@ -21,6 +21,8 @@ from drain.wording import seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# What click since 8.2 raises for a group without a subcommand, with its help of many lines.
+_HELP_OF_GROUP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 # Help text of each setting.
 _HELP = {
     "database_url": "URL of PostgreSQL: postgresql://user@host/database.",
@@ -171,6 +173,8 @@ def errors_in_one_line() -> Iterator[None]:
     """Turn the errors that are expected in the block into one line each, a `click.ClickException`."""
     try:
         yield
+    except _HELP_OF_GROUP:
+        raise
     except click.ClickException as error:
         error.message = visible(error.message)  # type: ignore[misc]
         raise
