@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 
@@ -25,14 +26,15 @@ from drain.failpoints import FailurePoint, failpoint
 from drain.tables import cancellations, changes
 from drain.tables.selections import Selection
 from drain.terminal import progress
-from drain.terminal.commandline import settings_options
+from drain.terminal.commandline import as_json_option, settings_options
 from drain.wording import count
 
 
 @click.command(short_help="Cancel jobs that wait or run.")
 @settings_options("database_url")
 @selection_options
-def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool) -> None:
+@as_json_option
+def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Cancel jobs that wait or run. Options combine: --queue and --job choose the jobs that have both.
 
     What waits is gone: it is kept among the dead jobs as cancelled, and `drain dead retry` revives it. What runs can
@@ -43,6 +45,7 @@ def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool
     drain cancel 42 43
     drain cancel --queue mail --job shop.jobs.send_receipt --dry-run
     drain cancel --key acme --yes
+    drain cancel --key acme --yes --json | jq .cancelled
     """  # noqa: D301
     with database(settings, STATEMENT_SECONDS) as connection:
         counted = changes.count(connection, selection)
@@ -51,7 +54,8 @@ def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool
         if not sum(counted):
             hint_at_unknown_queue(connection, selection)
     if dry_run:
-        click.echo(f"would cancel: {by_state(counted)}")
+        text = f"would cancel: {by_state(counted)}"
+        click.echo(_as_json(sum(counted), counted.running, dry_run=True) if as_json else text)
         return
     if sum(counted):
         confirm(f"cancel {count(sum(counted), 'job')} ({by_state(counted)})?", yes=yes)
@@ -64,9 +68,12 @@ def cancel(settings: Settings, selection: Selection, *, dry_run: bool, yes: bool
         report_ended(connection, selection, named)
     if not cancelled:
         raise DrainError("no job that waits or runs matches; nothing was done")
-    click.echo(
-        f"cancelled: {count(cancelled, 'job')}" + (f", {running:,} of them running" if running else "")
-    )
+    text = f"cancelled: {count(cancelled, 'job')}" + (f", {running:,} of them running" if running else "")
+    click.echo(_as_json(cancelled, running, dry_run=False) if as_json else text)
+
+
+def _as_json(cancelled: int, running: int, *, dry_run: bool) -> str:
+    return json.dumps({"dry_run": dry_run, "cancelled": cancelled, "running": running})
 
 
 def _cancel(connection: Connection, selection: Selection) -> Iterator[tuple[int, bool]]:

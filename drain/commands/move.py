@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +28,7 @@ from drain.tables import changes, queries
 from drain.tables.changes import Change, Counted
 from drain.tables.selections import Selection
 from drain.terminal import progress
-from drain.terminal.commandline import settings_options
+from drain.terminal.commandline import as_json_option, settings_options
 from drain.wording import count
 
 _NOW = "now"
@@ -59,6 +60,7 @@ def jobs() -> None:
     "--run-at", metavar="TIME", help="Not before this time: 2026-12-01T08:00, UTC unless it says so; or now."
 )
 @selection_options
+@as_json_option
 def move(
     settings: Settings,
     selection: Selection,
@@ -68,6 +70,7 @@ def move(
     run_at: str | None,
     dry_run: bool,
     yes: bool,
+    as_json: bool,
 ) -> None:
     """Give jobs that wait another queue, priority or time.
 
@@ -79,6 +82,7 @@ def move(
     drain jobs move 42 43 --run-at now
     drain jobs move --queue mail --tag import --to slow-mail --dry-run
     drain jobs move --key acme --priority 10 --yes
+    drain jobs move --queue mail --to slow-mail --yes --json | jq .moved
     """  # noqa: D301
     if to_queue is None and priority is None and run_at is None:
         raise click.UsageError("say what changes: --to, --priority or --run-at")
@@ -94,14 +98,19 @@ def move(
     if left:
         click.echo(f"left as they are: {by_state(left)}", err=True)
     if dry_run:
-        click.echo(f"would move: {by_state(changing)}")
+        text = f"would move: {by_state(changing)}"
+        click.echo(_as_json(sum(changing), left, dry_run=True) if as_json else text)
         return
     if not sum(changing):
         raise DrainError("no job that can be moved matches; nothing was done")
     confirm(f"move {count(sum(changing), 'job')} ({by_state(changing)})?", yes=yes)
     with database(settings, STATEMENT_SECONDS) as connection:
         done = _move(connection, selection, change)
-    click.echo(f"moved: {count(done, 'job')}")
+    click.echo(_as_json(done, left, dry_run=False) if as_json else f"moved: {count(done, 'job')}")
+
+
+def _as_json(moved: int, left: Counted | None, *, dry_run: bool) -> str:
+    return json.dumps({"dry_run": dry_run, "moved": moved, "left": sum(left or ())})
 
 
 def _parts(counted: Counted, change: Change) -> tuple[Counted, Counted | None]:

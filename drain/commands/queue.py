@@ -192,18 +192,20 @@ def show_rules(settings: Settings, *, name: str, as_json: bool) -> None:
             queue_report.show_queue(rules or Rules(name), pauses, queries.now(connection))
 
 
-@queue.command("list", short_help="List the queues that have rules, and all pauses.")
+@queue.command("list", short_help="List all queues with their rules, and all pauses.")
 @settings_options("database_url")
 @as_json_option
 def list_rules(settings: Settings, *, as_json: bool) -> None:
-    """List the queues that have rules, and all pauses.
+    """List all queues with their rules, and all pauses: queues that have rules, and those that have jobs.
 
     \b
     drain queue list
     drain queue list --json | jq '.pauses[] | select(.key == "acme")'
     """  # noqa: D301
     with database(settings) as connection:
-        rules, pauses, now = queues.list(connection), queues.pauses(connection), queries.now(connection)
+        ruled = {each.queue: each for each in queues.list(connection)}
+        rules = [ruled.get(name, Rules(name)) for name in sorted(ruled.keys() | queries.queues(connection))]
+        pauses, now = queues.pauses(connection), queries.now(connection)
     if as_json:
         listed = [{"queue": each.queue, "rules": as_options(each)} for each in rules]
         click.echo(json.dumps({"queues": listed, "pauses": queue_report.pauses_as_json(pauses)}))

@@ -93,7 +93,8 @@ def by_state(counted: Counted) -> str:
 def confirm(question: str, *, yes: bool) -> None:
     """Ask a person, unless --yes has answered already."""
     if not yes:
-        click.confirm(question, abort=True)
+        # Not among the output, which may be JSON.
+        click.confirm(question, abort=True, err=True)
 
 
 def in_slices(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from drain.tables import counts
 from drain.tables.counts import Status
 from drain.terminal import status_report
 from drain.terminal.commandline import FiniteRange, as_json_option, settings_options
+
+# Exit code where Redis could not be asked, as of `drain audit`.
+_WITHOUT_REDIS = 3
 
 
 @click.command(short_help="Show how many jobs are in each state, the leader and workers.")
@@ -54,7 +58,7 @@ def status(
     worker) or retrying (waits for its next attempt); at last finished or dead. A queue with jobs and without a worker
     is marked "none". Below the table is how many due jobs a pause, a limit, a rate or a full list holds back; --json
     has the causes of all that waits, and the rules and pauses. With --queue-file or --jobs there is a line for each
-    SLO. Without Redis the workers are unknown ("?"; null in JSON).
+    SLO. Without Redis the workers are unknown ("?"; null in JSON). Exit code 3: Redis is named and does not answer.
 
     \b
     drain status
@@ -76,6 +80,8 @@ def status(
         click.echo(json.dumps(result.as_json()))
     else:
         status_report.show_status(result)
+    if problem:
+        sys.exit(_WITHOUT_REDIS)
 
 
 def status_of_both_stores(settings: Settings, slos: Sequence[Slo] = ()) -> tuple[Status, str | None]:

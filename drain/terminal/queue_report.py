@@ -23,12 +23,12 @@ _WEIGHTS = 3
 
 
 def show_queues(rules: Sequence[Rules], pauses: Sequence[Pause], now: datetime) -> None:
-    """Print a table of the queues that have rules, and one of the pauses."""
+    """Print a table of the queues with their rules, and one of the pauses."""
     console = Console(highlight=False, markup=False)
     if rules:
         console.print(_rules_table(rules))
     else:
-        console.print("no queue has rules")
+        console.print("no queue has rules or jobs")
     if pauses:
         console.print()
         console.print(_pauses_table(pauses, now))
@@ -109,7 +109,9 @@ def _rules_table(rules: Sequence[Rules]) -> Table:
     for each in rules:
         limits = (each.running, each.running_per_key, each.rate, each.rate_per_key, each.burst)
         table.add_row(
-            visible(each.queue), *("" if limit is None else _number(limit) for limit in limits), _order(each)
+            visible(each.queue),
+            *("" if limit is None else _number(limit) for limit in limits),
+            _order(each) if as_options(each) else "no rules",
         )
     return table
 

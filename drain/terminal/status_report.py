@@ -13,8 +13,6 @@ from drain.terminal import slo_report
 from drain.visible import visible
 from drain.wording import clock, count, duration
 
-# Width from which the table has more columns of staged jobs and the length of the list in Redis.
-_WIDE = 100
 # Causes for which due jobs wait though workers may be free, and their words for people.
 _HELD = {
     "paused": "paused",
@@ -23,6 +21,9 @@ _HELD = {
     "rate": "behind a rate",
     "list_full": "behind a full list",
 }
+# Width of a console on which every table has room, and of a name of a queue that may be broken.
+_WIDEST = 10_000
+_NAME_WIDTH = 16
 # Upper bound of the lines that say what to do about a queue.
 _ADVICE_LINES = 10
 
@@ -37,7 +38,8 @@ def status_view(result: Status, width: int) -> RenderableType:
     """Build the report for a terminal of this width."""
     parts: list[RenderableType] = [*_totals(result)]
     if result.queues:
-        parts += [Text(), _table(result, wide=width >= _WIDE)]
+        wide = _table(result, wide=True)
+        parts += [Text(), wide if _fits(wide, width) else _table(result, wide=False)]
     if result.slos:
         parts += [Text(), *slo_report.texts(result.slos)]
     if held := _held(result):
@@ -70,15 +72,25 @@ def _leader(result: Status) -> str:
     return visible(f"{result.leader['name']} since {clock(datetime.fromisoformat(result.leader['since']))}")
 
 
+def _fits(table: Table, width: int) -> bool:
+    """Return whether only long names of queues have to be broken."""
+    name = table.columns[0]
+    name.max_width = _NAME_WIDTH
+    natural = Console(width=_WIDEST).measure(table).maximum
+    name.max_width = None
+    return natural <= width
+
+
 def _table(result: Status, *, wide: bool) -> Table:
+    """Build the table; a wide one has more columns of staged jobs and the length of the list in Redis."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("queue", overflow="fold")
     more = ("scheduled", "overdue") if wide else ()
     for column in ("workers", "staged", *more, "queued", "running", "retrying", "dead"):
-        table.add_column(column, justify="right", overflow="fold")
+        table.add_column(column, justify="right", no_wrap=wide, overflow="fold")
     if wide:
-        table.add_column("ids in Redis", justify="right", overflow="fold")
-    table.add_column("oldest unclaimed", overflow="fold")
+        table.add_column("ids in Redis", justify="right", no_wrap=True)
+    table.add_column("oldest unclaimed", no_wrap=wide, overflow="fold")
     for name, counts in sorted(result.queues.items()):
         staged = (counts.staged, counts.scheduled, counts.overdue) if wide else (counts.staged,)
         numbers = (*staged, counts.queued, counts.running, counts.retrying, counts.dead)

@@ -1,5 +1,6 @@
 """Jobs that wait are moved to another queue, priority or time; nothing that runs is touched, and nothing is lost."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -47,6 +48,15 @@ def test_what_waits_is_moved_and_what_runs_is_counted(connection: Connection, en
     assert of_queue(connection, "mail") == {ids.pop("running")}
     assert of_queue(connection, "slow") == set(ids.values())
     assert of_queue(connection, "sms") == {other}
+
+
+def test_its_json_has_the_numbers_and_nothing_else(connection: Connection, env: dict[str, str]) -> None:
+    one_of_each(connection)
+    words = "jobs move --queue mail --to slow --json"
+    dry = drain(f"{words} --dry-run", env)
+    assert json.loads(dry.stdout) == {"dry_run": True, "moved": 4, "left": 1}
+    moved = drain(words, env, answer="y\n")
+    assert json.loads(moved.stdout) == {"dry_run": False, "moved": 4, "left": 1}
 
 
 def test_a_delivered_job_is_called_back_and_delivered_in_its_new_queue(

@@ -231,6 +231,15 @@ def test_options_of_the_command_change_their_rules_alone(command: Command) -> No
     assert [each["queue"] for each in json.loads(command("list", "--json").stdout)["queues"]] == ["slow"]
 
 
+def test_a_queue_without_rules_is_listed_while_it_has_jobs(command: Any, database_url: str) -> None:
+    query(database_url, "INSERT INTO staged_jobs (job_name, queue) VALUES ('m.f', 'mail')")
+    assert command("set", "calls", "--running", "5").exit_code == 0
+    listed = json.loads(command("list", "--json").stdout)["queues"]
+    assert listed == [{"queue": "calls", "rules": {"running": 5}}, {"queue": "mail", "rules": {}}]
+    (line,) = [line for line in command("list").stdout.splitlines() if line.startswith("mail")]
+    assert line.split() == ["mail", "no", "rules"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "complaint"),
     [

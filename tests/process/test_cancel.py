@@ -1,5 +1,6 @@
 """Cancelled jobs: gone if they wait, fenced off if they run, in the transaction of whoever cancels."""
 
+import json
 import logging
 import threading
 import time
@@ -504,7 +505,7 @@ def test_the_command_counts_asks_and_cancels(database_url: str, connection: Conn
     assert command("cancel --queue mail --dry-run", env).stdout == f"would cancel: {counts}\n"
     refused = command("cancel --queue mail", env, answer="n\n")
     assert refused.exit_code == 1
-    assert f"cancel 5 jobs ({counts})?" in refused.stdout
+    assert f"cancel 5 jobs ({counts})?" in refused.stderr
     assert ids_in(database_url, "dead_jobs") == []
     done = command("cancel --queue mail", env, answer="y\n")
     assert done.stdout.endswith("cancelled: 5 jobs, 1 of them running\n")
@@ -512,6 +513,17 @@ def test_the_command_counts_asks_and_cancels(database_url: str, connection: Conn
     listed = command("dead list --queue mail", env)
     assert "cancelled" in listed.stdout
     assert command("dead retry --queue mail --yes", env).stdout == "retry: 5 jobs\n"
+
+
+def test_the_json_of_the_command_has_the_numbers_and_nothing_else(
+    database_url: str, connection: Connection
+) -> None:
+    env = {"DRAIN_DATABASE_URL": database_url}
+    one_of_each(connection)
+    dry = command("cancel --queue mail --json --dry-run", env)
+    assert json.loads(dry.stdout) == {"dry_run": True, "cancelled": 5, "running": 1}
+    done = command("cancel --queue mail --json", env, answer="y\n")
+    assert json.loads(done.stdout) == {"dry_run": False, "cancelled": 5, "running": 1}
 
 
 def test_the_command_names_the_ids_that_it_could_not_cancel(

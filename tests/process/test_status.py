@@ -232,9 +232,12 @@ def test_without_redis_workers_are_unknown_and_the_rest_is_shown(
     stage_jobs(database_url, 7)
     env |= {"DRAIN_REDIS_URL": redis}
 
-    counts = status_of(env)["queues"]["default"]
+    found = CliRunner().invoke(main, ["status", "--json"], env=env)
+    counts = json.loads(found.stdout)["queues"]["default"]
     assert (counts["staged"], counts["workers"], counts["redis_depth"]) == (7, None, None)
     result = CliRunner().invoke(main, ["status"], env=env)
+    # Whoever names no Redis does not ask for it.
+    assert found.exit_code == result.exit_code == (3 if redis else 0)
     (row,) = [line for line in result.stdout.splitlines() if line.startswith("default ")]
     assert row.split()[:3] == ["default", "?", "7"]
     assert bool(redis) is ("127.0.0.1:1" in result.stderr)

@@ -66,4 +66,4 @@ def test_a_difference_has_a_line_for_each_rule(
 def test_a_database_without_rules_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     queue_report.show_queues([], [], NOW)
     queue_report.show_queue(Rules("calls"), [], NOW)
-    assert capsys.readouterr().out == "no queue has rules\nqueue calls has no rules\n"
+    assert capsys.readouterr().out == "no queue has rules or jobs\nqueue calls has no rules\n"

@@ -71,6 +71,15 @@ def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return print_
 
 
+@pytest.mark.parametrize("width", [90, 100, 110])
+def test_no_word_of_a_status_is_broken_where_the_narrow_table_fits(printed: Any, width: int) -> None:
+    few = Status(queues={"default": queue(0.04, 7, staged=1, workers=4, redis_depth=1)}, leader=LEADER)
+    lines = printed(width, show_status, few).splitlines()
+    (heading,) = [number for number, line in enumerate(lines) if line.startswith("queue ")]
+    assert "oldest unclaimed" in lines[heading]
+    assert lines[heading + 1].startswith("default")
+
+
 @widths
 def test_a_status_shows_who_works_on_each_queue_and_what_to_do_where_nobody_does(
     printed: Any, width: int
