@@ -6,6 +6,7 @@
     registry     `@job`: functions by name; a worker imports the job modules, and runs no other function
     objectives   the service level objective of a job or a queue: 99% start within 5s
     signature    what a job's function takes: arguments are checked when they are staged, and read by its annotations
+    annotations  which values fit a parameter, and how a value is made of what JSON has held
     codecs       types of arguments that JSON does not know
     stage_options  the options of `stage`, with their types
     values       checks of what an application gives

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
 
 from drain.errors import StageError
@@ -15,6 +17,8 @@ from drain.jobs.timetable import check_schedule
 from drain.jobs.values import LARGEST_INTEGER
 from drain.tables.limits import DEFAULT_LEASE_SECONDS, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS, Limits
 from drain.visible import visible
+
+log = logging.getLogger(__name__)
 
 # Queue of a job that names none.
 DEFAULT_QUEUE = "default"
@@ -169,6 +173,20 @@ class RegisteredJob(Protocol):
 
     def check_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Check that the function can be called with these arguments."""
+
+
+# Finds a job by its name among the registered ones; `registry`, which imports this module, puts its own here.
+look_up: Callable[[str], RegisteredJob | None] = lambda _name: None  # noqa: E731
+
+
+@lru_cache(maxsize=1000)
+def warn_of_unknown(name: str) -> None:
+    """Log once that a job is staged by a name which is missing among the registered ones."""
+    log.warning(
+        "a job is staged as %r, which is not registered here: it will be dead unless its workers register this name",
+        visible(name),
+        extra={"event": "job_not_registered"},
+    )
 
 
 def dotted_name(function: Callable[..., Any]) -> str:

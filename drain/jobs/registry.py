@@ -16,22 +16,14 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 from drain import packages
 from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
+from drain.jobs import options as job_options
 from drain.jobs.keys import KeyOption
-from drain.jobs.options import (
-    DEFAULT_QUEUE,
-    JobOptions,
-    dotted_name,
-)
+from drain.jobs.options import DEFAULT_QUEUE, JobOptions, dotted_name
 from drain.jobs.signature import Signature
 from drain.jobs.stage_options import StageOptions, check_names
 from drain.jobs.stager import Stager
 from drain.jobs.timetable import LONGEST_NAME
-from drain.tables.limits import (
-    DEFAULT_LEASE_SECONDS,
-    DEFAULT_MAX_ATTEMPTS,
-    DEFAULT_TIMEOUT_SECONDS,
-    Limits,
-)
+from drain.tables.limits import DEFAULT_LEASE_SECONDS, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT_SECONDS, Limits
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -264,6 +256,17 @@ def _place_in(module: str, trace: TracebackType | None) -> str | None:
 def find(name: str) -> Job[..., Any] | None:
     """Find the job that is registered under this name; None if there is none."""
     return _jobs.get(name)
+
+
+def find_to_stage(name: str) -> Job[..., Any] | None:
+    """Find a job that is staged by its name, and warn once of a name that is missing among registered ones."""
+    found = _jobs.get(name)
+    if found is None and _jobs:
+        job_options.warn_of_unknown(name)
+    return found
+
+
+job_options.look_up = find_to_stage
 
 
 def options(name: str) -> JobOptions:

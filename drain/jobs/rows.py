@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, Unpack, cast
 from drain import hooks
 from drain.errors import StageError
 from drain.jobs import idempotency, values
+from drain.jobs import options as job_options
 from drain.jobs.keys import NO_KEYS, KeyOption, Keys
 from drain.jobs.options import DEFAULT_QUEUE, JobOptions, RegisteredJob, name_and_options
 from drain.jobs.stage_options import ManyOptions, StageOptions, check_names, refuse_for_many
@@ -101,7 +102,7 @@ def insert_many(
         kind = values.name_of_type(arguments)
         raise StageError(f"the arguments of many jobs are given as a list, not as a {kind}")
     statement = inserts.insert_many(tuple(columns), own_keys=own_keys)
-    check = None if registered is None else cast(RegisteredJob, job).check_arguments
+    check = _check_of(job, name, registered)
     for block in _blocks(_element(check, given, keys if own_keys else None) for given in arguments):
         yield Insert(statement, {**columns, inserts.ARGUMENTS: f"[{','.join(block)}]"})
 
@@ -128,9 +129,15 @@ def row(
     name, registered = name_and_options(job)
     keys = _keys(options, registered)
     columns = _columns(name, registered, options)
-    check = None if registered is None else cast(RegisteredJob, job).check_arguments
+    check = _check_of(job, name, registered)
     columns["job_args"], columns["job_kwargs"] = _arguments(check, args, kwargs or {})
     return columns if keys is None else columns | keys.columns(args, kwargs or {})
+
+
+def _check_of(job: Job, name: str, registered: JobOptions | None) -> _Check | None:
+    """Return the check of a job's arguments; None if nothing is known about its function here."""
+    found = job_options.look_up(name) if registered is None else cast(RegisteredJob, job)
+    return None if found is None else found.check_arguments
 
 
 def _arguments(check: _Check | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:

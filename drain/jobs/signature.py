@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import enum
 import inspect
 import json
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import is_dataclass
-from functools import cache, cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from drain.errors import StageError
-from drain.jobs import codecs
-from drain.jobs.values import as_json, name_of_type
+from drain.jobs.annotations import (
+    STAGED_AS,
+    ArgumentsError,
+    by_codecs,
+    classes_of,
+    converted,
+    is_convertible,
+    is_known,
+    needs_conversion,
+    read_annotations,
+)
+from drain.jobs.values import as_json
 
-# What JSON gives back as it was.
-_PLAIN = {Any, object, str, int, float, bool, type(None), list, dict, None}
-_PLAIN_ORIGINS = {list, dict, typing.Union, types.UnionType, typing.Annotated}
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-class ArgumentsError(ValueError):
-    """The arguments of a job are not what the annotations of its function say."""
 
 
 class Signature:
@@ -41,15 +37,26 @@ class Signature:
         self._function = function
 
     def check(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check that the function can be called with these arguments.
+        """Check that the function can be called with these arguments, by its annotations.
 
         Raises:
-            StageError: It cannot; the text says what is missing, or what it does not know.
+            StageError: It cannot; the text says what is missing, what it does not know, or what has another type.
         """
         most, required = self._counts
-        # Binding takes 3 us, and most jobs have positional arguments alone.
-        if not kwargs and required <= len(args) <= most:
+        # Binding takes 3 us, and most jobs have positional arguments alone, of the types of their annotations.
+        if kwargs or not required <= len(args) <= most:
+            self._bind(name, args, kwargs)
+        elif all(map(isinstance, args, self._classes)):
             return
+        for parameter, kind in self._checked.items():
+            for given, place in self._places(parameter, args, kwargs):
+                if not self._may_be(parameter, kind, given[place]):
+                    shown = kind.__name__ if isinstance(kind, type) else str(kind)
+                    raise StageError(
+                        f"the argument {parameter} of {name} must be of the type {shown}, not {given[place]!r:.100}"
+                    )
+
+    def _bind(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         signature = self._signature
         if signature is None:
             return
@@ -57,6 +64,18 @@ class Signature:
             signature.bind(*args, **kwargs)
         except TypeError as misfit:
             raise StageError(f"the arguments do not fit {name}{signature}: {misfit}") from None
+
+    def _may_be(self, parameter: str, kind: Any, value: Any) -> bool:
+        """Return whether a worker can make of the JSON of this value what the annotation says."""
+        if isinstance(value, classes_of(kind)) or (value is None and parameter in self._without):
+            return True
+        if kind in STAGED_AS and type(value) in STAGED_AS:
+            return False
+        try:
+            converted(parameter, json.loads(as_json("arguments", value)), kind)
+        except ArgumentsError:
+            return False
+        return True
 
     @property
     def decodes(self) -> bool:
@@ -71,9 +90,9 @@ class Signature:
         """
         for name, kind in self._decoded.items():
             for given, place in self._places(name, args, kwargs):
-                given[place] = _converted(name, given[place], kind)
+                given[place] = converted(name, given[place], kind)
 
-    def _places(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> list[tuple[Any, Any]]:
+    def _places(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, Any]]:
         """Return where the arguments of a parameter are: the list or the dictionary, and the place in it."""
         kinds, places = self._kinds, self._positions
         match kinds.get(name):
@@ -119,154 +138,30 @@ class Signature:
         return {each.name: each.kind for each in parameters}
 
     @cached_property
+    def _without(self) -> set[str]:
+        """Parameters that may be None, whatever their annotations say."""
+        parameters = self._signature.parameters.values() if self._signature is not None else ()
+        return {each.name for each in parameters if each.default is None}
+
+    @cached_property
+    def _known(self) -> dict[str, Any]:
+        """Annotations for which values can be made, by parameter."""
+        read = {name: each for name, each in read_annotations(self._function).items() if name != "return"}
+        return {name: by_codecs(each) for name, each in read.items() if is_known(each)}
+
+    @cached_property
     def _decoded(self) -> dict[str, Any]:
         """Annotations that need a conversion, by parameter."""
-        read = {name: each for name, each in _annotations(self._function).items() if name != "return"}
-        kinds = {name: _by_codecs(each) for name, each in read.items() if _is_known(each)}
-        return {name: kind for name, kind in kinds.items() if _needs_conversion(kind)}
+        return {name: kind for name, kind in self._known.items() if needs_conversion(kind)}
 
+    @cached_property
+    def _classes(self) -> list[Any]:
+        """Classes of the values that each positional parameter may have without a further look."""
+        kinds = self._checked
+        return [classes_of(kinds[name]) if name in kinds else object for name in self._positions]
 
-def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """Read those annotations that can be read: a name that is imported for type checkers alone is none."""
-    function = inspect.unwrap(function)
-    read: dict[str, Any] = {}
-    for name, annotation in getattr(function, "__annotations__", {}).items():
-        one = types.SimpleNamespace(__annotations__={name: annotation})
-        try:
-            read |= typing.get_type_hints(one, getattr(function, "__globals__", None), include_extras=True)
-        except (NameError, TypeError, AttributeError, SyntaxError):
-            continue
-    return read
-
-
-class _StandIn(type):
-    """Class of those that stand for a class with a codec, which msgspec might read in its own way."""
-
-    stands_for: type
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, cls.stands_for)
-
-
-def _by_codecs(annotation: Any) -> Any:
-    """Put stand-ins in the place of classes with codecs in lists, objects and optional ones."""
-    origin = typing.get_origin(annotation)
-    # msgspec writes the values of a set, without the codecs of what it knows itself.
-    if origin in (None, typing.Literal, set, frozenset):
-        return annotation
-    if origin is typing.Annotated:
-        return _by_codecs(typing.get_args(annotation)[0])
-    inner = tuple(_stood_in(each) for each in typing.get_args(annotation))
-    return typing.Union[inner] if origin in (typing.Union, types.UnionType) else origin[inner]  # noqa: UP007
-
-
-def _stood_in(annotation: Any) -> Any:
-    if isinstance(annotation, type) and codecs.has_codec(annotation):
-        names = {"__module__": annotation.__module__, "stands_for": annotation}
-        return _StandIn(annotation.__qualname__, (), names)
-    return _by_codecs(annotation)
-
-
-def _decode(kind: type, value: Any) -> Any:
-    if kind is object:
-        return value
-    return codecs.decode(kind.stands_for if isinstance(kind, _StandIn) else kind, value)
-
-
-def _needs_conversion(annotation: Any) -> bool:
-    return not _is_plain(annotation) and _is_convertible(annotation)
-
-
-def _is_convertible(annotation: Any) -> bool:
-    """Return whether msgspec can tell what is meant: not for a union of several types that all travel as texts."""
-    if isinstance(annotation, enum.EnumMeta) or (isinstance(annotation, type) and codecs.knows(annotation)):
-        return True
-    import msgspec
-
-    try:
-        msgspec.convert(None, annotation, dec_hook=lambda *_: None)
-    except TypeError:
-        return False
-    # The type is fine, and None is not one of its values.
-    except ValueError:
-        return True
-    return True
-
-
-def _is_plain(annotation: Any) -> bool:
-    origin = typing.get_origin(annotation)
-    if origin is None:
-        return annotation in _PLAIN if isinstance(annotation, typing.Hashable) else False
-    if origin is typing.Literal:
-        return True
-    return origin in _PLAIN_ORIGINS and all(_is_plain(each) for each in _arguments(annotation, origin))
-
-
-def _is_known(annotation: Any) -> bool:
-    """Return whether a value can be made for an annotation; others get what JSON has held."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Literal:
-        return True
-    if origin is not None:
-        of = (tuple, set, frozenset)
-        known = origin in _PLAIN_ORIGINS or origin in of
-        return known and all(_is_known(each) for each in _arguments(annotation, origin))
-    if annotation in _PLAIN or annotation in _readable():
-        return True
-    if not isinstance(annotation, type):
-        return False
-    return codecs.knows(annotation) or is_dataclass(annotation) or issubclass(annotation, enum.Enum)
-
-
-@cache
-def _readable() -> set[type]:
-    """Types of which msgspec makes a value from texts, numbers and lists."""
-    # Imported here: whoever stages without such types does not wait for it.
-    import uuid
-
-    return {
-        *(uuid.UUID, decimal.Decimal, bytes, bytearray, tuple, set, frozenset),
-        *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
-    }
-
-
-def _arguments(annotation: Any, origin: Any) -> list[Any]:
-    given = typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return [given[0]]
-    return [each for each in given if each is not Ellipsis]
-
-
-def _converted(name: str, value: Any, kind: Any) -> Any:
-    # Imported here: most jobs take numbers and texts.
-    import msgspec
-
-    try:
-        if isinstance(kind, type) and codecs.knows(kind):
-            return codecs.decode(kind, value)
-        if isinstance(kind, enum.EnumMeta):
-            return _member(kind, value)
-        # Keys that are numbers are texts in JSON.
-        return msgspec.convert(value, kind, str_keys=True, dec_hook=_decode)
-    # A codec of the application's own may raise anything.
-    except Exception as error:
-        raise ArgumentsError(_misfit(name, value, kind, error)) from error
-
-
-def _member(kind: enum.EnumMeta, value: Any) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        members: Iterable[Any] = kind
-        for each in members:
-            # What JSON has made of a tuple or of a Decimal.
-            with suppress(StageError):
-                if json.loads(as_json("value", each)) == value:
-                    return each
-        raise
-
-
-def _misfit(name: str, value: Any, kind: Any, error: Exception) -> str:
-    shown = getattr(kind, "__name__", None) or str(kind)
-    reason = f"{name_of_type(error)}: {error}".replace("\n", "; ")
-    return f"the argument {name} is no {shown}: {reason:.300}; it was staged as {value!r:.100}"
+    @cached_property
+    def _checked(self) -> dict[str, Any]:
+        """Annotations that a value can be checked by as it is staged, by parameter."""
+        kinds = {name: kind for name, kind in self._known.items() if kind not in (Any, object)}
+        return {name: kind for name, kind in kinds.items() if kind in STAGED_AS or is_convertible(kind)}

@@ -83,8 +83,9 @@ def test_a_value_that_does_not_fit_is_dead_at_once_and_says_so(shop: Workshop) -
         raise AssertionError("it was called")
 
     job(name="tests.act")(act)
-    # By its name, as from another language.
-    job_id = shop.deliver("tests.act", "no key")
+    job_id = shop.deliver("tests.act", str(UUID(int=1)))
+    # As from another language.
+    query(shop.database_url, """UPDATE inflight_jobs SET job_args = '["no key"]'""")
     assert shop.work(job_id) == "dead"
     ((error, reason, attempts),) = query(
         shop.database_url, "SELECT last_error, reason, attempts FROM dead_jobs"
@@ -104,14 +105,22 @@ def test_arguments_that_do_not_fit_the_function_are_refused_as_they_are_staged(d
             lambda: pay.stage(connection, 1, 2),  # type: ignore[call-arg, arg-type]
             lambda: pay.stage(connection, 1, wya="card"),  # type: ignore[call-arg]
             lambda: stage(connection, pay, [1, 2]),
+            lambda: stage(connection, "tests.pay", [1, 2]),
             lambda: pay.stage_many(connection, [(1,), (1, 2)]),
             lambda: pay.options(priority=1).stage_many(connection, [{"order": 1}]),
         ):
             with pytest.raises(StageError, match=r"do not fit tests\.pay\(order_id: int"):
                 call()
+        for call in (
+            lambda: pay.stage(connection, "z"),  # type: ignore[arg-type]
+            lambda: stage(connection, "tests.pay", ["z"]),
+            lambda: pay.stage_many(connection, [(1,), ("z",)]),
+        ):
+            with pytest.raises(
+                StageError, match=r"argument order_id of tests\.pay must be of the type int, not 'z'"
+            ):
+                call()
         assert connection.execute("SELECT FROM staged_jobs").rowcount == 0
-        # A job that is named may be another version's: only the workers know its function.
-        stage(connection, "tests.pay", [1, 2])
 
 
 def test_options_go_with_the_types_of_the_function(database_url: str) -> None:

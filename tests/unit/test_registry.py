@@ -9,7 +9,7 @@ from typing import Any, assert_type
 import pytest
 
 from drain.errors import ConfigError, JobModuleError, StageError
-from drain.jobs import registry, stager
+from drain.jobs import registry, rows, stager
 from drain.jobs.options import JobOptions, RegisteredJob
 from workers import job
 
@@ -192,6 +192,29 @@ def test_an_option_that_does_not_exist_is_answered_with_those_that_do(option: st
     with pytest.raises(TypeError, match=hint) as refused:
         anything(**{option: 3})
     assert str(refused.value).startswith(f"job() has no option {option!r}")
+
+
+def test_arguments_of_a_registered_job_are_checked_when_it_is_staged_by_its_name() -> None:
+    job(name="sums.compute")(add)
+    rows.insert_one("sums.compute", [1, 2])
+    for args in ([1, "z"], []):
+        with pytest.raises(StageError, match="argument"):
+            rows.insert_one("sums.compute", args)
+        with pytest.raises(StageError, match="argument"):
+            list(rows.insert_many("sums.compute", [args]))
+
+
+def test_a_name_that_is_missing_among_registered_jobs_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows.insert_one("sums.unknown")
+    assert caplog.records == []
+    job(name="sums.compute")(add)
+    for _ in range(2):
+        rows.insert_one("sums.unknown")
+    (record,) = caplog.records
+    assert (record.levelname, record.__dict__["event"]) == ("WARNING", "job_not_registered")
+    assert "'sums.unknown'" in record.getMessage()
 
 
 def test_two_functions_under_one_name_are_refused_and_both_are_named() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from drain import StageError, codec
 from drain.jobs import codecs, values
-from drain.jobs.signature import ArgumentsError, Signature
+from drain.jobs.annotations import ArgumentsError
+from drain.jobs.signature import Signature
 
 if TYPE_CHECKING:
     pass
@@ -312,3 +313,64 @@ def test_a_codec_that_json_would_not_ask_is_refused(native: type) -> None:
         TypeError, match=f"^JSON writes a Mine as a {native.__name__}, and would not ask its codec: "
     ):
         codec(kind, encode=str, decode=kind)
+
+
+def annotated(kind: Any, default: Any = ...) -> Signature:
+    """The signature of a function with one parameter of this type."""
+
+    def function(given: Any = default) -> None: ...
+
+    if default is ...:
+        function.__defaults__ = None
+    function.__annotations__["given"] = kind
+    return Signature(function)
+
+
+@dataclass
+class Pair:
+    left: int
+
+
+FITTING: list[tuple[Any, Any]] = [
+    (int, 1), (int, True), (int, Size.SMALL), (float, 1), (str, Word.YES), (str, UUID(int=1)), (bool, False),
+    (list, (1, 2)), (list[int], [1]), (dict[int, str], {1: "a"}), (int | None, None), (str | int, 1), (object, 1),
+    (Any, {}), (UUID, UUID(int=1)), (UUID, str(UUID(int=1))), (date, date(2030, 1, 1)), (Colour, Colour.RED),
+    (Colour, "red"), (Pair, Pair(1)), (Pair, {"left": 1}), (Literal["a"], "a"), (Decimal, Decimal(1)),
+    (UUID | str, "z"), (Shape, Shape.PAIR), (Annotated[int, "positive"], 1), (Signature, "not known to JSON"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "value"), FITTING, ids=str)
+def test_a_value_that_its_annotation_allows_is_staged(kind: Any, value: Any) -> None:
+    annotated(kind).check("m.f", [value], {})
+    annotated(kind).check("m.f", [], {"given": value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (int, "z"), (int, None), (int, 1.5), (str, 7), (bool, 1), (float, "1"), (dict, []), (list, {}),
+        (list[int], ["z"]), (int | None, "z"), (UUID, "z"), (date, "z"), (Colour, "green"), (Pair, {"left": "z"}),
+        (Literal["a"], "b"), (Annotated[int, "positive"], "z"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_value_that_its_annotation_does_not_allow_is_refused_as_it_is_staged(kind: Any, value: Any) -> None:
+    for args, kwargs in (([value], {}), ([], {"given": value})):
+        with pytest.raises(StageError, match=r"the argument given of m\.f must be of the type ") as refused:
+            annotated(kind).check("m.f", args, kwargs)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_default_of_none_allows_none() -> None:
+    annotated(int, default=None).check("m.f", [None], {})
+
+
+def test_values_of_many_arguments_are_checked() -> None:
+    def function(*numbers: int, **texts: str) -> None: ...
+
+    signature = Signature(function)
+    signature.check("m.f", [1, 2], {"a": "b"})
+    for args, kwargs in (([1, "z"], {}), ([], {"a": 1})):
+        with pytest.raises(StageError):
+            signature.check("m.f", args, kwargs)

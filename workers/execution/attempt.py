@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from drain.jobs import registry
+from drain.jobs.annotations import ArgumentsError
 from drain.jobs.options import JobOptions
-from drain.jobs.signature import ArgumentsError
 from drain.visible import visible
 from workers.context.current import Attempt, begin, end
 from workers.errors import (
