@@ -49,6 +49,23 @@ def own(name: str) -> ModuleType:
     return module
 
 
+def own_first(name: str) -> ModuleType:
+    """Import job-drain's own package of this name, though an application's stands before it on the import path.
+
+    From then on the application's cannot be imported: this is for processes that run jobs of job-drain.
+
+    Raises:
+        NameTakenError: Python has already imported an application's package under this name.
+    """
+    if name not in sys.modules:
+        sys.path.insert(0, _HOME)
+        try:
+            import_module(name)
+        finally:
+            sys.path.remove(_HOME)
+    return own(name)
+
+
 def hint(error: BaseException) -> str:
     """Explain an import that failed because job-drain's package hides the application's; "" for other errors."""
     name = (getattr(error, "name", None) or "").partition(".")[0]

@@ -21,7 +21,7 @@ from workers.supervisor.supervisor import Supervisor
 
 
 def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = lambda: None) -> None:
-    """Work on the queues, the first of them first, until a signal comes.
+    """Work on the queues until a signal comes.
 
     SIGTERM and SIGINT give running jobs their grace period, and other jobs back at once; a plain RQ job is waited for
     however long it takes. A second signal interrupts running jobs, whose attempts do not count. While Redis or

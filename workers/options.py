@@ -53,7 +53,8 @@ class WorkOptions:
     """Options of one `drain work`.
 
     Attributes:
-        queues: Names of the queues, the most urgent first.
+        queues: Names of the queues.
+        rotates: The queues take turns; otherwise the most urgent is named first.
         processes: Number of worker processes.
         prefetch: Number of jobs that a process fetches at a time; None: as many as it is about to run.
         threads: Other jobs that a process runs at once; 1: one after the other, in the main thread.
@@ -70,6 +71,7 @@ class WorkOptions:
     """
 
     queues: Sequence[str]
+    rotates: bool = False
     processes: int = 1
     prefetch: int | None = None
     threads: int = 1

@@ -32,6 +32,12 @@ _log = logging.getLogger(__name__)
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @settings_options("database_url", "redis_url", "jobs", "namespace", "only_tracked_queues")
 @click.option(
+    "--rotate",
+    "rotates",
+    is_flag=True,
+    help="Serve the named QUEUEs in turn. Without names they always take turns.",
+)
+@click.option(
     "--processes",
     type=click.IntRange(1, 1000),
     default=1,
@@ -95,6 +101,7 @@ def work(
     settings: Settings,
     queues: Sequence[str],
     *,
+    rotates: bool,
     processes: int,
     prefetch: int | None,
     threads: int,
@@ -111,7 +118,10 @@ def work(
     rq: dict[str, Any],
     verbose: bool,
 ) -> None:
-    """Run jobs of these QUEUEs, in order of precedence; by default of all queues of the registered jobs.
+    """Run jobs of these QUEUEs; by default of all queues of the registered jobs.
+
+    Named QUEUEs are served in strict order: a queue gets its turn only while those before it are empty. With --rotate,
+    and without names, they take turns.
 
     On SIGTERM or SIGINT running jobs have --grace-seconds to end; jobs that have not begun, or not ended by then, go
     back to their queues. A second signal interrupts the running jobs at once. An unmodified `rq worker` with
@@ -153,6 +163,7 @@ def work(
         settings,
         WorkOptions(
             queues=chosen,
+            rotates=rotates or not queues,
             processes=processes,
             prefetch=prefetch,
             threads=threads,

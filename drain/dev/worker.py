@@ -43,6 +43,7 @@ def work_arguments(arguments: Sequence[str]) -> list[str]:
     return [
         "work",
         *sorted(registry.queues()),
+        "--rotate",
         "--jobs",
         ",".join(modules),
         f"--grace-seconds={GRACE_SECONDS}",

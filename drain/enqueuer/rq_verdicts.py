@@ -10,6 +10,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 import psycopg
 
@@ -27,6 +28,9 @@ log = logging.getLogger(__name__)
 MOST_UNREADABLE = 10
 # Jobs for which that is counted; beyond that number the oldest count begins again.
 _MOST_COUNTED = 100_000
+
+# Time after which a queue whose deliveries are not read is reported again.
+_REPORT_SECONDS = 600.0
 
 STOPPED = "stopped by RQ's stop-job command"
 UNREADABLE = (
@@ -48,6 +52,7 @@ class RQVerdicts:
     redis: Producer
     # Number of consecutive unreadable deliveries by job id. The next leader counts from 0.
     _unread: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    _reported_at: dict[str, float] = field(default_factory=dict)
 
     def bury(self, jobs: Sequence[Redelivered]) -> Collection[int]:
         """Bury those of these jobs that RQ will not run again, in the open transaction, which has locked them.
@@ -66,19 +71,32 @@ class RQVerdicts:
         unreadable = [
             job
             for job, verdict in zip(jobs, verdicts, strict=True)
-            if self._count_unread(job.id, verdict) >= MOST_UNREADABLE
+            if self._count_unread(job, verdict) >= MOST_UNREADABLE
         ]
         return {*self._bury(stopped, "gave up", STOPPED), *self._bury(unreadable, "unreadable", UNREADABLE)}
 
-    def _count_unread(self, job_id: int, verdict: RQVerdict) -> int:
+    def _count_unread(self, job: Redelivered, verdict: RQVerdict) -> int:
         """Count a delivery; returns the number of consecutive unreadable ones of the job."""
-        times = self._unread.pop(job_id, 0)
+        times = self._unread.pop(job.id, 0)
         if verdict is not RQVerdict.UNREADABLE:
             return 0
-        self._unread[job_id] = times + 1
+        self._report(job)
+        self._unread[job.id] = times + 1
         if len(self._unread) > _MOST_COUNTED:
             self._unread.popitem(last=False)
         return times + 1
+
+    def _report(self, job: Redelivered) -> None:
+        now = monotonic()
+        if now - self._reported_at.get(job.queue, -_REPORT_SECONDS) < _REPORT_SECONDS:
+            return
+        self._reported_at[job.queue] = now
+        log.warning(
+            "an `rq worker` on queue %s cannot read tracked jobs, such as %d: start it without --serializer",
+            visible(job.queue),
+            job.id,
+            extra={"event": "unread_by_rq", "queue": job.queue},
+        )
 
     def _bury(self, jobs: Sequence[Redelivered], reason: str, explanation: str) -> Collection[int]:
         ids = [job.id for job in jobs]

@@ -26,6 +26,7 @@ class Consumer(RedisConnection):
         redis_url: URL of the Redis.
         namespace: First part of our RQ ids.
         queues: Names of the queues, the first of which comes first.
+        rotates: The queues take turns instead.
         installation: Returns the UUID of the worker's database, when an id has to be classified; without it every
             id that is not of the namespace's tracked jobs counts as a plain RQ job.
         only_tracked: Names of the queues in which only tracked jobs run.
@@ -42,14 +43,15 @@ class Consumer(RedisConnection):
         namespace: str,
         queues: Sequence[str],
         *,
+        rotates: bool = False,
         installation: Callable[[], str] | None = None,
         only_tracked: Collection[str] = (),
     ) -> None:
         super().__init__(redis_url)
         self.presence = WorkerPresence(self._redis, self.where)
-        self._sources = SourceLists(queues, only_tracked)
+        self._sources = SourceLists(queues, only_tracked, rotates=rotates)
         self._waiter = Waiter(redis_url, self.where, self._sources, self._redis)
-        self._strangers = Strangers(self._redis)
+        self._strangers = Strangers(self._redis, f"{namespace}-")
         self._moves = ListMoves(self._redis, self.where)
         self._ended = EndedDeliveries(self._redis, self.where)
         self._popper = Popper(
@@ -66,6 +68,11 @@ class Consumer(RedisConnection):
     def more_to_classify(self) -> bool:
         """True if the last `pop` stopped before it found an id that it may pop."""
         return self._popper.more_to_classify
+
+    @property
+    def leaves_plain(self) -> bool:
+        """True if the last `pop` left plain jobs, which were not wanted."""
+        return self._popper.leaves_plain
 
     @property
     def skips_lists(self) -> bool:
@@ -97,9 +104,15 @@ class Consumer(RedisConnection):
         return self._popper.take(awaited)
 
     def pop(
-        self, most: int, popped: AwaitedId | None = None, *, taken: AwaitedId | None = None
+        self,
+        most: int,
+        popped: AwaitedId | None = None,
+        *,
+        taken: AwaitedId | None = None,
+        tracked: bool = True,
+        plain: bool = True,
     ) -> list[PoppedId] | None:
-        """Pop ids from the heads of the lists, the first queue first, without waiting.
+        """Pop ids from the heads of the lists, in their order, without waiting.
 
         An id that is none of our tracked jobs' is popped alone, and goes by way of RQ's intermediate list.
 
@@ -107,11 +120,13 @@ class Consumer(RedisConnection):
             most: Upper bound of the number of ids.
             popped: Answer of `wait`; that id comes first.
             taken: Answer of `wait` that `take` has returned; it leaves RQ's intermediate list.
+            tracked: Tracked jobs are wanted; otherwise they stay, and no answer of `wait` may be given.
+            plain: Plain jobs are wanted; otherwise they stay, as `leaves_plain` says.
 
         Returns:
             None while RQ is suspended; `popped` is then back in its list.
         """
-        return self._popper.pop(most, popped, taken)
+        return self._popper.pop(most, popped, taken, tracked=tracked, plain=plain)
 
     def give_back(self, popped: Sequence[tuple[str, str]]) -> None:
         """Put ids back to the heads of their lists, in the order in which they were: queue and RQ id of each."""

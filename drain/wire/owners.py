@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import redis
 
@@ -22,6 +22,8 @@ from drain.wire.keys import QUEUE_OWNERS, namespace_key
 log = logging.getLogger(__name__)
 
 _REMEMBERS, _RECOVERS = "remembers", "recovers"
+T = TypeVar("T")
+
 _OWNER = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}) (.*)", re.DOTALL)
 _LONGEST_LABEL = 150
 # Time after which a queue that another database feeds is reported again.
@@ -81,7 +83,30 @@ class Ownership:
         self._namespace = namespace
         self._mark = client.register_script(scripts.load("owners", "mark"))
         self._take_over = client.register_script(scripts.load("owners", "take_over"))
+        self._delete_wrong = client.register_script(scripts.load("delete_wrong"))
         self._reported_at: dict[str, float] = {}
+
+    def mending(self, ask: Callable[[], T]) -> T:
+        """Ask Redis; if a key of ours holds something else than it should, delete it, and ask again.
+
+        A mark that was deleted means that deliveries may be missing, and they are pushed again; queues are claimed
+        again by the next push.
+
+        Raises:
+            redis.RedisError: As what is asked.
+        """
+        try:
+            return ask()
+        except redis.ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            wrong: Any = self._delete_wrong([self.key, QUEUE_OWNERS], ["string", "hash"])
+            for key in wrong:
+                text = "Redis key %s held something else, and is written again"
+                log.error(text, key.decode(), extra={"event": "key_rebuilt"})
+            if not wrong:
+                raise
+            return ask()
 
     def mark(self) -> None:
         """Write a mark, in our name, that is gone when this Redis has lost its memory.
@@ -90,7 +115,8 @@ class Ownership:
             OwnedByAnotherError: Another database feeds the namespace.
         """
         with reachable(self._where):
-            owner: Any = self._mark(args=[self.installation, self.label, self.key])
+            arguments = [self.installation, self.label, self.key]
+            owner: Any = self.mending(lambda: self._mark(args=arguments))
         self.require_ours(owner)
 
     def remembers(self) -> bool:
@@ -100,7 +126,7 @@ class Ownership:
             OwnedByAnotherError: Another database feeds the namespace.
         """
         with reachable(self._where):
-            text: Any = self._redis.get(self.key)
+            text: Any = self.mending(lambda: self._redis.get(self.key))
         owner = read_owner(text) if text is not None else None
         if owner is not None and self._is_foreign(owner):
             raise self._owned_by(owner)
@@ -111,7 +137,7 @@ class Ownership:
         if not queues or not self.installation:
             return {}
         with reachable(self._where):
-            texts: Any = self._redis.hmget(QUEUE_OWNERS, list(queues))
+            texts: Any = self.mending(lambda: self._redis.hmget(QUEUE_OWNERS, list(queues)))
         named = {queue: read_owner(text) for queue, text in zip(queues, texts, strict=True) if text}
         others = {queue: owner for queue, owner in named.items() if self._is_foreign(owner)}
         self.report(others)
@@ -120,13 +146,14 @@ class Ownership:
     def queues_of(self, installation: str) -> list[str]:
         """Return the queues that an installation feeds."""
         with reachable(self._where):
-            texts: Any = self._redis.hgetall(QUEUE_OWNERS)
+            texts: Any = self.mending(lambda: self._redis.hgetall(QUEUE_OWNERS))
         return [key.decode() for key, text in texts.items() if read_owner(text).installation == installation]
 
     def take_over(self, installation: str) -> int:
         """Forget that an installation feeds the namespace and any queues; returns how many of these it fed."""
         with reachable(self._where):
-            forgotten: Any = self._take_over(args=[installation, self.key, self.installation, self.label])
+            arguments = [installation, self.key, self.installation, self.label]
+            forgotten: Any = self.mending(lambda: self._take_over(args=arguments))
         return int(forgotten)
 
     def require_ours(self, text: bytes) -> None:
@@ -138,13 +165,20 @@ class Ownership:
         if text:
             raise self._owned_by(read_owner(text))
 
+    def report_misused(self, keys: Collection[str]) -> None:
+        """Log keys of RQ's that hold something else than RQ's data, each at most once every ten minutes."""
+        for key in filter(self._is_to_be_reported, keys):
+            log.error(
+                "Redis key %s does not hold RQ's data, so RQ's tools miss queues: rename that key",
+                key,
+                extra={"event": "key_misused"},
+            )
+
     def report(self, others: Mapping[str, Owner]) -> None:
         """Log queues that another database feeds, each at most once every ten minutes."""
-        now = monotonic()
         for queue, owner in others.items():
-            if now - self._reported_at.get(queue, -_REPORT_SECONDS) < _REPORT_SECONDS:
+            if not self._is_to_be_reported(queue):
                 continue
-            self._reported_at[queue] = now
             log.error(
                 "queue %s is fed by another database, %s, so jobs of this one wait: name one of the two queues "
                 "differently; or, if that database is gone, run `drain run --take-over %s` once",
@@ -153,6 +187,14 @@ class Ownership:
                 owner.installation,
                 extra={"event": "foreign_queue", "queue": queue},
             )
+
+    def _is_to_be_reported(self, name: str) -> bool:
+        """Return True once every ten minutes."""
+        now = monotonic()
+        if now - self._reported_at.get(name, -_REPORT_SECONDS) < _REPORT_SECONDS:
+            return False
+        self._reported_at[name] = now
+        return True
 
     def _is_foreign(self, owner: Owner) -> bool:
         return bool(self.installation) and owner.installation not in ("", self.installation)

@@ -40,6 +40,7 @@ class Popper:
 
     Attributes:
         more_to_classify: The last `pop` has stopped before it found an id that it may pop.
+        leaves_plain: The last `pop` has left plain jobs, which were not wanted.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Popper:
         strangers: Strangers,
         installation: Callable[[], str] | None,
     ) -> None:
-        self.more_to_classify = False
+        self.more_to_classify = self.leaves_plain = False
         self._redis = client
         self._where = where
         self._prefix = f"{namespace}-"
@@ -68,21 +69,32 @@ class Popper:
         """Return an id of `wait` if it has the form of our tracked jobs', and RQ was not suspended."""
         if awaited.is_suspended or self._tracked_id.fullmatch(awaited.rq_id) is None:
             return None
-        return self._popped_id(awaited.rq_id, queue_of(awaited.key))
+        taken = self._popped_id(awaited.rq_id, queue_of(awaited.key))
+        self._sources.popped_from(taken.queue)
+        return taken
 
     def pop(
-        self, most: int, popped: AwaitedId | None, taken: AwaitedId | None = None
+        self,
+        most: int,
+        popped: AwaitedId | None,
+        taken: AwaitedId | None = None,
+        *,
+        tracked: bool = True,
+        plain: bool = True,
     ) -> list[PoppedId] | None:
         """Pop up to `most` ids; None while RQ is suspended. `popped` was popped before, and comes first."""
         queue = ""
         for _ in range(_MOST_ROUNDS):
-            state, lists = self._run_pop(most, popped, taken)
+            modes = self._sources.modes(tracked=tracked, plain=plain)
+            state, lists = self._run_pop(most, modes, popped, taken)
             queue = queue_of(lists[0].decode()) if lists else queue
             popped = taken = None
             if state == _SUSPENDED:
                 return None
             unread = state == _TO_BE_CLASSIFIED
             found = self._clear_head(queue) if unread else self._checked(self._read(lists))
+            if found:
+                self._sources.popped_from(found[-1].queue)
             if found or self._installation is None or not lists:
                 return found
         # The next call of `pop` looks at the other lists.
@@ -90,15 +102,20 @@ class Popper:
         self.more_to_classify = True
         return []
 
-    def _run_pop(self, most: int, popped: AwaitedId | None, taken: AwaitedId | None) -> tuple[int, list[Any]]:
+    def _run_pop(
+        self, most: int, modes: str, popped: AwaitedId | None, taken: AwaitedId | None
+    ) -> tuple[int, list[Any]]:
         key, rq_id, _ = popped or _NONE
         taken_from, taken_id, _ = taken or _NONE
-        arguments: list[Any] = [most, self._prefix, rq_id, key, self._sources.modes, taken_id, taken_from]
+        arguments: list[Any] = [most, self._prefix, rq_id, key, modes, taken_id, taken_from]
         with reachable(self._where):
             answer: Any = self._pop(self._sources.keys, arguments)
-        state, lists, no_lists = answer
+        state, lists, no_lists, left, dropped = answer
         self._sources.report_no_lists([key.decode() for key in no_lists])
-        self.more_to_classify = False
+        pairs = iter(dropped)
+        for key_of_dropped, beginning in zip(pairs, pairs, strict=True):
+            self._strangers.report_too_long(queue_of(key_of_dropped.decode()), beginning)
+        self.more_to_classify, self.leaves_plain = False, bool(left)
         return state, lists
 
     def _read(self, lists: list[Any]) -> list[PoppedId]:
@@ -124,18 +141,19 @@ class Popper:
         (alone,) = found
         try:
             with reachable(self._where):
-                (job,) = classify_ids(self._redis, [to_bytes(alone.rq_id)], self._installation())
+                (job,) = classify_ids(self._redis, [to_bytes(alone.rq_id)], "")
+            if job.kind in (Kind.PLAIN, Kind.GONE):
+                return found
+            is_ours = job.installation == self._installation()
         except UnavailableError:
             with suppress(UnavailableError):
                 self._moves.give_back([(alone.queue, alone.rq_id)])
             raise
-        if job.kind is Kind.OURS:
+        if is_ours:
             self._moves.discard(alone)
             return [_under_older_namespace(alone.queue, to_bytes(alone.rq_id), job.job_id)]
-        if job.kind is Kind.FOREIGN:
-            self._moves.give_back([(alone.queue, alone.rq_id)])
-            return self._clear_head(alone.queue)
-        return found
+        self._moves.give_back([(alone.queue, alone.rq_id)])
+        return self._clear_head(alone.queue)
 
     def _clear_head(self, queue: str) -> list[PoppedId]:
         installation = self._installation() if self._installation is not None else ""

@@ -125,17 +125,19 @@ class Producer(QueueReader):
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         common = (now, owners.installation, owners.label, owners.key, FAILED_TTL_SECONDS, IMPORTS_ENTRY_POINT)
         with reachable(self.where):
-            answer: Any = self._push(keys=keys, args=[*common, *chain.from_iterable(deliveries)])
+            arguments = [*common, *chain.from_iterable(deliveries)]
+            answer: Any = owners.mending(lambda: self._push(keys=keys, args=arguments))
         return self._read(answer)
 
     def _read(self, answer: Any) -> list[str]:
         """Read the answer of a push; returns the names of the queues that were refused."""
-        owner, no_lists, foreign, lengths = answer
+        owner, no_lists, foreign, lengths, misused = answer
         self._owners.require_ours(owner)
+        self._owners.report_misused([key.decode() for key in misused])
         refused = [queue.decode() for queue in no_lists]
         for queue in refused:
             log.error(
-                "rq:queue:%s is no list; its jobs wait until you rename that key",
+                "Redis key rq:queue:%s is not a list; its jobs wait until you rename that key",
                 queue,
                 extra={"event": "no_list", "queue": queue},
             )

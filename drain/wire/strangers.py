@@ -25,10 +25,12 @@ log = logging.getLogger(__name__)
 
 # Number of ids that are classified together: a millisecond or two of Redis' time.
 _PAGE = 500
-# Number of ids behind a whole page of ids of other databases among which ours are searched, and how many are read at a
-# time. By name alone: measured in milliseconds for each slice.
-_SEARCHED = 100_000
+# Number of ids behind a whole page of ids of other databases among which ours are searched by name in one look, and how
+# many are read at a time. The next look goes on where this one has ended: two million ids take 40 seconds.
+_SEARCHED = 50_000
 _SLICE = 5000
+# Number of ids that are brought to the head together; each costs Redis a search for its place.
+_BROUGHT = 100
 # Time for which RQ's registry keeps a refused job, as RQ keeps its own failed jobs: a year.
 _KEPT_SECONDS = 31_536_000
 # Time after which a queue with jobs of another database is reported again.
@@ -44,11 +46,16 @@ class Strangers:
 
     Args:
         client: Connection to Redis; the caller translates its errors.
+        prefix: First part of our RQ ids.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, prefix: str) -> None:
         self._redis = client
+        self._prefix = prefix
         self._remove = client.register_script(scripts.load("remove_strangers"))
+        self._bring_forward = client.register_script(scripts.load("bring_forward"))
+        # Place in each list at which the next search for ours begins.
+        self._searched: dict[str, int] = {}
         self._reports = _Reports()
 
     def clear_head(
@@ -81,13 +88,15 @@ class Strangers:
         }
         foreign = [rq_id for rq_id, job in jobs.items() if job.kind is Kind.FOREIGN]
         stays = len(page) < _PAGE and set(page) <= {*foreign, *actions}
-        # A page of foreign ids alone goes behind the next page, which is read at once only if ours are further on.
-        is_foreign = stays or (set(page) == set(foreign) and not self._is_further_on(key, ours))
+        if foreign:
+            self._reports.foreign(queue, foreign[0], jobs[foreign[0]])
+        if not stays and set(page) == set(foreign) and self._find_ours(key):
+            return [], False
+        # A page of foreign ids alone goes behind all others, and the list is skipped for a moment.
+        is_foreign = stays or set(page) == set(foreign)
         if not stays:
             actions |= dict.fromkeys(foreign, "tail")
         done = self._act(queue, actions, copies)
-        if foreign:
-            self._reports.foreign(queue, foreign[0], jobs[foreign[0]])
         for action in ("refuse", "drop"):
             self._reports.removed(queue, [rq_id for rq_id in done if actions[rq_id] == action], action)
         popped = [(rq_id, jobs[rq_id].job_id) for rq_id in done if actions[rq_id] == "pop"]
@@ -97,14 +106,21 @@ class Strangers:
         """Move a plain job of the list to RQ's registry of failed jobs."""
         self._reports.removed(queue, self._act(queue, {rq_id: "refuse"}, {rq_id: 1}), "refuse")
 
-    def _is_further_on(self, key: str, ours: re.Pattern[bytes]) -> bool:
-        """Return whether an id that has our name is behind the first page, as far as is searched."""
-        for first in range(_PAGE, _SEARCHED, _SLICE):
-            rq_ids: Any = self._redis.lrange(key, first, first + _SLICE - 1)
-            if any(map(ours.fullmatch, rq_ids)):
+    def report_too_long(self, queue: str, beginning: bytes) -> None:
+        """Log an id that was dropped since no job has one so long."""
+        self._reports.removed(queue, [beginning], "drop long")
+
+    def _find_ours(self, key: str) -> bool:
+        """Bring ids that have our name to the head: from the tail, where they are pushed, or from further on."""
+        # A page has been moved behind all others since.
+        begin = max(_PAGE, self._searched.pop(key, 0) - _PAGE)
+        for first in (-_SLICE, *range(begin, begin + _SEARCHED, _SLICE)):
+            found: Any = self._bring_forward([key], [self._prefix, first, _SLICE, _BROUGHT])
+            if found > 0:
                 return True
-            if len(rq_ids) < _SLICE:
+            if found < 0:
                 return False
+        self._searched[key] = begin + _SEARCHED
         return False
 
     def _act(self, queue: str, actions: dict[bytes, str], copies: Mapping[bytes, int]) -> list[bytes]:
@@ -148,6 +164,7 @@ class _Reports:
         word, reason = {
             "refuse": ("refused", "not tracked, now in RQ's FailedJobRegistry"),
             "drop": ("dropped", "no such job"),
+            "drop long": ("dropped", "longer than 1,000 bytes, of which this is the beginning"),
         }[action]
         for place, rq_id in enumerate(rq_ids):
             now = monotonic()

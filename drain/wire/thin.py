@@ -46,7 +46,8 @@ class ThinDeliveries:
         """Append at most `IDS_PER_CALL` ids to the list of a queue; returns the answer of `push.lua`."""
         owners = self._owners
         with reachable(self._where):
-            return self._push(args=[owners.installation, owners.label, owners.key, queue, *rq_ids])
+            arguments = [owners.installation, owners.label, owners.key, queue, *rq_ids]
+            return owners.mending(lambda: self._push(args=arguments))
 
     def need_no_hash(self, queues: Sequence[str]) -> set[str]:
         """Return those of these queues on which `drain work` of our namespace listens, and no other worker."""

@@ -17,7 +17,18 @@ from rq.utils import import_attribute
 import drain.rq
 from drain import wire
 from drain.errors import ConfigError, UnavailableError, UndeliverableError
-from drain.wire import Consumer, Delivery, PoppedId, Producer, ReplacedDelivery, connection, keys, scripts
+from drain.wire import (
+    Consumer,
+    Delivery,
+    PoppedId,
+    Producer,
+    ReplacedDelivery,
+    connection,
+    keys,
+    scripts,
+    sources,
+    strangers,
+)
 from drain.wire.calls import Kind, classify
 from tests.helpers import ROOT, pushed
 from workers.entry import execute
@@ -330,6 +341,48 @@ def test_a_key_that_is_no_list_says_nothing_and_keeps_nothing_from_other_queues(
     assert redis.depth("default") == 0
 
 
+@pytest.mark.parametrize("kind", ["whole", "thin"])
+@pytest.mark.parametrize("key", ["drain:shop", "drain:owners:queues"])
+def test_a_key_of_ours_that_holds_something_else_is_written_again(
+    redis: Producer, client: Redis, caplog: pytest.LogCaptureFixture, key: str, kind: str
+) -> None:
+    redis.identify(INSTALLATION, "shop at localhost")
+    redis.mark()
+    client.delete(key)
+    client.rpush(key, "of another program")
+    if kind == "whole":
+        redis.push([tracked(1)])
+    else:
+        redis.push_thin({"default": ["shop-1-0101"]})
+
+    assert client.llen(LIST) == 1
+    assert redis.fed_by_others(["default"]) == {}
+    # What may be missing is pushed again.
+    assert redis.remembers() == (key != "drain:shop")
+    assert f"Redis key {key} held something else" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["whole", "thin"])
+def test_a_key_of_rqs_that_holds_something_else_is_named_and_stops_no_push(
+    redis: Producer, client: Redis, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    client.set("rq:queues", "of another program")
+    for _ in range(2):
+        if kind == "whole":
+            redis.push([tracked(1)])
+        else:
+            redis.push_thin({"default": ["shop-1-0101"]})
+    assert client.llen(LIST) == 2
+    assert caplog.text.count("rq:queues") == 1
+
+
+def test_a_key_with_the_name_of_a_delivery_stops_no_push(redis: Producer, client: Redis) -> None:
+    client.set("rq:job:shop-1-101", "of another program")
+    redis.push([tracked(1), tracked(2)])
+    assert client.llen(LIST) == 2
+    assert client.hget("rq:job:shop-1-101", "origin") == b"default"
+
+
 def test_jobs_that_are_pushed_together_are_all_refused_if_the_key_of_one_is_no_list(
     redis: Producer, redis_url: str, client: Redis
 ) -> None:
@@ -410,12 +463,129 @@ def test_ids_of_other_jobs_and_our_own_behind_them_stay_in_their_list(
     assert listed(client) == [other.encode(), b"shop-9-90"]
 
 
+@pytest.mark.parametrize(
+    ("rotates", "served"), [(True, ["a", "b", "c", "a", "c"]), (False, ["a", "a", "a", "a", "a"])]
+)
+@pytest.mark.parametrize("by", ["pop", "wait and pop", "take"])
+def test_a_busy_list_gives_others_their_turn_only_where_lists_rotate(
+    redis_url: str, client: Redis, rotates: bool, served: list[str], by: str
+) -> None:
+    def push(queue: str, *numbers: int) -> None:
+        client.rpush(f"rq:queue:{queue}", *(f"shop-{number}-{number}" for number in numbers))
+
+    push("a", 1, 2, 3, 4, 5)
+    push("b", 6)
+    push("c", 7, 8)
+    with closing(Consumer(redis_url, "shop", ["a", "b", "c"], rotates=rotates)) as consumer:
+
+        def serve() -> PoppedId:
+            awaited = None if by == "pop" else consumer.wait(1)
+            taken = consumer.take(awaited) if by == "take" and awaited else None
+            rest = consumer.pop(
+                0 if taken else 1, None if taken else awaited, taken=awaited if taken else None
+            )
+            (popped,) = [taken] if taken else rest or []
+            return popped
+
+        assert [serve().queue for _ in served] == served
+
+
 def test_a_plain_job_is_in_rqs_intermediate_list_while_a_worker_has_it(
     consumer: Consumer, client: Redis
 ) -> None:
     client.rpush(LIST, "plain", "shop-7-70")
     assert consumer.pop(10) == [PoppedId("plain", "default", None, 0)]
     assert (listed(client), listed(client, f"{LIST}:intermediate")) == ([b"shop-7-70"], [b"plain"])
+
+
+def popped_ids(popped: list[PoppedId] | None) -> list[str]:
+    return [each.rq_id for each in popped or []]
+
+
+def test_ours_are_popped_from_behind_plain_jobs_that_are_not_wanted(
+    consumer: Consumer, client: Redis
+) -> None:
+    client.rpush(LIST, "shop-1-10", "plain", "shop-2-20", "other", "shop-3-30")
+    assert popped_ids(consumer.pop(2, plain=False)) == ["shop-1-10", "shop-2-20"]
+    assert consumer.leaves_plain
+    # One that the blocking command pops goes back.
+    awaited = consumer.wait(1)
+    assert popped_ids(consumer.pop(2, awaited, plain=False)) == ["shop-3-30"]
+    assert (listed(client), listed(client, f"{LIST}:intermediate")) == ([b"plain", b"other"], [])
+    assert popped_ids(consumer.pop(2)) == ["plain"]
+    assert not consumer.leaves_plain
+
+
+def test_a_plain_job_is_popped_from_behind_ours_that_are_not_wanted(
+    consumer: Consumer, client: Redis
+) -> None:
+    client.rpush(LIST, "shop-1-10", "plain", "other")
+    assert popped_ids(consumer.pop(5, tracked=False)) == ["plain"]
+    assert popped_ids(consumer.pop(5, tracked=False)) == ["other"]
+    assert popped_ids(consumer.pop(5, tracked=False)) == []
+    assert listed(client) == [b"shop-1-10"]
+
+
+def test_a_plain_job_is_told_from_a_tracked_one_without_postgres(redis_url: str, client: Redis) -> None:
+    def is_away() -> str:
+        raise UnavailableError("PostgreSQL is away")
+
+    Queue("default", connection=client).enqueue(print, job_id="plain")
+    with closing(Consumer(redis_url, "shop", ["default"], installation=is_away)) as consumer:
+        assert popped_ids(consumer.pop(1)) == ["plain"]
+
+
+@pytest.mark.parametrize(("behind", "most_looks"), [(0, 1), (2000, 5)], ids=["at the tail", "further on"])
+def test_ours_are_found_among_many_ids_of_another_database(
+    redis_url: str, client: Redis, monkeypatch: pytest.MonkeyPatch, behind: int, most_looks: int
+) -> None:
+    monkeypatch.setattr(strangers, "_SLICE", 500)
+    monkeypatch.setattr(strangers, "_SEARCHED", 2500)
+    monkeypatch.setattr(sources, "_SKIPPED_SECONDS", 0.0)
+    another = INSTALLATION.replace("0", "1")
+    theirs = [f"other-{number}-1" for number in range(10_000 + behind)]
+    with client.pipeline(transaction=False) as pipeline:
+        call = wire.tracked("other", 1, "default", "m.f", None, 1, another).data
+        for rq_id in theirs:
+            pipeline.hset(f"rq:job:{rq_id}", "data", call)
+        pipeline.rpush(LIST, *theirs[:10_000], "shop-1-10", "shop-2-20", *theirs[10_000:])
+        pipeline.execute()
+    consumer = Consumer(redis_url, "shop", ["default"], installation=lambda: INSTALLATION)
+    with closing(consumer):
+        looks = [popped_ids(consumer.pop(5)) for _ in range(most_looks)]
+    assert ["shop-1-10", "shop-2-20"] in looks
+    assert sorted(listed(client)) == sorted(rq_id.encode() for rq_id in theirs)
+
+
+@pytest.mark.parametrize("by", ["pop", "wait"])
+@pytest.mark.parametrize("queues", [["default"], ["default", "mail"]])
+def test_an_id_that_is_too_long_for_any_job_is_dropped_and_reported(
+    redis_url: str, client: Redis, caplog: pytest.LogCaptureFixture, by: str, queues: list[str]
+) -> None:
+    client.rpush(LIST, "x" * 1001, "shop-1-10", "x" * 1000)
+    with closing(Consumer(redis_url, "shop", queues)) as consumer:
+        awaited = consumer.wait(1) if by == "wait" else None
+        assert popped_ids(consumer.pop(9, awaited)) == ["shop-1-10"]
+    assert listed(client) == [b"x" * 1000]
+    assert listed(client, f"{LIST}:intermediate") == []
+    assert caplog.text.count("longer than 1,000 bytes") == 1
+
+
+def test_an_intermediate_list_that_is_something_else_is_named_and_holds_up_its_queue_alone(
+    redis_url: str, client: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.set(f"{LIST}:intermediate", "of another program")
+    client.rpush(LIST, "plain")
+    client.rpush("rq:queue:mail", "shop-1-10")
+    with closing(Consumer(redis_url, "shop", ["default", "mail"])) as consumer:
+        for _ in range(2):
+            assert popped_ids(consumer.pop(1)) == ["shop-1-10"]
+            assert consumer.skips_lists
+            assert consumer.wait(0.01) is None
+            client.rpush("rq:queue:mail", "shop-1-10")
+        assert caplog.text.count(f"{LIST}:intermediate is not a list") == 1
+        client.delete(f"{LIST}:intermediate", "rq:queue:mail")
+        assert popped_ids(consumer.pop(1)) == ["plain"]
 
 
 @pytest.mark.parametrize("has_begun", [True, False], ids=["begun", "not begun"])

@@ -13,7 +13,7 @@ MUTANTS = (
     Mutant(
         "pop a plain RQ job without its intermediate list",
         "drain/wire/lua/pop.lua",
-        "    redis.call('RPUSH', key .. ':intermediate', ids[1])\n",
+        "  redis.call('RPUSH', key .. ':intermediate', id)\n",
         "",
         ("test_wire.py::test_a_plain_job_is_in_rqs_intermediate_list_while_a_worker_has_it",),
     ),
@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "push to a namespace that another database feeds",
         "drain/wire/lua/push.lua",
-        "  if is_foreign(owner, ours) then return {owner, {}, {}, {}} end\n",
+        "  if is_foreign(owner, ours) then return {owner, {}, {}, {}, {}} end\n",
         "",
         (
             "test_two_databases.py::test_a_push_that_is_under_way_when_another_database_takes_the_namespace_is_refused",
@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant(
         "push thin ids to a queue that another database feeds",
         "drain/wire/lua/push_thin.lua",
-        "  if is_foreign(feeds, ours) then return {'', {}, {queue, feeds}, {}} end\n",
+        "  if is_foreign(feeds, ours) then return {'', {}, {queue, feeds}, {}, {}} end\n",
         "",
         (
             "test_thin_deliveries.py::test_a_queue_of_another_database_and_a_key_that_is_no_list_refuse_thin_ids_too",

@@ -6,10 +6,15 @@ import signal
 from contextlib import suppress
 
 import pytest
+from redis import Redis
+from rq import Queue
+from rq.job import JobStatus
 
 from drain.embedded import Services
 from drain.enqueuer.redelivery import Redelivery
+from tests import plain_probes as probes
 from tests.helpers import (
+    NAMESPACE,
     Command,
     ask,
     drain_command,
@@ -24,6 +29,7 @@ from tests.helpers import (
     stage_jobs,
     wait_until,
 )
+from tests.worker_processes import Yard
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -118,6 +124,23 @@ def test_servers_that_are_away_at_the_start_are_waited_for(own: Services, env: d
 
         wait_until(lambda: pushed_jobs(own.redis_url) == ids)
         assert len(process.events("down")) == 1
+
+
+def test_plain_rq_jobs_run_while_postgres_is_away(own: Services) -> None:
+    yard = Yard(own.database_url, own.redis_url)
+    with Redis.from_url(own.redis_url) as client, yard.working() as process:
+        queue = Queue("default", connection=client)
+        done = queue.enqueue(probes.note, "before")
+        wait_until(lambda: done.get_status() is JobStatus.FINISHED)
+        own.postgres.stop()
+        # Nobody can claim it for now.
+        client.rpush("rq:queue:default", f"{NAMESPACE}-9999-9999")
+        wait_until(lambda: process.events("down"))
+        plain = [queue.enqueue(probes.note, str(number)) for number in range(3)]
+
+        wait_until(lambda: {job.get_status() for job in plain} == {JobStatus.FINISHED})
+        assert client.llen("rq:queue:default") == 1
+        assert not process.events("up")
 
 
 READ_ONLY = """

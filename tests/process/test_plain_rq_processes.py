@@ -166,6 +166,47 @@ def test_a_plain_job_at_the_head_of_a_list_holds_nothing_up_while_coroutines_run
         assert end(command) == 0
 
 
+@MODES
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_tracked_jobs_run_beside_a_slow_plain_job_and_from_behind_others_that_wait(
+    yard: Yard, client: Redis, queue: Queue, mode: str, threads: str
+) -> None:
+    slow = queue.enqueue(probes.wait_for, "go")
+    others = [queue.enqueue(probes.note, word) for word in ("one", "two", "three")]
+    with yard.working("--plain", mode, "--threads", threads) as command:
+        wait_until(lambda: marks(client))
+        ids = [*yard.pushed(jobs.note, "sync"), *yard.pushed(jobs.settle_together, "async")]
+        yard.say("go")
+        yard.wait_for("finished_jobs", ids)
+        # A job of RQ's own is shown with RQ's own worker alone.
+        wait_until(lambda: shown_as(client, tracked=True) == ("idle", 2))
+        assert shown_as(client, tracked=False) == ("busy", 0)
+        assert {job.get_status() for job in others} == {JobStatus.QUEUED}
+        client.set("go", 1)
+        wait_until(lambda: {job.get_status() for job in [slow, *others]} == {JobStatus.FINISHED})
+        assert end(command) == 0
+    assert marks(client) == ["waits for go", "one", "two", "three"]
+    assert not list(client.scan_iter("*:intermediate"))
+
+
+def shown_as(client: Redis, *, tracked: bool) -> tuple[str, int]:
+    worker = only_rq_worker(client, tracked=tracked)
+    return str(worker.get_state()), worker.successful_job_count
+
+
+def test_a_burst_goes_on_with_plain_jobs_that_it_had_no_room_for(
+    yard: Yard, client: Redis, queue: Queue
+) -> None:
+    words = [str(number) for number in range(20)]
+    for word in words:
+        queue.enqueue(probes.note, word)
+    ids = yard.pushed(jobs.note, "behind")
+    with yard.working("--burst", "--plain", "inline") as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+    assert marks(client) == words
+    assert yard.all_are("finished_jobs", ids)
+
+
 def test_what_waits_behind_a_plain_job_is_given_to_other_workers(
     yard: Yard, client: Redis, queue: Queue
 ) -> None:
@@ -379,7 +420,7 @@ def test_a_tracked_job_behind_a_plain_one_is_not_waited_for_beyond_the_grace(
     stubborn = yard.pushed(jobs.never_yield, "stubborn")
     with yard.working("--grace-seconds", "0.1", **IN_A_HURRY) as command:
         wait_until(lambda: yard.effects() == ["stubborn"], PATIENCE_SECONDS)
-        assert plain.get_status() is JobStatus.FINISHED
+        wait_until(lambda: plain.get_status() is JobStatus.FINISHED)
         assert end(command) == 0
         assert command.events("killed")
     assert yard.place(stubborn[0]) == "inflight_jobs"

@@ -8,6 +8,7 @@ from redis import Redis
 
 from drain.__main__ import main
 from tests.helpers import PATIENCE_SECONDS, drain_command, environment, new_enqueuer, query, stage_jobs
+from workers.options import WorkOptions
 
 pytestmark = pytest.mark.usefixtures("processes")
 
@@ -45,6 +46,21 @@ def test_without_queues_the_registered_ones_are_worked_on_and_named_in_the_first
     assert "working on the queues of the registered jobs: default, mail" in first
     assert [id_ for (id_,) in query(database_url, "SELECT id FROM finished_jobs ORDER BY id")] == ids
     assert [id_ for (id_,) in query(database_url, "SELECT id FROM inflight_jobs")] == ids_elsewhere
+
+
+@pytest.mark.parametrize(
+    ("words", "rotates"),
+    [([], True), (["mail", "default"], False), (["mail", "default", "--rotate"], True)],
+    ids=["unnamed", "named", "named to rotate"],
+)
+def test_queues_take_turns_unless_they_are_named_in_order(
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch, words: list[str], rotates: bool
+) -> None:
+    started: list[WorkOptions] = []
+    monkeypatch.setattr("workers.command.work", lambda _settings, options, _look: started.append(options))
+    monkeypatch.syspath_prepend(env["PYTHONPATH"])
+    assert CliRunner().invoke(main, ["work", *words], env=env, catch_exceptions=False).exit_code == 0
+    assert [options.rotates for options in started] == [rotates]
 
 
 def test_without_queues_and_jobs_one_line_says_what_to_name(env: dict[str, str]) -> None:

@@ -296,7 +296,7 @@ def test_a_job_that_is_stopped_under_rq_worker_is_dead(yard: Yard, client: Redis
 
 
 def test_a_job_that_no_workers_serializer_can_read_ends_as_dead(
-    yard: Yard, client: Redis, monkeypatch: pytest.MonkeyPatch
+    yard: Yard, client: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rq_verdicts, "MOST_UNREADABLE", 3)
     unread, lost = yard.pushed(jobs.note, "unread", "lost")
@@ -312,6 +312,9 @@ def test_a_job_that_no_workers_serializer_can_read_ends_as_dead(
             run_under_rq(client, JSONSerializer)
             redelivery.run_once()
             redelivery.run_once()
+            # From the first delivery on, and once.
+            (line,) = [each for each in caplog.records if getattr(each, "event", "") == "unread_by_rq"]
+            assert f"on queue default cannot read tracked jobs, such as {unread}" in line.message
     buried = yard.row(unread)
     assert (buried["place"], buried["reason"], buried["attempts"]) == ("dead_jobs", "unreadable", 0)
     assert "--serializer" in buried["explanation"]

@@ -7,9 +7,18 @@ from pathlib import Path
 import pytest
 from redis import Redis
 from rq import Queue
+from rq.job import JobStatus
 
 from tests import jobs_of_rq_settings as jobs
-from tests.helpers import ROOT, RQ_PATIENCE_SECONDS, RQ_PROGRAM, environment, pushed
+from tests.helpers import (
+    ROOT,
+    RQ_PATIENCE_SECONDS,
+    RQ_PROGRAM,
+    environment,
+    ids_in,
+    pushed,
+    stage_jobs,
+)
 from tests.jobs_for_tests import create_effects
 from tests.worker_processes import Yard
 
@@ -117,3 +126,21 @@ print(job.get_status().value, job.func_name, "workers.entry" in sys.modules)
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert told.stdout.split() == ["queued", "drain.rq.tell", str(installed)]
+
+
+def test_an_applications_own_module_named_workers_hinders_neither_kind_of_job(
+    yard: Yard, tmp_path: Path
+) -> None:
+    (tmp_path / "workers.py").write_text("def plain(): return 'done'\n")
+    (tmp_path / "jobs_beside.py").write_text("from drain import job\n@job\ndef send(_number): pass\n")
+    with Redis.from_url(yard.redis_url) as client:
+        queue = Queue("mail", connection=client)
+        plain = [queue.enqueue("workers.plain")]
+        ids = stage_jobs(yard.database_url, job="jobs_beside.send", queue="mail")
+        yard.push()
+        plain.append(queue.enqueue("workers.plain"))
+        theirs_first = {"DRAIN_JOBS": "jobs_beside", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+        env = environment(yard.database_url, yard.redis_url, **theirs_first)
+        result = rq_worker(env, "--url", yard.redis_url)
+        assert {job.get_status() for job in plain} == {JobStatus.FINISHED}, result.stdout
+    assert ids_in(yard.database_url, "finished_jobs") == ids, result.stdout

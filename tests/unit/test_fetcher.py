@@ -25,7 +25,7 @@ def popped(job_id: int) -> PoppedId:
 class Lists:
     """Redis, with an id that comes, and others that are there when they are looked for."""
 
-    skips_lists = more_to_classify = False
+    skips_lists = more_to_classify = leaves_plain = False
 
     def __init__(self) -> None:
         self.others: list[PoppedId] = []
@@ -38,7 +38,7 @@ class Lists:
         return popped(1)
 
     def pop(
-        self, most: int, first: AwaitedId | None = None, *, taken: AwaitedId | None = None
+        self, most: int, first: AwaitedId | None = None, *, taken: AwaitedId | None = None, plain: bool = True
     ) -> list[PoppedId]:
         how = "first" if first else "taken" if taken else ""
         self.asked.append((how, most))

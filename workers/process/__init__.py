@@ -12,7 +12,8 @@ The modules, in the order in which a job passes:
     async_loop        thread: `async def` jobs, many at once
     job_threads       threads: other jobs, several at once
     running           the jobs that run, and their interruption
-    plain_jobs        plain RQ jobs, which run in the RQ process of `workers.plain`
+    plain_inbox       plain RQ jobs that wait and run
+    plain_jobs        thread: runs plain RQ jobs in the RQ process of `workers.plain`
     finisher          thread: records outcomes, many in one statement
     outcome_batch     outcomes that are recorded together
     end_hooks         thread: calls the application's hooks for jobs that have ended

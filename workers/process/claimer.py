@@ -83,9 +83,11 @@ class Claimer:
         refused: list[PoppedId] = []
         for each in popped:
             claim = won.get(each.job_id) if each.job_id is not None else None
-            if claim is not None and ours[claim.id] is each:
+            if each.job_id is None:
+                self._inbox.plain.add(self._inbox.add_pending(each, waits_since))
+            elif claim is not None and ours[claim.id] is each:
                 items.append(self._add(claim, each, asked_at, waits_since))
-            elif each.job_id is None or (each.job_id in left and ours.get(each.job_id) is each):
+            elif each.job_id in left and ours.get(each.job_id) is each:
                 items.append(self._inbox.add_pending(each, waits_since))
             else:
                 refused.append(each)
@@ -118,7 +120,8 @@ class Claimer:
         text = "%d jobs were not claimed: claimed by another worker, delivered again or finished"
         log.debug(text, len(refused), extra={"event": "not_claimed"})
         plain, overtaken = self._consumer.sort_unclaimed(refused)
-        self._inbox.accept([self._inbox.add_pending(each, waits_since) for each in plain], [])
+        for each in plain:
+            self._inbox.plain.add(self._inbox.add_pending(each, waits_since))
         self._overtaken.add(overtaken)
 
     def _ask(self, ours: Mapping[int, PoppedId]) -> dict[int, Claim]:
@@ -130,7 +133,7 @@ class Claimer:
         for job_id, popped in ours.items():
             if job_id not in pending:
                 queues.setdefault(popped.queue, {})[job_id] = popped.delivery
-        alone = len(ours) == 1 and self._inbox.is_idle
+        alone = len(ours) == 1 and not self._inbox.has_tracked
 
         def ask(connection: Connection) -> list[Claim]:
             nonlocal asked
@@ -152,7 +155,8 @@ class Claimer:
         for item in claimed:
             item.lease.ending = True
         try:
-            released = self._release(claimed)
+            # Plain jobs are given back while PostgreSQL is away too.
+            released = self._release(claimed) if claimed else set[int]()
             self._consumer.give_back(
                 [
                     (item.popped.queue, item.popped.rq_id)

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 # Time after which jobs that wait behind a slow one are given back; checked twice as often.
 _LONGEST_WAIT_SECONDS = 0.5
+# Interval at which a process that is full of plain jobs looks for tracked ones behind those of its lists, and at which
+# plain ones are looked for while PostgreSQL is away.
+_LOOK_SECONDS = 0.1
 # Interval at which a suspended worker asks whether it may go on.
 _SUSPENDED_SECONDS = 1.0
 # Bounds of the pauses while a store is away; each pause is twice as long as the one before.
@@ -68,7 +71,6 @@ class Fetcher:
         self._overtaken = overtaken
         self._database = database
         self._stores = database.stores
-        self._pause_ended = shutdown.new_wakeup()
         self._burst = burst
         self._max_idle_seconds = max_idle_seconds
         self._idle_since = monotonic()
@@ -92,12 +94,15 @@ class Fetcher:
                         raise
                     self._pause()
         finally:
-            self._claimer.give_back(self._inbox.withdraw(float("inf")))
+            self._claimer.give_back(
+                [*self._inbox.withdraw(float("inf")), *self._inbox.plain.withdraw(float("inf"))]
+            )
             with suppress(UnavailableError):
                 self._overtaken.release()
             self._database.close()
 
     def _run_once(self) -> None:
+        self._give_back_stuck_plain()
         wanted = self._inbox.wanted
         if self._stores.is_away(POSTGRES) and not self._burst:
             # This updates no row; it also finds a database that accepts no writes for a while.
@@ -132,7 +137,7 @@ class Fetcher:
         if taken is None:
             return
         with answering(self._stores, REDIS, by_loop=True):
-            others = self._consumer.pop(wanted - 1, taken=taken)
+            others = self._pop(wanted - 1, taken=taken)
         self._comes_alone = not others
         if others:
             self._claimer.claim(others)
@@ -146,14 +151,22 @@ class Fetcher:
             self._shutdown.resign()
         elif self.is_suspended:
             self._inbox.room_freed.wait(_SUSPENDED_SECONDS)
+        elif wanted and self._consumer.leaves_plain:
+            self._inbox.room_freed.wait(_LOOK_SECONDS)
         elif not wanted or self._burst or self._more_to_judge:
             # A job that ends and a job that is recorded both end this wait.
-            is_full = not wanted and not self._inbox.waiting_count
+            is_full = not wanted and not self._has_waiting
             self._inbox.room_freed.wait(None if is_full else _LONGEST_WAIT_SECONDS / 2)
+
+    @property
+    def _has_waiting(self) -> bool:
+        """True if jobs wait in the inbox, which may have to be given back."""
+        return bool(self._inbox.waiting_count or self._inbox.plain.waiting_count)
 
     def _is_burst_over(self, wanted: int) -> bool:
         is_empty = self._inbox.is_idle and not self._inbox.claimed
-        return self._burst and bool(wanted) and not self._more_to_judge and is_empty
+        is_unseen = self._more_to_judge or self._consumer.leaves_plain
+        return self._burst and bool(wanted) and not is_unseen and is_empty
 
     @property
     def _idle_seconds_left(self) -> float:
@@ -164,16 +177,22 @@ class Fetcher:
         """Pop up to `wanted` ids, after a wait if there are none; None while RQ's workers are suspended."""
         with answering(self._stores, REDIS, by_loop=True):
             # After a full batch more ids are likely; otherwise the blocking command is the fastest, ids or not.
-            if self._burst or self._was_full or self._pause_seconds or self._more_to_judge:
-                popped = self._consumer.pop(wanted)
+            looks_first = self._burst or self._was_full or self._pause_seconds or self._more_to_judge
+            if looks_first or self._consumer.leaves_plain:
+                popped = self._pop(wanted)
             elif first := self._consumer.wait(self._seconds_to_wait()):
-                popped = self._take(first) or self._consumer.pop(wanted, first)
+                popped = self._take(first) or self._pop(wanted, first)
             else:
-                popped = self._consumer.pop(wanted) if self._consumer.skips_lists else []
+                popped = self._pop(wanted) if self._consumer.skips_lists else []
         self._comes_alone = popped is not None and len(popped) <= 1
         self._was_full = popped is not None and len(popped) == wanted
         self._more_to_judge = not popped and self._consumer.more_to_classify
         return popped
+
+    def _pop(
+        self, wanted: int, first: AwaitedId | None = None, *, taken: AwaitedId | None = None
+    ) -> list[PoppedId] | None:
+        return self._consumer.pop(wanted, first, taken=taken, plain=not self._inbox.plain.is_full)
 
     def _take(self, first: AwaitedId) -> list[PoppedId] | None:
         """Take an id by itself if ids have come alone lately: its job begins an exchange earlier."""
@@ -185,12 +204,35 @@ class Fetcher:
 
     def _seconds_to_wait(self) -> float:
         # Waiting jobs may have to be given back, which is checked before then.
-        longest = _LONGEST_WAIT_SECONDS / 2 if self._inbox.waiting_count else WAIT_SECONDS
+        longest = _LONGEST_WAIT_SECONDS / 2 if self._has_waiting else WAIT_SECONDS
         if self._overtaken:
             longest = min(longest, LOOK_SECONDS)
         # To Redis a timeout of 0 means none.
         return max(0.01, min(longest, self._idle_seconds_left))
 
     def _pause(self) -> None:
+        """Wait before the next attempt to reach the stores; plain jobs, which need only Redis, run meanwhile."""
         self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(_FIRST_PAUSE_SECONDS, 2 * self._pause_seconds))
-        self._pause_ended.wait(random.uniform(self._pause_seconds / 2, self._pause_seconds))  # noqa: S311
+        until = monotonic() + random.uniform(self._pause_seconds / 2, self._pause_seconds)  # noqa: S311
+        fetches = self._stores.is_away(POSTGRES)
+        while (left := until - monotonic()) > 0 and not self._shutdown.requested:
+            fetches = fetches and self._fetch_plain()
+            self._inbox.room_freed.wait(min(left, _LOOK_SECONDS) if fetches else left)
+
+    def _fetch_plain(self) -> bool:
+        """Fetch a plain job if the process has room for one; return False if Redis is away too."""
+        self._give_back_stuck_plain()
+        if self._inbox.plain.is_full:
+            return True
+        try:
+            with answering(self._stores, REDIS, by_loop=True):
+                popped = self._consumer.pop(1, tracked=False)
+            if popped:
+                self._claimer.claim(popped)
+        except UnavailableError:
+            return False
+        return True
+
+    def _give_back_stuck_plain(self) -> None:
+        if items := self._inbox.plain.withdraw(monotonic() - _LONGEST_WAIT_SECONDS):
+            self._claimer.give_back(items)

@@ -21,6 +21,7 @@ from workers.exits import KILL_AFTER_SECONDS
 from workers.handover.journal import Journal
 from workers.options import WorkOptions
 from workers.process.jobs import ClaimedJob, Item, PendingJob
+from workers.process.plain_inbox import PlainInbox
 from workers.process.prefetch import Prefetch
 from workers.process.running import RunningJobs
 from workers.process.shutdown import Shutdown
@@ -51,12 +52,13 @@ class Inbox:
         waiting: Jobs for the main thread.
         waiting_async: Jobs for the event loop.
         waiting_for_threads: Jobs for the threads that run jobs.
+        plain: Plain RQ jobs.
         has_threads: Jobs run in threads, unless they must run in the main thread.
         claimed: Jobs that are claimed and whose outcome is not recorded, by job id.
-        pending: Pending jobs that wait or run.
+        pending: Pending jobs, plain ones included, that wait or run.
         outcomes: Jobs that have ended, with their outcomes, for the finisher.
-        running: Jobs that run.
-        ran: Number of jobs that have ended in this process.
+        running: Tracked jobs that run.
+        ran: Number of tracked jobs that have ended in this process.
         work_added: Wakes the main thread: a job waits.
         room_freed: Wakes the fetcher: more jobs may be wanted, or a claimed one is recorded.
         outcome_added: Wakes the finisher: `outcomes` is not empty.
@@ -69,6 +71,7 @@ class Inbox:
         self.waiting: deque[Item] = deque()
         self.waiting_async: deque[ClaimedJob] = deque()
         self.waiting_for_threads: deque[ClaimedJob] = deque()
+        self.plain = PlainInbox(shutdown)
         self.has_threads = options.threads > 1
         self.claimed: dict[int, ClaimedJob] = {}
         self.pending: set[PendingJob] = set()
@@ -88,11 +91,16 @@ class Inbox:
     @property
     def is_idle(self) -> bool:
         """True if no job waits and none runs."""
-        return not self.running and not self.waiting_count
+        return not self.has_tracked and not self.pending
+
+    @property
+    def has_tracked(self) -> bool:
+        """True if a tracked job waits or runs."""
+        return bool(self.running) or bool(self.waiting_count)
 
     @property
     def waiting_count(self) -> int:
-        """Number of jobs that wait to run."""
+        """Number of tracked jobs that wait to run."""
         return len(self.waiting) + len(self.waiting_async) + len(self.waiting_for_threads)
 
     @property
@@ -131,14 +139,14 @@ class Inbox:
         async_jobs: Sequence[ClaimedJob],
         for_threads: Sequence[ClaimedJob] = (),
     ) -> None:
-        """Let jobs run: `items` in the main thread, `async_jobs` in the event loop, `for_threads` in threads."""
+        """Let tracked jobs run, `items` in the main thread, the others in the event loop and in threads."""
         self.waiting.extend(items)
         self.waiting_async.extend(async_jobs)
         self.waiting_for_threads.extend(for_threads)
         self.work_added.notify()
 
     def withdraw(self, waiting_since: float) -> list[Item]:
-        """Remove and return all waiting jobs of each thread whose first one has waited since then or longer."""
+        """Remove and return all waiting tracked jobs of each thread whose first has waited since then or longer."""
         items: list[Item] = []
         for waiting in list[deque[Any]]((self.waiting, self.waiting_async, self.waiting_for_threads)):
             # An item that is gone has just begun to run.
@@ -246,19 +254,29 @@ class Inbox:
         self.outcome_added.notify()
 
     def end_pending(self, job: PendingJob, seconds: float) -> None:
-        """Remove a pending job that has ended after some seconds, and whose outcome is recorded."""
+        """Remove a pending tracked job that has ended after some seconds, and whose outcome is recorded."""
         self.pending.discard(job)
         self.count_run(seconds)
 
+    def end_plain(self, job: PendingJob) -> None:
+        """Remove a plain job that has ended."""
+        self.pending.discard(job)
+        self.plain.end()
+        self._recycle_after_last()
+        self.room_freed.notify()
+
     def count_run(self, seconds: float) -> None:
-        """Count a job that has ended, and that occupied this process for some seconds."""
+        """Count a tracked job that has ended, and that occupied this process for some seconds."""
         self._prefetch.observe(seconds)
         self.ran += 1
-        # Jobs may end in several threads at once.
-        if self._max_jobs is not None and self.ran >= self._max_jobs:
-            self._shutdown.recycle()
+        self._recycle_after_last()
         self._is_stuck = False
         self._wake_fetcher_if_low()
+
+    def _recycle_after_last(self) -> None:
+        # Jobs may end in several threads at once.
+        if self._max_jobs is not None and self.ran + self.plain.ran >= self._max_jobs:
+            self._shutdown.recycle()
 
     def _wake_fetcher_if_low(self) -> None:
         if self.waiting_count <= self._prefetch.low:

@@ -1,4 +1,4 @@
-"""The main thread's work: one job after the other, in this process or in a child; plain RQ jobs in the RQ process."""
+"""The main thread's work: one tracked job after the other, in this process or in a child."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from workers.process.finisher import Finisher
 from workers.process.inbox import Inbox, longest_seconds
 from workers.process.jobs import ClaimedJob, PendingJob
 from workers.process.overtaken import OvertakenDeliveries
-from workers.process.plain_jobs import PlainJobs
 from workers.process.shutdown import Shutdown
 from workers.process.stop_signals import StopSignals
 from workers.stores import Stores
@@ -47,7 +46,6 @@ class JobRunner:
         consumer: Connection to Redis.
         finisher: Counts the jobs that are recorded here.
         overtaken: Deliveries whose jobs run under an earlier one.
-        plain: Runner of plain RQ jobs.
         meter: Measures the jobs that are recorded here, if there is one.
     """
 
@@ -61,7 +59,6 @@ class JobRunner:
         consumer: Consumer,
         finisher: Finisher,
         overtaken: OvertakenDeliveries,
-        plain: PlainJobs,
         meter: Meter | None = None,
     ) -> None:
         self._settings = settings
@@ -72,7 +69,6 @@ class JobRunner:
         self._consumer = consumer
         self._finisher = finisher
         self._overtaken = overtaken
-        self._plain = plain
         self._meter = meter
         self._alarm = StandingAlarm()
         self._alone: Worker | None = None
@@ -107,52 +103,50 @@ class JobRunner:
         inbox.add_outcome(job, result, monotonic() - began)
 
     def _run_pending(self, item: PendingJob) -> None:
-        """Claim and run a job that must run alone, or let RQ run a plain RQ job."""
+        """Claim and run a job that must run alone."""
         inbox, popped = self._inbox, item.popped
-        if popped.job_id is None:
-            self._plain.execute(popped)
-        else:
-            if self._alone is None:
-                self._alone = Worker(self._settings, self._stores)
-            try:
-                attempt_alone = partial(self._attempt_alone, item)
-                word = self._alone.execute(
-                    popped.job_id, attempt_alone, delivery=popped.delivery, queue=popped.queue
-                )
-                if word != "refused":
-                    death = self._alone.recorder.last_death()
-                    self._measure(item, self._alone.unrun, word)
-                    self._finisher.note_recorded(popped.rq_id, popped.queue, word, death)
-                else:
-                    self._finisher.note_refused()
-                    self._run_if_plain(popped)
-                if item.attempt is not None and item.attempt.options.keeps_result:
-                    # Whoever waits looks at the table once a second in any case.
-                    with suppress(UnavailableError):
-                        self._consumer.tell([popped.job_id])
-            except UnavailableError as error:
-                log.debug(
-                    "job %d could not be claimed or recorded: %s",
-                    popped.job_id,
-                    error,
-                    extra={"event": "not_recorded", "job_id": popped.job_id},
-                )
-                self._stores.leave(1, error)
+        assert popped.job_id is not None  # noqa: S101  (plain jobs are not in this thread's list)
+        if self._alone is None:
+            self._alone = Worker(self._settings, self._stores)
+        try:
+            attempt_alone = partial(self._attempt_alone, item)
+            word = self._alone.execute(
+                popped.job_id, attempt_alone, delivery=popped.delivery, queue=popped.queue
+            )
+            if word != "refused":
+                death = self._alone.recorder.last_death()
+                self._measure(item, self._alone.unrun, word)
+                self._finisher.note_recorded(popped.rq_id, popped.queue, word, death)
+            else:
+                self._finisher.note_refused()
+                self._accept_if_plain(popped)
+            if item.attempt is not None and item.attempt.options.keeps_result:
+                # Whoever waits looks at the table once a second in any case.
                 with suppress(UnavailableError):
-                    self._consumer.give_back([(popped.queue, popped.rq_id)])
+                    self._consumer.tell([popped.job_id])
+        except UnavailableError as error:
+            log.debug(
+                "job %d could not be claimed or recorded: %s",
+                popped.job_id,
+                error,
+                extra={"event": "not_recorded", "job_id": popped.job_id},
+            )
+            self._stores.leave(1, error)
+            with suppress(UnavailableError):
+                self._consumer.give_back([(popped.queue, popped.rq_id)])
         self._signals.restore()
         inbox.running.end()
         inbox.end_pending(item, monotonic() - inbox.running.began_at)
 
-    def _run_if_plain(self, popped: PoppedId) -> None:
-        """Run a plain RQ job whose id looks like ours; a tracked job that waits in another queue's list stays there."""
+    def _accept_if_plain(self, popped: PoppedId) -> None:
+        """Accept a plain RQ job whose id looks like ours; a tracked job of another queue's list stays there."""
         alone, job_id = self._alone, popped.job_id
         if alone is None or job_id is None:
             return
         if job_id not in alone.database.ask(lambda c: claims.left_to_claim(c, {job_id: popped.delivery})):
             plain, overtaken = self._consumer.sort_unclaimed([popped])
             for each in plain:
-                self._plain.execute(each)
+                self._inbox.plain.add(self._inbox.add_pending(each, monotonic()))
             self._overtaken.add(overtaken)
 
     def _attempt_alone(self, item: PendingJob, attempt: Attempt) -> Outcome:

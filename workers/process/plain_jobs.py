@@ -1,4 +1,4 @@
-"""Plain RQ jobs in a worker process: the main thread passes each to the RQ process, and waits for its end."""
+"""Plain RQ jobs in a worker process: a thread passes each to the RQ process, and waits for its end."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from drain.wire import Consumer, PoppedId
 from workers.exits import STOP_NOW
 from workers.handover.journal import Journal
 from workers.plain.rq_process import RQProcess
+from workers.process.inbox import Inbox
 from workers.process.shutdown import Shutdown
 
 log = logging.getLogger(__name__)
@@ -28,19 +29,26 @@ _KILL_SECONDS = 5.0
 
 
 class PlainJobs:
-    """Runs plain jobs in the RQ process, for the main thread; `check` is for the watchdog.
+    """Runs plain jobs in the RQ process, beside the tracked ones; `check` is for the watchdog.
 
     Args:
+        inbox: Source of the jobs.
         process: The RQ process; None where no plain job is fetched.
         shutdown: The process' shutdown, which the end of the RQ process requests.
         journal: Place where the supervisor reads that a plain job runs.
         consumer: Connection to Redis, where the jobs were fetched from.
     """
 
-    # One thing: the main thread and the watchdog share the lock, the running job and the end of the process.
+    # One thing: its thread and the watchdog share the lock, the running job and the end of the process.
     def __init__(
-        self, process: RQProcess | None, shutdown: Shutdown, journal: Journal, consumer: Consumer
+        self,
+        inbox: Inbox,
+        process: RQProcess | None,
+        shutdown: Shutdown,
+        journal: Journal,
+        consumer: Consumer,
     ) -> None:
+        self._inbox = inbox
         self._process = process
         self._shutdown = shutdown
         self._journal = journal
@@ -70,7 +78,18 @@ class PlainJobs:
             except EOFError:
                 self._handle_end(process)
 
-    def execute(self, popped: PoppedId) -> None:
+    def run(self) -> None:
+        """Run jobs, one after the other, until the process shuts down."""
+        inbox = self._inbox
+        while not self._shutdown.requested:
+            job = inbox.plain.begin_next()
+            if job is None:
+                inbox.plain.added.wait()
+            else:
+                self._execute(job.popped)
+                inbox.end_plain(job)
+
+    def _execute(self, popped: PoppedId) -> None:
         """Let RQ run a job, and wait for its end, however long that takes.
 
         A job that RQ has not begun when its process ends is given back.
@@ -95,7 +114,7 @@ class PlainJobs:
             self._give_back(popped)
 
     def _wait_for_worker(self, process: RQProcess) -> bool:
-        """Wait a moment for RQ's worker, no longer: tracked jobs may wait behind; return whether it is ready."""
+        """Wait a moment for RQ's worker, no longer: another process may have one; return whether it is ready."""
         until = monotonic() + _LOOK_SECONDS
         while not process.is_ready and not self._shutdown.requested and monotonic() < until:
             process.receive(_LOOK_SECONDS)

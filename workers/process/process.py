@@ -3,7 +3,7 @@
 fetcher       RQ's lists ──► claimed ──► waiting
 main thread   waiting ──► run ──► outcomes       event loop: the same for `async def` jobs, many at once
               job threads: the same for other jobs, with `--threads`
-              plain RQ jobs ──► RQ process, which is forked before everything else
+plain jobs    plain RQ jobs ──► RQ process, which is forked before everything else
 finisher      outcomes ──► finished in PostgreSQL, cleared in Redis
 leases        the heartbeat: extends the leases of all claimed jobs
 progress      what jobs report of their progress ──► Redis; starts with the first report
@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 # Interval after which a job that computes yields the interpreter to the fetcher and the finisher. With Python's 5 ms,
 # at each of their steps, the inbox ran empty for jobs of a millisecond: 1,480 a second then, 1,650 with 1 ms.
 _SWITCH_SECONDS = 0.001
+# Upper bound of the main thread's wait for another one, after which it looks for signals.
+_LOOK_SECONDS = 0.1
 # Upper bound for RQ's books at the end of the process.
 _PRESENCE_SECONDS = 20.0
 
@@ -98,6 +100,7 @@ class Process:
             redis_url,
             settings.namespace,
             options.queues,
+            rotates=options.rotates,
             installation=lambda: str(database.ask(leader_progress.installation)),
             only_tracked=options.queues if refuses else settings.only_tracked_queues,
         )
@@ -135,10 +138,10 @@ class Process:
             tracked_name(name),
             settings.namespace,
         )
-        self._plain = plain = PlainJobs(rq_process, shutdown, journal, consumer)
+        self._plain = plain = PlainJobs(inbox, rq_process, shutdown, journal, consumer)
         self._watchdog = Watchdog(inbox, shutdown, options, parent, plain)
         self._runner = JobRunner(
-            settings, stores, inbox, shutdown, self._signals, consumer, finisher, overtaken, plain, meter
+            settings, stores, inbox, shutdown, self._signals, consumer, finisher, overtaken, meter
         )
 
     def run(self) -> int:
@@ -157,12 +160,14 @@ class Process:
         finisher = self._start("finisher", self._finisher.run)
         watchdog = self._start("watchdog", self._watchdog.run)
         presence = self._start("RQ presence", self._presence.run)
+        plain = self._start("plain jobs", self._plain.run)
         self._threads.start()
         try:
             self._runner.run()
         except BaseException as error:  # noqa: BLE001
             self._shutdown.fail(error)
         self._threads.join()
+        _join(plain)
         while self._inbox.running.async_jobs:
             self._inbox.work_added.wait(0.1)
         fetcher.join()
@@ -208,3 +213,9 @@ class Process:
         else:
             log.error("a worker process cannot go on", exc_info=error, extra={"event": "failed"})
         return FAILED
+
+
+def _join(thread: threading.Thread) -> None:
+    """Wait for a thread, however long its job takes; signal handlers run in the main thread meanwhile."""
+    while thread.is_alive():
+        thread.join(_LOOK_SECONDS)

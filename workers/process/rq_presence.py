@@ -129,7 +129,7 @@ class RQPresence:
         inbox, finisher = self._inbox, self._finisher
         finisher.books.write(worker)
         ran, finished, failed = inbox.ran, finisher.finished, finisher.failed
-        busy = ran != self._ran or not inbox.is_idle
+        busy = ran != self._ran or inbox.has_tracked
         state = "suspended" if self._fetcher.is_suspended else "busy" if busy else "idle"
         slow = self._slow_job(now)
         fields = {"state": state, "current_job": slow.rq_id if slow else ""}

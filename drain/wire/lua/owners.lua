@@ -10,6 +10,12 @@ local function is_foreign(owner, ours)
     and string.sub(owner, 1, #ours) ~= ours
 end
 
+-- Enters the list of a queue into RQ's set; returns what is not that set. Workers need no such set, RQ's tools do.
+local function enter(key)
+  local added = redis.pcall('SADD', 'rq:queues', key)
+  return type(added) == 'table' and {'rq:queues'} or {}
+end
+
 -- Text of a namespace whose deliveries have all been pushed to this Redis.
 local function remembering(installation, label) return installation .. ' remembers ' .. label end
 

@@ -8,8 +8,8 @@
 -- ARGV: time, installation, label, key of the namespace, seconds for which RQ keeps a failed job, `result` of tracked
 --   jobs; then for each job: RQ id, timeout, description, data, result_ttl ('' for a forwarded job), queue.
 -- Returns the text of the database that feeds the namespace, or ''; the queues whose key is no list; each queue that
---   another database feeds, followed by the text of that database; and each queue whose list took jobs, followed by the
---   length of the list.
+--   another database feeds, followed by the text of that database; each queue whose list took jobs, followed by the
+--   length of the list; and keys of RQ's that hold something else.
 local now, ours, label, marker, failure_ttl, result = unpack(ARGV, 1, 6)
 local no_lists, foreign = {}, {}
 local function is_ours(queue)
@@ -25,7 +25,7 @@ local function is_ours(queue)
 end
 if ours ~= '' then
   local owner = redis.call('GET', marker)
-  if is_foreign(owner, ours) then return {owner, {}, {}, {}} end
+  if is_foreign(owner, ours) then return {owner, {}, {}, {}, {}} end
   if not owner then redis.call('SET', marker, recovering(ours, label)) end
 end
 for _, key in ipairs(KEYS) do
@@ -33,18 +33,24 @@ for _, key in ipairs(KEYS) do
   local queue = string.sub(key, #'rq:queue:' + 1)
   if is_ours(queue) and kind ~= 'list' and kind ~= 'none' then no_lists[#no_lists + 1] = queue end
 end
-if #no_lists + #foreign > 0 then return {'', no_lists, foreign, {}} end
-local ids_of, lengths = {}, {}
+if #no_lists + #foreign > 0 then return {'', no_lists, foreign, {}, {}} end
+local ids_of, lengths, misused = {}, {}, {}
 local function write(id, timeout, description, data, result_ttl, queue)
   local key = 'rq:job:' .. id
+  local written
   if result_ttl == '' then
-    redis.call('HSET', key, 'status', 'queued', 'origin', queue, 'created_at', now, 'enqueued_at', now,
+    written = redis.pcall('HSET', key, 'status', 'queued', 'origin', queue, 'created_at', now, 'enqueued_at', now,
       'timeout', timeout, 'description', description, 'data', data)
   else
-    redis.call('HSET', key, 'status', 'queued', 'origin', queue, 'created_at', now, 'enqueued_at', now,
+    written = redis.pcall('HSET', key, 'status', 'queued', 'origin', queue, 'created_at', now, 'enqueued_at', now,
       'timeout', timeout, 'description', description, 'data', data, 'result_ttl', result_ttl,
       'failure_ttl', failure_ttl, 'result', result)
   end
+  if type(written) ~= 'table' then return nil end
+  if not string.find(written.err, 'WRONGTYPE') then return written end
+  -- Something else has the name of this very delivery.
+  redis.call('UNLINK', key)
+  return write(id, timeout, description, data, result_ttl, queue)
 end
 for i = 7, #ARGV, 6 do
   local queue = ARGV[i + 5]
@@ -54,13 +60,14 @@ for i = 7, #ARGV, 6 do
     ids_of[queue] = ids
   end
   if ids then
-    write(unpack(ARGV, i, i + 5))
+    local failed = write(unpack(ARGV, i, i + 5))
+    if failed then return failed end
     ids[#ids + 1] = ARGV[i]
   end
 end
 for queue, ids in pairs(ids_of) do
   if ids then
-    redis.call('SADD', 'rq:queues', 'rq:queue:' .. queue)
+    misused = enter('rq:queue:' .. queue)
     local pushed = redis.pcall('RPUSH', 'rq:queue:' .. queue, unpack(ids))
     if type(pushed) == 'table' and pushed.err then
       if not string.find(pushed.err, 'WRONGTYPE') then return pushed end
@@ -71,4 +78,4 @@ for queue, ids in pairs(ids_of) do
     end
   end
 end
-return {'', no_lists, foreign, lengths}
+return {'', no_lists, foreign, lengths, misused}

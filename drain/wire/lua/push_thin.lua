@@ -7,17 +7,17 @@
 local ours, label, marker, queue = unpack(ARGV, 1, 4)
 if ours ~= '' then
   local owner = redis.call('GET', marker)
-  if is_foreign(owner, ours) then return {owner, {}, {}, {}} end
+  if is_foreign(owner, ours) then return {owner, {}, {}, {}, {}} end
   if not owner then redis.call('SET', marker, recovering(ours, label)) end
   local feeds = redis.call('HGET', QUEUE_OWNERS, queue)
-  if is_foreign(feeds, ours) then return {'', {}, {queue, feeds}, {}} end
+  if is_foreign(feeds, ours) then return {'', {}, {queue, feeds}, {}, {}} end
   if not feeds then redis.call('HSET', QUEUE_OWNERS, queue, ours .. ' ' .. label) end
 end
 local key = 'rq:queue:' .. queue
-redis.call('SADD', 'rq:queues', key)
+local misused = enter(key)
 local pushed = redis.pcall('RPUSH', key, unpack(ARGV, 5))
 if type(pushed) == 'table' then
   if not string.find(pushed.err, 'WRONGTYPE') then return pushed end
-  return {'', {queue}, {}, {}}
+  return {'', {queue}, {}, {}, misused}
 end
-return {'', {}, {}, {queue, pushed}}
+return {'', {}, {}, {queue, pushed}, misused}

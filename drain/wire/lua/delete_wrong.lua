@@ -1,0 +1,12 @@
+-- Deletes keys of ours that hold something else than they should, so that they are written again.
+--
+-- KEYS: the keys. ARGV: the type that each should have. Returns the keys that were deleted.
+local deleted = {}
+for place, key in ipairs(KEYS) do
+  local kind = redis.call('TYPE', key).ok
+  if kind ~= 'none' and kind ~= ARGV[place] then
+    redis.call('UNLINK', key)
+    deleted[#deleted + 1] = key
+  end
+end
+return deleted
