@@ -47,6 +47,11 @@ class PlainOptions:
     maintenance_interval: int | None = None
     job_monitoring_interval: int | None = None
 
+    @property
+    def refuses(self) -> bool:
+        """True if no plain job runs."""
+        return self.mode is Plain.REFUSE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOptions:

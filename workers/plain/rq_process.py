@@ -123,7 +123,7 @@ def start_rq_process(
         name: Name of RQ's worker.
     """
     queues = [queue for queue in options.queues if queue not in only_tracked]
-    if options.plain.mode is Plain.REFUSE or not queues:
+    if options.plain.refuses or not queues:
         return None
     return RQProcess(redis_url, queues, options, name)
 

@@ -33,7 +33,7 @@ from workers.handover.recovery import recover
 from workers.lease.database import Database
 from workers.lease.heartbeat import Heartbeat
 from workers.measures.meter import Meter
-from workers.options import Plain, WorkOptions
+from workers.options import WorkOptions
 from workers.plain.rq_process import start_rq_process, tracked_name
 from workers.process.async_loop import AsyncLoop
 from workers.process.claimer import Claimer
@@ -95,14 +95,13 @@ class Process:
         database = Database(url, stores=stores)
         reporter.report_to(redis_url, settings.namespace)
         django_connections.forget_inherited()
-        refuses = options.plain.mode is Plain.REFUSE
         self._consumer = consumer = Consumer(
             redis_url,
             settings.namespace,
             options.queues,
             rotates=options.rotates,
             installation=lambda: str(database.ask(leader_progress.installation)),
-            only_tracked=options.queues if refuses else settings.only_tracked_queues,
+            only_tracked=options.queues if options.plain.refuses else settings.only_tracked_queues,
         )
         lost = meter.count_lost_lease if meter else None
         self._heartbeat = heartbeat = Heartbeat(url, inbox.attempts, stores, lost)
@@ -115,12 +114,11 @@ class Process:
         self._finisher = finisher = Finisher(
             inbox, consumer, Database(url, stores=stores), books, traces, overtaken, meter
         )
-        claimer = Claimer(inbox, consumer, database, heartbeat, loop, threads, overtaken)
         self._fetcher = fetcher = Fetcher(
             inbox,
             shutdown,
             consumer,
-            claimer,
+            Claimer(inbox, consumer, database, heartbeat, loop, threads, overtaken),
             overtaken,
             database,
             burst=options.burst,
