@@ -35,6 +35,8 @@ _SOONEST_LOOK_SECONDS = 0.001
 _LATEST_LOOK_SECONDS = 0.05
 # Time between two writes of the bounds of full lists to Redis.
 _SHOW_SECONDS = 0.5
+# Time after the last push after which the depth of a list that nothing waits for is forgotten, as of one never used.
+_KEPT_SECONDS = 600.0
 # Room of a list without a bound.
 UNBOUNDED = 2**31 - 1
 
@@ -117,6 +119,7 @@ class Depths:
         self._unbounded = unbounded
         self._depths: dict[str, Depth] = {}
         self._show_at = 0.0
+        self._forget_at = monotonic() + _KEPT_SECONDS
 
     def room(self, queue: str) -> int:
         """Return how many jobs the list may take now."""
@@ -152,6 +155,9 @@ class Depths:
             UnavailableError: Redis.
         """
         now = monotonic()
+        if now >= self._forget_at:
+            self._forget_at = now + _KEPT_SECONDS / 10
+            self._forget_idle(now - _KEPT_SECONDS)
         due = [queue for queue, depth in self._depths.items() if self._room_expected_at(depth) <= now]
         if not due:
             return False
@@ -160,6 +166,13 @@ class Depths:
             self._depths[queue].workers = workers
             self._depths[queue].observe(length, 0, now)
         return max(map(self.room, due)) > 0
+
+    def _forget_idle(self, since: float) -> None:
+        self._depths = {
+            queue: depth
+            for queue, depth in self._depths.items()
+            if depth.withheld or depth.on_the_way or depth.known_at > since
+        }
 
     def _show(self, now: float) -> None:
         """Show the bounds of the lists for which rows wait, unless that was done lately."""

@@ -26,6 +26,7 @@ from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.expired_keys import ExpiredKeys
 from drain.enqueuer.gauges import Gauges
 from drain.enqueuer.partitions import DailyPartitions
+from drain.enqueuer.past_queues import PastQueues
 from drain.enqueuer.retention import Retention
 from drain.enqueuer.returned_jobs import ReturnedJobs
 from drain.enqueuer.take_over import take_over
@@ -207,7 +208,7 @@ class Daemon:
     def _term(self, enqueuer: Enqueuer) -> Term:
         return Term(
             enqueuer,
-            _chores(enqueuer.connection, self._keep_days),
+            _chores(enqueuer, self._keep_days),
             gauges=self._gauges,
             health=self._health,
             stop=self._stop,
@@ -215,13 +216,15 @@ class Daemon:
         )
 
 
-def _chores(connection: Connection, keep_days: int | None) -> list[Chore]:
+def _chores(enqueuer: Enqueuer, keep_days: int | None) -> list[Chore]:
+    connection = enqueuer.connection
     chores: list[Chore] = [
         Ticker(connection),
         ReturnedJobs(connection),
         PartitionTruncator(connection),
         DailyPartitions(connection),
         ExpiredKeys(connection),
+        PastQueues(enqueuer),
     ]
     return [*chores, Retention(connection, keep_days)] if keep_days else chores
 

@@ -72,6 +72,10 @@ class Deliveries:
         """Add names of queues with tracked jobs to the known ones."""
         self._queues.update(queues)
 
+    def forget_queues(self, queues: Iterable[str]) -> None:
+        """Remove names from the known ones, until something is pushed to these queues again."""
+        self._queues.difference_update(queues)
+
     @contextmanager
     def held_watermark(self) -> Iterator[None]:
         """Keep the watermark while the block pushes higher numbers first; a block that succeeds raises it to the last.

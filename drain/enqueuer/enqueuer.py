@@ -162,7 +162,7 @@ class Enqueuer:
 
     def noticed_lengths(self, queues: Collection[str]) -> None:
         """Note the lengths of the lists of these queues after a push to them that was not this enqueuer's own."""
-        lengths = {queue: size for queue, size in self.redis.pushed_lengths.items() if queue in queues}
+        lengths = {queue: size for queue, size in self.redis.take_pushed_lengths().items() if queue in queues}
         self.admission.pushed(dict.fromkeys(lengths, 0), lengths)
 
     def wait_for_push(self) -> None:

@@ -103,8 +103,8 @@ class Gauges:
         self._queues |= {
             queue for queue in {*enqueuer.deliveries.queues, *seconds} if metrics.queue_label(queue) == queue
         }
-        for queue in self._queues:
-            metrics.DEPTH.labels(queue).set(self._redis.depth(queue))
+        for queue, (length, _) in self._redis.lengths(self._queues).items():
+            metrics.DEPTH.labels(queue).set(length)
         for queue, workers in self._redis.workers(list(self._queues)).items():
             metrics.WORKERS.labels(queue).set(workers)
         if not waits.refused:

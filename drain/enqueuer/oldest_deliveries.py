@@ -8,17 +8,23 @@ it pushes to them.
 The lowest unclaimed number falls when a worker gives back a claim of a job that has not begun: the job is unclaimed
 again under the number that it had. So the whole index is scanned as well, as often as that costs a fiftieth of the
 time: within a second while the index is small, and every 7.5 s with a million dead entries.
+
+A queue in which nothing has been unclaimed for a while is forgotten, until a push or a scan of the whole index finds it
+again. A push has a higher number than all that the last scan could see, so the queue's scan begins there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from time import monotonic
 
 from drain.database.postgres import Connection
 from drain.enqueuer.deliveries import Deliveries
 from drain.enqueuer.pacer import Pacer
 from drain.tables import waiting
+
+# Time after which a queue without unclaimed deliveries is forgotten.
+_FORGET_SECONDS = 600.0
 
 
 class OldestDeliveries:
@@ -34,6 +40,7 @@ class OldestDeliveries:
         self._deliveries = deliveries
         self._whole_scans = Pacer()
         self._lower_bounds: dict[str, int] = {}
+        self._idle_since: dict[str, float] = {}
         self._next_number = 0
 
     @property
@@ -49,8 +56,15 @@ class OldestDeliveries:
         self._next_number = deliveries.last_delivery + 1
         oldest = self._scan_all() if self._whole_scans.is_due() else self._scan_from_lower_bounds()
         deliveries.remember_queues(oldest)
+        self._forget_idle(oldest.keys())
         self._lower_bounds = dict.fromkeys(deliveries.queues, self._next_number) | oldest
         return oldest
+
+    def _forget_idle(self, busy: Set[str]) -> None:
+        now, before = monotonic(), self._idle_since
+        self._idle_since = {queue: before.get(queue, now) for queue in self._deliveries.queues - busy}
+        gone = [queue for queue, since in self._idle_since.items() if now - since >= _FORGET_SECONDS]
+        self._deliveries.forget_queues(gone)
 
     def _scan_all(self) -> dict[str, int]:
         began = monotonic()

@@ -113,7 +113,7 @@ class Pusher:
             self._traces.note((row.id, {"pushed": now}) for row in rows)
         accepted = count_arrived(rows) - refused
         count_pushed(accepted)
-        return Push(up_to, accepted, refused, dict(self._redis.pushed_lengths))
+        return Push(up_to, accepted, refused, self._redis.take_pushed_lengths())
 
     def _thin_ids(self, rows: Sequence[DueJob], up_to: int, thin: Collection[str]) -> dict[str, list[str]]:
         namespace = self._redis.namespace

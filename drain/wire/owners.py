@@ -83,6 +83,7 @@ class Ownership:
         self._namespace = namespace
         self._mark = client.register_script(scripts.load("owners", "mark"))
         self._take_over = client.register_script(scripts.load("owners", "take_over"))
+        self._forget = client.register_script(scripts.load("owners", "forget_queues"))
         self._delete_wrong = client.register_script(scripts.load("delete_wrong"))
         self._reported_at: dict[str, float] = {}
 
@@ -148,6 +149,12 @@ class Ownership:
         with reachable(self._where):
             texts: Any = self.mending(lambda: self._redis.hgetall(QUEUE_OWNERS))
         return [key.decode() for key, text in texts.items() if read_owner(text).installation == installation]
+
+    def forget_queues(self, queues: Collection[str]) -> int:
+        """Forget those of these queues that we feed, and of which Redis holds nothing; returns how many these are."""
+        with reachable(self._where):
+            forgotten: Any = self._forget(args=[self.installation, *queues])
+        return int(forgotten)
 
     def take_over(self, installation: str) -> int:
         """Forget that an installation feeds the namespace and any queues; returns how many of these it fed."""

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 # Number of jobs that one call of the script writes. At a thousand jobs a call Redis serves its other clients every few
 # milliseconds. Measured beside a pipeline of single commands: a tenth of the time in Python, the same in Redis.
 JOBS_PER_CALL = 1000
+# Upper bound of the queues of one call: two milliseconds of Redis' time.
+_QUEUES_PER_CALL = 500
 # Number of ids of a list that are read at a time together with the hash of each.
 _HASHES_PER_PAGE = 500
 
@@ -39,15 +41,13 @@ class Producer(QueueReader):
         redis_url: URL of the Redis.
         namespace: First part of our RQ ids.
 
-    Attributes:
-        pushed_lengths: Length of the list of each queue right after the latest push to it.
     """
 
     # One thing: the calls of one connection to Redis.
 
     def __init__(self, redis_url: str, namespace: str) -> None:
         super().__init__(redis_url, namespace)
-        self.pushed_lengths: dict[str, int] = {}
+        self._pushed_lengths: dict[str, int] = {}
         self._push = self._redis.register_script(scripts.load("owners", "push"))
         self._owners = Ownership(self._redis, self.where, namespace)
         self._thin = ThinDeliveries(self._redis, self.where, namespace, self._owners)
@@ -141,10 +141,15 @@ class Producer(QueueReader):
                 queue,
                 extra={"event": "no_list", "queue": queue},
             )
-        self.pushed_lengths |= _by_queue(lengths)
+        self._pushed_lengths |= _by_queue(lengths)
         others = {queue: read_owner(text) for queue, text in _by_queue(foreign).items()}
         self._owners.report(others)
         return [*refused, *others]
+
+    def take_pushed_lengths(self) -> dict[str, int]:
+        """Return the length of the list of each queue after the latest push to it, since the last call of this."""
+        lengths, self._pushed_lengths = self._pushed_lengths, {}
+        return lengths
 
     def rq_verdicts(self, rq_ids: Sequence[str]) -> list[RQVerdict]:
         """Return RQ's verdict on each delivery that did not come back, in one round trip."""
@@ -181,6 +186,22 @@ class Producer(QueueReader):
     def fed_by_others(self, queues: Collection[str]) -> dict[str, Owner]:
         """Return those of these queues that another database feeds, with that database, and report them."""
         return self._owners.fed_by_others(queues)
+
+    def queues_fed(self) -> set[str]:
+        """Return the names of the queues that our database feeds."""
+        return set(self._owners.queues_of(self.installation))
+
+    def forget_queues(self, queues: Collection[str]) -> int:
+        """Forget those of these queues that we feed, and of which Redis holds nothing, until the next push to them.
+
+        Returns:
+            The number of queues that were forgotten.
+        """
+        pages = iter(queues)
+        return sum(
+            self._owners.forget_queues(page)
+            for page in iter(lambda: list(islice(pages, _QUEUES_PER_CALL)), [])
+        )
 
     def take_over(self, installation: str) -> int:
         """Forget that another database feeds our namespace, and any queues: that database is gone.

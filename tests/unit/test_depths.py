@@ -75,6 +75,18 @@ def test_room_comes_back_once_half_of_the_bound_is_free(lists: Lists, clock: lis
         assert kept.room("q") == room
 
 
+def test_a_list_that_nothing_waits_for_is_forgotten_after_a_while(lists: Lists, clock: list[float]) -> None:
+    kept = of(lists)
+    push(kept, lists, 1)
+    kept.moved({"on the way": 1})
+    clock[0] += 599
+    kept.look_when_due()
+    assert set(kept._depths) == {"q", "on the way"}
+    clock[0] += 60
+    kept.look_when_due()
+    assert set(kept._depths) == {"on the way"}
+
+
 def test_a_fixed_bound_is_kept_whatever_the_workers_take(lists: Lists, clock: list[float]) -> None:
     kept = of(lists, fixed=3)
     for _ in range(50):
