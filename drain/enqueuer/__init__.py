@@ -14,6 +14,7 @@ In the order in which it begins, and then in the order in which a job passes:
     batch_size         how many rows a batch may have, by what the server has managed before
     due_rows           which rows are next: urgent ones, then patient ones
     lanes              the queues that have such rows
+    crowd              lanes in turn, where there are more than a search may find
     cursor             where a scan of a lane begins
     mover              the row's way out: to `inflight_jobs`, to Redis alone, or to `dead_jobs`
     forwarding         rows that go to Redis alone, as many as one call carries

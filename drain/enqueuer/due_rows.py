@@ -226,7 +226,9 @@ class DueRows:
             sweep = thorough and not self.awaits_bulk
             patient = scan(self._patient, left, _less(room, urgent), sweep=sweep)
         has_read_patient = (left > 0 and not self._patient.leaves_lanes) or not self._patient.places
-        has_read_all = self._has_searched and searched and has_read_patient and not self._urgent.leaves_lanes
+        has_read_urgent = not self._urgent.leaves_lanes and not self._urgent.crowd
+        has_read_patient = has_read_patient and not self._patient.crowd
+        has_read_all = self._has_searched and searched and has_read_patient and has_read_urgent
         scans = {**urgent, **patient}
         are_sweeps = all(scan.sweep_seconds is not None for scan in scans.values())
         self._has_unread = self._size.is_reduced or not has_read_all or not are_sweeps

@@ -14,6 +14,7 @@ from operator import attrgetter
 from time import monotonic
 
 from drain.database.postgres import Connection
+from drain.enqueuer.crowd import MOST_FOUND, MOST_KNOWN, Crowd
 from drain.enqueuer.cursor import Scan, ScanCursor, excess
 from drain.enqueuer.pacer import Pacer
 from drain.tables import lanes
@@ -38,6 +39,7 @@ class LaneGroup:
 
     Attributes:
         leaves_lanes: True if there were more lanes with room than the last scan has read.
+        crowd: Finds the lanes in turn while they are too many for a search.
     """
 
     def __init__(self, connection: Connection, kinds: Sequence[int]) -> None:
@@ -47,6 +49,7 @@ class LaneGroup:
         self._searches = Pacer()
         self._was_slow = False
         self.leaves_lanes = False
+        self.crowd = Crowd(connection, kinds)
 
     @property
     def places(self) -> Mapping[Lane, Place]:
@@ -55,7 +58,9 @@ class LaneGroup:
 
     def search_is_due(self, room: Callable[[str], int]) -> bool:
         """Return True if lanes should be searched: none that is known has rows and room, or it is time."""
-        return self._searches.is_due() or not any(room(lane.queue) for lane in self._cursors)
+        return (
+            bool(self.crowd) or self._searches.is_due() or not any(room(lane.queue) for lane in self._cursors)
+        )
 
     @property
     def steps_over_many(self) -> bool:
@@ -63,20 +68,46 @@ class LaneGroup:
         return self._was_slow
 
     def search(self, *others: LaneGroup) -> Found:
-        """Find the lanes that have rows and are not known, of this group and of others, in one exchange."""
+        """Find the lanes that have rows and are not known, of this group and of others, in one exchange.
+
+        While there is a crowd in one of the groups, not all of them are found: they take turns.
+        """
         groups = (self, *others)
-        kinds = [kind for group in groups for kind in group._kinds]
-        known = [lane for group in groups for lane in group._cursors]
+        quiet = [group for group in groups if not group.crowd]
+        kinds = [kind for group in quiet for kind in group._kinds]
+        known = [lane for group in quiet for lane in group._cursors]
         began = monotonic()
-        found = lanes.search(self._connection, kinds, known)
-        late = excess(monotonic() - began - _LANE_SECONDS * len(found.first_rows), 0)
+        found = lanes.search(self._connection, kinds, known, MOST_FOUND)
+        in_crowds = [lane for group in groups if group.crowd for lane in group._join_crowd()]
+        number = len(found.first_rows) + len(in_crowds)
+        late = excess(monotonic() - began - _LANE_SECONDS * number, 0)
+        for group in quiet:
+            group._add(
+                [lane for lane in found.first_rows if lane.kind in group._kinds], len(found.first_rows)
+            )
         for group in groups:
             group._was_slow = late > 0
             group._searches.ran_for(late)
-            group._cursors.update(
-                (lane, ScanCursor()) for lane in found.first_rows if lane.kind in group._kinds
-            )
         return found
+
+    def _add(self, found: Sequence[Lane], in_all: int) -> None:
+        self._cursors.update((lane, ScanCursor()) for lane in found)
+        if in_all == MOST_FOUND:
+            self.crowd.begin()
+        else:
+            self.crowd.remember(found)
+
+    def _join_crowd(self) -> Sequence[Lane]:
+        """Know the next lanes of a crowd, and those first that were there before it."""
+        familiar, others = self.crowd.find()
+        first = {lane: self._cursors.pop(lane, None) or ScanCursor() for lane in familiar}
+        self._cursors = first | self._cursors
+        for lane in others:
+            self._cursors.setdefault(lane, ScanCursor())
+        too_many = max(0, len(self._cursors) - MOST_KNOWN)
+        for lane in list(self._cursors)[len(first) : len(first) + too_many]:
+            del self._cursors[lane]
+        return [*familiar, *others]
 
     def scan(
         self,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection
 from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE, id_array
@@ -54,7 +54,15 @@ WITH RECURSIVE heads AS (
     SELECT found.*, heads.high FROM heads, LATERAL ({_NEXT_LANE.format(gap="heads", behind="heads.queue")}) AS found
 )
 """
-FIND_LANES = f"{_LANES} SELECT kind, queue FROM heads"
+# With a bound the recursion ends as soon as so many are found.
+FIND_LANES = f"{_LANES} SELECT kind, queue FROM heads LIMIT %(most)s::bigint"
+# Those of these lanes that have rows.
+_WITH_ROWS = f"""
+SELECT lane.kind, lane.queue FROM unnest(%(kinds)s::integer[], %(queues)s::text[]) AS lane (kind, queue)
+WHERE EXISTS (
+    SELECT FROM staged_jobs_ready AS job
+    WHERE {DUE} AND {LANE_KIND} = lane.kind AND job.{LANE_QUEUE} = lane.queue)
+"""
 
 
 # Columns of `DueJob`.
@@ -69,7 +77,8 @@ _LANES_WITH_ROWS = 50
 # an exchange for that costs as much as that for the lanes.
 _SCHEDULED = Lane(-1, "")
 SEARCH = f"""{_LANES}
-SELECT lane.kind, lane.queue, first.* FROM (SELECT *, row_number() OVER () AS number FROM heads) AS lane
+SELECT lane.kind, lane.queue, first.*
+FROM (SELECT *, row_number() OVER () AS number FROM (SELECT * FROM heads LIMIT %(most)s::bigint) AS found) AS lane
 LEFT JOIN LATERAL (
     SELECT {_DUE_JOB} FROM staged_jobs_ready AS job
     WHERE {DUE} AND {LANE_KIND} = lane.kind AND job.{LANE_QUEUE} = lane.queue
@@ -94,14 +103,33 @@ class Found(NamedTuple):
     has_scheduled: bool
 
 
-def find_lanes(connection: Connection, kinds: Iterable[int], known: Collection[Lane] = ()) -> list[Lane]:
-    """Find the lanes of these kinds that have rows which are due, other than the known ones."""
-    return [Lane._make(row) for row in connection.execute(FIND_LANES, _gaps(kinds, known))]
+def find_lanes(
+    connection: Connection, kinds: Iterable[int], known: Collection[Lane] = (), *, most: int | None = None
+) -> list[Lane]:
+    """Find the lanes of these kinds that have rows which are due, other than the known ones, up to a bound."""
+    parameters = _gaps(kinds, known) | {"most": most}
+    return [Lane._make(row) for row in connection.execute(FIND_LANES, parameters)]
 
 
-def search(connection: Connection, kinds: Iterable[int], known: Collection[Lane]) -> Found:
+def walk(connection: Connection, kind: int, behind: str, most: int) -> list[Lane]:
+    """Find the next lanes of a kind, in the order of their names, behind this name."""
+    gap = {"kinds": id_array([kind]), "lows": _name_array([behind]), "highs": _name_array([_BEHIND_ALL])}
+    return [Lane._make(row) for row in connection.execute(FIND_LANES, gap | {"most": most})]
+
+
+def with_rows(connection: Connection, lanes: Collection[Lane]) -> list[Lane]:
+    """Return those of these lanes that have rows which are due."""
+    parameters = {
+        "kinds": id_array(lane.kind for lane in lanes),
+        "queues": _name_array(lane.queue for lane in lanes),
+    }
+    return [Lane._make(row) for row in connection.execute(_WITH_ROWS.encode(), parameters)]
+
+
+def search(connection: Connection, kinds: Iterable[int], known: Collection[Lane], most: int) -> Found:
     """Find lanes as `find_lanes` does, with their first rows, and whether scheduled rows have come due."""
-    rows = connection.execute(SEARCH, _gaps(kinds, known), binary=True).fetchall()
+    parameters = _gaps(kinds, known) | {"most": most}
+    rows = connection.execute(SEARCH, parameters, binary=True).fetchall()
     found = {
         Lane(*lane): [DueJob._make(row[2:]) for row in rows_of_lane if row[2] is not None]
         for lane, rows_of_lane in groupby(rows, itemgetter(0, 1))
@@ -110,7 +138,7 @@ def search(connection: Connection, kinds: Iterable[int], known: Collection[Lane]
     return Found(found, has_scheduled)
 
 
-def _gaps(kinds: Iterable[int], known: Collection[Lane]) -> dict[str, str]:
+def _gaps(kinds: Iterable[int], known: Collection[Lane]) -> dict[str, Any]:
     gaps: list[tuple[int, str, str]] = []
     for kind in kinds:
         queues = [_BEFORE_ALL, *sorted(lane.queue for lane in known if lane.kind == kind), _BEHIND_ALL]

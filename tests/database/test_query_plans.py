@@ -357,16 +357,18 @@ def test_a_batch_begins_behind_the_last_row_that_was_taken(many_staged_rows: str
 
 
 def test_lanes_are_found_without_a_look_at_the_rows_of_those_that_are_known(many_staged_rows: str) -> None:
-    found = scans(many_staged_rows, lanes.FIND_LANES, {"kinds": "{0}", "lows": '{""}', "highs": '{"~"}'})
+    found = scans(
+        many_staged_rows, lanes.FIND_LANES, {"kinds": "{0}", "lows": '{""}', "highs": '{"~"}', "most": 1000}
+    )
     assert set(found) == {"staged_jobs_in_lanes"}
     assert sum(found.values()) <= 3
 
-    around = {"kinds": "{0,0}", "lows": '{"","default"}', "highs": '{"default","~"}'}
+    around = {"kinds": "{0,0}", "lows": '{"","default"}', "highs": '{"default","~"}', "most": 1000}
     assert sum(scans(many_staged_rows, lanes.FIND_LANES, around).values()) == 0
 
 
 def test_a_search_reads_the_first_rows_of_a_lane_and_no_others(many_staged_rows: str) -> None:
-    all_lanes = {"kinds": "{0}", "lows": '{""}', "highs": '{"~"}'}
+    all_lanes = {"kinds": "{0}", "lows": '{""}', "highs": '{"~"}', "most": 1000}
     found = scans(many_staged_rows, lanes.SEARCH, all_lanes)
     assert set(found) == {"staged_jobs_in_lanes", "staged_jobs_coming_due"}
     # One more of each partition, to know which of them comes first; and those that find the lanes.
