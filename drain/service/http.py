@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -19,12 +19,16 @@ from prometheus_client.exposition import choose_encoder
 from drain.errors import ConfigError, PortTakenError
 from drain.visible import visible
 
-# Upper bounds for clients. Prometheus and a probe or two need a connection each, for some milliseconds.
-_CONNECTIONS = 32
-_CONNECTION_SECONDS = 5.0
+# Upper bounds for clients: connections that have not sent a request, and answers at a time that are not for probes.
+_UNREAD = 64
+_ANSWERS = 32
 _REQUEST_BYTES = 16_384
+# Time for a request to come, and for its answer to be taken, in seconds.
+_REQUEST_SECONDS = 1.0
+_ANSWER_SECONDS = 5.0
 # Time between two searches for connections that take too long, in seconds.
 _CHECK_SECONDS = 0.5
+_PROBES = ("/healthz", "/readyz")
 _SCALE = "/scale/"
 
 
@@ -61,40 +65,66 @@ class _Head:
 
 
 class _Server(ThreadingHTTPServer):
-    """Closes connections beyond the upper bound at once, and any other that is open for too long."""
+    """Closes connections that take too long; a probe never waits for what other clients hold.
+
+    A probe sends its request at once, so the connection that has been silent for longest makes room for a new one. An
+    answer to a probe takes no time, so only the others are counted.
+    """
 
     daemon_threads = True
+    # Of the default, 5, a burst of connections leaves no place for a probe.
+    request_queue_size = 128
 
     def __init__(self, address: tuple[Any, ...], family: socket.AddressFamily, handler: type) -> None:
         self.address_family = family
-        self._open: dict[socket.socket, float] = {}
+        # Deadlines, in the order in which the connections came.
+        self._unread: dict[socket.socket, float] = {}
+        self._answered: dict[socket.socket, float] = {}
+        self._answers = threading.BoundedSemaphore(_ANSWERS)
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
         # HTTPServer.server_bind asks the name service for the name of the address, which may take a minute.
         TCPServer.server_bind(self)
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
-        return len(self._open) < _CONNECTIONS
-
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._open[request] = monotonic() + _CONNECTION_SECONDS
+        if len(unread := list(self._unread)) >= _UNREAD:
+            self._unread.pop(unread[0], None)
+            _cut(unread[0])
+        self._unread[request] = monotonic() + _REQUEST_SECONDS
         super().process_request(request, client_address)
 
+    @contextmanager
+    def answering(self, request: Any, *, is_probe: bool) -> Iterator[bool]:
+        """Let a request that has come be answered; gives False if too many others are."""
+        self._answered[request] = monotonic() + _ANSWER_SECONDS
+        self._unread.pop(request, None)
+        is_counted = not is_probe and self._answers.acquire(blocking=False)
+        try:
+            yield is_probe or is_counted
+        finally:
+            if is_counted:
+                self._answers.release()
+
     def shutdown_request(self, request: Any) -> None:
-        self._open.pop(request, None)
+        self._unread.pop(request, None)
+        self._answered.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         now = monotonic()
-        for request, deadline in list(self._open.items()):
+        for request, deadline in [*self._unread.items(), *self._answered.items()]:
             if now > deadline:
-                # The thread of the connection then reads its end, or fails to write.
-                with suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
+                _cut(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: a client that has gone is no problem."""
+        """Log nothing: clients come and go."""
+
+
+def _cut(request: socket.socket) -> None:
+    """End a connection: its thread then reads the end, or fails to write."""
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
 
 
 def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
@@ -107,7 +137,8 @@ def serve(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
 def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
     """Listen on a port; clients are served by `serve_forever()`, in this process or in a fork of it.
 
-    A client has five seconds for a request of at most 16 KiB. Connections beyond 32 at a time are closed at once.
+    A client has a second for a request of at most 16 KiB, and five to take the answer. Of 64 connections without a
+    request the oldest makes room for a new one. Beyond 32 answers at a time only probes are answered.
 
     Args:
         host: Name or address to listen on, IPv4 or IPv6; of the addresses of a name, an IPv4 one if there is any.
@@ -131,8 +162,13 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
             if not self.head.left:
                 self.send_error(431)
                 return
-            accept = ",".join(self.headers.get_all("Accept", []))
-            self._answer(*_reply(self.path, accept, answers))
+            is_probe = self.path.partition("?")[0] in _PROBES
+            with server.answering(self.request, is_probe=is_probe) as may_be_answered:
+                if not may_be_answered:
+                    self.send_error(503)
+                    return
+                accept = ",".join(self.headers.get_all("Accept", []))
+                self._answer(*_reply(self.path, accept, answers))
 
         def do_HEAD(self) -> None:
             self.do_GET()
@@ -150,7 +186,7 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
 
     try:
         family, address = _address(host, port)
-        return _Server(address, family, Handler)
+        server = _Server(address, family, Handler)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no name of a host"
         shown = visible(f"[{host}]" if ":" in host else host)
@@ -159,6 +195,7 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
             f"cannot serve metrics on {shown}:{port} ({reason}); "
             "choose another --metrics-host or --metrics-port, or port 0 for none"
         ) from error
+    return server
 
 
 def exposition(registry: CollectorRegistry) -> Callable[[str], tuple[bytes, str]]:
@@ -179,7 +216,7 @@ def _reply(target: str, accept: str, answers: Answers) -> tuple[int, bytes, str]
     path, _, query = target.partition("?")
     if path == "/metrics":
         return (200, *answers.metrics(accept))
-    if path in ("/healthz", "/readyz"):
+    if path in _PROBES:
         problem = answers.unhealthy() if path == "/healthz" else answers.unready()
         return 503 if problem else 200, f"{problem or 'ok'}\n".encode(), "text/plain"
     if path.startswith(_SCALE) and answers.scale is not None:

@@ -2,8 +2,10 @@
 
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -20,8 +22,8 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def serving(host: str = "127.0.0.1") -> Iterator[int]:
-    server = http.serve(host, 0, ANSWERS)
+def serving(host: str = "127.0.0.1", answers: http.Answers = ANSWERS) -> Iterator[int]:
+    server = http.serve(host, 0, answers)
     try:
         yield server.server_address[1]
     finally:
@@ -79,7 +81,7 @@ def test_no_version_is_told() -> None:
 def test_a_client_that_dribbles_is_cut_and_others_are_answered_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "_CONNECTION_SECONDS", 0.3)
+    monkeypatch.setattr(http, "_REQUEST_SECONDS", 0.3)
     with serving() as port, client(port) as sock:
         sock.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
         sock.settimeout(0.01)
@@ -98,15 +100,48 @@ def test_a_client_that_dribbles_is_cut_and_others_are_answered_meanwhile(
         assert answers(port)
 
 
-def test_connections_beyond_the_bound_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_CONNECTIONS", 2)
-    with serving() as port:
-        with ExitStack() as stack:
-            for _ in range(2):
-                stack.enter_context(client(port))
-            with client(port) as one_too_many:
-                assert closed(one_too_many)
-        wait_until(lambda: answers(port), PATIENCE_SECONDS)
+def test_a_probe_is_answered_however_many_clients_send_nothing() -> None:
+    with serving() as port, ExitStack() as stack:
+        idle = [stack.enter_context(client(port)) for _ in range(100)]
+        for _ in range(25):
+            assert answers(port)
+            # The server has ended the connection that was silent for longest; its client comes again.
+            assert closed(idle.pop(0))
+            idle.append(stack.enter_context(client(port)))
+
+
+def test_a_probe_is_answered_while_all_other_answers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_ANSWERS", 1)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def metrics(_accept: str) -> tuple[bytes, str]:
+        asked.set()
+        go_on.wait(PATIENCE_SECONDS)
+        return b"one 1\n", "text/plain"
+
+    with serving(answers=replace(ANSWERS, metrics=metrics)) as port, client(port) as first:
+        first.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert asked.wait(PATIENCE_SECONDS)
+        assert ask(port, "/metrics")[0] == 503
+        assert answers(port)
+        go_on.set()
+        assert all_of(first).endswith(b"one 1\n")
+        wait_until(lambda: ask(port, "/metrics")[0] == 200, PATIENCE_SECONDS)
+
+
+def test_a_client_that_does_not_take_its_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_ANSWERS", 1)
+    monkeypatch.setattr(http, "_ANSWER_SECONDS", 0.3)
+    asked, sizes = threading.Event(), iter([50_000_000])
+
+    def metrics(_accept: str) -> tuple[bytes, str]:
+        asked.set()
+        return b"x" * next(sizes, 1), "text/plain"
+
+    with serving(answers=replace(ANSWERS, metrics=metrics)) as port, client(port) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert asked.wait(PATIENCE_SECONDS)
+        wait_until(lambda: ask(port, "/metrics") == (200, "x"), PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(
