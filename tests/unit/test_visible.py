@@ -17,13 +17,22 @@ COMMANDS = {
     *range(0x2066, 0x206A),
     *range(0xD800, 0xE000),
 }
+# Default_Ignorable_Code_Point of Unicode 16, and the marks of annotations.
+DRAW_NOTHING = {
+    *(0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810)),
+    *(*range(0x200B, 0x2010), *range(0x2060, 0x2070), 0x3164, *range(0xFE00, 0xFE10), 0xFEFF, 0xFFA0),
+    *(*range(0xFFF0, 0xFFFC), *range(0x1BCA0, 0x1BCA4), *range(0x1D173, 0x1D17B), *range(0xE0000, 0xE1000)),
+}
+HIDDEN = COMMANDS | DRAW_NOTHING
 
 
-@given(st.text(st.characters(categories=None) | st.sampled_from(list(map(chr, COMMANDS)))))
-def test_no_character_that_a_terminal_obeys_is_left_and_no_other_is_changed(text: str) -> None:
-    harmless = "".join(character for character in text if ord(character) not in COMMANDS)
+@given(st.text(st.characters(categories=None) | st.sampled_from(list(map(chr, HIDDEN)))))
+def test_no_character_that_a_terminal_obeys_or_that_draws_nothing_is_left_and_no_other_is_changed(
+    text: str,
+) -> None:
+    harmless = "".join(character for character in text if ord(character) not in HIDDEN)
 
-    assert not COMMANDS & set(map(ord, visible(text)))
+    assert not HIDDEN & set(map(ord, visible(text)))
     assert visible(harmless) == harmless
 
 
@@ -35,10 +44,12 @@ def test_no_character_that_a_terminal_obeys_is_left_and_no_other_is_changed(text
         ("\x9b\x7f", r"\x9b\x7f"),
         ("\u202eexe", r"\u202eexe"),
         ("\ud800", r"\ud800"),
-        ("größe 日本 שלום", "größe 日本 שלום"),
+        ("ad\u200bmin \u200f\ufeff", r"ad\u200bmin \u200f\ufeff"),
+        ("a\U000e0041", r"a\U000e0041"),
+        ("größe 日本 שלום 👍🏽", "größe 日本 שלום 👍🏽"),
     ],
 )
-def test_what_a_terminal_obeys_is_shown_as_its_escape(text: str, shown: str) -> None:
+def test_what_a_terminal_obeys_or_draws_as_nothing_is_shown_as_its_escape(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
