@@ -73,9 +73,9 @@ class Visitor:
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
+def served(app: Any, config: uvicorn.Config | None = None) -> Iterator[str]:
     """Serve an application on a port of its own, for as long as the block runs; gives its address."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
+    server = uvicorn.Server(config or uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
     with program.listen("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, args=[[listening]], daemon=True)
         thread.start()
@@ -88,20 +88,26 @@ def served(app: Any) -> Iterator[str]:
 
 
 @contextmanager
-def browsing(app: Any, prefix: str = "") -> Iterator[Visitor]:
+def browsing(app: Any, prefix: str = "", config: uvicorn.Config | None = None) -> Iterator[Visitor]:
     """Visit an application, under its prefix."""
-    with served(app) as address, httpx.Client(base_url=address, timeout=PATIENCE_SECONDS) as client:
+    with served(app, config) as address, httpx.Client(base_url=address, timeout=PATIENCE_SECONDS) as client:
         yield Visitor(client, prefix)
 
 
 @contextmanager
 def visitor(
-    database_url: str, redis_url: str = "", *, token: str | None = TOKEN, **options: Any
+    database_url: str,
+    redis_url: str = "",
+    *,
+    token: str | None = TOKEN,
+    behind_proxy: bool = False,
+    **options: Any,
 ) -> Iterator[Visitor]:
-    """Visit the page of these servers for as long as the block runs."""
+    """Visit the page of these servers, served as `drain web` does, for as long as the block runs."""
     settings = Settings(database_url=database_url, redis_url=redis_url, namespace=NAMESPACE)
     app = application(settings, token=token, **options)
-    with browsing(app) as browser, closing(app.state.site):
+    config = program.configure(app, behind_proxy=behind_proxy)
+    with browsing(app, config=config) as browser, closing(app.state.site):
         yield browser
 
 

@@ -40,7 +40,8 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     metavar="NAME",
     envvar="DRAIN_WEB_NAMES",
     show_envvar=True,
-    help="Name under which browsers reach the page, beside localhost and addresses; may be repeated.",
+    help="Name under which browsers reach the page, beside localhost and addresses, with its port if that is neither "
+    "80 nor 443; may be repeated.",
 )
 @click.option(
     "--prefix",
@@ -69,7 +70,8 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
 @click.option(
     "--behind-proxy",
     is_flag=True,
-    help="Only the proxy reaches the port: allows --trust-header on an address other than loopback.",
+    help="Only the proxy reaches the port: X-Forwarded-For and X-Forwarded-Proto are believed, and --trust-header is "
+    "allowed on an address other than loopback.",
 )
 @click.option(
     "--statistics",
@@ -123,14 +125,14 @@ def web(
     token = token_file.read_text(encoding="utf-8") if token_file else None
     app = application(
         settings,
-        hosts=[*names, host],
+        hosts=[*names, f"{host}:{port}"],
         token=token,
         trust_header=trust_header,
         private=private,
         statistics=statistics,
     )
     with program.listen(host, port) as listening:
-        program.run(app, listening, prefix)
+        program.run(app, listening, prefix=prefix, behind_proxy=behind_proxy or trust_header is not None)
 
 
 def is_loopback(host: str) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
 import secrets
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from time import monotonic, time
 
 from starlette.requests import Request
@@ -16,6 +14,7 @@ from starlette.responses import Response
 
 from drain.errors import ConfigError
 from drain.visible import visible
+from drain.web.clients import Visitor, network_of
 from drain.web.tokens import Signer, checked_token, nonce
 
 # Cookies: who has logged in; the visitor, whom the secrets of forms belong to; the text about what has just been done.
@@ -102,7 +101,7 @@ class Access:
         Raises:
             TooManyTokensError: There were too many wrong ones from this address in the last minute.
         """
-        address = _network(request)
+        address, _ = self.visitor(request)
         wrong = self._wrong.get(address, deque[float]())
         if len(wrong) == _WRONG_TOKENS and monotonic() - wrong[0] <= 60:
             raise TooManyTokensError
@@ -124,6 +123,11 @@ class Access:
     def log_out(self, request: Request, response: Response) -> None:
         """Delete the cookie of the login."""
         self._set(request, response, SESSION, "", 0)
+
+    def visitor(self, request: Request) -> Visitor:
+        """Name the visitor, for limits."""
+        host = request.client.host if request.client else ""
+        return Visitor(network_of(host), request.cookies.get(VISIT, "")[:_LONGEST_NAME])
 
     def secret_of_form(self, request: Request) -> str:
         """Return what a form has to send back: only a page of ours knows it, and only this visitor's browser has it."""
@@ -173,16 +177,6 @@ class TooManyTokensError(Exception):
 
 def _clean(name: str) -> str:
     return visible(name.strip())[:_LONGEST_NAME]
-
-
-def _network(request: Request) -> str:
-    """Return the address of the visitor; of IPv6 its network, within which one machine has any number of addresses."""
-    host = request.client.host if request.client else ""
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host.partition("%")[0])
-        if address.version == 6 and not address.ipv4_mapped:
-            return str(ipaddress.ip_network((int(address), 64), strict=False))
-    return host
 
 
 def _visit(request: Request) -> str:

@@ -23,6 +23,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _SAFE = ("GET", "HEAD")
+_PORTS = {"http": 80, "https": 443}
 
 
 class Guard:
@@ -33,12 +34,14 @@ class Guard:
 
     Args:
         app: Application behind it.
-        hosts: Names of hosts, beside localhost and addresses; `*` allows all.
+        hosts: Names of hosts, beside localhost and addresses, with their port if it is not that of the scheme; `*`
+            allows all.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
         self._app = app
-        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._places = {_place(host) for host in hosts}
+        self._names = {"localhost", *(name for name, _ in self._places)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, and pass the request on."""
@@ -62,30 +65,33 @@ class Guard:
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if not self._is_allowed(_name(host)):
+        if not self._is_allowed(_place(host)[0]):
             return 400, "The page is not known under this name of a host. Name it with --allow-host.\n"
         if scope["method"] not in _SAFE and not self._is_own(headers.get("origin", ""), host):
-            return 403, "The form comes from another site, or the browser does not say from which.\n"
+            return 403, (
+                "The form comes from another site or port, or the browser does not say from which. "
+                "Behind a proxy, name the public address with --allow-host NAME:PORT.\n"
+            )
         return None
 
     def _is_allowed(self, name: str) -> bool:
-        return "*" in self._hosts or name in self._hosts or _is_address(name)
+        return "*" in self._names or name in self._names or _is_address(name)
 
     def _is_own(self, origin: str, host: str) -> bool:
-        """Return True for the origin of this very page; a proxy may have another scheme, and another port."""
-        try:
-            parts = urlsplit(origin)
-        except ValueError:
-            return False
-        if parts.scheme not in ("http", "https"):
-            return False
-        return parts.netloc.lower() == host.lower() or (_name(parts.netloc) in self._hosts - {"localhost"})
+        """Return True for the origin of this very page, port included; a proxy may have another scheme."""
+        scheme, _, netloc = origin.partition("://")
+        default = _PORTS.get(scheme)
+        name, port = _place(netloc)
+        own = {(name, default if port is None else port) for name, port in (_place(host), *self._places)}
+        return default is not None and bool(name) and (name, default if port is None else port) in own
 
 
-def _name(netloc: str) -> str:
+def _place(netloc: str) -> tuple[str, int | None]:
+    """Return name and port; the port is None where it is that of the scheme."""
     with suppress(ValueError):
-        return (urlsplit(f"//{netloc}").hostname or "").rstrip(".").lower()
-    return ""
+        parts = urlsplit(f"//{netloc}")
+        return (parts.hostname or "").rstrip(".").lower(), parts.port
+    return "", None
 
 
 def _is_address(name: str) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from drain.errors import DrainError
 from drain.visible import visible
+from drain.web.clients import NOBODY, Visitor
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +45,14 @@ class News:
 
 
 class Listener:
-    """One tab. Its queue is bounded: a tab that does not take its news is dropped, and connects again by itself."""
+    """One tab. Its queue is bounded: a tab that does not take its news is dropped, and connects again by itself.
 
-    def __init__(self) -> None:
+    Args:
+        visitor: Visitor whose tab it is.
+    """
+
+    def __init__(self, visitor: Visitor = NOBODY) -> None:
+        self.visitor = visitor
         self._loop = asyncio.get_running_loop()
         self._news: asyncio.Queue[News] = asyncio.Queue(_WAITING_NEWS)
         self._end = asyncio.Event()
@@ -101,21 +108,21 @@ class Live:
         self._wake = threading.Event()
         self._is_closed = False
 
-    def listen(self, topic: str, render: Render) -> Listener:
+    def listen(self, topic: str, render: Render, visitor: Visitor = NOBODY) -> Listener:
         """Begin to listen, on the event loop of the tab.
 
         Args:
             topic: Address of the page, with its prefix.
             render: Renders its live part; used if nobody listens to it yet.
+            visitor: Visitor whose tab it is. One with more tabs makes room for it.
 
         Raises:
             FullError: There are too many listeners.
         """
-        listener = Listener()
+        listener = Listener(visitor)
         with self._lock:
-            listeners = sum(len(each.listeners) for each in self._topics.values())
             is_new = topic not in self._topics
-            if self._is_closed or listeners >= LISTENERS or (is_new and len(self._topics) >= _TOPICS):
+            if self._is_closed or (self._is_full(is_new) and not self._make_room(visitor, is_new)):
                 raise FullError("too many tabs listen; this one shows what was true when it was loaded")
             found = self._topics.setdefault(topic, _Topic(render))
             found.listeners.add(listener)
@@ -128,13 +135,44 @@ class Live:
             self._wake.set()
         return listener
 
+    def _is_full(self, is_new: bool) -> bool:  # noqa: FBT001
+        listeners = sum(len(each.listeners) for each in self._topics.values())
+        return listeners >= LISTENERS or (is_new and len(self._topics) >= _TOPICS)
+
+    def _make_room(self, visitor: Visitor, is_new: bool) -> bool:  # noqa: FBT001
+        """End a stream of the visitor with most of them, by network first; False if none has more than this one."""
+        tabs = [each for topic in self._topics.values() for each in topic.listeners]
+        networks = Counter(each.visitor.network for each in tabs)
+        visitors = Counter(each.visitor for each in tabs)
+        ends = [
+            (networks[each.visitor.network], visitors[each.visitor], name, each)
+            for name, topic in self._topics.items()
+            # A page that others listen to as well would go on to be measured.
+            if not is_new or len(topic.listeners) == 1
+            for each in topic.listeners
+        ]
+        if not ends:
+            return False
+        of_network, of_visitor, name, most = max(ends, key=lambda each: each[:2])
+        if most.visitor.network == visitor.network:
+            has_more = of_visitor > visitors[visitor] + 1
+        else:
+            has_more = of_network > networks[visitor.network] + 1
+        if has_more:
+            self._drop(name, most)
+            most.end()
+        return has_more
+
+    def _drop(self, topic: str, listener: Listener) -> None:
+        if (found := self._topics.get(topic)) is not None:
+            found.listeners.discard(listener)
+            if not found.listeners:
+                del self._topics[topic]
+
     def forget(self, topic: str, listener: Listener) -> None:
         """Stop listening."""
         with self._lock:
-            if (found := self._topics.get(topic)) is not None:
-                found.listeners.discard(listener)
-                if not found.listeners:
-                    del self._topics[topic]
+            self._drop(topic, listener)
             is_over = not self._topics
         # While others listen, a tab that leaves costs them no measurement.
         if is_over:

@@ -13,16 +13,18 @@ from typing import Any
 import anyio.to_thread
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from drain.errors import ConfigError
 from drain.visible import visible
+from drain.web.clients import BehindProxy
+from drain.web.connections import Connection, ConnectionOfProxy
 
 log = logging.getLogger(__name__)
 
 # Upper bound of the threads in which pages are made: each may wait for one of the few sessions.
 _THREADS = 8
-# Upper bounds of connections, of the bytes of a request's head, and of the wait for open ones at the end, in seconds.
-_CONNECTIONS = 512
+# Upper bounds of the bytes of a request's head, and of the wait for open connections at the end, in seconds.
 _HEAD_BYTES = 16_384
 _END_SECONDS = 3
 
@@ -49,30 +51,35 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def run(app: Starlette, listening: socket.socket, prefix: str = "") -> None:
+def configure(app: ASGIApp, *, prefix: str = "", behind_proxy: bool = False) -> uvicorn.Config:
+    """Make the configuration of the server; the arguments are those of `run`."""
+    return uvicorn.Config(
+        BehindProxy(app) if behind_proxy else app,
+        access_log=False,
+        date_header=True,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
+        http=ConnectionOfProxy if behind_proxy else Connection,
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        loop="asyncio",
+        proxy_headers=False,
+        root_path=prefix,
+        server_header=False,
+        timeout_graceful_shutdown=_END_SECONDS,
+        ws="none",
+    )
+
+
+def run(app: Starlette, listening: socket.socket, *, prefix: str = "", behind_proxy: bool = False) -> None:
     """Serve the application until SIGTERM or SIGINT.
 
     Args:
         app: Result of `drain.web.application`.
         listening: Socket that listens.
         prefix: Path under which a proxy shows the page, and which it takes off; "" for none.
+        behind_proxy: Only a proxy reaches the socket, and its headers name the client and the scheme.
     """
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        date_header=True,
-        h11_max_incomplete_event_size=_HEAD_BYTES,
-        http="h11",
-        lifespan="off",
-        limit_concurrency=_CONNECTIONS,
-        log_config=None,
-        log_level="warning",
-        loop="asyncio",
-        root_path=prefix,
-        server_header=False,
-        timeout_graceful_shutdown=_END_SECONDS,
-        ws="none",
-    )
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix}/"
     access = "read-only" if app.state.site.access.is_read_only else "some may write"
@@ -82,6 +89,7 @@ def run(app: Starlette, listening: socket.socket, prefix: str = "") -> None:
         access,
         extra={"event": "web_serving", "address": address, "access": access},
     )
+    config = configure(app, prefix=prefix, behind_proxy=behind_proxy)
     asyncio.run(_Server(config, app).serve([listening]))
 
 

@@ -45,7 +45,8 @@ async def stream(request: Request) -> Response:
     route, params = _find(site, path)
     topic = f"{root} {path}"
     try:
-        listener = site.live.listen(topic, partial(_render, site, root, route, params))
+        visitor = site.access.visitor(request)
+        listener = site.live.listen(topic, partial(_render, site, root, route, params), visitor)
     except FullError as error:
         return PlainTextResponse(f"{error}\n", status_code=503, headers={"Retry-After": "30"})
     return _Stream(site.live, topic, listener, _PRIVATE_SECONDS if site.access.is_private else None)

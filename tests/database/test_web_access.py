@@ -39,13 +39,29 @@ def test_the_page_answers_to_its_own_names_alone(database_url: str, host: str, s
         assert browser.client.get("/", headers={"Host": host}).status_code == status
 
 
-@pytest.mark.parametrize("origin", ["", "null", "http://evil.example", "http://localhost:1", "file://"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("", "null", "http://", "http://evil.example", "http://localhost:1", "http://localhost", "file://"),
+        *("http://127.0.0.1:1", "http://127.0.0.1", "https://jobs.example.com:8443"),
+        "http://jobs.example.com:9189",
+    ],
+)
 def test_a_form_of_another_origin_writes_nothing(database_url: str, origin: str) -> None:
-    with visitor(database_url) as browser:
+    with visitor(database_url, hosts=["127.0.0.1:9189", "jobs.example.com"]) as browser:
         browser.log_in()
         answer = browser.post("/queues/mail/pause", of=OF, headers={"Origin": origin})
         assert answer.status_code == 403
     assert query(database_url, PAUSES) == []
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://jobs.example.com", "https://JOBS.example.com:443", "https://ops.example.com:8443"]
+)
+def test_a_form_of_the_address_that_a_proxy_shows_is_read(database_url: str, origin: str) -> None:
+    with visitor(database_url, hosts=["jobs.example.com", "ops.example.com:8443"]) as browser:
+        browser.log_in()
+        assert browser.post("/queues/mail/pause", of=OF, headers={"Origin": origin}).status_code == 303
 
 
 def test_a_form_without_the_secret_of_its_visitor_writes_nothing(database_url: str) -> None:

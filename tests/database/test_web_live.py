@@ -12,16 +12,18 @@ import pytest
 
 from drain.config import Settings
 from drain.web import application, live
+from drain.web.clients import Visitor
 from drain.web.live import FullError, Listener, Live, News
 from drain.web.pages import overview
 from tests.helpers import NAMESPACE, stage_jobs, wait_until
-from tests.web_pages import Visitor, away, browsing
+from tests.web_pages import Visitor as Browser
+from tests.web_pages import away, browsing
 
 READER = "drain web live"
 
 
 @pytest.fixture
-def browser(database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visitor]:
+def browser(database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
     monkeypatch.setattr(live, "EVERY_SECONDS", 0.05)
     monkeypatch.setattr(live, "_LONGEST_SECONDS", 0.2)
     app = application(Settings(database_url=database_url, redis_url=redis_url, namespace=NAMESPACE))
@@ -31,12 +33,12 @@ def browser(database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) 
             yield visiting
 
 
-def site_live(browser: Visitor) -> Live:
+def site_live(browser: Browser) -> Live:
     return browser.site.live  # type: ignore[attr-defined, no-any-return]
 
 
 @contextmanager
-def listening(browser: Visitor, page: str = "/") -> Iterator[Iterator[tuple[str, str]]]:
+def listening(browser: Browser, page: str = "/") -> Iterator[Iterator[tuple[str, str]]]:
     """The events of a tab, as pairs of name and text."""
     with browser.client.stream("GET", "/stream", params={"page": page}) as answer:
         assert answer.status_code == 200
@@ -59,7 +61,7 @@ def readers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == READER]
 
 
-def test_a_page_follows_what_happens(browser: Visitor, database_url: str) -> None:
+def test_a_page_follows_what_happens(browser: Browser, database_url: str) -> None:
     with listening(browser) as news:
         assert next(news)[0] == "page"
         stage_jobs(database_url, 7, queue="mail")
@@ -68,7 +70,7 @@ def test_a_page_follows_what_happens(browser: Visitor, database_url: str) -> Non
     assert "<html" not in text
 
 
-def test_one_thread_measures_for_all_tabs(browser: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_measures_for_all_tabs(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = set[str]()
     measure = overview.measure
 
@@ -88,7 +90,7 @@ def test_one_thread_measures_for_all_tabs(browser: Visitor, monkeypatch: pytest.
 
 
 def test_tabs_are_told_that_the_database_is_away_and_when_it_is_back(
-    browser: Visitor, database_url: str
+    browser: Browser, database_url: str
 ) -> None:
     with listening(browser, "/queues/mail") as news:
         assert next(news)[0] == "page"
@@ -99,11 +101,11 @@ def test_tabs_are_told_that_the_database_is_away_and_when_it_is_back(
 
 
 @pytest.mark.parametrize("page", ["/nothing", "/login", "", "/stream", "//evil.example"])
-def test_a_page_that_does_not_follow_has_no_news(browser: Visitor, page: str) -> None:
+def test_a_page_that_does_not_follow_has_no_news(browser: Browser, page: str) -> None:
     assert browser.client.get("/stream", params={"page": page}).status_code == 404
 
 
-def test_the_end_of_the_program_ends_all_streams(browser: Visitor) -> None:
+def test_the_end_of_the_program_ends_all_streams(browser: Browser) -> None:
     with listening(browser) as news:
         next(news)
         site_live(browser).close()
@@ -121,6 +123,41 @@ def test_a_tab_that_takes_nothing_is_dropped() -> None:
         assert (await slow.next()).text == "0"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("many", "one"),
+    [
+        (Visitor("10.0.0.1", "a"), Visitor("10.0.0.2", "b")),
+        (Visitor("10.0.0.1", "a"), Visitor("10.0.0.1", "b")),
+    ],
+    ids=["of another address", "of the same address"],
+)
+@pytest.mark.parametrize("bound", ["LISTENERS", "_TOPICS"])
+def test_streams_of_one_visitor_make_room_for_those_of_others(
+    monkeypatch: pytest.MonkeyPatch, bound: str, many: Visitor, one: Visitor
+) -> None:
+    monkeypatch.setattr(live, bound, 4)
+
+    async def run() -> None:
+        listeners = Live()
+        held = [listeners.listen(f"/queues/{number}", lambda: "", many) for number in range(4)]
+        fair = [listeners.listen(f"/cron/{number}", lambda: "", one) for number in range(2)]
+        # The ends are set on this loop.
+        await asyncio.sleep(0)
+        for visitor in (one, many):
+            with pytest.raises(FullError, match="too many tabs"):
+                listeners.listen("/workers", lambda: "", visitor)
+        assert sum(has_ended(each) for each in held) == 2
+        assert not any(has_ended(each) for each in fair)
+        assert listeners.number == 4
+        listeners.close()
+
+    asyncio.run(run())
+
+
+def has_ended(listener: Listener) -> bool:
+    return listener._end.is_set()
 
 
 def test_there_are_no_more_listeners_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

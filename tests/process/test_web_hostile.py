@@ -107,8 +107,7 @@ def test_rows_that_others_have_written_take_no_page_away(database_url: str, redi
 
 
 def test_wrong_tokens_of_one_address_keep_nobody_else_out(database_url: str) -> None:
-    with visitor(database_url) as browser:
-        # The server believes a proxy on this machine.
+    with visitor(database_url, behind_proxy=True) as browser:
         mallory, anna = {"X-Forwarded-For": "203.0.113.7"}, {"X-Forwarded-For": "203.0.113.8"}
         for status in [*[403] * 10, 429]:
             answer = browser.post("/login", {"token": "x"}, of="/login", headers=mallory)
@@ -120,6 +119,18 @@ def test_wrong_tokens_of_one_address_keep_nobody_else_out(database_url: str) -> 
             for n in range(1, 12)
         ]
         assert [answer.status_code for answer in tried] == [*[403] * 10, 429]
+
+
+@pytest.mark.parametrize("behind_proxy", [False, True])
+def test_an_address_of_the_visitors_own_making_resets_no_limit(database_url: str, behind_proxy: bool) -> None:
+    with visitor(database_url, behind_proxy=behind_proxy) as browser:
+        tried = []
+        for number in range(11):
+            # A proxy adds the address that it sees behind those that the visitor has sent.
+            address = f"203.0.113.{number}{', 198.51.100.1' if behind_proxy else ''}"
+            headers = {"X-Forwarded-For": address}
+            tried.append(browser.post("/login", {"token": "x"}, of="/login", headers=headers).status_code)
+        assert tried == [*[403] * 10, 429]
 
 
 def test_no_answer_of_a_private_page_is_kept_on_its_way(database_url: str, tmp_path: Any) -> None:

@@ -32,6 +32,9 @@ def test_the_program_serves_until_a_signal_even_while_tabs_listen(
         page = httpx.get(f"{address}/", timeout=PATIENCE_SECONDS)
         assert 'href="/jobs/queues/mail"' in page.text
         assert "server" not in page.headers
+        for origin, refusal in ((address, "only a form"), ("http://127.0.0.1:1", "another site or port")):
+            answer = httpx.post(f"{address}/login", headers={"Origin": origin}, timeout=PATIENCE_SECONDS)
+            assert refusal in answer.text
         with httpx.stream("GET", f"{address}/stream?page=/", timeout=PATIENCE_SECONDS) as answer:
             # Kept: the end of the iterator would close the connection.
             lines = answer.iter_lines()
