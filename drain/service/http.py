@@ -148,8 +148,23 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
     Raises:
         ConfigError: The address cannot be listened on; a PortTakenError if another program does.
     """
+    try:
+        family, address = _address(host, port)
+        return _Server(address, family, _handler(answers))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no name of a host"
+        shown = visible(f"[{host}]" if ":" in host else host)
+        kind = PortTakenError if getattr(error, "errno", None) == errno.EADDRINUSE else ConfigError
+        raise kind(
+            f"cannot serve metrics on {shown}:{port} ({reason}); "
+            "choose another --metrics-host or --metrics-port, or port 0 for none"
+        ) from error
 
+
+def _handler(answers: Answers) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        server: _Server
+
         def setup(self) -> None:
             super().setup()
             # Bounds the size of a request.
@@ -163,7 +178,7 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
                 self.send_error(431)
                 return
             is_probe = self.path.partition("?")[0] in _PROBES
-            with server.answering(self.request, is_probe=is_probe) as may_be_answered:
+            with self.server.answering(self.request, is_probe=is_probe) as may_be_answered:
                 if not may_be_answered:
                     self.send_error(503)
                     return
@@ -184,18 +199,7 @@ def listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Log nothing: a probe comes every second."""
 
-    try:
-        family, address = _address(host, port)
-        server = _Server(address, family, Handler)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no name of a host"
-        shown = visible(f"[{host}]" if ":" in host else host)
-        kind = PortTakenError if getattr(error, "errno", None) == errno.EADDRINUSE else ConfigError
-        raise kind(
-            f"cannot serve metrics on {shown}:{port} ({reason}); "
-            "choose another --metrics-host or --metrics-port, or port 0 for none"
-        ) from error
-    return server
+    return Handler
 
 
 def exposition(registry: CollectorRegistry) -> Callable[[str], tuple[bytes, str]]:
