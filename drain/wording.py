@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -14,6 +15,8 @@ def duration(seconds: float) -> str:
     """Format a length of time with two significant units at most: 4ms, 0.34s, 4.2s, 42s, 3m 20s, 2h 5m, 4d 3h."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
+    if seconds == math.inf:
+        return "ever"
     if seconds < 0.01:
         return f"{1000 * seconds:.0f}ms" if seconds >= 0.0005 else "0s"
     if seconds < 9.95:

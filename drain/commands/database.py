@@ -38,7 +38,7 @@ def database(settings: Settings, seconds: int = _STATEMENT_SECONDS) -> Iterator[
     ):
         postgres.limit_session(connection, statement_seconds=seconds, lock_seconds=_LOCK_SECONDS)
         schema.check(connection)
-        yield queries.with_lenient_json(connection)
+        yield queries.with_lenient_values(connection)
 
 
 def hint_at_unknown(queues: Sequence[str], known: set[str]) -> None:

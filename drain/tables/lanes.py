@@ -272,5 +272,6 @@ def count_due(connection: Connection, up_to: int) -> dict[str, int]:
 
 
 def _name_array(queues: Iterable[str]) -> str:
-    """Build the text of a PostgreSQL array of names of queues, which hold no character that has to be escaped."""
-    return "{" + ",".join(f'"{queue}"' for queue in queues) + "}"
+    """Build the text of a PostgreSQL array of names of queues, also of those that no job can have."""
+    escaped = (queue.replace("\\", r"\\").replace('"', r"\"") for queue in queues)
+    return "{" + ",".join(f'"{queue}"' for queue in escaped) + "}"

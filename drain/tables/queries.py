@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
-from psycopg import sql
+from psycopg import DataError, sql
+from psycopg.abc import Buffer
 from psycopg.rows import dict_row
 from psycopg.sql import Composed
+from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8BinaryLoader
 
@@ -24,6 +26,8 @@ from drain.errors import UnknownJobError
 from drain.tables import lanes
 from drain.tables.columns import DUE
 
+# The times that every time zone can show.
+_FIRST_TIME, _LAST_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 TABLES = {
     "staged": "staged_jobs",
     "inflight": "inflight_jobs",
@@ -134,10 +138,32 @@ def inflight_state(job: Mapping[str, Any], now: datetime) -> str:
     return "running" if job["lease_expires_at"] > now else "stalled"
 
 
-def with_lenient_json(connection: Connection) -> Connection:
-    """Make the connection return JSON that Python cannot read as text, in place of an error."""
+def with_lenient_values(connection: Connection) -> Connection:
+    """Make the connection return what Python cannot represent, in place of an error that hides all other rows.
+
+    JSON comes as text, and a time that is infinite or outside of the years 1 to 9999 as the nearest one of these.
+    """
     set_json_loads(_json_or_text, connection)
+    connection.adapters.register_loader("timestamptz", _NearestTime)
+    connection.adapters.register_loader("timestamptz", _NearestTimeInBinary)
     return connection
+
+
+class _NearestTime(TimestamptzLoader):
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return super().load(data)
+        except DataError:
+            text = bytes(data)
+            return _FIRST_TIME if text.startswith(b"-") or text.endswith(b"BC") else _LAST_TIME
+
+
+class _NearestTimeInBinary(TimestamptzBinaryLoader):
+    def load(self, data: Buffer) -> datetime:
+        try:
+            return super().load(data)
+        except DataError:
+            return _FIRST_TIME if bytes(data)[0] >= 0x80 else _LAST_TIME
 
 
 def queues(connection: Connection) -> set[str]:

@@ -13,9 +13,11 @@ from drain.tables.columns import DELIVERED
 # down, or its code is broken.
 FAILURES_IN_A_ROW = 5
 # Point in time since which an unclaimed job in flight has waited for a worker. A first attempt has waited since it was
-# due; a later one, and a job that was dead, since the last time that is known of it.
-WAITS_SINCE = """CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
-    ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END"""
+# due; a later one, and a job that was dead, since the last time that is known of it. It is finite: up to version 16,
+# PostgreSQL subtracts no infinite time, and one row would take the numbers of all queues away.
+WAITS_SINCE = """least('9999-12-30Z'::timestamptz, greatest('0001-01-02Z'::timestamptz,
+    CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
+    ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END))"""
 # One index look-up for each queue that has unclaimed jobs.
 _OLDEST_DELIVERIES = f"""
 WITH RECURSIVE heads AS (

@@ -56,6 +56,8 @@ def _of_postgres(request: Request, error: Exception) -> Response:
         reason = error.diag.message_primary or "no right"
         text = f"PostgreSQL refused: {reason}; `drain roles` prints the rights of each role"
         return _page(request, 403, "The role of the page lacks a right", text)
+    if isinstance(error, psycopg.errors.CheckViolation):
+        return _unusable(request, Exception(f"PostgreSQL refused: {error.diag.message_primary}"))
     if isinstance(error, psycopg.OperationalError | psycopg.errors.ReadOnlySqlTransaction):
         return _unavailable(request, error)
     log.error("a page failed: %s", error, exc_info=error, extra={"event": "web_failed"})

@@ -84,7 +84,7 @@ class Sessions:
                 )
                 schema.check(connection)
                 with connection.transaction():
-                    yield queries.with_lenient_json(connection)
+                    yield queries.with_lenient_values(connection)
         finally:
             connection.close()
 
@@ -130,7 +130,7 @@ class Sessions:
             self._away = (monotonic() + _AWAY_SECONDS, error)
             raise
         self._away = None
-        return queries.with_lenient_json(connection)
+        return queries.with_lenient_values(connection)
 
     def _give_back(self, connection: Connection) -> None:
         if connection.closed or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:

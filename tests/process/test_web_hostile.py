@@ -28,6 +28,18 @@ INSERT INTO dead_jobs (id, job_name, job_args, job_kwargs, queue, priority, sche
     fencing_token, last_error, reason, explanation, history)
 VALUES (%s, 'm.f', '[]', '{}', %s, 0, now(), now(), 1, 1, '{}', 'failed', 'x', %s)
 """
+# A dead job, and jobs that are delivered, claimed, to be tried again, and finished.
+TIMELESS = """
+UPDATE dead_jobs SET died_at = '{time}', scheduled_at = '{time}', staged_at = '{time}';
+INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, delivery, scheduled_at, staged_at,
+    moved_at, claimed_at, claimed_by, lease_expires_at, next_run_at, failed_at, last_error)
+SELECT id, 'm.f', '[]', '{{}}', 'mail', 0, id, '{time}', '{time}', '{time}',
+    CASE WHEN id > 6 THEN '{time}'::timestamptz END, 'host:1:abcdef', CASE WHEN id = 7 THEN '{time}'::timestamptz END, CASE WHEN id = 8 THEN '{time}'::timestamptz END,
+    CASE WHEN id = 8 THEN '{time}'::timestamptz END, '{{}}' FROM generate_series(6, 8) AS id;
+INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
+    claimed_at, finished_at, attempts, fencing_token)
+SELECT 9, 'm.f', '[]', '{{}}', 'mail', 0, '{time}', '{time}', '{time}', '{time}', '{time}', 1, 1;
+"""
 DEEP = "[" * 5000
 SHOP = """
 import socket, uvicorn, drain.web
@@ -95,7 +107,7 @@ def test_a_form_that_nobody_was_given_is_refused(
 
 
 def test_rows_that_others_have_written_take_no_page_away(database_url: str, redis_url: str) -> None:
-    for queue in ("a/b", "..", "?x#y", "%2f"):
+    for queue in ("a/b", "..", "?x#y", "%2f", '"', "\\"):
         query(database_url, "INSERT INTO queue_pauses (queue, reason) VALUES (%s, 'x')", queue)
     query(database_url, DEAD, 5, "a/b", "[{}]")
     with visitor(database_url, redis_url) as browser:
@@ -104,6 +116,24 @@ def test_rows_that_others_have_written_take_no_page_away(database_url: str, redi
         assert 'href="/queues/a%2Fb"' in overview
         assert 'href="/queues/%3Fx%23y"' in overview
         assert "Life 1: ?" in browser.get("/jobs/5")
+        for queue in ("%22", "%5C"):
+            for page in ("", "/next", "/keys"):
+                assert browser.client.get(f"/queues/{queue}{page}").status_code in (200, 400)
+        # No job can be staged for such a queue.
+        assert browser.post("/jobs/5/retry", of="/jobs/5").status_code == 400
+
+
+@pytest.mark.parametrize("time", ["infinity", "-infinity", "4000-01-01 BC"])
+def test_a_row_with_a_time_that_no_calendar_has_takes_no_page_away(
+    database_url: str, redis_url: str, time: str
+) -> None:
+    query(database_url, DEAD, 5, "mail", "[]")
+    query(database_url, TIMELESS.format(time=time))
+    with visitor(database_url, redis_url) as browser:
+        for page in ("/", "/queues/mail", "/workers", "/workers/running", "/dead", "/search?q=m.f"):
+            browser.get(page)
+        for job_id in (5, 6, 7, 8, 9):
+            assert "m.f" in browser.get(f"/jobs/{job_id}")
 
 
 def test_wrong_tokens_of_one_address_keep_nobody_else_out(database_url: str) -> None:
