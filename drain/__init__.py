@@ -36,6 +36,7 @@ Beside that way:
     drain.explain         the one thing for which a job waits now
     drain.slo             service level objectives: rules for Prometheus, and how many jobs have met them lately
     drain.scaling         the number of workers that a queue needs now
+    drain.capacity        free and busy workers of queues: what these words mean
     drain.forecast        when a backlog ends, simulated
     drain.admission       which of the due rows may leave `staged_jobs` now, as the rules of their queues say
     drain.queues          rules and pauses of queues, changed in the transaction of an application

@@ -57,13 +57,15 @@ class Thresholds:
         dead: Number of dead jobs.
         unattended: Level of a queue in which jobs wait and which no worker runs.
         failing: Level of a queue all of whose latest attempts have failed.
+        stalled: Level of a queue whose jobs wait for a worker, and none has finished for a minute.
     """
 
     lag: Threshold = Threshold(30, 120)
-    wait: Threshold = Threshold()
+    wait: Threshold = Threshold(300, 3600)
     dead: Threshold = Threshold(0, None)
     unattended: Level = Level.CRITICAL
     failing: Level = Level.WARNING
+    stalled: Level = Level.WARNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        name: Name for programs: "leader", "lag", "wait", "dead", "unattended", "failing", "held", "postgres",
-            "redis", "schema" or "rights".
+        name: Name for programs: "leader", "lag", "wait", "dead", "unattended", "stalled", "failing", "held",
+            "postgres", "redis", "schema" or "rights".
         text: A few words for people.
     """
 
@@ -129,6 +131,14 @@ def _findings(activity: Activity, thresholds: Thresholds) -> Iterator[Finding]:
     unattended = sorted(name for name, queue in activity.queues.items() if queue.is_unattended)
     if unattended and thresholds.unattended:
         yield Finding("unattended", thresholds.unattended, f"no worker for {_names(unattended)}")
+    stalled = sorted(
+        name for name, queue in activity.queues.items() if queue.stalled_seconds and not queue.is_unattended
+    )
+    if stalled and thresholds.stalled:
+        busy = (
+            "all workers are busy, and " if all(activity.queues[name].free == 0 for name in stalled) else ""
+        )
+        yield Finding("stalled", thresholds.stalled, f"{busy}no job finishes in {_names(stalled)}")
     failing = sorted(name for name, queue in activity.queues.items() if queue.failing)
     if failing and thresholds.failing:
         yield Finding("failing", thresholds.failing, f"all attempts fail in {_names(failing)}")
@@ -144,12 +154,13 @@ def _figures(activity: Activity, thresholds: Thresholds) -> Iterator[Figure]:
     yield Figure("retrying", sum(queue.waiting.get("retrying", 0) for queue in queues))
     yield Figure("failing", sum(queue.failing for queue in queues))
     yield Figure("unattended", sum(queue.is_unattended for queue in queues))
+    yield Figure("stalled", sum(queue.stalled_seconds > 0 for queue in queues))
     yield Figure("per_second", round(sum(queue.per_second for queue in queues), 3))
 
 
 def _longest_wait(activity: Activity) -> tuple[str, float]:
     """Return the queue with the longest wait, and the wait; that of a paused queue is wanted."""
-    waits = {name: queue.oldest_seconds for name, queue in activity.queues.items() if not queue.paused}
+    waits = {name: queue.wait_seconds for name, queue in activity.queues.items() if not queue.paused}
     return max(waits.items(), key=lambda pair: pair[1], default=("", 0.0))
 
 

@@ -11,13 +11,15 @@ from typing import Generic, TypeVar
 
 import psycopg
 
+from drain import capacity
 from drain.check.judging import Finding, Level, Thresholds, Verdict, judge
 from drain.config import Settings
 from drain.database import postgres, schema
 from drain.errors import ConfigError, DrainError, SchemaError, UnavailableError
-from drain.tables import activity
+from drain.tables import activity, queries
 from drain.tables.activity import Activity
 from drain.wire import Producer
+from drain.wire.workers import Worker
 
 T = TypeVar("T")
 # Part of the time that PostgreSQL may take.
@@ -76,14 +78,13 @@ def look(settings: Settings, thresholds: Thresholds, seconds: float) -> Verdict:
     if settings.redis_url:
         queues = list(found.queues)
         try:
-            workers = _Answer(lambda: _ask_redis(settings, queues)).within(ends - monotonic())
+            crews = _Answer(lambda: _ask_redis(settings, queues)).within(ends - monotonic())
         except TimeoutError:
             more.append(Finding("redis", Level.CRITICAL, "Redis has not answered in time"))
         except DrainError as error:
             more.append(Finding("redis", Level.CRITICAL, str(error)))
         else:
-            for queue, number in workers.items():
-                found.queues[queue].workers = number
+            capacity.add_workers(found.queues, crews)
     verdict = judge(found, thresholds)
     return replace(verdict, findings=[*more, *verdict.findings])
 
@@ -111,11 +112,11 @@ def _ask_postgres(settings: Settings, seconds: float) -> Activity:
         bound = max(1, int(seconds))
         postgres.limit_session(connection, statement_seconds=bound, lock_seconds=bound)
         schema.check(connection)
-        return activity.read(connection)
+        return activity.read(queries.with_lenient_values(connection))
 
 
-def _ask_redis(settings: Settings, queues: list[str]) -> dict[str, int]:
+def _ask_redis(settings: Settings, queues: list[str]) -> dict[str, list[Worker]]:
     with closing(Producer(settings.redis_url, settings.namespace)) as redis:
         # Without a queue there is nothing to ask about, and yet Redis has to answer.
         redis.ping()
-        return dict(redis.workers(queues))
+        return redis.crews(queues)

@@ -93,9 +93,10 @@ class _Command(click.Command):
 @click.option(
     "--max-wait",
     type=_Threshold(is_time=True),
-    default=",",
+    default="5m,1h",
+    show_default=True,
     metavar="[WARNING,]CRITICAL",
-    help="Time that a due job may wait for a worker, in queues that are not paused; by default any.",
+    help="Time that a due job may wait for a worker; a pause, a limit or a rate is not counted.",
 )
 @click.option(
     "--max-dead",
@@ -111,6 +112,13 @@ class _Command(click.Command):
     default=_NAMES[_DEFAULTS.unattended],
     show_default=True,
     help="Level of a queue in which jobs wait and which no worker runs.",
+)
+@click.option(
+    "--stalled",
+    type=click.Choice(list(_LEVELS)),
+    default=_NAMES[_DEFAULTS.stalled],
+    show_default=True,
+    help="Level of a queue whose jobs wait for workers, and none has finished for a minute.",
 )
 @click.option(
     "--failing",
@@ -135,6 +143,7 @@ def check(
     max_wait: Threshold,
     max_dead: Threshold,
     unattended: str,
+    stalled: str,
     failing: str,
     timeout: float,
 ) -> None:
@@ -150,7 +159,9 @@ def check(
     drain check --max-lag 30s,2m --max-wait 5m,1h --max-dead 0,100
     drain check --for json --timeout 5 | jq .level
     """  # noqa: D301
-    thresholds = Thresholds(max_lag, max_wait, max_dead, _LEVELS[unattended], _LEVELS[failing])
+    thresholds = Thresholds(
+        *(max_lag, max_wait, max_dead, _LEVELS[unattended], _LEVELS[failing], _LEVELS[stalled])
+    )
     _report(look(settings, thresholds, timeout), form)
 
 

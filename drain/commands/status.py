@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from drain import wire
+from drain import capacity, wire
 from drain.commands.database import database
 from drain.commands.slo import queue_file_option, read_slos
 from drain.commands.watching import watch_status
@@ -56,9 +56,11 @@ def status(
 
     A job is staged until the enqueuer moves it; then in flight: queued (waits for a worker), running (claimed by a
     worker) or retrying (waits for its next attempt); at last finished or dead. A queue with jobs and without a worker
-    is marked "none". Below the table is how many due jobs a pause, a limit, a rate or a full list holds back; --json
-    has the causes of all that waits, and the rules and pauses. With --queue-file or --jobs there is a line for each
-    SLO. Without Redis the workers are unknown ("?"; null in JSON). Exit code 3: Redis is named and does not answer.
+    is marked "none", others show their free workers and all; a queue is stalled whose jobs have waited for a worker for
+    a minute while none has finished. Below the table is how many due jobs a pause, a limit, a rate or a full list
+    holds back; --json has the causes of all that waits, and the rules and pauses. With --queue-file or --jobs there is
+    a line for each SLO. Without Redis the workers are unknown ("?"; null in JSON). Exit code 3: Redis is named and does
+    not answer.
 
     \b
     drain status
@@ -101,12 +103,12 @@ def status_of_both_stores(settings: Settings, slos: Sequence[Slo] = ()) -> tuple
         return result, None
     redis = wire.Producer(settings.redis_url, settings.namespace)
     try:
-        workers = redis.workers(list(result.queues))
+        capacity.add_workers(result.queues, redis.crews(list(result.queues)))
         depths = {queue: redis.depth(queue) for queue in result.queues}
     except UnavailableError as error:
         return result, f"{error}; workers and ids in Redis are unknown"
     finally:
         redis.close()
     for queue, of_queue in result.queues.items():
-        of_queue.workers, of_queue.redis_depth = workers[queue], depths[queue]
+        of_queue.redis_depth = depths[queue]
     return result, None

@@ -14,11 +14,12 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from drain import capacity
 from drain.config import Settings
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import UnavailableError
-from drain.tables import activity
+from drain.tables import activity, queries
 from drain.tables.activity import Activity
 from drain.terminal.commandline import FiniteRange, settings_options
 from drain.terminal.keyboard import reading_keys
@@ -97,8 +98,7 @@ class _Looker:
         problem = None
         if self._redis is not None:
             try:
-                for queue, number in self._redis.workers(list(found.queues)).items():
-                    found.queues[queue].workers = number
+                capacity.add_workers(found.queues, self._redis.crews(list(found.queues)))
             except UnavailableError as error:
                 problem = f"{error}; workers are unknown"
         self.latest, self.problem, self.looks = found, problem, self.looks + 1
@@ -114,7 +114,7 @@ class _Looker:
                     connection, statement_seconds=_STATEMENT_SECONDS, lock_seconds=_STATEMENT_SECONDS
                 )
                 schema.check(connection)
-            yield connection
+            yield queries.with_lenient_values(connection)
 
 
 @click.command("top", short_help="Show queues and running jobs, live.")
@@ -138,9 +138,10 @@ class _Looker:
 def top(settings: Settings, *, seconds: float, sort: str) -> None:
     """Show the queues, why their jobs wait, and the jobs that have run for longest, again and again.
 
-    Rates are of jobs that have finished within the last minute; no count goes beyond 10,000. Keys: q quits, p pauses
-    the screen, and w, r, o, b and n sort by waiting, rate, oldest, busy and name. Where the output is no terminal, it
-    is printed once.
+    Rates are of jobs that have finished within the last minute; no count goes beyond 10,000. Workers are the free ones
+    and all; a queue is STALLED whose jobs have waited for one for a minute while none has finished. Keys: q quits, p
+    pauses the screen, and w, r, o, b and n sort by waiting, rate, oldest, busy and name. Where the output is no
+    terminal, it is printed once.
 
     \b
     drain top

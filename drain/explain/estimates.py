@@ -20,6 +20,8 @@ from drain.wording import duration
 _MINUTES = 10
 # Upper bound of the finished jobs that are read, the latest ones.
 _MOST_FINISHED = 1000
+# All workers are busy for longer than this many jobs took lately: the speed says nothing any more.
+_LATE = 5
 # Number of jobs that have to end while one waits, so that these alone are measured.
 _ENOUGH = 10
 _FINISHED = f"""
@@ -82,6 +84,8 @@ def by_speed(situation: Situation, before: int, key: str | None = None) -> Estim
     speed = per_second(situation, key)
     if speed is None:
         return none(f"no job of {whose} has finished in the last {_MINUTES} minutes")
+    if situation.crew and situation.crew.stuck_seconds(situation.now) > 1 + _LATE / speed:
+        return none(f"the workers of queue {situation.queue} are busy, and nobody knows when one is free")
     pace = (
         f"{speed:,.0f} jobs of {whose} a second"
         if speed >= 2

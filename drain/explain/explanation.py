@@ -37,6 +37,7 @@ CAUSES: Mapping[str, str] = {
     "rate": "the rate of the queue is used up",
     "rate_of_key": "the rate of its key is used up",
     "no_worker": "no worker takes jobs of the queue",
+    "workers_busy": "all workers of the queue are busy, and none has begun a job for a while",
     "list_full": "the list in Redis has enough for the workers, and other jobs come first",
     "lease_over": "its worker died or hangs: the leader delivers the job again",
     "next": "nothing holds the job: the leader takes it in one of its next batches",

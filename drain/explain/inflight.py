@@ -114,7 +114,13 @@ def _delivered(situation: Situation) -> Finding:
         why = f"it waits for a worker of queue {situation.queue}"
         return Finding("queued", why, since, estimates.none("its place in Redis is not known"))
     before = situation.ids_before(MOST)
-    if before is None and (listed := situation.listed) > MOST:
+    is_far = before is None and situation.listed > MOST
+    if (before is not None or is_far) and (
+        held := obstacles.workers_busy(situation, MOST + 1 if before is None else before)
+    ):
+        return held._replace(since=max(since, held.since or since))
+    if is_far:
+        listed = situation.listed
         why = f"it waits for a worker, behind more than {MOST:,} of {listed:,} in the list of queue {situation.queue}"
         return Finding("queued", why, since, estimates.by_speed(situation, MOST + 1), {"listed": listed})
     if before is None:

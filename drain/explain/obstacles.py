@@ -7,7 +7,7 @@ from typing import Any
 
 from drain.admission.depths import room_of
 from drain.database.postgres import fetch_one
-from drain.errors import UnavailableError
+from drain.errors import OwnedByAnotherError, UnavailableError
 from drain.explain import estimates
 from drain.explain.estimates import none
 from drain.explain.explanation import Finding
@@ -22,6 +22,8 @@ from drain.wording import clock, count
 
 # Upper bound of the jobs that are named.
 _MOST_NAMED = 5
+# Time for which no worker has begun a job if all of them count as busy, in seconds.
+_A_WHILE_SECONDS = 5.0
 _UNTIL_LEADER = none("nothing starts until a leader runs")
 # An earlier job of the key that is in flight, or that was cancelled and has not ended; one that is dead; and the number
 # of those that are staged.
@@ -64,7 +66,12 @@ def redis_away(situation: Situation) -> Finding | None:
 
 def other_database(situation: Situation) -> Finding | None:
     """Find out whether another database feeds the queue."""
-    if (why := situation.other_database) is None:
+    queue, owner = situation.queue, situation.owner
+    if isinstance(situation.redis_error, OwnedByAnotherError):
+        why = str(situation.redis_error)
+    elif owner is not None:
+        why = f"queue {queue} is fed by another database, {owner}: name one of the two queues differently"
+    else:
         return None
     estimate = none("nothing of the queue starts until this database feeds it")
     return Finding("other_database", why, situation.due_at, estimate)
@@ -194,6 +201,32 @@ def no_worker(situation: Situation) -> Finding | None:
     return Finding("no_worker", why, situation.due_at, none("nothing of the queue starts without a worker"))
 
 
+def workers_busy(situation: Situation, before: int) -> Finding | None:
+    """Find out whether all workers of the queue are busy, and have begun no job for a while.
+
+    Args:
+        situation: Situation of the job.
+        before: Number of jobs before it.
+    """
+    crew = situation.crew
+    if crew is None or crew.stuck_seconds(situation.now) < _A_WHILE_SECONDS:
+        return None
+    number = len(crew.workers)
+    whose = (
+        f"the worker of queue {situation.queue} is"
+        if number == 1
+        else f"all {number:,} workers of queue {situation.queue} are"
+    )
+    since = max(crew.began_at or situation.due_at, situation.due_at)
+    details = {
+        "workers": number,
+        "before": before,
+        "busy_with": [job._asdict() for job in crew.held[:_MOST_NAMED]],
+    }
+    why = f"{whose} busy, {crew.busy_with(situation.now)}"
+    return Finding("workers_busy", why, since, estimates.by_speed(situation, before), details)
+
+
 def suspended(situation: Situation) -> Finding | None:
     """Find out whether `rq suspend` holds all workers."""
     if not situation.is_suspended:
@@ -207,8 +240,9 @@ def list_full(situation: Situation) -> Finding | None:
     depth, listed = situation.depth, situation.listed
     if depth is None or room_of(depth, listed):
         return None
-    if unattended := no_worker(situation):
-        return unattended
+    before = situation.before(of_key=False) + listed
+    if held := no_worker(situation) or workers_busy(situation, before):
+        return held
     why = f"the list of queue {situation.queue} in Redis has {number(listed)}, as many as workers take in a moment"
     details: dict[str, Any] = {"listed": listed, "depth": depth}
     if situation.job["state"] == "staged":
@@ -216,7 +250,4 @@ def list_full(situation: Situation) -> Finding | None:
         of_key = f", {number(place.in_key)} of its key" if situation.key is not None else ""
         why += f"; staged before it: {number(place.in_queue)} of the queue{of_key}"
         details |= place.as_json()
-    before = situation.before(of_key=False)
-    return Finding(
-        "list_full", why, situation.due_at, estimates.by_speed(situation, before + listed), details
-    )
+    return Finding("list_full", why, situation.due_at, estimates.by_speed(situation, before), details)

@@ -7,7 +7,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from drain import capacity
 from drain.admission.depths import SHORTEST
+from drain.capacity import Crew
 from drain.database.postgres import Connection
 from drain.errors import OwnedByAnotherError, UnavailableError
 from drain.explain.explanation import Explanation, Finding
@@ -17,6 +19,7 @@ from drain.tables.obstacles import Running
 from drain.tables.pauses import Pause
 from drain.tables.rules import RulesRow
 from drain.wire import Producer
+from drain.wire.owners import Owner
 
 _NO_REDIS = "no Redis is named, so lists and workers are unknown: set DRAIN_REDIS_URL"
 
@@ -120,22 +123,22 @@ class Situation:
         return self._redis is not None and self.redis_error is None
 
     @cached_property
-    def other_database(self) -> str | None:
-        """Sentence about the other database that feeds the queue or the namespace; None if there is none."""
-        if isinstance(self.redis_error, OwnedByAnotherError):
-            return str(self.redis_error)
+    def owner(self) -> Owner | None:
+        """Other database that feeds the queue; None if there is none, or Redis is not known."""
         redis = self._redis
-        owner = redis.fed_by_others([self.queue]).get(self.queue) if redis and self.knows_redis else None
-        if owner is None:
-            return None
-        return (
-            f"queue {self.queue} is fed by another database, {owner}: name one of the two queues differently"
-        )
+        return redis.fed_by_others([self.queue]).get(self.queue) if redis and self.knows_redis else None
 
     @cached_property
     def workers(self) -> int | None:
         """Number of live workers of the queue; None if Redis is not known."""
-        return self._redis.workers([self.queue])[self.queue] if self._redis and self.knows_redis else None
+        return len(self.crew.workers) if self.crew else None
+
+    @cached_property
+    def crew(self) -> Crew | None:
+        """Workers of the queue, and what the busy ones run; None if Redis is not known."""
+        if self._redis is None or not self.knows_redis:
+            return None
+        return capacity.read_crew(self.connection, self._redis, self.queue)
 
     @cached_property
     def is_suspended(self) -> bool:

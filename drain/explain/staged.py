@@ -62,7 +62,7 @@ def _next(situation: Situation) -> Finding:
     leader = visible((situation.leader or {"name": "the leader"})["name"])
     why = f"nothing holds it: {leader}, which leads, takes it in one of its next batches"
     why += f", behind {number(place.in_queue)}" if place.in_queue else ""
-    if place.in_queue:
+    if place.in_queue or (situation.crew and situation.crew.is_busy):
         estimate = estimates.by_speed(situation, place.before)
     else:
         estimate = estimates.at_once("it is the next of its queue")

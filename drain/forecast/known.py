@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from drain.forecast.run_times import RunTimes
 from drain.forecast.scene import Backlog, Draw, Queue, Scene, Worker
+from drain.tables.claimed import host_and_pid
 from drain.tables.pace import Claimed, Later, Waiting
 from drain.tables.rules import RulesRow
 
 # Upper bound of the run times of a name that a simulation draws from.
 _MOST_DRAWN = 2_000
+# A job that has run for so many times as long as any known one says nothing about its end.
+_BEYOND = 2.0
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,34 @@ class Added:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """Worker that runs a job.
+
+    Attributes:
+        worker: Its queues.
+        queue: Queue of the job.
+        job: The job.
+        seconds: Time for which it has run.
+        is_stuck: No job like it has run for about as long lately: nobody knows when it ends.
+    """
+
+    worker: tuple[str, ...]
+    queue: str
+    job: Claimed
+    seconds: float
+    is_stuck: bool
+
+
+@dataclass(frozen=True)
 class Known:
     """Facts that a forecast begins with.
 
     Attributes:
         queue: Queue that is asked about.
         queues: Facts about it and about the queues that share its workers.
-        workers: For each worker its queues, in the order in which it takes them.
+        workers: For each worker its queues, in the order in which it takes them; without those that run plain RQ jobs.
+        plain: Number of these.
+        free: Host and process id of those that could begin another job at once.
         times: Run times.
         now: Time of the facts, in seconds since 1970.
         busy_since: Time at which each process has last finished a job, in seconds since 1970.
@@ -90,6 +115,39 @@ class Known:
     busy_since: Mapping[str, float] = field(default_factory=dict)
     run_seconds: float | None = None
     added: Added | None = None
+    plain: int = 0
+    free: Collection[tuple[str, int]] = ()
+
+    @cached_property
+    def places(self) -> tuple[Sequence[Taken], Sequence[tuple[str, ...]]]:
+        """Workers that run a job, and the queues of each of the free ones."""
+        free = [tuple(names) for names in self.workers]
+        taken: list[Taken] = []
+        for facts in self.queues.values():
+            seen: set[str] = set()
+            for job in facts.claimed:
+                place = next((at for at, names in enumerate(free) if facts.name in names), None)
+                if job.process in seen or place is None:
+                    continue
+                seen.add(job.process)
+                since = max(job.claimed_at, self.busy_since.get(job.process, 0.0))
+                seconds = max(0.0, self.now - since)
+                longest = max(self.samples(facts.name, job.job_name), default=0.0)
+                is_stuck = seconds > _BEYOND * longest and host_and_pid(job.process) not in self.free
+                taken.append(Taken(free.pop(place), facts.name, job, seconds, is_stuck))
+        return taken, free
+
+    @property
+    def stuck(self) -> list[Taken]:
+        """Workers that run a job of which nobody knows when it ends."""
+        return [each for each in self.places[0] if each.is_stuck]
+
+    @property
+    def is_stuck(self) -> bool:
+        """True if nobody knows when any of the queue's workers is free."""
+        taken, free = self.places
+        serving = [*free, *(each.worker for each in taken if not each.is_stuck)]
+        return not any(self.queue in names for names in serving)
 
     def samples(self, queue: str, job_name: str | None = None) -> Sequence[float]:
         """Run times to draw from."""
@@ -193,23 +251,18 @@ class _Maker:
 
     def _workers(self) -> list[Worker]:
         known = self._known
-        free = [tuple(names) for names in known.workers]
-        made: list[Worker] = []
-        for facts in known.queues.values():
-            seen: set[str] = set()
-            for job in facts.claimed:
-                place = next((at for at, names in enumerate(free) if facts.name in names), None)
-                if job.process in seen or place is None or self._is_left_out(facts.name):
-                    continue
-                seen.add(job.process)
-                is_asked = facts.name == known.queue and known.added is None
-                busy = self._rest(facts.name, job)
-                made.append(Worker(free.pop(place), busy, facts.name, is_asked))
-        return [*made, *(Worker(names) for names in free)]
+        taken, free = known.places
+        made = [Worker(names) for names in free]
+        for each in taken:
+            if self._is_left_out(each.queue):
+                made.append(Worker(each.worker))
+            elif not each.is_stuck:
+                is_asked = each.queue == known.queue and known.added is None
+                made.append(Worker(each.worker, self._rest(each), each.queue, is_asked))
+        return made
 
-    def _rest(self, queue: str, job: Claimed) -> float:
+    def _rest(self, taken: Taken) -> float:
         """Draw the seconds that a running job goes on: those of one that has run for longer than it has by now."""
-        since = max(job.claimed_at, self._known.busy_since.get(job.process, 0.0))
-        elapsed = max(0.0, self._known.now - since)
-        longer = [seconds for seconds in self._known.samples(queue, job.job_name) if seconds > elapsed]
-        return self._source.choice(longer) - elapsed if longer else 0.0
+        samples = self._known.samples(taken.queue, taken.job.job_name)
+        longer = [seconds for seconds in samples if seconds > taken.seconds]
+        return self._source.choice(longer) - taken.seconds if longer else 0.0

@@ -71,7 +71,13 @@ class Prediction:
 
 
 def predict(known: Known, *, runs: int = RUNS, most_jobs: int = MOST_JOBS, seed: int = 1) -> Prediction:
-    """Simulate what is known; the same facts have the same prediction. A queue without a backlog ends at once."""
+    """Simulate what is known; the same facts have the same prediction. A queue without a backlog ends at once.
+
+    One whose workers all run jobs of which nobody knows when they end has no end either.
+    """
+    if known.is_stuck:
+        never = float("inf")
+        return Prediction(Range(never, never, never), [], load(known))
     outcomes = [
         Simulation(known.scene(source), source).run(most=most_jobs)
         for source in (random.Random(seed * 1_000 + number) for number in range(runs))  # noqa: S311  (no secret)

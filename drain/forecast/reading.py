@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from drain import archive as archived
+from drain.capacity import Crew, read_crew
 from drain.database.postgres import Connection
 from drain.errors import DrainError
 from drain.forecast.known import Added, Known, KnownQueue
@@ -63,7 +64,8 @@ def read(connection: Connection, redis: Producer | None, question: Question) -> 
     Raises:
         DrainError: Nothing is known of the workers, or of run times; the text says what to name.
     """
-    workers = _workers(redis, question)
+    crew = read_crew(connection, redis, question.queue) if redis is not None else Crew((), ())
+    workers, plain = _workers(crew, question, is_known=redis is not None)
     names = list(dict.fromkeys([question.queue, *(name for each in workers for name in each)]))
     names = names[: MOST_QUEUES + 1]
     with _snapshot(connection):
@@ -93,6 +95,8 @@ def read(connection: Connection, redis: Producer | None, question: Question) -> 
         busy_since=last_ends(latest),
         run_seconds=question.run_seconds,
         added=question.added,
+        plain=plain,
+        free={(each.host, each.pid) for each in crew.workers if each.is_free},
     )
     _require_run_times(known, question)
     return known
@@ -109,16 +113,20 @@ def _snapshot(connection: Connection) -> Iterator[None]:
         yield
 
 
-def _workers(redis: Producer | None, question: Question) -> list[list[str]]:
-    found = redis.queues_of_workers(question.queue) if redis is not None else []
+def _workers(crew: Crew, question: Question, *, is_known: bool) -> tuple[list[Sequence[str]], int]:
+    """Return the queues of each worker, and the number of other workers, which run plain RQ jobs."""
+    found: list[Sequence[str]] = [each.queues or (question.queue,) for each in crew.workers]
     if question.workers is not None:
         # As those that work now, in turn; of a queue that nobody works on, for this queue alone.
-        like = found or [[question.queue]]
-        return [like[number % len(like)] for number in range(question.workers)]
+        like = found or [(question.queue,)]
+        return [like[number % len(like)] for number in range(question.workers)], 0
     if found:
-        return found
+        plain = crew.plain
+        return [queues for queues, each in zip(found, crew.workers, strict=True) if each not in plain], len(
+            plain
+        )
     queue = visible(question.queue)
-    if redis is None:
+    if not is_known:
         raise DrainError(
             "no Redis is named, so the workers are unknown: set DRAIN_REDIS_URL, or give --workers"
         )

@@ -36,6 +36,7 @@ passes:
     pauses           queues, jobs and keys of which nothing starts
     waiting          questions about jobs that wait: the oldest of each kind, the next one to come due
     obstacles        how much of the rules of a queue is in use, and so why a row waits
+    stalls           queues whose jobs wait for a worker, and none finishes
     causes           numbers of waiting jobs, by the cause for which they wait
     claimed          jobs that workers have claimed: the one first that runs longest
     tags             tags of the jobs that are next in line

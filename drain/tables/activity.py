@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from drain.database.postgres import Connection
-from drain.tables import counts, lanes, pauses, waiting
+from drain.tables import counts, lanes, pauses, stalls, waiting
 from drain.tables import rules as ruled
 from drain.tables.causes import count_waiting
 from drain.tables.columns import ATTEMPTS, DELIVERED
@@ -30,7 +30,8 @@ GROUPED_UP_TO = 1_000
 # Time over which rates are measured, in seconds.
 RATE_SECONDS = 60
 # Causes for which due jobs wait by a rule, a pause or a full list, and not for the leader.
-HELD = frozenset({"paused", "limited", "rate", "list_full"})
+_RULED = frozenset({"paused", "limited", "rate"})
+HELD = _RULED | {"list_full"}
 _DELIVERED_SINCE = f"""
 SELECT heads.queue, greatest(0::float8, date_part('epoch', clock_timestamp() - oldest.since))
 FROM unnest(%s::text[]) AS heads (queue), LATERAL (
@@ -94,7 +95,10 @@ class QueueActivity:
         failing: All of its latest attempts have failed.
         paused: The whole queue is paused.
         held: The leader holds the queue: it cannot follow its rules.
+        queued_seconds: Time for which the oldest delivered job has waited for a worker; 0 if none waits.
+        stalled_seconds: The same for a queue that stalls (`drain.tables.stalls`); 0 for any other.
         workers: Number of live workers that run its jobs; None while Redis has not been asked.
+        free: Number of those that could begin a job at once; None as for `workers`.
     """
 
     waiting: dict[str, int] = field(default_factory=dict)
@@ -105,7 +109,10 @@ class QueueActivity:
     failing: bool = False
     paused: bool = False
     held: bool = False
+    queued_seconds: float = 0.0
+    stalled_seconds: float = 0.0
     workers: int | None = None
+    free: int | None = None
 
     @property
     def waits(self) -> int:
@@ -116,6 +123,11 @@ class QueueActivity:
     def lag_seconds(self) -> float:
         """Time for which the oldest due job has waited for the leader; 0 if rules, a pause or a full list hold some."""
         return 0.0 if HELD & self.waiting.keys() else self.staged_seconds
+
+    @property
+    def wait_seconds(self) -> float:
+        """Time for which the oldest due job has waited for a worker; 0 if none does. A rule or a pause is no worker."""
+        return self.queued_seconds if _RULED & self.waiting.keys() else self.oldest_seconds
 
     @property
     def is_unattended(self) -> bool:
@@ -214,6 +226,10 @@ def _read_waiting(connection: Connection, queues: defaultdict[str, QueueActivity
         queues[queue].staged_seconds = max(0.0, seconds)
     delivered = [queue for queue, _ in waiting.oldest_deliveries(connection)]
     rows: list[tuple[Any, ...]] = connection.execute(_DELIVERED_SINCE, (delivered,)).fetchall()
+    for queue, seconds in rows:
+        queues[queue].queued_seconds = seconds
+    for queue, seconds in stalls.stalled_queues(connection).items():
+        queues[queue].stalled_seconds = seconds
     rows += connection.execute(_RETRYING_SINCE).fetchall()
     for queue, seconds in (*rows, *staged.items()):
         queues[queue].oldest_seconds = max(queues[queue].oldest_seconds, seconds)

@@ -13,6 +13,8 @@ from drain.tables.columns import ATTEMPTS
 
 # Upper bound of the claims that are looked at: the first of `inflight_jobs_claimed`, whose leases end first.
 MOST_CLAIMS = 10_000
+# Digits that no process id has.
+_DIGITS = 12
 # Claimed, and not waiting for another attempt; implies the condition of that index.
 _CLAIMED = "lease_expires_at IS NOT NULL AND next_run_at IS NULL"
 _COLUMNS = (
@@ -38,6 +40,17 @@ SELECT claimed_by, count(*) FROM (
     SELECT claimed_by FROM inflight_jobs WHERE {_CLAIMED} ORDER BY lease_expires_at LIMIT %(most)s) AS claim
 GROUP BY claimed_by
 """
+# The first claim of each process, and when it has claimed a job last.
+HELD = f"""
+SELECT claimed_by, id, job_name, queue, claimed_at, latest_at FROM (
+    SELECT *, max(claimed_at) OVER (PARTITION BY claimed_by) AS latest_at,
+        row_number() OVER (PARTITION BY claimed_by ORDER BY claimed_at, id) AS place
+    FROM (
+        SELECT claimed_by, id, job_name, queue, claimed_at FROM inflight_jobs WHERE {_CLAIMED}
+        ORDER BY lease_expires_at LIMIT %(most)s) AS claim
+    WHERE claimed_by IS NOT NULL AND claimed_at IS NOT NULL) AS ranked
+WHERE place = 1
+"""
 CLAIM_OF = f"SELECT {_COLUMNS}, next_run_at FROM inflight_jobs WHERE id = %s"
 _MANY = """
 SELECT count(*) FROM (
@@ -50,6 +63,23 @@ class After(NamedTuple):
 
     claimed_at: datetime
     id: int
+
+
+class Held(NamedTuple):
+    """Job that a process runs, the one that it claimed first, and when the process has last claimed one."""
+
+    process: str
+    id: int
+    job_name: str
+    queue: str
+    claimed_at: datetime
+    latest_at: datetime
+
+
+def host_and_pid(process: str) -> tuple[str, int]:
+    """Read host and process id from the name of a process, as `claimed_by` has it."""
+    host, _, pid = process.rpartition(":")[0].rpartition(":")
+    return host, int(pid) if pid.isdecimal() and pid.isascii() and len(pid) < _DIGITS else 0
 
 
 def longest(connection: Connection, limit: int, after: After | None = None) -> list[dict[str, Any]]:
@@ -75,6 +105,11 @@ def over(connection: Connection, limit: int) -> list[dict[str, Any]]:
 def by_process(connection: Connection) -> dict[str, int]:
     """Count the claimed jobs of each process, among the first `MOST_CLAIMS`."""
     return dict(connection.execute(BY_PROCESS, {"most": MOST_CLAIMS}).fetchall())
+
+
+def held(connection: Connection) -> list[Held]:
+    """Read what each process runs, among the first `MOST_CLAIMS`."""
+    return [Held._make(row) for row in connection.execute(HELD, {"most": MOST_CLAIMS}, binary=True)]
 
 
 def are_too_many(connection: Connection) -> bool:

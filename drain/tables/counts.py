@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from drain.database.postgres import Connection, fetch_one
-from drain.tables import lanes, pauses
+from drain.tables import lanes, pauses, stalls
 from drain.tables import rules as ruled
 from drain.tables.causes import count_waiting
 from drain.tables.pauses import Pause
@@ -63,7 +63,9 @@ class QueueCounts:
         oldest_unclaimed_seconds: Age of that wait. A later attempt waits since the last one began or failed.
         dead: Jobs that were given up.
         failing: Five of its jobs have failed since its last finish, and some of them wait to be tried again.
+        stalled_seconds: Time for which its jobs wait, if the queue stalls (`drain.tables.stalls`); None if not.
         workers: Number of live workers that run its jobs; None while Redis has not been asked.
+        free: Number of those that could begin a job at once; None as for `workers`.
         waiting: Number of jobs that wait, staged or in flight, by cause, one of `obstacles.CAUSES`; counted up to
             100,000, which means that or more.
         paused: Pause of the whole queue: until when, by whom, why; None if the queue is not paused.
@@ -88,7 +90,9 @@ class QueueCounts:
     paused: dict[str, str | None] | None = None
     rules: dict[str, Any] = field(default_factory=dict)
     held: str | None = None
+    stalled_seconds: float | None = None
     workers: int | None = None
+    free: int | None = None
     redis_depth: int | None = None
 
     @property
@@ -155,6 +159,8 @@ def status(connection: Connection) -> Status:
             queues[queue].dead = dead
         for retrying in retrying_queues(connection):
             queues[retrying.queue].failing = retrying.failing
+        for queue, seconds in stalls.stalled_queues(connection).items():
+            queues[queue].stalled_seconds = seconds
         result.finished, result.finished_is_estimate = _count_finished(connection)
         result.oldest_staged_age_seconds = max(lanes.oldest_due_seconds(connection).values(), default=0.0)
         result.leader = leader(connection)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from math import isinf
 from statistics import fmean
@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from drain.forecast.known import Known
+from drain.forecast.known import Known, Taken
 from drain.forecast.prediction import Prediction, Wait, quantile
 from drain.terminal.fitted_table import Column, fitted_table
 from drain.visible import visible
@@ -87,6 +87,8 @@ def _lines(known: Known, prediction: Prediction) -> Iterator[str]:
     what = "these jobs end" if added else "this backlog ends"
     if not (added or facts.jobs):
         yield "nothing waits: there is no backlog"
+    elif known.is_stuck:
+        yield f"{what}: not known, since no worker of the queue is free"
     elif isinf(ends.median):
         yield f"{what}: never, as far as can be seen; jobs that come first take all workers"
     else:
@@ -103,6 +105,14 @@ def _notes(known: Known, prediction: Prediction) -> Iterator[str]:
             f"more jobs come to queue {known.queue} than it can run ({prediction.load:.1f} times as many): "
             "what waits grows ever more"
         )
+    for (job_name, queue), taken in _grouped(known.stuck).items():
+        longest = duration(max(each.seconds for each in taken))
+        yield (
+            f"{count(len(taken), 'worker')} left out: nobody knows when {job_name} of queue {queue} ends, which runs "
+            f"for {longest}, longer than any that finished lately"
+        )
+    if known.plain:
+        yield f"{count(known.plain, 'worker')} left out: plain RQ jobs, of which nobody knows when they end"
     if isinf(facts.paused_seconds):
         yield f"queue {known.queue} is paused without an end: this is for a queue that is resumed now"
     if facts.scheduled:
@@ -114,6 +124,13 @@ def _notes(known: Known, prediction: Prediction) -> Iterator[str]:
             yield f"no run times of queue {each.name} are known: its jobs are left out"
 
 
+def _grouped(stuck: Iterable[Taken]) -> dict[tuple[str, str], list[Taken]]:
+    groups: dict[tuple[str, str], list[Taken]] = {}
+    for each in stuck:
+        groups.setdefault((each.job.job_name, each.queue), []).append(each)
+    return groups
+
+
 def _has_rules_of_keys(rules: Any) -> bool:
     return bool(rules.running_per_key or rules.rate_per_key or rules.ordered)
 
@@ -123,7 +140,7 @@ def _times(known: Known) -> list[float]:
 
 
 def _workers(known: Known) -> int:
-    return sum(known.queue in names for names in known.workers)
+    return sum(known.queue in names for names in known.workers) + known.plain
 
 
 def _finite(seconds: float) -> float | None:

@@ -96,9 +96,10 @@ def _table(result: Status, *, wide: bool) -> Table:
         numbers = (*staged, counts.queued, counts.running, counts.retrying, counts.dead)
         listed = [_number(counts.redis_depth)] if wide else []
         failing = (" failing", "red") if counts.failing else ""
+        stalled = (" stalled", "red") if _stalls(counts) else ""
         paused = (" paused", "yellow") if counts.paused is not None else ""
         held = (" held", "red") if counts.held is not None else ""
-        shown = Text.assemble(visible(name), failing, paused, held)
+        shown = Text.assemble(visible(name), failing, stalled, paused, held)
         table.add_row(shown, _workers(counts), *map(_number, numbers), *listed, _oldest(counts))
     return table
 
@@ -126,7 +127,9 @@ def _counted(number: int) -> str:
 
 
 def _workers(counts: QueueCounts) -> Text:
-    return Text("none", style="bold red") if counts.is_unattended else Text(_number(counts.workers))
+    if counts.is_unattended:
+        return Text("none", style="bold red")
+    return Text("?" if counts.workers is None else f"{counts.free or 0:,}/{counts.workers:,}")
 
 
 def _number(number: int | None) -> str:
@@ -140,10 +143,12 @@ def _oldest(counts: QueueCounts) -> str:
 
 
 def _advice(result: Status) -> list[Text]:
-    unattended = sorted(name for name, counts in result.queues.items() if counts.is_unattended)
-    lines = [_advice_on(name, result.queues[name]) for name in unattended[:_ADVICE_LINES]]
-    if len(unattended) > _ADVICE_LINES:
-        lines.append(f"{count(len(unattended) - _ADVICE_LINES, 'more queue')} without a worker")
+    troubled = sorted(
+        name for name, counts in result.queues.items() if counts.is_unattended or _stalls(counts)
+    )
+    lines = [_advice_on(name, result.queues[name]) for name in troubled[:_ADVICE_LINES]]
+    if len(troubled) > _ADVICE_LINES:
+        lines.append(f"{count(len(troubled) - _ADVICE_LINES, 'more queue')} without a worker, or stalled")
     lines += [
         f"{visible(name)}: held, since its rules cannot be followed: {visible(counts.held)}"
         for name, counts in sorted(result.queues.items())
@@ -152,6 +157,18 @@ def _advice(result: Status) -> list[Text]:
     return [Text(line, style="red") for line in lines]
 
 
+def _stalls(counts: QueueCounts) -> bool:
+    return counts.stalled_seconds is not None and not counts.is_unattended
+
+
 def _advice_on(name: str, counts: QueueCounts) -> str:
+    if counts.stalled_seconds is not None and not counts.is_unattended:
+        busy = (
+            f"{count(counts.workers, 'worker')}, none free, and "
+            if counts.workers and not counts.free
+            else ""
+        )
+        waited = duration(counts.stalled_seconds)
+        return f"{visible(name)}: {busy}no job finishes; one has waited for {waited}: see `drain top`"
     waiting = counts.staged - counts.scheduled + counts.queued + counts.retrying
     return f"{visible(name)}: {count(waiting, 'job')} and no worker; start `drain work {visible(name)}`"

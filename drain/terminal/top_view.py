@@ -158,13 +158,14 @@ def _workers(row: dict[str, Any], _now: datetime) -> Text:
     queue: QueueActivity = row["queue"]
     if queue.is_unattended:
         return Text("none", style="bold red")
-    return Text("?" if queue.workers is None else f"{queue.workers:,}")
+    return Text("?" if queue.workers is None else f"{queue.free or 0:,}/{queue.workers:,}")
 
 
 def _why(row: dict[str, Any], _now: datetime) -> Text:
     queue: QueueActivity = row["queue"]
     text = Text()
     text.append("FAILING " if queue.failing else "", "red")
+    text.append("STALLED " if queue.stalled_seconds and not queue.is_unattended else "", "red")
     text.append("PAUSED " if queue.paused else "", "yellow")
     counts = [(queue.waiting.get(cause, 0), word) for cause, word in _CAUSES.items()]
     return text.append(

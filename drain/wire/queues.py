@@ -11,7 +11,7 @@ import redis
 from drain.wire.connection import RedisConnection, reachable
 from drain.wire.ids import delivery_number, thin_id, tracked_id, tracked_id_pattern
 from drain.wire.keys import QUEUES, SUSPENDED, bounds_key, queue_key, queue_of, queue_workers_key
-from drain.wire.workers import count_workers, queues_of_workers
+from drain.wire.workers import Worker, read_workers
 
 # Number of ids at the head of a list among which a job of ours is searched, behind jobs of others.
 _LOOK_AHEAD = 50
@@ -46,12 +46,12 @@ class QueueReader(RedisConnection):
     def workers(self, queues: Sequence[str]) -> dict[str, int]:
         """Count the live workers of each queue that run tracked jobs: `drain work` and `rq worker` alike."""
         with reachable(self.where):
-            return count_workers(self._redis, queues)
+            return {queue: len(found) for queue, found in read_workers(self._redis, queues).items()}
 
-    def queues_of_workers(self, queue: str) -> list[list[str]]:
-        """List, for each live worker of a queue, its queues in the order in which it takes them."""
+    def crews(self, queues: Sequence[str]) -> dict[str, list[Worker]]:
+        """Read the live workers of each queue that run tracked jobs, the free ones and the busy ones."""
         with reachable(self.where):
-            return queues_of_workers(self._redis, queue)
+            return read_workers(self._redis, queues)
 
     def depth(self, queue: str) -> int:
         """Return the length of the queue's list; 0 if the key is no list."""

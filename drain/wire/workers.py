@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
@@ -23,12 +23,35 @@ from drain.wire.keys import WORKERS, execution_key, job_key, queue_workers_key, 
 from drain.wire.thin import write_hash
 
 _TRACKED = b".tracked"
+# Field of the hash of a process of `drain work`: whether it runs as many jobs as it can, and has ended none lately.
+IS_FULL = "drain_full"
+FULL, NOT_FULL = "1", "0"
+_FIELDS = ("hostname", "pid", "queues", "state", IS_FULL)
+# Digits that no process id has.
+_DIGITS = 12
 # Time after which the data about a job that a worker runs expires; it is written again every few seconds.
 _EXECUTION_SECONDS = 120
 
 
-def count_workers(client: redis.Redis, queues: Sequence[str]) -> dict[str, int]:
-    """Count the live workers of each queue that run tracked jobs; two round trips for all queues.
+class Worker(NamedTuple):
+    """Live worker that runs tracked jobs.
+
+    Attributes:
+        host: Name of its host.
+        pid: Process id there; 0 if unknown.
+        queues: Names of its queues, in the order in which it takes them; empty if unknown.
+        is_free: It could begin a job at once. A process of `drain work` says so itself; an older one, and a stock
+            `rq worker`, is free while it runs nothing.
+    """
+
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    is_free: bool
+
+
+def read_workers(client: redis.Redis, queues: Sequence[str]) -> dict[str, list[Worker]]:
+    """Read the live workers of each queue that run tracked jobs; two round trips for all queues.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -36,26 +59,10 @@ def count_workers(client: redis.Redis, queues: Sequence[str]) -> dict[str, int]:
     registered = dict(zip(queues, _registered(client, queues), strict=True))
     live = _live(client, sorted(set[bytes]().union(*registered.values())))
     companions = {key.removesuffix(_TRACKED) for key in live if key.endswith(_TRACKED)}
-    return {queue: len(keys & live - companions) for queue, keys in registered.items()}
-
-
-def queues_of_workers(client: redis.Redis, queue: str) -> list[list[str]]:
-    """List, for each live worker of a queue that runs tracked jobs, its queues in the order in which it takes them.
-
-    Raises:
-        redis.RedisError: Redis does not answer.
-    """
-    (registered,) = _registered(client, [queue])
-    live = _live(client, sorted(registered))
-    companions = {key.removesuffix(_TRACKED) for key in live if key.endswith(_TRACKED)}
-    with client.pipeline(transaction=False) as pipeline:
-        for key in sorted(live - companions):
-            pipeline.hget(key.decode(errors="replace"), "queues")
-        answers: list[Any] = pipeline.execute(raise_on_error=False)
-    named = (
-        answer.decode(errors="replace").split(",") if isinstance(answer, bytes) else [] for answer in answers
-    )
-    return [names or [queue] for names in named]
+    return {
+        queue: [live[key] for key in sorted(keys & live.keys() - companions)]
+        for queue, keys in registered.items()
+    }
 
 
 def _registered(client: redis.Redis, queues: Sequence[str]) -> list[set[bytes]]:
@@ -70,12 +77,29 @@ def _registered(client: redis.Redis, queues: Sequence[str]) -> list[set[bytes]]:
     return [set() if isinstance(answer, redis.RedisError) else set(answer) for answer in answers]
 
 
-def _live(client: redis.Redis, keys: Sequence[bytes]) -> set[bytes]:
+def _live(client: redis.Redis, keys: Sequence[bytes]) -> dict[bytes, Worker]:
     with client.pipeline(transaction=False) as pipeline:
         for key in keys:
             pipeline.exists(key)
-        answers = pipeline.execute()
-    return {key for key, exists in zip(keys, answers, strict=True) if exists}
+            pipeline.hmget(key.decode(errors="replace"), _FIELDS)
+        answers: list[Any] = pipeline.execute(raise_on_error=False)
+    found = dict(zip(keys, zip(answers[::2], answers[1::2], strict=True), strict=True))
+    for exists, _ in found.values():
+        if isinstance(exists, redis.RedisError):
+            raise exists
+    return {key: _worker(fields) for key, (exists, fields) in found.items() if exists}
+
+
+def _worker(fields: Any) -> Worker:
+    known = fields if isinstance(fields, list) else [None] * len(_FIELDS)
+    host, pid, queues, state, full = ((each or b"").decode(errors="replace") for each in known)
+    is_busy = full == FULL if full else state == "busy"
+    return Worker(
+        host,
+        int(pid) if pid.isdecimal() and pid.isascii() and len(pid) < _DIGITS else 0,
+        tuple(queue for queue in queues.split(",") if queue),
+        is_free=not is_busy and state != "suspended",
+    )
 
 
 def forget_worker(client: redis.Redis, name: str, pid: int, queues: Collection[str]) -> None:

@@ -25,7 +25,7 @@ def queue(age: float | None = None, job: int | None = None, **counts: Any) -> Qu
 
 def busy(**more: Any) -> Status:
     queues = {
-        "default": queue(0.04, 1_204_511, inflight=3, queued=1, running=2, workers=4, redis_depth=1),
+        "default": queue(0.04, 1_204_511, inflight=3, queued=1, running=2, workers=4, free=2, redis_depth=1),
         "mail": queue(
             age=200.0,
             job=42,
@@ -45,13 +45,14 @@ def busy(**more: Any) -> Status:
             running=50,
             retrying=1,
             workers=8,
+            free=0,
             redis_depth=0,
             waiting={"paused": 200, "limited": 100_000, "called_back": 1},
             paused={"until": None, "by": "ann", "reason": None, "since": "2026-11-22T01:31:07+00:00"},
             rules={"running": 50},
         ),
         "reports-of-the-week:europe": queue(
-            dead=2, inflight=6, retrying=6, failing=True, workers=1, redis_depth=0
+            dead=2, inflight=6, retrying=6, failing=True, workers=1, free=1, redis_depth=0
         ),
     }
     totals = {"staged": 3, "scheduled": 1, "overdue": 2, "inflight": 12_009, "queued": 11_991, "running": 2}
@@ -103,7 +104,7 @@ def test_a_status_of_nothing_has_no_table(printed: Any) -> None:
 @widths
 def test_a_status_of_large_numbers_fits_the_terminal(printed: Any, width: int) -> None:
     counts: Any = dict.fromkeys(("staged", "inflight", "queued", "running", "retrying", "dead"), 123_456_789)
-    large = queue(359_999, 123_456_789_012, **counts, workers=1000, redis_depth=123_456_789)
+    large = queue(359_999, 123_456_789_012, **counts, workers=1000, free=1000, redis_depth=123_456_789)
 
     text = printed(width, show_status, Status(queues={"a" * 100: large}, **counts))
 

@@ -23,11 +23,19 @@ LEADER = {"name": "shop-1:4711:c0ffee", "since": "2026-11-22T01:01:07.123456+00:
 
 def busy() -> Activity:
     queues = {
-        "default": QueueActivity({"queued": 3}, 2, 35.25, 0.042, workers=4),
+        "default": QueueActivity({"queued": 3}, 2, 35.25, 0.042, workers=4, free=2),
         "mail": QueueActivity(
-            {"list_full": 10_000, "queued": 1_201, "scheduled": 7}, 16, 812.0, 75.0, workers=2
+            {"list_full": 10_000, "queued": 1_201, "scheduled": 7},
+            16,
+            812.0,
+            75.0,
+            stalled_seconds=75.0,
+            workers=2,
+            free=0,
         ),
-        "calls": QueueActivity({"limited": 950, "paused": 12}, 50, 4.0, 3_720.0, paused=True, workers=8),
+        "calls": QueueActivity(
+            {"limited": 950, "paused": 12}, 50, 4.0, 3_720.0, paused=True, workers=8, free=8
+        ),
         "reports-of-the-week:europe": QueueActivity({"retrying": 6}, failing=True, workers=0),
     }
     running = [

@@ -110,11 +110,11 @@ class Inbox:
         if (self._is_stuck and self.running) or self.journal.room < size:
             return 0
         if size == 1:
-            return 1 if self._is_free and not waits else 0
+            return 1 if self.is_free and not waits else 0
         return size - waits if waits <= self._prefetch.low else 0
 
     @property
-    def _is_free(self) -> bool:
+    def is_free(self) -> bool:
         """True if a job could begin at once, wherever it has to run."""
         running = self.running
         in_threads = len(running.in_threads) < self._threads or not self.has_threads

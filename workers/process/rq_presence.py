@@ -10,6 +10,7 @@ import redis
 
 from drain.errors import UnavailableError
 from drain.wire import Consumer
+from drain.wire.workers import FULL, IS_FULL, NOT_FULL
 from workers.options import WorkOptions
 from workers.process.fetcher import Fetcher
 from workers.process.finisher import Finisher
@@ -132,7 +133,9 @@ class RQPresence:
         busy = ran != self._ran or inbox.has_tracked
         state = "suspended" if self._fetcher.is_suspended else "busy" if busy else "idle"
         slow = self._slow_job(now)
-        fields = {"state": state, "current_job": slow.rq_id if slow else ""}
+        # A process whose jobs end is about to be free.
+        full = FULL if ran == self._ran and not inbox.is_free else NOT_FULL
+        fields = {"state": state, IS_FULL: full, "current_job": slow.rq_id if slow else ""}
         changed = {name: text for name, text in fields.items() if self._shown.get(name) != text}
         increments = {
             "successful_job_count": finished - self._counted[0],

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from drain import capacity
 from drain.database.postgres import Connection
-from drain.tables import causes, glances, lanes, pauses, queries, rules, waiting
+from drain.tables import causes, glances, lanes, pauses, queries, rules, stalls, waiting
 from drain.tables.glances import NONE, Number, Step
 from drain.tables.pauses import Pause
 from drain.web.history import STEP, STEPS
@@ -56,9 +57,11 @@ class Glance:
         oldest_seconds: Time for which the oldest job has been due, or has waited for a worker.
         dead: Number of dead jobs.
         failing: Five of its jobs have failed since its last finish.
+        stalled_seconds: Time for which its jobs wait, if the queue stalls; 0 if not.
         paused: Pause of the whole queue; None without one.
         finished: Number of jobs that ended in the last minute.
         workers: Number of live workers; None if Redis is not known.
+        free: Number of those that could begin a job at once; None as for `workers`.
         curve: Jobs that ended, by step.
     """
 
@@ -70,7 +73,9 @@ class Glance:
     failing: bool = False
     paused: Pause | None = None
     finished: Number = NONE
+    stalled_seconds: float = 0.0
     workers: int | None = None
+    free: int | None = None
     curve: list[Number | None] = field(default_factory=list)
 
     @property
@@ -85,9 +90,14 @@ class Glance:
         return self.workers == 0 and self.waiting.number > 0
 
     @property
+    def is_stalled(self) -> bool:
+        """True if its workers, of which there are some, have finished none of its jobs for a minute."""
+        return self.stalled_seconds > 0 and not self.is_unattended
+
+    @property
     def has_trouble(self) -> bool:
-        """True if a person may want to look: it is paused, fails, or has no worker."""
-        return self.paused is not None or self.failing or self.is_unattended
+        """True if a person may want to look: it is paused, fails, stalls, or has no worker."""
+        return self.paused is not None or self.failing or self.stalled_seconds > 0 or self.is_unattended
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,7 @@ def measure(view: View, connection: Connection) -> Measured:
         lanes.oldest_due_seconds(connection, statement=lanes.OLDEST_AT_A_GLANCE),
         glances.oldest_queued_seconds(connection),
     )
+    stalled = stalls.stalled_queues(connection)
     failing = {each.queue for each in waiting.retrying_queues(connection) if each.failing}
     held = {
         pause.queue: pause
@@ -150,6 +161,7 @@ def measure(view: View, connection: Connection) -> Measured:
             name in failing,
             held.get(name),
             rates.get(name, NONE),
+            stalled.get(name, 0.0),
             curve=history.curve(name, now) if name in rates else [],
         )
         for name in names
@@ -200,9 +212,7 @@ def _later(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, fl
 
 def _add_workers(view: View, found: Mapping[str, Glance]) -> None:
     """Fill in the workers, if Redis is known."""
-    workers = view.site.redis.ask(lambda redis: redis.workers(list(found))) or {}
-    for name, glance in found.items():
-        glance.workers = workers.get(name)
+    capacity.add_workers(found, view.site.redis.ask(lambda redis: redis.crews(list(found))) or {})
 
 
 def _show(view: View) -> Mapping[str, Any]:

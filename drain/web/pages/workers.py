@@ -8,10 +8,9 @@ from contextlib import closing
 from datetime import datetime
 from typing import Any
 
-from drain.explain.stack import process_of
 from drain.jobs.progress import fields_of
 from drain.tables import claimed, queries
-from drain.tables.claimed import After
+from drain.tables.claimed import After, host_and_pid
 from drain.web.forms import FormError
 from drain.web.paging import ROWS, page_of, place_of
 from drain.web.routing import page
@@ -41,7 +40,7 @@ def _show(view: View) -> Mapping[str, Any]:
     workers, names = found if found is not None else ([], 0)
     by_process: Counter[tuple[str, int]] = Counter()
     for name, number in counts.items():
-        by_process[process_of(name or "")] += number
+        by_process[host_and_pid(name or "")] += number
     shown = [each for each in workers if host in ("", each.host) and queue in ("", *each.queues)]
     registered = {(each.host, each.pid) for each in workers}
     return {
@@ -127,7 +126,7 @@ def _with_progress(view: View, rows: Sequence[dict[str, Any]]) -> list[dict[str,
         row
         | {
             "seconds": (row["now"] - row["claimed_at"]).total_seconds(),
-            "process": process_of(row["claimed_by"] or ""),
+            "process": host_and_pid(row["claimed_by"] or ""),
             "progress": _progress(found.get(row["id"]), row["fencing_token"]),
         }
         for row in rows

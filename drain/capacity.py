@@ -1,0 +1,105 @@
+"""Capacity of queues: what `free`, `busy` and `stalled` mean, in every command and on the page.
+
+free     a live worker that could begin a job at once (`drain.wire.workers`)
+busy     any other: it runs as many jobs as it can, and has ended none for a second; or it is suspended
+stalled  a queue whose jobs have waited for a worker for a minute, and none has finished (`drain.tables.stalls`)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Protocol
+
+from drain.database.postgres import Connection
+from drain.tables import claimed
+from drain.tables.claimed import Held
+from drain.visible import visible
+from drain.wire import Producer
+from drain.wire.workers import Worker
+from drain.wording import duration
+
+# Upper bound of the kinds of jobs that are named.
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Workers of a queue.
+
+    Attributes:
+        workers: Live workers.
+        held: Jobs of the busy ones, the oldest claim of each. A worker without one runs a plain RQ job.
+    """
+
+    workers: Sequence[Worker]
+    held: Sequence[Held]
+
+    @property
+    def is_busy(self) -> bool:
+        """True if there are workers, and none of them is free."""
+        return bool(self.workers) and not any(each.is_free for each in self.workers)
+
+    @property
+    def plain(self) -> list[Worker]:
+        """Busy workers that run a job which is not tracked."""
+        known = {claimed.host_and_pid(each.process) for each in self.held}
+        return [each for each in self.workers if not each.is_free and (each.host, each.pid) not in known]
+
+    @property
+    def began_at(self) -> datetime | None:
+        """Time at which a busy worker has last begun a job; None if it is not known."""
+        return max((each.latest_at for each in self.held), default=None)
+
+    def stuck_seconds(self, now: datetime) -> float:
+        """Time for which no worker has begun a job, if all are busy; infinite if only plain RQ jobs run; else 0."""
+        if not self.is_busy:
+            return 0.0
+        return (now - self.began_at).total_seconds() if self.began_at else math.inf
+
+    def busy_with(self, now: datetime) -> str:
+        """Say what the busy workers run, and for how long: `6 with m.report of queue reports (for 48m)`."""
+
+        def kind(job: Held) -> tuple[str, str]:
+            return job.job_name, job.queue
+
+        kinds = [list(jobs) for _, jobs in groupby(sorted(self.held, key=kind), key=kind)]
+        kinds.sort(key=len, reverse=True)
+        named = [
+            f"{len(jobs):,} with {visible(jobs[0].job_name)} of queue {jobs[0].queue} "
+            f"(for {duration((now - min(job.claimed_at for job in jobs)).total_seconds())})"
+            for jobs in kinds[:_MOST_NAMED]
+        ]
+        others = sum(map(len, kinds[_MOST_NAMED:]))
+        named += [f"{others:,} with other jobs"] if others else []
+        named += [f"{len(self.plain):,} with plain RQ jobs"] if self.plain else []
+        return ", ".join(named)
+
+
+class Staffed(Protocol):
+    """Numbers of a queue, with those of its workers; None while these are not known."""
+
+    workers: int | None
+    free: int | None
+
+
+def add_workers(queues: Mapping[str, Staffed], crews: Mapping[str, Sequence[Worker]]) -> None:
+    """Fill in how many workers each queue has, and how many of them are free."""
+    for name, crew in crews.items():
+        queues[name].workers = len(crew)
+        queues[name].free = sum(each.is_free for each in crew)
+
+
+def read_crew(connection: Connection, redis: Producer, queue: str) -> Crew:
+    """Read the workers of a queue, and what the busy ones run.
+
+    Raises:
+        UnavailableError: Redis does not answer.
+    """
+    workers = redis.crews([queue])[queue]
+    busy = {(each.host, each.pid) for each in workers if not each.is_free}
+    held = claimed.held(connection) if busy else []
+    return Crew(workers, [each for each in held if claimed.host_and_pid(each.process) in busy])
