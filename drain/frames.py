@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,21 @@ class Frame(NamedTuple):
         """Short form for people: `shop/jobs.py:12 in send_receipt`."""
         path = _INSTALLED.split(self.path)[-1]
         return f"{'/'.join(path.split('/')[-_COMPONENTS:])}:{self.line} in {self.function}"
+
+
+def calls_before_the_job(paths: Sequence[str], job_name: str) -> int:
+    """Count the outermost calls of a stack that lead to the job: those before the first one in its own code.
+
+    A stack without job-drain's own calls begins with the job; one without a call of the job is shown whole.
+
+    Args:
+        paths: Path of the file of each call, the outermost first.
+        job_name: Name of the job, as for `innermost_own_frame`.
+    """
+    package = job_name.partition(".")[0]
+    ours = next((place for place, path in enumerate(paths) if _is_ours(path)), 0)
+    own = (place for place, path in enumerate(paths) if place >= ours and _is_own(path, package))
+    return next(own, 0)
 
 
 def innermost_own_frame(traceback: str, job_name: str) -> Frame | None:
@@ -62,8 +78,13 @@ def _innermost(frames: str, package: str) -> Frame | None:
     return innermost
 
 
+def _is_ours(path: str) -> bool:
+    *_, installed = parts = _INSTALLED.split(path)
+    return path.startswith(_OURS) or (len(parts) > 1 and installed.partition("/")[0] in _OUR_PACKAGES)
+
+
 def _is_own(path: str, package: str) -> bool:
-    if path.startswith(("<frozen ", *_OURS)):
+    if path.startswith("<frozen ") or _is_ours(path):
         return False
     *_, installed = parts = _INSTALLED.split(path)
     if len(parts) > 1:

@@ -129,8 +129,9 @@ class Lines(logging.Formatter):
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render one record."""
-        return visible(super().format(record), lines=True).replace("\n", "\n  ")
+        """Render one record, with the traceback of a job that has failed, where the record has it."""
+        text = "\n".join([super().format(record), *filter(None, [getattr(record, "traceback", None)])])
+        return visible(text, lines=True).replace("\n", "\n  ")
 
 
 def configure(level: str = "INFO") -> None:

@@ -26,8 +26,9 @@ from drain.terminal.values import json_default
     show_default=True,
     help="Patience with the answer of the worker process.",
 )
+@click.option("--all", "whole", is_flag=True, help="Show the worker's calls that lead to the job too.")
 @as_json_option
-def stack(settings: Settings, *, job_id: int, seconds: float, as_json: bool) -> None:
+def stack(settings: Settings, *, job_id: int, seconds: float, whole: bool, as_json: bool) -> None:
     """Ask the worker process that runs a job for the job's stack: its calls, the innermost last.
 
     The job goes on undisturbed. No value of an argument and no source text is shown. A process of `drain work` answers
@@ -36,6 +37,7 @@ def stack(settings: Settings, *, job_id: int, seconds: float, as_json: bool) -> 
 
     \b
     drain stack 42
+    drain stack 42 --all
     drain stack 42 --json | jq -r '.calls[-1].file'
     """  # noqa: D301
     redis_url = settings.required_redis_url
@@ -45,4 +47,4 @@ def stack(settings: Settings, *, job_id: int, seconds: float, as_json: bool) -> 
     if as_json:
         click.echo(json.dumps(found.as_json(), default=json_default))
     else:
-        show_stack(found)
+        show_stack(found, whole=whole)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection
 from drain.errors import DrainError
+from drain.frames import calls_before_the_job
 from drain.tables import claimed, queries
 from drain.visible import visible
 from drain.wire.live_workers import LiveWorker, LiveWorkers
@@ -22,8 +23,6 @@ PATIENCE_SECONDS = 5.0
 _SILENT_SECONDS = 40.0
 # Upper bound of the calls of one answer, and of the characters of a text in it.
 _MOST_CALLS, _LONGEST_TEXT = 500, 1000
-# Digits that no process id has.
-_DIGITS = 12
 # Help where the process itself cannot answer.
 _ADVICE = "`py-spy dump --pid {pid}` on {host} reads the stack from outside"
 
@@ -54,6 +53,11 @@ class JobStack:
     calls: list[Call]
     beside: list[Call]
 
+    @property
+    def outer(self) -> int:
+        """Number of the outermost calls that lead to the job's own code: those of the worker."""
+        return calls_before_the_job([call.file for call in self.calls], self.claim["job_name"])
+
     def as_json(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
         return {
@@ -65,6 +69,7 @@ class JobStack:
             "lease_expires_at": self.claim["lease_expires_at"],
             "process": self.process,
             "place": self.place,
+            "outer": self.outer,
             "calls": [call._asdict() for call in self.calls],
             "beside": [call._asdict() for call in self.beside],
         }
@@ -107,19 +112,13 @@ def read_stack(
         NoStackError: The process does not answer, or the job has not begun or has ended.
         UnavailableError: Redis does not answer.
     """
-    host, pid = process_of(claim["claimed_by"])
+    host, pid = claimed.host_and_pid(claim["claimed_by"])
     with closing(LiveWorkers(redis_url)) as workers:
         found = [each for each in workers.at(claim["queue"], host, pid) if each.is_ours]
     if not found:
         raise NoStackError(_gone(claim))
     with closing(StackQuestions(redis_url, namespace)) as questions:
         return _ask(questions, found[0], claim, seconds)
-
-
-def process_of(name: str) -> tuple[str, int]:
-    """Read host and process id from the name of a process, as `claimed_by` has it."""
-    host, _, pid = name.rpartition(":")[0].rpartition(":")
-    return host, int(pid) if pid.isdecimal() and pid.isascii() and len(pid) < _DIGITS else 0
 
 
 def _ask(questions: StackQuestions, worker: LiveWorker, claim: dict[str, Any], seconds: float) -> JobStack:
@@ -137,7 +136,7 @@ def _ask(questions: StackQuestions, worker: LiveWorker, claim: dict[str, Any], s
 
 
 def _gone(claim: dict[str, Any]) -> str:
-    host, pid = process_of(claim["claimed_by"])
+    host, pid = claimed.host_and_pid(claim["claimed_by"])
     return (
         f"process {pid} on {visible(host)}, which has claimed job {claim['id']}, does not listen: it is gone, or it is "
         f"a stock `rq worker`, which answers no questions; {_lease(claim)}"
@@ -162,7 +161,7 @@ def _silent(claim: dict[str, Any], worker: LiveWorker, seconds: float) -> str:
 
 
 def _unanswered(claim: dict[str, Any], place: str) -> str:
-    host, _ = process_of(claim["claimed_by"])
+    host, _ = claimed.host_and_pid(claim["claimed_by"])
     where = visible(place) or "its process"
     return (
         f"{where} on {visible(host)}, in which job {claim['id']} runs isolated, does not answer: it has just begun or "

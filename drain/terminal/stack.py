@@ -9,14 +9,14 @@ from rich.text import Text
 
 from drain.explain.stack import Call, JobStack
 from drain.visible import visible
-from drain.wording import duration, relative
+from drain.wording import count, duration, relative
 
 # Least width of the paths, and the part of the width that names of functions may take.
 _LEAST, _SHARE = 20, 0.45
 
 
-def show_stack(stack: JobStack) -> None:
-    """Print where a job is, the innermost call last."""
+def show_stack(stack: JobStack, *, whole: bool = False) -> None:
+    """Print where a job is, the innermost call last; the calls of the worker that lead to it only if it is whole."""
     console = Console(highlight=False, markup=False)
     claim = stack.claim
     seconds = (claim["now"] - claim["claimed_at"]).total_seconds()
@@ -28,7 +28,10 @@ def show_stack(stack: JobStack) -> None:
     ]
     for line in lines:
         console.print(Text(line), overflow="fold")
-    _show_calls(console, stack.calls)
+    outer = 0 if whole else stack.outer
+    if outer:
+        console.print(f"  ({count(outer, 'call')} of the worker before these: --all)", style="dim")
+    _show_calls(console, stack.calls[outer:])
     if stack.beside:
         console.print("\nthe thread of the event loop is busy meanwhile:", style="yellow")
         _show_calls(console, stack.beside)

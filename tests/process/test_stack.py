@@ -76,6 +76,10 @@ def test_each_kind_of_job_is_found_where_it_hangs_and_goes_on_undisturbed(
             (call,) = [call for call in found.calls if call.function == path[0]]
             assert call.file.endswith("tests/jobs_that_hang.py")
             assert call.line > 1
+        text = invoked(yard, str(job_id)).stdout
+        assert "workers/" not in text
+        assert all(f"  {name} " in text for name in path)
+        assert "workers/" in invoked(yard, str(job_id), "--all").stdout or found.outer == 0
         assert "secret" not in json.dumps(found.as_json(), default=str)
         assert not client.keys("drain:stack:*")
         yard.say("go")

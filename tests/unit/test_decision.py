@@ -114,6 +114,18 @@ def test_a_job_that_failed_waits_for_its_next_attempt(claimed: Claim, wait: floa
     assert line_of(decision).endswith(": OSError: no disk")
 
 
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+@pytest.mark.parametrize("claimed", [claim(), claim(max_attempts=1)], ids=["failed", "dead"])
+def test_the_traceback_is_in_the_log_of_a_worker_that_logs_every_step(
+    caplog: pytest.LogCaptureFixture, claimed: Claim, level: int
+) -> None:
+    with caplog.at_level(level, "workers"):
+        decision = decide(claimed, Failed(ERROR, OPTIONS, CAUSE))
+    assert decision.log is not None
+    shown = "Traceback: OSError" if level == logging.DEBUG else None
+    assert decision.log.extra.get("traceback") == shown
+
+
 @pytest.mark.parametrize(
     ("claimed", "times"),
     [(LAST, "3 times"), (claim(max_attempts=1), "1 time"), (claim(attempts=9), "9 times")],

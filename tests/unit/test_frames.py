@@ -3,7 +3,10 @@
 import pytest
 
 from drain import frames
-from drain.frames import Frame, innermost_own_frame
+from drain.frames import Frame, calls_before_the_job, innermost_own_frame
+
+SITE = "/srv/venv/lib/python3.11/site-packages"
+SOCKET = "/usr/lib/python3.11/socket.py"
 
 OWN = (
     '  File "/srv/app/shop/jobs.py", line 12, in send_receipt\n    order = session.get_one(Order, order_id)\n'
@@ -50,6 +53,39 @@ def test_without_a_frame_of_its_own_the_innermost_one_counts_and_without_any_the
     assert found == Frame("/usr/lib/python3.11/smtplib.py", 899, "sendmail")
     assert innermost_own_frame("", "shop.jobs.f") is None
     assert innermost_own_frame('a message with File "x", line 1, in f', "shop.jobs.f") is None
+
+
+@pytest.mark.parametrize(
+    ("paths", "outer"),
+    [
+        (
+            [
+                "/app/.venv/bin/drain",
+                f"{SITE}/click/core.py",
+                f"{SITE}/workers/command.py",
+                "/app/shop.py",
+                LIBRARY,
+            ],
+            3,
+        ),
+        (
+            [
+                "/app/.venv/bin/drain",
+                f"{SITE}/workers/command.py",
+                f"{SITE}/shop/jobs.py",
+                f"{SITE}/drain/x.py",
+            ],
+            2,
+        ),
+        # Coroutines that await each other.
+        (["/app/shop.py", SOCKET], 0),
+        # The job is in code of others alone.
+        ([f"{SITE}/workers/command.py", SOCKET], 0),
+        ([], 0),
+    ],
+)
+def test_the_calls_of_the_worker_come_before_the_first_one_of_the_job(paths: list[str], outer: int) -> None:
+    assert calls_before_the_job(paths, "shop.jobs.send") == outer
 
 
 def test_hostile_texts_are_read_in_no_time() -> None:

@@ -74,6 +74,14 @@ def test_a_log_line_for_people_shows_escapes_and_further_lines_cannot_pass_for_l
     assert others == ["  12:00:00 INFO all is well", r"  ValueError: \x9b31m", "  forged"]
 
 
+def test_a_log_line_for_people_has_the_traceback_of_a_job_that_failed() -> None:
+    formatter = log.Lines("%(levelname)s %(message)s")
+
+    text = formatter.format(record("job 7 failed", traceback="Traceback:\n  File x\x1b"))
+
+    assert text.splitlines() == ["INFO job 7 failed", "  Traceback:", r"    File x\x1b"]
+
+
 class Hostile:
     def __repr__(self) -> str:
         raise RuntimeError("no")

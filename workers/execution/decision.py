@@ -36,6 +36,8 @@ from workers.execution.outcome import (
     Unreadable,
 )
 
+log = logging.getLogger(__name__)
+
 # Words for what became of a job, as RQ's books and the counters of a worker have them.
 FINISHED, RETRYING, INTERRUPTED, DEFERRED, DEAD = "finished", "retrying", "interrupted", "deferred", "dead"
 RECORDED, STALE, REFUSED, CANCELLED = "recorded", "stale", "refused", "cancelled"
@@ -175,7 +177,7 @@ def _retry_or_bury(claim: Claim, failed: Failed) -> Decision:
         logging.WARNING,
         "job %d (%s) failed on attempt %d, next one in %s: %s",
         (claim.id, visible(claim.job_name), claim.attempts, duration(wait), visible(failed.line)),
-        _extra("job_failed", claim),
+        _extra("job_failed", claim, failed.error),
     )
     return Decision(
         RETRYING,
@@ -235,7 +237,7 @@ def _bury(
         logging.ERROR,
         "job %d (%s) is dead: %s",
         (claim.id, visible(claim.job_name), visible(explanation)),
-        _extra("job_dead", claim),
+        _extra("job_dead", claim, error),
     )
     return Decision(
         DEAD,
@@ -270,5 +272,9 @@ def _failed_after_finish(claim: Claim, rest: Outcome) -> LogLine | None:
     )
 
 
-def _extra(event: str, claim: Claim) -> dict[str, object]:
-    return {"event": event, "job_id": claim.id, "tag": claim.tag}
+def _extra(event: str, claim: Claim, error: Mapping[str, str] | None = None) -> dict[str, object]:
+    extra: dict[str, object] = {"event": event, "job_id": claim.id, "tag": claim.tag}
+    # The tables have it in any case: in the log a queue that fails would fill the disk.
+    if error and error.get("traceback") and log.isEnabledFor(logging.DEBUG):
+        extra["traceback"] = error["traceback"]
+    return extra
