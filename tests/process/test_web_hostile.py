@@ -34,7 +34,8 @@ UPDATE dead_jobs SET died_at = '{time}', scheduled_at = '{time}', staged_at = '{
 INSERT INTO inflight_jobs (id, job_name, job_args, job_kwargs, queue, priority, delivery, scheduled_at, staged_at,
     moved_at, claimed_at, claimed_by, lease_expires_at, next_run_at, failed_at, last_error)
 SELECT id, 'm.f', '[]', '{{}}', 'mail', 0, id, '{time}', '{time}', '{time}',
-    CASE WHEN id > 6 THEN '{time}'::timestamptz END, 'host:1:abcdef', CASE WHEN id = 7 THEN '{time}'::timestamptz END, CASE WHEN id = 8 THEN '{time}'::timestamptz END,
+    CASE WHEN id > 6 THEN '{time}'::timestamptz END, 'host:1:abcdef',
+    CASE WHEN id = 7 THEN '{time}'::timestamptz END, CASE WHEN id = 8 THEN '{time}'::timestamptz END,
     CASE WHEN id = 8 THEN '{time}'::timestamptz END, '{{}}' FROM generate_series(6, 8) AS id;
 INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, staged_at, moved_at,
     claimed_at, finished_at, attempts, fencing_token)
