@@ -83,21 +83,20 @@ class Admission:
         for queue, ruled in list(self._ruled.items()):
             if monotonic() >= ruled.next_look_at and not self.paused.queue(queue):
                 with self._following(queue):
-                    ruled.look()
-                found = True
+                    found |= ruled.look() and self._depths.room(queue) > 0
         if self._expects_arrivals and monotonic() >= self._hints_at:
-            self._hint()
-            found = found or bool(self._ruled)
+            found |= self._hint()
         return found
 
-    def _hint(self) -> None:
-        began = monotonic()
+    def _hint(self) -> bool:
+        began, found = monotonic(), False
         self._expects_arrivals = False
         for queue, ruled in list(self._ruled.items()):
             if not self.paused.queue(queue):
                 with self._following(queue):
-                    ruled.hint()
+                    found |= ruled.hint() and self._depths.room(queue) > 0
         self._hints_at = monotonic() + _HINTS_PAUSE * (monotonic() - began)
+        return found
 
     @property
     def next_look_at(self) -> float:

@@ -125,7 +125,7 @@ class Allowances:
         return None
 
     def next_of_key_at(self, key: str) -> float | None:
-        """Return when to look at a key again that may begin nothing; None if only the end of a job or a hold can help."""
+        """Return when to look at a key again that may begin nothing; None if only the end of a job or hold can help."""
         if key in self.held or (self._per_key is not None and self._running.of_key(key) >= self._per_key):
             return None
         until = self.paused.get(key)

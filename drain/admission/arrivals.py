@@ -57,9 +57,9 @@ class Arrivals:
             return self._sweep_at
         return max(self._sweep_at, self._swept_at + _IDLE_SECONDS)
 
-    def look(self) -> None:
-        """Run the hint and a slice of the sweep, if it is time; in autocommit mode."""
-        if monotonic() >= self._hint_at:
+    def look(self, *, hint: bool) -> None:
+        """Run the hint, if it is wanted, and a slice of the sweep, if it is time for each; in autocommit mode."""
+        if hint and monotonic() >= self._hint_at:
             self.hint()
         began = monotonic()
         if began >= self._sweep_at:

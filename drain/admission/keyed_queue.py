@@ -23,7 +23,7 @@ from drain.tables.keyed import Paused
 from drain.tables.staged import DueJob
 
 # Shortest pause between two looks at the running jobs while rows wait for their end, and otherwise.
-_NAP_SECONDS = 0.005
+_NAP_SECONDS = 0.002
 _REST_SECONDS = 0.5
 # Such a pause grows to this part of the time since a job was last seen to begin or to end, up to a bound: the end of
 # long jobs is noticed a little later, and a leader with nothing else to do does not spend a fifth of a processor on it.
@@ -98,8 +98,12 @@ class RuledQueue:
         self._looked_at, self._look_seconds, self._changed_at = 0.0, 0.0, monotonic()
         self.next_look_at = 0.0
 
-    def look(self) -> None:
-        """Read what has ended and what has come, as often as it is worth it; in autocommit mode."""
+    def look(self) -> bool:
+        """Read what has ended and what has come, as often as it is worth it; in autocommit mode.
+
+        Returns:
+            True if some row may be admitted now.
+        """
         self._streams.roll_back()
         if not self._is_rebuilt:
             self._rebuild()
@@ -107,15 +111,22 @@ class RuledQueue:
             self._clock.set(running.clock(self._connection))
         if self._allowances.looks_at_running and monotonic() >= self._look_at_running_at:
             self._look_at_running()
-        self._streams.look()
+        # While the queue is full, a look every few milliseconds is one exchange.
+        self._streams.look(hint=self._allowances.of_queue() > 0)
         self._set_next_look()
+        return self._may_admit
 
-    def hint(self) -> None:
-        """Read what has been staged lately, sooner than the next look would; in autocommit mode."""
+    def hint(self) -> bool:
+        """Read what has been staged lately, sooner than the next look would; in autocommit mode.
+
+        Returns:
+            True if some row may be admitted now.
+        """
         if self._is_rebuilt:
             self._streams.roll_back()
             self._streams.hint()
             self._set_next_look()
+        return self._may_admit
 
     def select(self, room: int, *, skip_locked: bool = False) -> list[DueJob]:
         """Select up to `room` rows that may be admitted now, in their order, within the batch's transaction.
@@ -188,6 +199,10 @@ class RuledQueue:
         return self._streams.is_first_sweep
 
     @property
+    def _may_admit(self) -> bool:
+        return self._streams.has_waiting and self._allowances.of_queue() > 0
+
+    @property
     def _waits_for_slots(self) -> bool:
         """True if the end of a running job may let another one begin."""
         if not self._allowances.looks_at_running or not self._streams.known:
@@ -213,7 +228,7 @@ class RuledQueue:
 
     def _set_next_look(self) -> None:
         times = [self._streams.next_look_at]
-        if self._streams.has_waiting and self._allowances.of_queue():
+        if self._may_admit:
             times.append(monotonic())
         if self._waits_for_slots:
             times.append(self._look_at_running_at)

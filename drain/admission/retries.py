@@ -109,7 +109,7 @@ class DueRetries:
     def _first_of(self, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
         """In an ordered queue, replace retries by the one of their key that goes first, if that may begin.
 
-        It is the one with the lowest id, due or not; it may be due later than so many others that it is not among these.
+        It is the one with the lowest id, due or not. It may have come due too late to be among these.
         """
         if self._ordering is None:
             return rows

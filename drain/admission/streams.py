@@ -103,9 +103,16 @@ class Streams:
         later = self._later[0][0] if self._later else float("inf")
         return min(self._arrivals.next_look_at, later, self.ordering.next_look_at)
 
-    def look(self) -> None:
-        """Find streams of which rows have come, and keys that are no longer held."""
-        self._arrivals.look()
+    def look(self, *, hint: bool) -> None:
+        """Find streams of which rows have come, whose time has come, or that are no longer held.
+
+        Args:
+            hint: Look for rows that have been staged lately, too.
+        """
+        self._arrivals.look(hint=hint)
+        now = monotonic()
+        while self._later and self._later[0][0] <= now:
+            self.enter(heapq.heappop(self._later)[1])
         for key in self.ordering.look():
             self.enter(key)
 
@@ -115,9 +122,6 @@ class Streams:
 
     def select(self, room: int) -> list[DueJob]:
         """Select up to `room` rows in the batch's transaction; `end` says what becomes of them."""
-        now = monotonic()
-        while self._later and self._later[0][0] <= now:
-            self.enter(heapq.heappop(self._later)[1])
         self._turns.mark()
         self._selection = selection = self._new_selection()
         return selection.run(room)

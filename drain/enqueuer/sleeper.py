@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Event
 from time import monotonic
 
@@ -63,7 +64,7 @@ class Sleeper:
         # A transaction has staged and is still open, and others that commit meanwhile may not notify. The
         # longer it takes, the longer the naps: a transaction of a millisecond is found after another one,
         # and one of an hour costs twenty small scans a second.
-        self._stop.wait(self._nap)
+        self._look_until(monotonic() + self._nap, self._stop.wait)
         self._nap = min(2 * self._nap, _LONGEST_NAP_SECONDS)
 
     def _drain_when_notified(self, until: float) -> None:
@@ -113,15 +114,26 @@ class Sleeper:
         enqueuer.flush()
         next_scheduled = waiting.seconds_to_next_scheduled(enqueuer.connection, if_due=_LOCKED_SECONDS)
         longest = self._poll_seconds if next_scheduled is None else min(self._poll_seconds, next_scheduled)
-        until = min(until, monotonic() + longest)
+        return self._look_until(min(until, monotonic() + longest), self._is_notified_within)
+
+    def _look_until(self, until: float, wait: Callable[[float], bool]) -> bool:
+        """Look whether rows that wait for room may have some, whenever it is time, and wait in between.
+
+        Args:
+            until: End of the wait.
+            wait: Waits for so many seconds; returns True if the wait is over.
+
+        Returns:
+            True if there may be something to drain.
+        """
+        enqueuer = self._enqueuer
         while not self._stop.is_set():
             look_at = enqueuer.next_look_at
-            seconds = max(0.0, min(until, look_at) - monotonic())
-            if self._is_notified_within(seconds):
+            if wait(max(0.0, min(until, look_at) - monotonic())):
                 return True
             if monotonic() >= until:
                 return False
-            # A look that finds no room costs one exchange with Redis, and a batch would cost several with PostgreSQL.
+            # A look that finds no room costs one exchange, and a batch would cost several with PostgreSQL.
             if monotonic() >= look_at and enqueuer.look():
                 return True
         return False

@@ -74,9 +74,7 @@ SELECT NULL, CASE WHEN count(*) = %(limit)s
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 
-def still_running(
-    connection: Connection, queue: str, ids: Iterable[int]
-) -> tuple[list[int], list[str]]:
+def still_running(connection: Connection, queue: str, ids: Iterable[int]) -> tuple[list[int], list[str]]:
     """Find the jobs among these that run.
 
     The others have ended, wait to be tried again, or have been moved to another queue while they waited.

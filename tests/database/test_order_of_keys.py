@@ -67,15 +67,16 @@ def test_a_job_that_was_committed_after_a_higher_id_goes_before_the_next_one_of_
 
 
 # Staged an hour ago for a time that has come since.
-DUE = {"staged_at": datetime.now(UTC) - timedelta(hours=1), "scheduled_at": datetime.now(UTC) - timedelta(minutes=1)}
+DUE: dict[str, Any] = {
+    "staged_at": datetime.now(UTC) - timedelta(hours=1),
+    "scheduled_at": datetime.now(UTC) - timedelta(minutes=1),
+}
 
 
-def test_a_scheduled_job_that_is_due_goes_before_later_ones_of_its_key_though_it_has_not_matured(
-    database_url: str,
-) -> None:
+def test_a_due_scheduled_job_goes_before_later_ones_though_it_has_not_matured(database_url: str) -> None:
     with without_sweeps(database_url) as leader:
         due = stage(database_url, key="a", priority=7, **DUE)
-        stage(database_url, key="a", staged_at=datetime.now(UTC), scheduled_at=datetime.now(UTC) + timedelta(hours=1))
+        stage(database_url, key="a", scheduled_at=datetime.now(UTC) + timedelta(hours=1))
         later = stage(database_url, key="a")
 
         assert in_turn(leader, database_url, 2) == due + later
@@ -125,7 +126,8 @@ def test_a_retry_that_is_moved_to_an_ordered_queue_holds_its_key(database_url: s
     with admitting(database_url, Rules(QUEUE)) as leader:
         leader.admit_all(2)
     query(database_url, "UPDATE inflight_jobs SET queue = 'other'")
-    retry_later(database_url, ids[::-1], seconds=-1)
+    retry_later(database_url, ids[:1], seconds=-1)
+    retry_later(database_url, ids[1:], seconds=-60)
     staged = stage(database_url, 2, key="a")
     again: list[int] = []
     with without_sweeps(database_url) as leader:
@@ -181,11 +183,16 @@ def test_held_keys_are_looked_at_between_batches_some_at_a_time(
 THREADS, CUSTOMERS, EVENTS = 8, 40, 150
 
 
-def test_events_that_are_staged_under_a_row_lock_of_their_customer_begin_in_that_order(database_url: str) -> None:
+def test_events_that_are_staged_under_a_row_lock_of_their_customer_begin_in_that_order(
+    database_url: str,
+) -> None:
     query(database_url, "CREATE TABLE customers (id integer PRIMARY KEY)")
     query(database_url, "INSERT INTO customers SELECT generate_series(1, %s)", CUSTOMERS)
     begun = defaultdict[str | None, list[int]](list)
-    with staging(lambda number: stage_events(database_url, number)), admitting(database_url, ORDERED) as leader:
+    with (
+        staging(lambda number: stage_events(database_url, number)),
+        admitting(database_url, ORDERED) as leader,
+    ):
         while sum(map(len, begun.values())) < THREADS * EVENTS:
             rows = leader.admit_all(1)
             for row in rows:

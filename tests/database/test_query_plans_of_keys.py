@@ -83,7 +83,12 @@ ASKED: dict[str, tuple[str, Mapping[str, Any], str, int]] = {
         2 * 22,
     ),
     "dead jobs": (keyed.HELD_KEYS, wanted(1, 40) | {"dead": True, "waiting": False}, "dead_jobs_by_key", 40),
-    "waiting jobs": (keyed.HELD_KEYS, wanted(1, 40) | {"dead": False, "waiting": True}, "inflight_jobs_holding", 40),
+    "waiting jobs": (
+        keyed.HELD_KEYS,
+        wanted(1, 40) | {"dead": False, "waiting": True},
+        "inflight_jobs_holding",
+        40,
+    ),
     "first retries": (running.FIRST_RETRIES, wanted(1, 40), "inflight_jobs_holding", 40),
     "due retries": (running.DUE_RETRIES, HEADS | {"keys": ["k1"], "limit": 20}, "inflight_jobs_waiting", 20),
 }

@@ -35,6 +35,18 @@ def sleep(enqueuer: Enqueuer, until: float | None = None) -> None:
     Sleeper(enqueuer, Event(), poll_seconds=LONG_SECONDS).sleep(end)
 
 
+class Naps(Event):
+    """Notes how long the naps of a leader would be, and cuts them short."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.naps: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.naps.append(timeout or 0.0)
+        return super().wait(min(timeout or 0.0, 1.0))
+
+
 class LongWaitError(Exception):
     """The leader has nothing to drain, and would wait for longer."""
 
@@ -163,7 +175,7 @@ def test_a_scheduled_job_ends_a_wait(database_url: str, redis_url: str) -> None:
     assert pushed_jobs(redis_url) == [first, soon]
 
 
-def test_a_due_row_that_is_locked_is_asked_for_after_a_pause_that_ends_when_another_comes_due(
+def test_a_due_row_that_is_locked_is_asked_for_after_a_pause(
     database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sleeper, "_LOCKED_SECONDS", LONG_SECONDS)
@@ -314,6 +326,50 @@ def test_a_job_that_is_staged_in_an_idle_queue_with_rules_leaves_at_once(
             sleep(enqueuer, monotonic() + 0.3)
     assert len(ids) == 1
     assert pushed_jobs(redis_url) == ids
+
+
+def test_a_full_queue_costs_no_batch_until_one_of_its_jobs_ends(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = stage_jobs(database_url, 2)
+    query(database_url, "INSERT INTO queues (queue, running) VALUES ('default', 1)")
+    batches: list[int] = []
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        run_once = enqueuer.run_once
+
+        def run_and_count() -> int:
+            batches.append(run_once())
+            return batches[-1]
+
+        monkeypatch.setattr(enqueuer, "run_once", run_and_count)
+        sleep(enqueuer, monotonic() + 0.5)
+        assert ids_in(database_url, "inflight_jobs") == [first]
+        assert sum(batches) == 1
+        assert len(batches) <= 4
+        query(database_url, "DELETE FROM inflight_jobs")
+        sleep(enqueuer, monotonic() + 0.5)
+        assert ids_in(database_url, "inflight_jobs") == [second]
+
+
+def test_a_job_that_ends_during_a_nap_lets_the_next_one_of_a_full_queue_begin(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleeper, "_FIRST_NAP_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(sleeper, "_LONGEST_NAP_SECONDS", LONG_SECONDS)
+    first, second = stage_jobs(database_url, 2)
+    query(database_url, "INSERT INTO queues (queue, running) VALUES ('default', 1)")
+    insert = "INSERT INTO staged_jobs (job_name, queue) VALUES ('m.f', 'other')"
+    with new_enqueuer(database_url, redis_url) as enqueuer, psycopg.connect(database_url) as application:
+        enqueuer.drain()
+        assert ids_in(database_url, "inflight_jobs") == [first]
+        # While a transaction that stages is open, others may not notify: the leader naps.
+        application.execute(insert)
+        query(database_url, "DELETE FROM inflight_jobs")
+        stop = Naps()
+        Sleeper(enqueuer, stop, poll_seconds=LONG_SECONDS).sleep(monotonic() + LONG_SECONDS)
+        assert 0 <= max(stop.naps) < LONG_SECONDS
+        enqueuer.drain()
+        assert ids_in(database_url, "inflight_jobs") == [second]
 
 
 def test_an_idle_queue_with_rules_is_not_looked_at_again_and_again(

@@ -110,10 +110,7 @@ MUTANTS = (
         "drain/tables/keyed.py",
         "WHERE scheduled_at <= now() AND queue = %(queue)s AND (key IN",
         "WHERE scheduled_at <= staged_at AND queue = %(queue)s AND (key IN",
-        (
-            "test_order_of_keys.py::"
-            "test_a_scheduled_job_that_is_due_goes_before_later_ones_of_its_key_though_it_has_not_matured",
-        ),
+        ("test_order_of_keys.py::test_a_due_scheduled_job_goes_before_later_ones_though_it_has_not_matured",),
     ),
     Mutant(
         "overtake a due job of an ordered key whose row is locked",
@@ -128,10 +125,7 @@ MUTANTS = (
         "drain/tables/running.py",
         "    ORDER BY id LIMIT 1) AS first",
         "    ORDER BY next_run_at LIMIT 1) AS first",
-        (
-            "test_admission_under_changes.py::"
-            "test_of_the_due_retries_of_an_ordered_key_the_lowest_goes_first_though_it_came_due_last",
-        ),
+        ("test_order_of_keys.py::test_a_retry_that_is_moved_to_an_ordered_queue_holds_its_key",),
     ),
     Mutant(
         "overtake a dead job of an ordered key",

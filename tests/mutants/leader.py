@@ -162,9 +162,16 @@ MUTANTS = (
     Mutant(
         "let scheduled jobs run whenever one is due",
         "drain/tables/staged.py",
-        "FROM staged_jobs_scheduled WHERE scheduled_at <= now()",
-        "FROM staged_jobs_scheduled WHERE scheduled_at <= now() + interval '100 years'",
+        "scheduled_at <= now() ORDER BY scheduled_at LIMIT %s",
+        "scheduled_at <= now() + interval '100 years' ORDER BY scheduled_at LIMIT %s",
         ("test_truncation.py::test_a_scheduled_row_moves_to_those_that_are_ready_once_its_time_has_come",),
+    ),
+    Mutant(
+        "ask for a due row that is locked again and again",
+        "drain/enqueuer/sleeper.py",
+        "if_due=_LOCKED_SECONDS",
+        "if_due=0.0",
+        ("test_sleeper.py::test_a_due_row_that_is_locked_is_asked_for_after_a_pause",),
     ),
     Mutant(
         "deliver jobs that have expired",

@@ -114,7 +114,7 @@ def read_next(connection: Connection, queue: str, after: tuple[int, int], limit:
 
 def read_keys(connection: Connection, queue: str, after: str, limit: int) -> list[KeyNumbers]:
     """Read the keys of a queue with due jobs, behind one, and their numbers."""
-    heads = keyed.heads_of_keys(connection, queue, None, after, limit, keyed.Paused())
+    heads = keyed.heads_of_keys(connection, queue, after, limit, keyed.Paused())
     keys = [head.key for head in heads if head.key is not None]
     due = glances.count_keys(connection, queue, keys, _KEY_UP_TO)
     running = Counter(job.key for job in obstacles.read_running(connection, queue)) if keys else Counter()
