@@ -108,7 +108,7 @@ def attempt_seconds() -> float:
     """Measure an attempt at a job that does nothing, without any store: the least that a job costs a worker."""
     claim = Claim(
         *(1, nothing.job_name, "[1]", "{}", "default", None, None, 1, 3, 30, 30.0, 1, datetime.now(UTC)),
-        *(False, False, None, UUID(int=0)),
+        *(False, False, None, "w", UUID(int=0)),
     )
     attempts: list[Attempt] = []
     heartbeat = Heartbeat(_NOWHERE, lambda: attempts)

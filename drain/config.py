@@ -183,18 +183,15 @@ class Settings:
         return cls.from_texts({name: environment.get(variable) for name, variable in VARIABLES.items()})
 
 
+# Cached: claims are fenced by it, so it must not change when the host is renamed.
+@cache
 def process_name() -> str:
     """Build the unique name of this process for `drain status` and the tables: host, process id and a random word."""
-    return f"{socket.gethostname()}:{os.getpid()}:{_random_word()}"
-
-
-@cache
-def _random_word() -> str:
     # Containers may share a host name, and each one's process has the id 1.
-    return os.urandom(3).hex()
+    return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
 
 
-os.register_at_fork(after_in_child=_random_word.cache_clear)
+os.register_at_fork(after_in_child=process_name.cache_clear)
 
 
 def _refuse_bare_characters(variable: str, url: str) -> None:

@@ -1,11 +1,9 @@
--- From version 5 to 6: fences, rights, and the order of keys.
+-- From version 5 to 6: fences of claims, rules that cannot be followed, places of cancelled jobs, and the role that has
+-- staged a job.
 --
--- Programs of version 5 go on working afterwards: they name the columns that they read and write, and leave out the new
--- ones.
--- From version 5 to 6: the role that has staged a job, which alone is told its result, and whose idempotency keys are its own.
---
--- Programs of version 5 go on working afterwards: they name the columns that they read and write, and leave out the new
--- ones. A job that they have moved is as one that was staged before: no application is told its result.
+-- Programs of version 5 go on working afterwards: they name the columns that they read and write, and the functions that
+-- they call keep their signatures. A leader of version 5 counts no cancelled job as running; a job that it has moved has
+-- no role, so no application can read its result.
 
 -- A name of ours that another role has taken first: CREATE OR REPLACE would leave that role the owner of a function
 -- that others run.
@@ -27,10 +25,11 @@ BEGIN
 END
 $$;
 
--- All locks at once or none. Everybody who drains, claims or finishes waits behind this statement, so it ends before the
--- second (deadlock_timeout) after which PostgreSQL would look for a deadlock, and end the transaction of somebody else.
+-- All locks at once or none. Everybody who stages, drains, claims or finishes waits behind this statement, so it ends
+-- before the second (deadlock_timeout) after which PostgreSQL would look for a deadlock, and end the transaction of
+-- somebody else.
 SET LOCAL statement_timeout = '900ms';
-LOCK TABLE inflight_jobs IN ACCESS EXCLUSIVE MODE;
+LOCK TABLE staged_jobs, inflight_jobs, finished_jobs, dead_jobs, queues, idempotency_keys IN ACCESS EXCLUSIVE MODE;
 SET LOCAL statement_timeout TO DEFAULT;
 
 -- Ordered queues: a job that waits for its next attempt holds its key. Few rows wait, and the others are in lists that
@@ -38,17 +37,8 @@ SET LOCAL statement_timeout TO DEFAULT;
 CREATE INDEX IF NOT EXISTS inflight_jobs_holding ON inflight_jobs (queue, key, id)
     WHERE next_run_at IS NOT NULL AND key IS NOT NULL;
 
--- From version 5 to 6: rules that cannot be followed, and places of cancelled jobs.
---
--- Programs of version 5 go on working afterwards: they name the columns that they read and write, and leave out the new
--- ones. A leader of version 5 counts no cancelled job as running.
-
--- Rules that cannot be followed hold their queue, and the leader notes why; a job that is cancelled while a worker has it
--- keeps its place. The table is small, so its checks are validated at once: rows are brought within them first, which
--- changes nothing that a job could notice.
-SET LOCAL statement_timeout = '900ms';
-LOCK TABLE queues IN ACCESS EXCLUSIVE MODE;
-SET LOCAL statement_timeout TO DEFAULT;
+-- Rules that cannot be followed hold their queue, and the leader notes why. The table is small, so its checks are
+-- validated at once: rows are brought within them first, which changes nothing that a job could notice.
 UPDATE queues SET burst = least(burst, (
     SELECT pg_catalog.min(split_part(given, '/', 1)::bigint * 31536000
         / CASE split_part(given, '/', 2) WHEN 's' THEN 1 WHEN 'min' THEN 60 WHEN 'h' THEN 3600 ELSE 86400 END)
@@ -79,10 +69,11 @@ ALTER TABLE queues
 
 -- cancelled_claims: claims of jobs that were cancelled while a worker had them. Until the worker has confirmed that its
 -- attempt has ended, or the lease is over, such a claim keeps its place among the running jobs of its queue and key.
-CREATE TABLE cancelled_claims (
+CREATE TABLE IF NOT EXISTS cancelled_claims (
     id               bigint      NOT NULL,
     -- The token of the claim; the dead job has a higher one.
     fencing_token    bigint      NOT NULL,
+    salt             bigint,
     queue            text        NOT NULL,
     key              text,
     claimed_at       timestamptz NOT NULL,
@@ -90,42 +81,9 @@ CREATE TABLE cancelled_claims (
     lease_expires_at timestamptz NOT NULL,
     PRIMARY KEY (id, fencing_token)
 );
-CREATE INDEX cancelled_claims_of_queues ON cancelled_claims (queue);
+CREATE INDEX IF NOT EXISTS cancelled_claims_of_queues ON cancelled_claims (queue);
 
-DO $$
-DECLARE
-    it record;
-BEGIN
-    FOR it IN
-        SELECT DISTINCT may.rights, job.grantee::pg_catalog.regrole AS role
-        FROM (VALUES
-            -- The enqueuer.
-            ('staged_jobs_ready', 'DELETE', 'UPDATE (error) ON queues'),
-            ('staged_jobs_ready', 'DELETE', 'SELECT, DELETE ON cancelled_claims'),
-            ('staged_jobs_ready', 'DELETE', 'UPDATE (expires_at) ON staged_jobs, inflight_jobs'),
-            -- Workers.
-            ('stale_finishes', 'INSERT', 'SELECT (id, fencing_token), DELETE ON cancelled_claims'),
-            -- Operators.
-            ('queues', 'DELETE', 'INSERT ON cancelled_claims'),
-            -- Inspection.
-            ('stale_finishes', 'SELECT', 'SELECT ON cancelled_claims')
-        ) AS may (relation, privilege, rights)
-            JOIN pg_catalog.pg_class AS home ON home.oid = may.relation::pg_catalog.regclass::pg_catalog.oid,
-        LATERAL pg_catalog.aclexplode(home.relacl) AS job
-        WHERE job.privilege_type = may.privilege AND job.grantee NOT IN (home.relowner, 0::pg_catalog.oid)
-    LOOP
-        EXECUTE pg_catalog.format('GRANT %s TO %s', it.rights, it.role);
-    END LOOP;
-END
-$$;
-
-INSERT INTO drain_schema (version) VALUES (6);
-LOCK TABLE staged_jobs, inflight_jobs, finished_jobs, dead_jobs IN ACCESS EXCLUSIVE MODE;
-SET LOCAL statement_timeout TO DEFAULT;
-
--- The role that has staged a job. The texts are those of schema.sql.
-
--- The default follows: with it, ADD COLUMN would name the owner in each row that is there.
+-- The role that has staged a job. The default follows: with it, ADD COLUMN would name the owner in each row that is there.
 ALTER TABLE staged_jobs ADD COLUMN staged_by text;
 ALTER TABLE staged_jobs ALTER COLUMN staged_by
     SET DEFAULT coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user::text);
@@ -133,30 +91,25 @@ ALTER TABLE inflight_jobs ADD COLUMN staged_by text;
 ALTER TABLE finished_jobs ADD COLUMN staged_by text;
 ALTER TABLE dead_jobs ADD COLUMN staged_by text;
 
--- Records a claimed job as finished if this is still its token; returns true if it was. Transactions of jobs call it
--- too, in sessions whose settings are the application's: a plan that was made there while inflight_jobs was empty
--- would be kept, and would read the whole table for each job.
-CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE plpgsql
-    SET enable_seqscan = off AS $$
-BEGIN
-    WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)
-    INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
-        staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history, key,
-        staged_by)
-    SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
-        staged_at, moved_at, claimed_at, pg_catalog.clock_timestamp(), claimed_by, attempts + batched::integer,
-        fencing_token, last_error, history, key, staged_by
-    FROM done;
-    RETURN FOUND;
-END
-$$;
+-- From here on the texts are those of schema.sql.
 
--- As drain_finish, of a job whose result is kept. Two functions: a job without a result pays for none.
-CREATE OR REPLACE FUNCTION drain_finish_with_result(job bigint, token bigint, kept jsonb) RETURNS boolean
-    LANGUAGE plpgsql SET enable_seqscan = off AS $$
+-- Records a claimed job as finished if this is still its claim; returns true if it was. `kept` is its result, or NULL if
+-- none is kept. Transactions of jobs call it too, in sessions whose settings are the application's: a plan that was made
+-- there while inflight_jobs was empty would be kept, and would read the whole table for each job.
+--
+-- The tables are named with their schema, since the search_path may be the job's. A search_path of the function's own
+-- would hold for triggers of the application too, and costs 12 us of 70 at each call (measured, PostgreSQL 15); a body
+-- that is parsed now costs 170, for its plan.
+DO $do$ BEGIN EXECUTE pg_catalog.format($text$
+CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint, job_salt bigint, worker text, kept jsonb)
+    RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
-    WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)
-    INSERT INTO finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
+    WITH done AS (
+        DELETE FROM %1$s.inflight_jobs
+        WHERE id = job AND fencing_token = token AND salt IS NOT DISTINCT FROM job_salt AND claimed_by = worker
+        RETURNING *
+    )
+    INSERT INTO %1$s.finished_jobs (id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
         staged_at, moved_at, claimed_at, finished_at, finished_by, attempts, fencing_token, last_error, history, key,
         staged_by, result)
     SELECT id, job_name, job_args, job_kwargs, queue, priority, scheduled_at, tag, context,
@@ -165,7 +118,24 @@ BEGIN
     FROM done;
     RETURN FOUND;
 END
-$$;
+$$
+$text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
+    WHERE oid = 'inflight_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
+
+-- Workers of version 5 call these two, which cannot tell the claim from one in another history of the database.
+CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE sql
+    SET enable_seqscan = off
+BEGIN ATOMIC
+    SELECT coalesce((SELECT drain_finish(id, fencing_token, salt, claimed_by, NULL::jsonb) FROM inflight_jobs
+        WHERE id = job AND fencing_token = token), false);
+END;
+
+CREATE OR REPLACE FUNCTION drain_finish_with_result(job bigint, token bigint, kept jsonb) RETURNS boolean LANGUAGE sql
+    SET enable_seqscan = off
+BEGIN ATOMIC
+    SELECT coalesce((SELECT drain_finish(id, fencing_token, salt, claimed_by, kept) FROM inflight_jobs
+        WHERE id = job AND fencing_token = token), false);
+END;
 
 -- Role of the session: that of SET ROLE, or the one that has logged in. In a function that runs with the rights of the
 -- owner, current_user is the owner.
@@ -298,7 +268,81 @@ BEGIN ATOMIC
     ORDER BY kept.expires_at DESC LIMIT 1;
 END;
 
-REVOKE ALL ON FUNCTION drain_role(), drain_digest(bytea, text, jsonb, jsonb) FROM PUBLIC;
+REVOKE ALL ON FUNCTION drain_finish(bigint, bigint, bigint, text, jsonb), drain_role(),
+    drain_digest(bytea, text, jsonb, jsonb) FROM PUBLIC;
+
+DO $$
+DECLARE
+    it record;
+BEGIN
+    FOR it IN
+        SELECT DISTINCT may.rights, job.grantee::pg_catalog.regrole AS role
+        FROM (VALUES
+            -- The enqueuer.
+            ('staged_jobs_ready', 'DELETE', 'UPDATE (error) ON queues'),
+            ('staged_jobs_ready', 'DELETE', 'SELECT, DELETE ON cancelled_claims'),
+            ('staged_jobs_ready', 'DELETE', 'UPDATE (expires_at) ON staged_jobs, inflight_jobs'),
+            -- Workers.
+            ('stale_finishes', 'INSERT', 'SELECT (id, fencing_token, salt, claimed_by), DELETE ON cancelled_claims'),
+            -- Operators.
+            ('queues', 'DELETE', 'INSERT ON cancelled_claims'),
+            -- Inspection.
+            ('stale_finishes', 'SELECT', 'SELECT ON cancelled_claims')
+        ) AS may (relation, privilege, rights)
+            JOIN pg_catalog.pg_class AS home ON home.oid = may.relation::pg_catalog.regclass::pg_catalog.oid,
+        LATERAL pg_catalog.aclexplode(home.relacl) AS job
+        WHERE job.privilege_type = may.privilege AND job.grantee NOT IN (home.relowner, 0::pg_catalog.oid)
+    LOOP
+        EXECUTE pg_catalog.format('GRANT %s TO %s', it.rights, it.role);
+        SELECT DISTINCT job.grantee::pg_catalog.regrole AS role
+        FROM pg_catalog.pg_proc AS home, LATERAL pg_catalog.aclexplode(home.proacl) AS job
+        WHERE home.oid = 'drain_finish(bigint, bigint)'::pg_catalog.regprocedure::pg_catalog.oid
+            AND job.privilege_type = 'EXECUTE'::pg_catalog.text
+            AND job.grantee NOT IN (home.proowner, 0::pg_catalog.oid)
+    LOOP
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION drain_finish(bigint, bigint, bigint, text, jsonb) TO %s', it.role);
+        EXECUTE pg_catalog.format('GRANT SELECT (finished_by) ON finished_jobs TO %s', it.role);
+        EXECUTE pg_catalog.format('GRANT SELECT (salt) ON dead_jobs TO %s', it.role);
+    END LOOP;
+END
+$$;
+
+-- A role that may finish a job may do so under its fence, and compare fences.
+DO $$
+DECLARE
+    it record;
+BEGIN
+    FOR it IN
+        SELECT DISTINCT may.rights, job.grantee::pg_catalog.regrole AS role
+        FROM (VALUES
+            -- The enqueuer.
+            ('staged_jobs_ready', 'DELETE', 'UPDATE (error) ON queues'),
+            ('staged_jobs_ready', 'DELETE', 'SELECT, DELETE ON cancelled_claims'),
+            ('staged_jobs_ready', 'DELETE', 'UPDATE (expires_at) ON staged_jobs, inflight_jobs'),
+            -- Workers.
+            ('stale_finishes', 'INSERT', 'SELECT (id, fencing_token, salt, claimed_by), DELETE ON cancelled_claims'),
+            -- Operators.
+            ('queues', 'DELETE', 'INSERT ON cancelled_claims'),
+            -- Inspection.
+            ('stale_finishes', 'SELECT', 'SELECT ON cancelled_claims')
+        ) AS may (relation, privilege, rights)
+            JOIN pg_catalog.pg_class AS home ON home.oid = may.relation::pg_catalog.regclass::pg_catalog.oid,
+        LATERAL pg_catalog.aclexplode(home.relacl) AS job
+        WHERE job.privilege_type = may.privilege AND job.grantee NOT IN (home.relowner, 0::pg_catalog.oid)
+    LOOP
+        EXECUTE pg_catalog.format('GRANT %s TO %s', it.rights, it.role);
+        SELECT DISTINCT job.grantee::pg_catalog.regrole AS role
+        FROM pg_catalog.pg_proc AS home, LATERAL pg_catalog.aclexplode(home.proacl) AS job
+        WHERE home.oid = 'drain_finish(bigint, bigint)'::pg_catalog.regprocedure::pg_catalog.oid
+            AND job.privilege_type = 'EXECUTE'::pg_catalog.text
+            AND job.grantee NOT IN (home.proowner, 0::pg_catalog.oid)
+    LOOP
+        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION drain_finish(bigint, bigint, bigint, text, jsonb) TO %s', it.role);
+        EXECUTE pg_catalog.format('GRANT SELECT (finished_by) ON finished_jobs TO %s', it.role);
+        EXECUTE pg_catalog.format('GRANT SELECT (salt) ON dead_jobs TO %s', it.role);
+    END LOOP;
+END
+$$;
 
 INSERT INTO drain_schema (version) VALUES (6);
 

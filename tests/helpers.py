@@ -32,6 +32,7 @@ from drain.embedded import binaries, signals
 from drain.enqueuer import leader
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import lanes
+from drain.tables.fences import Fence
 from drain.wire import Producer
 from tests.forked import Forked
 from workers.context import async_kept, kept
@@ -323,6 +324,12 @@ def deliveries(connection: postgres.Connection, ids: Iterable[int]) -> dict[int,
     asked = list(ids)
     rows = connection.execute("SELECT id, delivery FROM inflight_jobs WHERE id = ANY (%s)", [asked])
     return dict.fromkeys(asked, 0) | dict(rows.fetchall())
+
+
+def fence_of(connection: postgres.Connection, job_id: int) -> Fence:
+    """The fence of the latest claim of a job in flight."""
+    statement = "SELECT id, fencing_token, salt, claimed_by FROM inflight_jobs WHERE id = %s"
+    return Fence._make(postgres.fetch_one(connection, statement, (job_id,)))
 
 
 def redeliver(connection: postgres.Connection, job_id: int) -> None:

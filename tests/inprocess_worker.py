@@ -92,7 +92,7 @@ class Workshop:
         return claim
 
     def finish(self, claim: Claim) -> bool:
-        return finishes.finish(connected(self.database_url), claim.id, claim.fencing_token)
+        return finishes.finish(connected(self.database_url), claim)
 
     def whereabouts(self, job_id: int) -> str:
         """Name of the one table that has the job."""

@@ -155,6 +155,12 @@ def wait_for_file(path: str) -> None:
         time.sleep(0.01)
 
 
+@job(max_attempts=3, retry_base_seconds=SOON, retry_cap_seconds=SOON)
+def note_after_file(path: str) -> None:
+    wait_for_file.function(path)
+    note_in_transaction.function(path)
+
+
 @job(max_attempts=1)
 def only_once(label: str) -> None:
     wait_for_go.function(label)

@@ -45,6 +45,7 @@ CLAIM = Claim(
     failed_before=False,
     salt=None,
     installation=UUID(int=0),
+    worker="w",
 )
 
 

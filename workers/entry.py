@@ -21,7 +21,7 @@ from uuid import UUID
 import psycopg
 
 from drain.config import Settings, process_name
-from drain.database import postgres, schema
+from drain.database import postgres, qualified, schema
 from drain.database.postgres import Connection
 from drain.failpoints import FailurePoint, failpoint
 from drain.jobs import registry
@@ -241,6 +241,7 @@ def preload() -> Settings:
     """
     settings = load()
     load_sessions()
+    qualified.prepare()
     return settings
 
 

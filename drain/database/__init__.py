@@ -9,6 +9,7 @@
     pooler     check that a connection keeps its session, as the leader's lock needs it
     locks      all advisory locks, by name
     schema     `schema.sql` and migrations: installed, and compared with the version that this program knows
+    qualified  the schema of our tables before their names, for statements in others' transactions
     names      names of our objects, and check that they are free
     grants     rights of each role, as data
     roles      SQL that makes these roles

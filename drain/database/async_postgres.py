@@ -35,9 +35,9 @@ async def connect(
             postgres.reachable(database_url),
             postgres.time_limit(connection, postgres.FIRST_ANSWER_SECONDS),
         ):
-            cursor = await connection.execute(postgres.BACKEND_PID)
-            (pid,) = await cursor.fetchone() or (0,)
-            postgres.detect_pooler(connection, int(pid))
+            cursor = await connection.execute(postgres.SESSION)
+            pid, home = await cursor.fetchone() or (0, None)
+            postgres.note_session(connection, pid, home)
             if postgres.is_pooled(connection) and urls.schema_of(database_url):
                 cursor = await connection.execute(refusals.SCHEMA)
                 (schema,) = await cursor.fetchone() or (None,)

@@ -44,7 +44,7 @@ _CLAIM = (
 )
 
 _STAGE_OF = "drain_stage_of(regclass, text, jsonb, jsonb)"
-_FINISH_WITH_RESULT = "drain_finish_with_result(bigint, bigint, jsonb)"
+_FINISH = "drain_finish(bigint, bigint, bigint, text, jsonb)"
 
 
 class Grant(NamedTuple):
@@ -153,20 +153,21 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             f"SELECT, DELETE, UPDATE ({_CLAIM}, failed_at, last_error)",
             "inflight_jobs",
         ),
-        Grant("Finishes it ...", "EXECUTE", "drain_finish(bigint, bigint)", "FUNCTION"),
-        Grant("... with its result.", "EXECUTE", _FINISH_WITH_RESULT, "FUNCTION"),
+        Grant("Finishes it ...", "EXECUTE", _FINISH, "FUNCTION"),
         Grant(
-            "... and asks whether it has.", "INSERT, SELECT (id, fencing_token, finished_at)", "finished_jobs"
+            "... and asks whether it has.",
+            "INSERT, SELECT (id, fencing_token, finished_at, finished_by)",
+            "finished_jobs",
         ),
         Grant(
             "Gives it up, and asks whether it has, and whether it was cancelled.",
-            "INSERT, SELECT (id, queue, fencing_token, reason)",
+            "INSERT, SELECT (id, queue, fencing_token, salt, reason)",
             "dead_jobs",
         ),
         Grant("Outcomes that came too late.", "INSERT", "stale_finishes"),
         Grant(
             "Confirms that the attempt of a cancelled job has ended.",
-            "SELECT (id, fencing_token), DELETE",
+            "SELECT (id, fencing_token, salt, claimed_by), DELETE",
             "cancelled_claims",
         ),
         Grant(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, LiteralString
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
 
@@ -32,10 +32,17 @@ _ENDED_BY_THE_SERVER = {"25P03", "25P04", "25006"}
 FIRST_ANSWER_SECONDS = 15.0
 
 BACKEND_PID: LiteralString = "SELECT pg_backend_pid()"
+# Schema of our tables on the search_path, quoted where necessary; null if it has none.
+HOME: LiteralString = """
+SELECT relnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_class
+WHERE oid = pg_catalog.to_regclass('drain_state')::pg_catalog.oid"""
+# First question on a new connection.
+SESSION: LiteralString = f"SELECT pg_backend_pid(), ({HOME})"
 
 # Connections that reach their session through a pooler, which may give it to another client as soon as the transaction
 # ends.
 _pooled: WeakSet[AnyConnection] = WeakSet()
+_homes: WeakKeyDictionary[AnyConnection, str] = WeakKeyDictionary()
 
 
 def connect(
@@ -62,7 +69,7 @@ def connect(
     connection = dial(database_url, application_name, settings=settings, kind=kind)
     try:
         with reachable(database_url), time_limit(connection, FIRST_ANSWER_SECONDS):
-            detect_pooler(connection, backend_pid(connection))
+            note_session(connection, *fetch_one(connection, SESSION))
             _require_schema(connection, database_url)
     except BaseException:
         connection.close()
@@ -142,6 +149,22 @@ def detect_pooler(connection: AnyConnection, pid: int) -> None:
     # its own.
     if pid != connection.info.backend_pid:
         _pooled.add(connection)
+
+
+def note_session(connection: AnyConnection, pid: int, home: str | None) -> None:
+    """Remember the answer to `SESSION` for a new connection."""
+    detect_pooler(connection, pid)
+    note_home(connection, home)
+
+
+def note_home(connection: AnyConnection, home: str | None) -> None:
+    """Remember the answer to `HOME`, before anything changes the search_path."""
+    _homes[connection] = home or ""
+
+
+def home_of(connection: AnyConnection) -> str:
+    """Return the schema of our tables, for `within`; an empty text if it is not known."""
+    return _homes.get(connection, "")
 
 
 def is_pooled(connection: AnyConnection) -> bool:

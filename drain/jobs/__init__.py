@@ -11,7 +11,6 @@
     stage_options  the options of `stage`, with their types
     values       checks of what an application gives
     rows         the row of a job, and the statement that stages it
-    qualified    the schema of our tables, before their names in these statements
     callers      statements in the transaction of an application, on whatever connection it has
     async_callers  the same, awaited
     staging      `stage` and `stage_many`: the INSERT into `staged_jobs`

@@ -17,9 +17,9 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from drain.database import postgres
+from drain.database.qualified import qualified
 from drain.errors import ConnectableError
 from drain.jobs import callers
-from drain.jobs.qualified import qualified
 
 if TYPE_CHECKING:
     import asyncpg

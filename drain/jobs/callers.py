@@ -18,8 +18,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from drain.database import postgres
+from drain.database.qualified import qualified
 from drain.errors import ConnectableError, SchemaError
-from drain.jobs.qualified import qualified
 
 if TYPE_CHECKING:
     import sqlalchemy

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from time import monotonic, perf_counter
 
+from drain.config import process_name
 from drain.jobs import registry
 from drain.rehearsal.lending import RehearsalLender
 from drain.rehearsal.past import End, PastJob
@@ -81,6 +82,7 @@ def _claim(job: PastJob, session: GuardedSession, timeout: float | None) -> Clai
         failed_before=False,
         salt=job.salt,
         installation=session.installation,
+        worker=process_name(),
     )
 
 

@@ -12,12 +12,13 @@ passes:
     unique           waiting jobs that give way to another one with their unique key
     idempotency      keys under which a job is staged once
     claims           a job in flight becomes one worker's, under a token and a lease
+    fences           what tells a claim from every other, as a value and as conditions on its row
     limits           attempts, timeout and lease of a claim, as the worker's registration has them
     leases           leases of claims, extended by heartbeats or given back
     finishes         a claimed job is finished: by its worker, or in its own transaction
     async_finishes   finishes in the transaction of an async job
     outcomes         a claimed job is tried again, deferred, interrupted or given up
-    stale            outcomes that were refused because their token was stale
+    stale            outcomes that were refused because their claim was stale
     keyed            due rows of a queue with rules: heads of its keys and lanes, the next rows of many of them
     running          which admitted jobs of a queue still run, and which have begun lately
     redeliveries     jobs in flight that get a new delivery number, because a worker or Redis has lost them
@@ -54,7 +55,7 @@ What always holds here:
 - Rows are changed and taken out by the modules of their table alone: those of `inflight_jobs` by unique, claims,
   leases, finishes, outcomes, redeliveries, cancellations and changes. tests/unit/test_schema_text.py names for each
   module the tables that it may write to.
-- A claimed job is recorded under its fencing token, or not at all.
+- A claimed job is recorded under its fence, or not at all; `fences` alone has the condition, and `drain_finish`.
 - A function is one statement, or a few, on a psycopg connection. The caller decides about the transaction and its
   isolation level; a docstring says what the function relies on.
 """

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 from psycopg.errors import DivisionByZero
 
 from drain.database.cursor import execute_and_commit_async
+from drain.database.postgres import home_of
+from drain.database.qualified import within
 from drain.tables.cancellations import IS_CANCELLED
-from drain.tables.finishes import IS_FINISHED, finish_or_fail
+from drain.tables.fences import Fenced, of_one
+from drain.tables.finishes import IS_FINISHED, finish_or_fail, finish_parameters
 from drain.tables.leases import IS_CURRENT
 
 Connection = psycopg.AsyncConnection[Any]
 
 
 async def finish_and_commit(
-    connection: Connection, job_id: int, token: int, *, waits: bool = True, result: str | None = None
+    connection: Connection, claim: Fenced, *, waits: bool = True, result: str | None = None
 ) -> bool:
     """Record the job as finished together with the writes of the open transaction; see `finishes`.
 
@@ -24,28 +27,28 @@ async def finish_and_commit(
         psycopg.Error: All is rolled back. After an OperationalError it is unknown whether all is committed.
     """
     try:
-        statement, parameters = finish_or_fail(job_id, token, waits=waits, result=result)
-        await execute_and_commit_async(connection, statement, parameters)
+        statement = finish_or_fail(connection, waits=waits)
+        await execute_and_commit_async(connection, statement, finish_parameters(claim, result))
     except DivisionByZero:
         await connection.rollback()
-        # Under a current token the division by zero is that of a trigger.
-        if await _answer(connection, IS_CURRENT, job_id, token):
+        # Under a current claim the division by zero is that of a trigger.
+        if await _answer(connection, IS_CURRENT, claim):
             raise
         return False
     return True
 
 
-async def is_finished(connection: Connection, job_id: int, token: int) -> bool:
-    """Return True if the job has been finished under this very token, within the last day; if so, durably."""
-    return await _answer(connection, IS_FINISHED, job_id, token)
+async def is_finished(connection: Connection, claim: Fenced) -> bool:
+    """Return True if this very claim has finished the job, within the last day; if so, durably."""
+    return await _answer(connection, IS_FINISHED, claim)
 
 
-async def is_cancelled(connection: Connection, job_id: int, token: int) -> bool:
-    """Return True if the job was cancelled after the claim with this token."""
-    return await _answer(connection, IS_CANCELLED, job_id, token)
+async def is_cancelled(connection: Connection, claim: Fenced) -> bool:
+    """Return True if the job was cancelled after this claim."""
+    return await _answer(connection, IS_CANCELLED, claim)
 
 
-async def _answer(connection: Connection, question: LiteralString, job_id: int, token: int) -> bool:
-    cursor = await connection.execute(question, (job_id, token))
+async def _answer(connection: Connection, question: str, claim: Fenced) -> bool:
+    cursor = await connection.execute(within(home_of(connection), question), of_one(claim))
     row: tuple[Any, ...] | None = await cursor.fetchone()
     return bool(row and row[-1])

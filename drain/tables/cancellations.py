@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drain.database.postgres import Connection, fetch_one
-from drain.tables.columns import ATTEMPTS, DEAD, JOB, id_array, these_pairs
+from drain.database.postgres import Connection, fetch_one, home_of
+from drain.database.qualified import within
+from drain.tables.columns import ATTEMPTS, DEAD, JOB, id_array
+from drain.tables.fences import THESE_CLAIMS, Fenced, of_many, of_one
 from drain.tables.selections import Selection
 
 # The token of a job in flight grows, up to the largest number there is.
@@ -44,8 +46,8 @@ WITH chosen AS (
     INSERT INTO dead_jobs ({DEAD})
     SELECT {_VALUES}, {ATTEMPTS}, last_error, 'cancelled', {_EXPLANATION} FROM gone
 ), kept AS (
-    INSERT INTO cancelled_claims (id, fencing_token, queue, key, claimed_at, claimed_by, lease_expires_at)
-    SELECT id, fencing_token, queue, key, claimed_at, claimed_by, lease_expires_at FROM gone
+    INSERT INTO cancelled_claims (id, fencing_token, salt, queue, key, claimed_at, claimed_by, lease_expires_at)
+    SELECT id, fencing_token, salt, queue, key, claimed_at, claimed_by, lease_expires_at FROM gone
     WHERE lease_expires_at > clock_timestamp()
     ON CONFLICT DO NOTHING
 )
@@ -60,10 +62,12 @@ SELECT id, 'finished' FROM finished_jobs WHERE id = ANY (CAST(%(ids)s AS bigint[
 # Condition on the claims of a queue that keep their places.
 HAS_PLACE = "queue = %(queue)s AND lease_expires_at > now()"
 # A claim whose attempt has ended keeps no place.
-CONFIRM_ENDS = f"DELETE FROM cancelled_claims WHERE {these_pairs('fencing_token', 'tokens')}"
+CONFIRM_ENDS = f"DELETE FROM cancelled_claims WHERE {THESE_CLAIMS}"
 _PRUNE = "DELETE FROM cancelled_claims WHERE lease_expires_at <= now()"
 IS_CANCELLED = """
-SELECT EXISTS (SELECT FROM dead_jobs WHERE id = %s AND fencing_token > %s AND reason = 'cancelled')
+SELECT EXISTS (
+    SELECT FROM dead_jobs WHERE id = %(id)s AND fencing_token > %(token)s
+        AND salt IS NOT DISTINCT FROM %(salt)s::bigint AND reason = 'cancelled')
 """
 
 
@@ -77,21 +81,21 @@ def inflight_statement(selection: Selection) -> str:
     return _CANCEL_INFLIGHT.format(rows=selection.condition)
 
 
-def is_cancelled(connection: Connection, job_id: int, token: int) -> bool:
-    """Return True if the job was cancelled after the claim with this token."""
-    (cancelled,) = fetch_one(connection, IS_CANCELLED, (job_id, token))
+def is_cancelled(connection: Connection, claim: Fenced) -> bool:
+    """Return True if the job was cancelled after this claim."""
+    (cancelled,) = fetch_one(connection, within(home_of(connection), IS_CANCELLED), of_one(claim))
     return bool(cancelled)
 
 
-def confirm_end(connection: Connection, job_id: int, token: int) -> bool:
+def confirm_end(connection: Connection, claim: Fenced) -> bool:
     """Confirm that the attempt under this claim has ended; returns True if the job was cancelled after the claim."""
-    confirm_ends(connection, [job_id], [token])
-    return is_cancelled(connection, job_id, token)
+    confirm_ends(connection, [claim])
+    return is_cancelled(connection, claim)
 
 
-def confirm_ends(connection: Connection, ids: Sequence[int], tokens: Sequence[int]) -> None:
-    """Confirm that the attempts under these claims have ended: cancelled jobs among them keep no place any more."""
-    connection.execute(CONFIRM_ENDS, {"ids": id_array(ids), "tokens": id_array(tokens)})
+def confirm_ends(connection: Connection, claims: Sequence[Fenced]) -> None:
+    """Confirm that the attempts under these claims of one process have ended: their places are free."""
+    connection.execute(CONFIRM_ENDS, of_many(claims))
 
 
 def prune(connection: Connection) -> None:

@@ -24,8 +24,9 @@ from drain.tables.columns import (
     NOT_CLAIMED,
     NOT_WAITING,
     id_array,
-    these_pairs,
+    these_rows,
 )
+from drain.tables.fences import THIS_CLAIM, Fenced, of_one
 from drain.tables.limits import DEFAULT_LEASE_SECONDS, Limits
 
 _DEFAULT_LIMITS = Limits()
@@ -45,6 +46,7 @@ class Claim(NamedTuple):
         expired: The job's `expires_at` has passed before its first claim: the job is buried, and not run.
         failed_before: The attempt before this one failed, and its worker recorded the failure.
         salt: Random value that the row was staged with; None for rows from before version 2 of the schema.
+        worker: Name of the process that made the claim.
         installation: Id of the database that the job belongs to.
         waited_seconds: Time since the job was due, by the database's clock; None if it has begun before.
     """
@@ -65,6 +67,7 @@ class Claim(NamedTuple):
     expired: bool
     failed_before: bool
     salt: int | None
+    worker: str
     installation: UUID
     waited_seconds: float | None = None
 
@@ -85,8 +88,7 @@ _WAITED = "date_part('epoch', clock_timestamp() - greatest(scheduled_at, staged_
 # once the row has been found which of them applies; the names as the hex digits of their UTF-8, because the database's
 # encoding may lack characters of some.
 #
-# set_config() makes this commit durable, and no other. If a crash of the server undid a claim, its worker would go on
-# under a token that the next claim gets as well.
+# set_config() makes this commit durable, and no other: the next claim must not get the token of one that a crash undid.
 #
 # A worker that was forked for this one job sends no statement before this one: so it also compares the version of the
 # schema, and returns the process id of the server's session.
@@ -124,7 +126,7 @@ WHERE job.id = found.id AND job.id = %(id)s
 RETURNING job.id, {CLAIMED}, job.attempts, found.max_attempts, found.timeout_seconds, found.lease_seconds,
     job.fencing_token, job.lease_expires_at,
     coalesce(job.expires_at <= clock_timestamp() AND NOT found.claimed_before, false) AS expired,
-    found.failed_before, job.salt, {_INSTALLATION},
+    found.failed_before, job.salt, job.claimed_by, {_INSTALLATION},
     CASE WHEN NOT found.claimed_before AND job.history IS NULL THEN {_WAITED} END, pg_backend_pid()
 """
 
@@ -182,7 +184,7 @@ def claim(
 #
 # An attempt in a batch counts when it ends (`batched`): if the worker died, it would be unknown which jobs had begun.
 _MINE_ALREADY = "%(again)s AND claimed_by = %(worker)s AND lease_expires_at >= clock_timestamp()"
-_THESE_DELIVERIES = these_pairs("delivery", "deliveries")
+_THESE_DELIVERIES = these_rows(deliveries="delivery")
 # As `_claim_of` reads them.
 _COLUMNS = f"""id, {CLAIMED}, {ATTEMPTS}, max_attempts, timeout_seconds,
     fencing_token, lease_expires_at, salt, {_INSTALLATION},
@@ -242,7 +244,8 @@ def claim_many(
         if each.lease_seconds != DEFAULT_LEASE_SECONDS
     }
     parameters = {
-        **_ids_and_deliveries(deliveries),
+        "ids": id_array(deliveries),
+        "deliveries": id_array(deliveries.values()),
         "queue": queue,
         "worker": worker,
         "same_lease": not leases,
@@ -252,11 +255,11 @@ def claim_many(
         "again": again,
     }
     rows = connection.execute(CLAIM_MANY, parameters, binary=True).fetchall()
-    claims = {row[0]: _claim_of(row, limits) for row in rows}
+    claims = {row[0]: _claim_of(row, limits, worker) for row in rows}
     return [claims[job_id] for job_id in deliveries if job_id in claims]
 
 
-def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits]) -> Claim:
+def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits], worker: str) -> Claim:
     own = limits.get(row[1], _DEFAULT_LIMITS)
     return Claim._make(
         (
@@ -266,8 +269,8 @@ def _claim_of(row: Sequence[Any], limits: Mapping[str, Limits]) -> Claim:
             own.lease_seconds,
             *row[10:12],
             # A job that has expired, or whose last attempt ended with its worker, is not claimed in a batch.
-            *(False, False),
-            *row[12:],
+            *(False, False, row[12], worker),
+            *row[13:],
         )
     )
 
@@ -276,24 +279,21 @@ def left_to_claim(
     connection: Connection, deliveries: Mapping[int, int], queue: str | None = None
 ) -> set[int]:
     """Find the jobs among these that no worker holds, and whose delivery is the current one; of one queue or of any."""
-    parameters = {**_ids_and_deliveries(deliveries), "queue": queue}
+    ids, numbers = id_array(deliveries), id_array(deliveries.values())
+    parameters = {"ids": ids, "deliveries": numbers, "queue": queue}
     return {job_id for (job_id,) in connection.execute(LEFT_TO_CLAIM, parameters)}
-
-
-def _ids_and_deliveries(deliveries: Mapping[int, int]) -> dict[str, str]:
-    return {"ids": id_array(deliveries), "deliveries": id_array(deliveries.values())}
 
 
 READ_CLAIM = f"""
 SELECT {_COLUMNS}
-FROM inflight_jobs WHERE id = %s AND fencing_token = %s AND NOT {NOT_CLAIMED}
+FROM inflight_jobs WHERE {THIS_CLAIM} AND NOT {NOT_CLAIMED}
 """
 
 
-def read_claim(connection: Connection, job_id: int, token: int, limits: Mapping[str, Limits]) -> Claim | None:
+def read_claim(connection: Connection, fence: Fenced, limits: Mapping[str, Limits]) -> Claim | None:
     """Read a claim that was made before; None unless it is still the current one and has no recorded outcome."""
-    row = connection.execute(READ_CLAIM, (job_id, token), binary=True).fetchone()
-    return None if row is None else _claim_of(row, limits)
+    row = connection.execute(READ_CLAIM, of_one(fence), binary=True).fetchone()
+    return None if row is None else _claim_of(row, limits, fence.worker)
 
 
 def _hex(name: str) -> str:

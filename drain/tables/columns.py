@@ -61,17 +61,19 @@ LEASE_IS_OVER = "coalesce(lease_expires_at, '-infinity') < clock_timestamp()"
 NOT_WAITING = "coalesce(next_run_at, '-infinity') = '-infinity'"
 
 
-def these_pairs(column: str, values: str) -> str:
-    """Condition for the rows with these pairs of id and column, from the parameters `ids` and `values`.
+def these_rows(**columns: str) -> str:
+    """Condition for the rows with these ids and numbers, from the parameter `ids` and one for each column.
 
-    Ids and values are compared by a hash of both lists, whatever the planner believes of the table: IS TRUE keeps it
-    from making a join of the two, and a join of tables that it believes to be empty compares each row with each. The
-    ids are named once more, so that the rows are looked up by them.
+    They are compared by a hash of all lists, whatever the planner believes of the table: IS TRUE keeps it from making
+    a join of the two, and a join of tables that it believes to be empty compares each row with each. The ids are named
+    once more, so that the rows are looked up by them.
+
+    Args:
+        columns: The column, or an expression that is never null, by the name of its parameter.
     """
-    return (
-        f"id = ANY (%(ids)s::bigint[]) "
-        f"AND ((id, {column}) IN (SELECT * FROM unnest(%(ids)s::bigint[], %({values})s::bigint[]))) IS TRUE"
-    )
+    given = ", ".join(f"%({name})s::bigint[]" for name in ("ids", *columns))
+    row = ", ".join(("id", *columns.values()))
+    return f"id = ANY (%(ids)s::bigint[]) AND (({row}) IN (SELECT * FROM unnest({given}))) IS TRUE"
 
 
 def id_array(ids: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""Finishes of claims: the job leaves `inflight_jobs` for `finished_jobs`, if the token of the claim is current.
+"""Finishes of claims: the job leaves `inflight_jobs` for `finished_jobs`, if the claim is current.
 
 A worker finishes jobs by themselves, alone or many in one statement; or in the transaction of the job, whose commit
 either waits for the disk, or is made durable later, together with many others.
@@ -7,29 +7,31 @@ either waits for the disk, or is made durable later, together with many others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import LiteralString
 
 from psycopg.errors import DivisionByZero
 
 from drain.database.cursor import execute_and_commit
-from drain.database.postgres import Connection, fetch_one
-from drain.tables.claims import Claim
+from drain.database.postgres import AnyConnection, Connection, fetch_one, home_of
+from drain.database.qualified import within
 from drain.tables.columns import FINISHED, FINISHED_VALUES, id_array
-from drain.tables.leases import THESE_CLAIMS, ids_and_tokens, is_current
+from drain.tables.fences import (
+    FINISHED_BY_THESE_CLAIMS,
+    FINISHED_BY_THIS_CLAIM,
+    THESE_CLAIMS,
+    Fenced,
+    of_many,
+    of_one,
+)
+from drain.tables.leases import is_current
 
-FINISH_ONCE = "SELECT drain_finish(%(id)s::bigint, %(token)s::bigint)"
-FINISH_WITH_RESULT = "SELECT drain_finish_with_result(%(id)s::bigint, %(token)s::bigint, %(result)s::jsonb)"
+_CALL = "drain_finish(%s::bigint, %s::bigint, %s::bigint, %s::text, %s::jsonb)"
+_WITHOUT_WAIT = "set_config('synchronous_commit', 'off', true)"
+FINISH_ONCE = f"SELECT {_CALL}"
+FINISH_WITHOUT_WAIT = f"SELECT {_WITHOUT_WAIT}, {_CALL}"
 # The server commits nothing behind a statement that fails, so the commit is sent before the answer comes: a job of one
 # statement has two exchanges with the server instead of three.
-FINISH_OR_FAIL = "SELECT 1 / drain_finish(%s::bigint, %s::bigint)::integer"
-FINISH_OR_FAIL_WITHOUT_WAIT = (
-    "SELECT set_config('synchronous_commit', 'off', true), 1 / drain_finish(%s::bigint, %s::bigint)::integer"
-)
-RESULT_OR_FAIL = "SELECT 1 / drain_finish_with_result(%s::bigint, %s::bigint, %s::jsonb)::integer"
-RESULT_OR_FAIL_WITHOUT_WAIT = (
-    "SELECT set_config('synchronous_commit', 'off', true), "
-    "1 / drain_finish_with_result(%s::bigint, %s::bigint, %s::jsonb)::integer"
-)
+FINISH_OR_FAIL = f"SELECT 1 / {_CALL}::integer"
+FINISH_OR_FAIL_WITHOUT_WAIT = f"SELECT {_WITHOUT_WAIT}, 1 / {_CALL}::integer"
 FINISH_MANY = f"""
 WITH done AS (
     DELETE FROM inflight_jobs WHERE {THESE_CLAIMS} RETURNING *
@@ -57,12 +59,11 @@ set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 
     pg_current_xact_id(), pg_logical_emit_message(true, 'drain', '')"""
 LASTING = f"""
 SELECT {_FLUSH}, ARRAY (
-    SELECT id FROM finished_jobs WHERE {THESE_CLAIMS} AND finished_at > now() - interval '1 day')
+    SELECT id FROM finished_jobs WHERE {FINISHED_BY_THESE_CLAIMS} AND finished_at > now() - interval '1 day')
 """
 IS_FINISHED = f"""
 SELECT {_FLUSH}, EXISTS (
-    SELECT FROM finished_jobs
-    WHERE id = %s AND fencing_token = %s AND finished_at > now() - interval '1 day')
+    SELECT FROM finished_jobs WHERE {FINISHED_BY_THIS_CLAIM} AND finished_at > now() - interval '1 day')
 """
 ARE_FINISHED = """
 SELECT id, true FROM finished_jobs
@@ -72,85 +73,82 @@ SELECT id, false FROM inflight_jobs WHERE id = ANY (%(ids)s::bigint[])
 """
 
 
-def finish(connection: Connection, job_id: int, token: int, result: str | None = None) -> bool:
-    """Record the job as finished, if `token` is still the current one.
+def finish(connection: Connection, claim: Fenced, result: str | None = None) -> bool:
+    """Record the job as finished, if the claim is still the current one.
 
     Args:
         connection: In autocommit mode.
-        job_id: Id of the job.
-        token: Token of its claim.
+        claim: The claim.
         result: Result of the job, as JSON, if one is kept.
 
     Returns:
-        True if the job is finished under this token. So the call may be repeated when the connection broke before
+        True if the job is finished by this claim. So the call may be repeated when the connection broke before
         the answer came.
     """
     # Two statements: the first one touches one partition of finished_jobs, of however many there are, and the second
     # one is needed in the rarest case only.
-    return finish_once(connection, job_id, token, result) or is_finished(connection, job_id, token)
+    return finish_once(connection, claim, result) or is_finished(connection, claim)
 
 
-def finish_once(connection: Connection, job_id: int, token: int, result: str | None = None) -> bool:
+def finish_once(connection: Connection, claim: Fenced, result: str | None = None) -> bool:
     """Record the job as finished.
 
     Returns:
         True if this very call has finished the job; a repeated call returns False.
     """
-    given = {"id": job_id, "token": token}
-    if result is None:
-        (finished,) = fetch_one(connection, FINISH_ONCE, given)
-    else:
-        (finished,) = fetch_one(connection, FINISH_WITH_RESULT, {**given, "result": result})
+    (finished,) = fetch_one(connection, FINISH_ONCE, finish_parameters(claim, result))
     return bool(finished)
 
 
-def finish_or_fail(
-    job_id: int, token: int, *, waits: bool, result: str | None
-) -> tuple[LiteralString, tuple[object, ...]]:
-    """Return the statement of `finish_and_commit`, which divides by zero if the token is stale, and its parameters."""
-    if result is None:
-        return FINISH_OR_FAIL if waits else FINISH_OR_FAIL_WITHOUT_WAIT, (job_id, token)
-    return RESULT_OR_FAIL if waits else RESULT_OR_FAIL_WITHOUT_WAIT, (job_id, token, result)
+def finish_parameters(claim: Fenced, result: str | None) -> tuple[object, ...]:
+    """Return the parameters of a statement that calls `drain_finish`."""
+    return claim.id, claim.fencing_token, claim.salt, claim.worker, result
+
+
+def finish_or_fail(connection: AnyConnection, *, waits: bool) -> str:
+    """Return the statement of `finish_and_commit`, which divides by zero if the claim is stale."""
+    return within(home_of(connection), FINISH_OR_FAIL if waits else FINISH_OR_FAIL_WITHOUT_WAIT)
 
 
 def finish_and_commit(
-    connection: Connection, job_id: int, token: int, *, waits: bool = True, result: str | None = None
+    connection: Connection, claim: Fenced, *, waits: bool = True, result: str | None = None
 ) -> bool:
     """Record the job as finished together with the writes of the open transaction: both are committed, or neither.
 
     Args:
-        connection: In the transaction.
-        job_id: Id of the job.
-        token: Token of its claim.
+        connection: In the transaction, under any search_path if `postgres.connect` has opened it.
+        claim: The claim.
         waits: Wait until the commit is on the disk, as the session's settings say. Otherwise a crash of the server may
             undo it, as if it had never been, until `undone_by_crash` has made it durable.
         result: Result of the job, as JSON, if one is kept.
 
     Returns:
-        True if both are committed. Otherwise the token is stale, or has been used already, and all is rolled back.
+        True if both are committed. Otherwise the claim is stale, or has been used already, and all is rolled back.
 
     Raises:
         psycopg.Error: All is rolled back. After an OperationalError it is unknown whether all is committed.
     """
     try:
-        execute_and_commit(connection, *finish_or_fail(job_id, token, waits=waits, result=result))
+        execute_and_commit(
+            connection, finish_or_fail(connection, waits=waits), finish_parameters(claim, result)
+        )
     except DivisionByZero:
         connection.rollback()
-        # Under a current token the division by zero is that of a trigger.
-        if is_current(connection, job_id, token):
+        # Under a current claim the division by zero is that of a trigger.
+        if is_current(connection, claim):
             raise
         return False
     return True
 
 
 def finish_many(
-    connection: Connection, claims: Sequence[Claim], results: Mapping[int, str] | None = None
+    connection: Connection, claims: Sequence[Fenced], results: Mapping[int, str] | None = None
 ) -> set[int]:
-    """Record many jobs as finished, each only if its token is still the current one, in one statement.
+    """Record many jobs as finished, each only if its claim is still the current one, in one statement.
 
     Args:
         connection: In autocommit mode.
-        claims: Claims of the jobs.
+        claims: Claims of the jobs, all made by one process.
         results: Results, as JSON, of those jobs that keep one, by job id.
 
     Returns:
@@ -159,7 +157,7 @@ def finish_many(
     Raises:
         psycopg.IntegrityError: A job with the id of one of them is finished already; none has been recorded.
     """
-    given = ids_and_tokens(claims)
+    given = of_many(claims)
     if not results:
         rows = connection.execute(FINISH_MANY, given, binary=True)
     else:
@@ -170,18 +168,18 @@ def finish_many(
     return {job_id for (job_id,) in rows}
 
 
-def undone_by_crash(connection: Connection, claims: Sequence[Claim]) -> set[int]:
+def undone_by_crash(connection: Connection, claims: Sequence[Fenced]) -> set[int]:
     """Make finishes durable whose commits have not waited for the disk; return the ids of jobs whose finish is gone.
 
     When this returns, no crash of the server undoes the finishes of the others.
 
     Args:
         connection: In autocommit mode.
-        claims: Claims whose jobs `finish_and_commit` has finished, within the last day. A finish is gone if the server
-            has crashed since: then the job is in flight again, perhaps claimed by another worker by now, and nothing of
-            its transaction is left.
+        claims: Claims of one process, whose jobs `finish_and_commit` has finished, within the last day. A finish is
+            gone if the server has crashed since: then the job is in flight again, perhaps claimed by another worker by
+            now, and nothing of its transaction is left.
     """
-    *_, lasting = fetch_one(connection, LASTING, ids_and_tokens(claims))
+    *_, lasting = fetch_one(connection, LASTING, of_many(claims))
     return {claim.id for claim in claims}.difference(lasting)
 
 
@@ -190,7 +188,7 @@ def are_finished(connection: Connection, ids: Sequence[int]) -> dict[int, bool]:
     return dict(connection.execute(ARE_FINISHED, {"ids": id_array(ids)}).fetchall())
 
 
-def is_finished(connection: Connection, job_id: int, token: int) -> bool:
-    """Return True if the job has been finished under this very token, within the last day; if so, durably."""
-    *_, finished = fetch_one(connection, IS_FINISHED, (job_id, token))
+def is_finished(connection: Connection, claim: Fenced) -> bool:
+    """Return True if this very claim has finished the job, within the last day; if so, durably."""
+    *_, finished = fetch_one(connection, within(home_of(connection), IS_FINISHED), of_one(claim))
     return bool(finished)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from operator import itemgetter
 from typing import NamedTuple
 
-from drain.database.postgres import Connection, fetch_one
+from drain.database.postgres import Connection, fetch_one, home_of
+from drain.database.qualified import within
 from drain.tables import cancellations
 from drain.tables.claims import Claim
-from drain.tables.columns import NOT_CLAIMED, id_array, these_pairs
+from drain.tables.columns import NOT_CLAIMED
+from drain.tables.fences import THESE_CLAIMS, THIS_CLAIM, Fenced, of_many, of_one
 from drain.tables.pauses import IS_PAUSED
 
-# Condition for the rows of these claims. A claim that was undone keeps its token; its row shows it by `claimed_at`.
-THESE_CLAIMS = these_pairs("fencing_token", "tokens")
 EXTEND_MANY = f"""
 UPDATE inflight_jobs SET lease_expires_at = clock_timestamp() + make_interval(secs => %(lease_seconds)s)
 WHERE {THESE_CLAIMS} AND next_run_at IS NULL AND claimed_at IS DISTINCT FROM failed_at
@@ -28,13 +27,13 @@ def extend_many(connection: Connection, claims: Sequence[Claim]) -> dict[int, da
     One statement for all leases of one length, and most often all have one.
 
     Returns:
-        End of each lease, by id. Claims are missing whose token is stale, that were undone, or whose job waits for its
+        End of each lease, by id. Claims are missing that are stale, that were undone, or whose job waits for its
         next attempt.
     """
     extended: dict[int, datetime] = {}
     for lease_seconds in {claim.lease_seconds for claim in claims}:
         alike = [claim for claim in claims if claim.lease_seconds == lease_seconds]
-        parameters = {**ids_and_tokens(alike), "lease_seconds": lease_seconds}
+        parameters = {**of_many(alike), "lease_seconds": lease_seconds}
         extended.update(connection.execute(EXTEND_MANY, parameters, binary=True).fetchall())
     return extended
 
@@ -62,37 +61,23 @@ class Released(NamedTuple):
     delivery: int
 
 
-def release(connection: Connection, ids: Sequence[int], tokens: Sequence[int]) -> list[Released]:
-    """Undo claims of `claim_many` whose jobs have not begun.
+def release(connection: Connection, claims: Sequence[Fenced]) -> list[Released]:
+    """Undo claims of `claim_many`, of one process, whose jobs have not begun.
 
     Returns:
-        Jobs of the claims that were current, in the order of `ids`.
+        Jobs of the claims that were current, in the order of `claims`.
     """
-    parameters = {"ids": id_array(ids), "tokens": id_array(tokens)}
-    released = {row[0]: Released._make(row) for row in connection.execute(RELEASE, parameters)}
-    if len(released) < len(ids):
+    released = {row[0]: Released._make(row) for row in connection.execute(RELEASE, of_many(claims))}
+    if len(released) < len(claims):
         # Cancelled jobs among the others have not begun either.
-        cancellations.confirm_ends(connection, ids, tokens)
-    return [released[job_id] for job_id in ids if job_id in released]
+        cancellations.confirm_ends(connection, claims)
+    return [released[claim.id] for claim in claims if claim.id in released]
 
 
-IS_CURRENT = "SELECT EXISTS (SELECT FROM inflight_jobs WHERE id = %s AND fencing_token = %s)"
+IS_CURRENT = f"SELECT EXISTS (SELECT FROM inflight_jobs WHERE {THIS_CLAIM})"
 
 
-def is_current(connection: Connection, job_id: int, token: int) -> bool:
-    """Return True if the job is in flight, and this token is that of its latest claim."""
-    (current,) = fetch_one(connection, IS_CURRENT, (job_id, token))
+def is_current(connection: Connection, claim: Fenced) -> bool:
+    """Return True if the job is in flight, and this is its latest claim."""
+    (current,) = fetch_one(connection, within(home_of(connection), IS_CURRENT), of_one(claim))
     return bool(current)
-
-
-def ids_and_tokens(claims: Iterable[Claim]) -> dict[str, str]:
-    """Return the parameters of `THESE_CLAIMS`."""
-    # In the order of the ids everywhere, so that two statements which lock the same rows do not wait for each other.
-    ids, tokens = [], []
-    for claim in sorted(claims, key=_id_of):
-        ids.append(claim.id)
-        tokens.append(claim.fencing_token)
-    return {"ids": id_array(ids), "tokens": id_array(tokens)}
-
-
-_id_of: Callable[[Claim], int] = itemgetter(0)

@@ -1,12 +1,13 @@
-"""Outcomes that were refused, since their token was stale: rows of `stale_finishes`."""
+"""Outcomes that were refused, since their claim was stale: rows of `stale_finishes`."""
 
 from __future__ import annotations
 
 from drain.database.postgres import Connection
+from drain.tables.fences import Fenced
 
 RECORD = "INSERT INTO stale_finishes (id, fencing_token, claimed_by, outcome) VALUES (%s, %s, %s, %s)"
 
 
-def record(connection: Connection, job_id: int, token: int, *, worker: str, outcome: str) -> None:
-    """Insert a row about an outcome that was reported under a stale token."""
-    connection.execute(RECORD, (job_id, token, worker, outcome))
+def record(connection: Connection, claim: Fenced, outcome: str) -> None:
+    """Insert a row about an outcome that a stale claim has reported."""
+    connection.execute(RECORD, (claim.id, claim.fencing_token, claim.worker, outcome))

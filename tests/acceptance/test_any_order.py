@@ -468,7 +468,7 @@ class AnyOrder(RuleBasedStateMachine):
     def end(self, claim: Claim, how: str) -> None:
         self.claims.remove(claim)
         current = self.is_current(claim)
-        given = (self.database, claim.id, claim.fencing_token)
+        given = (self.database, claim)
         if how == "finish":
             assert self.finished_with_its_effect(claim) == current
             # The same question once more, as after an answer that was lost.
@@ -478,7 +478,7 @@ class AnyOrder(RuleBasedStateMachine):
         elif how == "defer":
             assert outcomes.defer(*given, 0) == current
         elif how == "slow down":
-            assert outcomes.slow_down(*given, 60, "test") == current
+            assert outcomes.slow_down(*given, 60) == current
             self.pauses_are_followed = False
         elif how == "be interrupted":
             assert (outcomes.interrupt(*given, 0, ERROR) is not None) == current
@@ -497,7 +497,7 @@ class AnyOrder(RuleBasedStateMachine):
         """What `workers.transaction()` does: the effect and the finish are one commit."""
         with self.database.transaction() as transaction:
             self.database.execute("INSERT INTO effects VALUES (%s)", (claim.id,))
-            finished = finishes.finish(self.database, claim.id, claim.fencing_token)
+            finished = finishes.finish(self.database, claim)
             if not finished:
                 raise psycopg.Rollback(transaction)
         return finished
@@ -581,7 +581,7 @@ class AnyOrder(RuleBasedStateMachine):
         if claim is None:
             return
         if claim.max_attempts and claim.attempts > claim.max_attempts:
-            given = (self.database, claim.id, claim.fencing_token)
+            given = (self.database, claim)
             assert outcomes.bury_claimed(*given, reason="lease", explanation="no")
         else:
             assert self.finished_with_its_effect(claim)

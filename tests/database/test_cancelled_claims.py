@@ -60,7 +60,7 @@ def test_a_job_that_is_cancelled_as_it_runs_keeps_its_place_until_it_is_freed(
         cancel_now(database_url, first)
         assert nothing_begins(leader)
         if by == "its worker":
-            assert cancellations.confirm_end(leader.connection, first, claimed.fencing_token)
+            assert cancellations.confirm_end(leader.connection, claimed)
         else:
             end_leases(database_url)
         assert ids_of(leader.admit_all(1)) == [second]

@@ -17,6 +17,7 @@ from drain.admission.depths import SHORTEST
 from drain.database import postgres
 from drain.explain import CAUSES
 from drain.tables import claims, outcomes, staged
+from drain.tables.claims import Claim
 from drain.wire import Producer
 from tests.helpers import (
     NAMESPACE,
@@ -119,11 +120,11 @@ class System:
             enqueuer.drain()
         return job_id
 
-    def claim(self, job_id: int) -> int:
+    def claim(self, job_id: int) -> Claim:
         with closing(postgres.connect(self.database_url, "worker")) as connection:
             claim = claims.claim(connection, job_id, worker=WORKER, limits={})
         assert claim is not None
-        return claim.fencing_token
+        return claim
 
     @contextmanager
     def worker(self) -> Iterator[None]:
@@ -607,13 +608,13 @@ def test_a_job_whose_lease_is_over_is_delivered_again(led: System) -> None:
 def attempted(system: System) -> Callable[[bool], int]:
     def attempt(failed: bool) -> int:
         job_id = system.drained()
-        token = system.claim(job_id)
+        claim = system.claim(job_id)
         with closing(postgres.connect(system.database_url, "worker")) as connection:
             if failed:
                 error = {"type": "OSError", "message": "no"}
-                assert outcomes.retry_later(connection, job_id, token, 600, error)
+                assert outcomes.retry_later(connection, claim, 600, error)
             else:
-                assert outcomes.defer(connection, job_id, token, 600)
+                assert outcomes.defer(connection, claim, 600)
         return job_id
 
     return attempt
@@ -693,9 +694,9 @@ def test_a_finished_job_has_ended_and_a_superseded_one_names_the_other(system: S
 @pytest.mark.parametrize(("reason", "cause"), [("failed", "dead"), ("cancelled", "cancelled")])
 def test_a_dead_job_says_why(system: System, reason: str, cause: str) -> None:
     job_id = system.drained()
-    token = system.claim(job_id)
+    claim = system.claim(job_id)
     with closing(postgres.connect(system.database_url, "worker")) as connection:
-        assert outcomes.bury_claimed(connection, job_id, token, reason=reason, explanation="it was too late")
+        assert outcomes.bury_claimed(connection, claim, reason=reason, explanation="it was too late")
 
     found = system.explain(job_id)
 

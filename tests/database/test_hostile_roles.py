@@ -328,13 +328,12 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_worker(hostile_place:
         single = [claims.claim(worker, id_, worker="w", limits={}) for id_ in ids[:4]]
         held = [claim for claim in single if claim is not None]
         assert len(held) == 4
-        assert finishes.finish(worker, held[0].id, held[0].fencing_token)
-        assert outcomes.retry_later(worker, held[1].id, held[1].fencing_token, 1.0, {"type": "E"})
-        assert outcomes.defer(worker, held[2].id, held[2].fencing_token, 60)
+        assert finishes.finish(worker, held[0])
+        assert outcomes.retry_later(worker, held[1], 1.0, {"type": "E"})
+        assert outcomes.defer(worker, held[2], 60)
         assert outcomes.bury_claimed(
             worker,
-            held[3].id,
-            held[3].fencing_token,
+            held[3],
             reason="failed",
             explanation="x",
             error={"type": "E"},
@@ -342,11 +341,11 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_a_worker(hostile_place:
         batch = claims.claim_many(worker, deliveries(worker, ids[4:]), worker="w", limits={})
         assert len(batch) == 3
         assert leases.extend_many(worker, batch)
-        assert leases.release(worker, [batch[0].id], [batch[0].fencing_token])
+        assert leases.release(worker, [batch[0]])
         assert claims.left_to_claim(worker, deliveries(worker, ids)) == {batch[0].id}
         assert finishes.finish_many(worker, batch[1:2]) == {batch[1].id}
         worker.execute("BEGIN")
-        assert finishes.finish_and_commit(worker, batch[2].id, batch[2].fencing_token)
+        assert finishes.finish_and_commit(worker, batch[2])
     assert runs(place) == 0
 
 
@@ -366,8 +365,8 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_inspection_or_the_owner
         held = [claims.claim(worker, id_, worker="w", limits={}) for id_ in ids[:2]]
         assert held[0] is not None
         assert held[1] is not None
-        finishes.finish(worker, held[0].id, held[0].fencing_token)
-        outcomes.bury_claimed(worker, held[1].id, held[1].fencing_token, reason="failed", explanation="x")
+        finishes.finish(worker, held[0])
+        outcomes.bury_claimed(worker, held[1], reason="failed", explanation="x")
     with place.connected("inspection") as reader, closing(Producer(redis_url, NAMESPACE)) as redis:
         assert counts.status(reader).finished == 1
         assert queries.jobs(reader, "dead", limit=1, queue="default")
@@ -477,5 +476,5 @@ def test_nothing_that_a_hostile_role_overloads_is_run_by_init_and_roles_or_gets_
     with place.connected("worker") as worker:
         claim = claims.claim(worker, ids[0], worker="w", limits={})
         assert claim is not None
-        assert finishes.finish(worker, claim.id, claim.fencing_token)
+        assert finishes.finish(worker, claim)
     assert runs(place) == 0

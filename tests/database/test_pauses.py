@@ -193,7 +193,7 @@ def test_a_called_back_attempt_that_was_never_made_does_not_count(database_url: 
         claim = claims.claim(connection, job_id, worker="test", limits={})
         assert claim is not None
         assert claim.attempts == 1
-        assert finishes.finish(connection, job_id, claim.fencing_token)
+        assert finishes.finish(connection, claim)
 
 
 def test_a_job_that_a_worker_gives_back_during_a_pause_waits_and_no_other_worker_starts_it(
@@ -205,7 +205,7 @@ def test_a_job_that_a_worker_gives_back_during_a_pause_waits_and_no_other_worker
         asked = deliveries(connection, [paused, other])
         claimed = claims.claim_many(connection, asked, worker="test", limits={})
         pause(database_url, key="acme")
-        leases.release(connection, [job.id for job in claimed], [job.fencing_token for job in claimed])
+        leases.release(connection, claimed)
 
         again = claims.claim_many(connection, asked, worker="another", limits={})
         assert ([job.id for job in claimed], [job.id for job in again]) == ([paused, other], [other])

@@ -25,6 +25,7 @@ from drain.tables import (
     unique,
     waiting,
 )
+from drain.tables.claims import Claim
 from drain.tables.columns import id_array
 from drain.tables.limits import Limits
 from tests.helpers import PATIENCE_SECONDS, deliveries, query, stage_jobs, wait_until
@@ -227,8 +228,6 @@ def sessions(database_url: str) -> dict[str, Callable[[], psycopg.Connection]]:
 
 
 def parameters_of(name: str, ids: Sequence[int]) -> Sequence[Any] | Mapping[str, Any]:
-    if name in ("claimed", "is current", "is finished"):
-        return (ids[0], 0)
     return (
         CLAIM
         | ERROR
@@ -238,6 +237,8 @@ def parameters_of(name: str, ids: Sequence[int]) -> Sequence[Any] | Mapping[str,
             "deliveries": id_array(ids),
             "token": 0,
             "tokens": id_array([0] * len(ids)),
+            "salt": 0,
+            "salts": id_array([0] * len(ids)),
             "leases": Jsonb({}),
             "wait": 1,
             "most": 20,
@@ -288,15 +289,14 @@ def test_ids_and_tokens_are_not_compared_each_with_each(many_inflight_rows: str)
 def test_a_finish_whose_plan_was_made_while_the_table_was_empty_reads_one_row_of_a_full_one(
     database_url: str,
 ) -> None:
-    def claimed(jobs: int) -> list[int]:
+    def claimed(jobs: int) -> list[Claim]:
         ids = stage_jobs(database_url, jobs)
         staged.move(connection, ids, last_delivery=0)
-        claims.claim_many(connection, deliveries(connection, ids), worker="somebody", limits={})
-        return ids
+        return claims.claim_many(connection, deliveries(connection, ids), worker="somebody", limits={})
 
-    def finish(ids: list[int]) -> None:
-        for job_id in ids:
-            assert finishes.finish_and_commit(of_jobs, job_id, token=1)
+    def finish(held: list[Claim]) -> None:
+        for claim in held:
+            assert finishes.finish_and_commit(of_jobs, claim)
 
     # What a session has read is known when it has ended.
     with (

@@ -81,7 +81,7 @@ def test_if_the_pause_cannot_be_recorded_the_claim_stays(
         psycopg.connect(shop.database_url, autocommit=True) as connection,
         pytest.raises(psycopg.errors.InsufficientPrivilege),
     ):
-        outcomes.slow_down(connection, job_id, claim.fencing_token, 60.0, "test")
+        outcomes.slow_down(connection, claim, 60.0)
     assert shop.row(job_id)["next_run_at"] is None
 
 

@@ -63,7 +63,7 @@ def fail(database_url: str, claimed: Claim | None, wait: timedelta) -> None:
     error = {"type": "E", "message": "m", "traceback": "t"}
     with psycopg.connect(database_url) as connection:
         wait_seconds = wait.total_seconds()
-        assert outcomes.retry_later(connection, claimed.id, claimed.fencing_token, wait_seconds, error)
+        assert outcomes.retry_later(connection, claimed, wait_seconds, error)
 
 
 def end_lease(database_url: str, job_id: int, when: timedelta) -> None:
@@ -375,7 +375,7 @@ def test_a_finished_job_is_never_pushed_again(
         claimed = claim(database_url, job_id)
         assert claimed is not None
         with psycopg.connect(database_url) as worker:
-            assert finishes.finish(worker, job_id, claimed.fencing_token)
+            assert finishes.finish(worker, claimed)
         client.flushall()
         for _ in range(3):
             assert redelivery.run_once() == 0

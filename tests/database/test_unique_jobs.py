@@ -63,7 +63,7 @@ class Shop:
 
     def fail(self, claim: claims.Claim) -> None:
         with psycopg.connect(self.url, autocommit=True) as connection:
-            assert outcomes.retry_later(connection, claim.id, claim.fencing_token, 60.0, {"type": "E"})
+            assert outcomes.retry_later(connection, claim, 60.0, {"type": "E"})
 
     @property
     def waiting(self) -> list[int]:
@@ -232,7 +232,7 @@ def test_nothing_gives_way_to_a_run_that_has_outlived_its_lease(shop: Shop, look
             later = shop.stage()
             shop.drain()
         assert shop.superseded == {later: ran}
-        assert not finishes.finish(connection, ran, claim.fencing_token)
+        assert not finishes.finish(connection, claim)
     assert shop.waiting == [ran]
 
 
@@ -249,7 +249,7 @@ def test_a_run_that_ends_late_while_the_leader_decides_is_no_obstacle(
     def read_and_finish(*args: Any, **options: Any) -> Any:
         found = read(*args, **options)
         with postgres.connect(shop.url, "test") as worker:
-            finishes.finish(worker, ran, claim.fencing_token)
+            finishes.finish(worker, claim)
         return found
 
     monkeypatch.setattr(unique, "read_candidates", read_and_finish)
@@ -288,9 +288,7 @@ def test_a_dead_job_is_no_obstacle_and_stands_in_line_when_it_is_retried(shop: S
     shop.drain()
     claim = shop.claim(died)
     with postgres.connect(shop.url, "test") as connection:
-        outcomes.bury_claimed(
-            connection, claim.id, claim.fencing_token, reason="failed", explanation="x", error={"type": "E"}
-        )
+        outcomes.bury_claimed(connection, claim, reason="failed", explanation="x", error={"type": "E"})
         later = shop.stage()
         shop.drain()
         assert shop.waiting == [later]
@@ -529,7 +527,7 @@ def test_two_never_wait_whatever_is_staged_and_claimed_meanwhile(shop: Shop) -> 
                 for job_id in shop.waiting[:1]:
                     claim = claims.claim(connection, job_id, worker="w", limits={})
                     if claim is not None:
-                        finishes.finish(connection, claim.id, claim.fencing_token)
+                        finishes.finish(connection, claim)
 
     stagers = [threading.Thread(target=stage_all, args=(number,)) for number in range(3)]
     worker = threading.Thread(target=work)

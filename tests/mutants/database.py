@@ -66,22 +66,51 @@ MUTANTS = (
     Mutant(
         "finish a job under an old token",
         "schema.sql",
-        "    SET enable_seqscan = off AS $$\nBEGIN\n"
-        "    WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)",
-        "    SET enable_seqscan = off AS $$\nBEGIN\n"
-        "    WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token >= token RETURNING *)",
+        "        WHERE id = job AND fencing_token = token AND salt IS NOT",
+        "        WHERE id = job AND fencing_token >= token AND salt IS NOT",
         ("test_claim.py::test_an_outcome_under_an_old_token_changes_nothing",),
     ),
     Mutant(
-        "finish a job that keeps its result under an old token",
+        "finish another row under its token",
         "schema.sql",
-        "    LANGUAGE plpgsql SET enable_seqscan = off AS $$\nBEGIN\n"
-        "    WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token = token RETURNING *)",
-        "    LANGUAGE plpgsql SET enable_seqscan = off AS $$\nBEGIN\n"
-        "    WITH done AS (DELETE FROM inflight_jobs WHERE id = job AND fencing_token >= token RETURNING *)",
-        (
-            "test_results.py::test_a_transaction_of_a_worker_that_lost_its_claim_is_rolled_back_with_its_result",
-        ),
+        " AND salt IS NOT DISTINCT FROM job_salt AND claimed_by = worker\n",
+        " AND claimed_by = worker\n",
+        ("test_failover.py::test_what_a_job_wrote_is_rolled_back_if_its_row_is_that_of_another_claim",),
+    ),
+    Mutant(
+        "finish the claim of another process under its token",
+        "schema.sql",
+        " AND salt IS NOT DISTINCT FROM job_salt AND claimed_by = worker\n",
+        " AND salt IS NOT DISTINCT FROM job_salt\n",
+        ("test_failover.py::test_what_a_job_wrote_is_rolled_back_if_its_row_is_that_of_another_claim",),
+    ),
+    Mutant(
+        "finish no row without a salt",
+        "schema.sql",
+        " AND salt IS NOT DISTINCT FROM job_salt AND claimed_by = worker\n",
+        " AND salt = job_salt AND claimed_by = worker\n",
+        ("test_failover.py::test_a_row_without_a_salt_is_recorded_as_any_other",),
+    ),
+    Mutant(
+        "look for the row of a job by the search_path of the job",
+        "schema.sql",
+        "        DELETE FROM %1$s.inflight_jobs\n",
+        "        DELETE FROM inflight_jobs\n",
+        ("test_search_paths.py::test_a_job_that_sets_the_search_path_finishes",),
+    ),
+    Mutant(
+        "look for the finished jobs by the search_path of the job",
+        "schema.sql",
+        "    INSERT INTO %1$s.finished_jobs (id,",
+        "    INSERT INTO finished_jobs (id,",
+        ("test_search_paths.py::test_a_job_that_sets_the_search_path_finishes",),
+    ),
+    Mutant(
+        "forget the schema of the tables once a job may set the search_path",
+        "drain/database/postgres.py",
+        'return _homes.get(connection, "")',
+        'return _homes.get(connection, "")[:0]',
+        ("test_search_paths.py::test_a_job_that_sets_the_search_path_is_refused_as_any_other",),
     ),
     Mutant(
         "notify a leader that is awake",
@@ -141,16 +170,15 @@ MUTANTS = (
     Mutant(
         "let every role finish jobs",
         "schema.sql",
-        "    drain_truncate_if_empty(regclass), drain_finish(bigint, bigint), drain_make_days(integer),",
-        "    drain_truncate_if_empty(regclass), drain_make_days(integer),",
+        "    drain_finish(bigint, bigint, bigint, text, jsonb),\n",
+        "",
         ("test_hostile_roles.py::test_a_role_without_rights_may_call_no_function",),
     ),
     Mutant(
         "finish jobs with the rights of the owner",
         "schema.sql",
-        "CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE plpgsql\n",
-        "CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE plpgsql\n"
-        "    SECURITY DEFINER\n",
+        "    RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$\n",
+        "    RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off AS $$\n",
         (
             "test_hostile_roles.py::test_only_the_functions_that_make_and_drop_days_stage_once_and_show_a_state_run_with_the_rights_of_another",
         ),
@@ -197,8 +225,8 @@ MUTANTS = (
     Mutant(
         "let a worker change finished jobs",
         "drain/database/grants.py",
-        '"INSERT, SELECT (id, fencing_token, finished_at)", "finished_jobs"',
-        '"INSERT, UPDATE, SELECT (id, fencing_token, finished_at)", "finished_jobs"',
+        '"INSERT, SELECT (id, fencing_token, finished_at, finished_by)"',
+        '"INSERT, UPDATE, SELECT (id, fencing_token, finished_at, finished_by)"',
         ("test_roles.py::test_a_role_may_do_nothing_else",),
     ),
     Mutant(

@@ -107,11 +107,25 @@ MUTANTS = (
     Mutant(
         "report a lost lease to a job whose finish was not answered",
         "workers/lease/extension.py",
-        "if finishes.is_finished(connection, claim.id, claim.fencing_token):",
+        "if finishes.is_finished(connection, claim):",
         "if lease.cancelled:",
         (
             "test_job_transactions.py::test_a_heartbeat_after_a_commit_whose_answer_was_lost_does_not_say_that_the_lease_is_lost",
         ),
+    ),
+    Mutant(
+        "claim a job that this process still runs",
+        "workers/process/claimer.py",
+        "if each.job_id is not None and each.job_id not in known}",
+        "if each.job_id is not None}",
+        ("test_lagging_replicas.py::test_a_process_does_not_claim_a_job_again_that_it_still_runs",),
+    ),
+    Mutant(
+        "recover jobs of a dead process without their salts",
+        "workers/handover/journal.py",
+        "salt = _NO_SALT if claim.salt is None else claim.salt",
+        "salt = _NO_SALT",
+        ("test_journal.py::test_it_tells_how_far_each_job_is",),
     ),
     Mutant(
         "note a grouped commit in the journal as a finish",

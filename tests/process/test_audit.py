@@ -26,6 +26,7 @@ from drain.database import postgres
 from drain.enqueuer import redelivery
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.tables import claims, finishes, outcomes, waiting
+from drain.tables.claims import Claim
 from drain.terminal import progress
 from drain.wire import Producer
 from drain.wire import queues as queues_module
@@ -124,38 +125,38 @@ class System:
             enqueuer.redis.mark()
         return job_id
 
-    def claim(self, job_id: int) -> int:
-        """Claim it and take it out of its list; returns the token."""
+    def claim(self, job_id: int) -> Claim:
+        """Claim it and take it out of its list."""
         claim = claims.claim(connected(self.database_url), job_id, worker="test", limits={})
         assert claim is not None
         self.pop(job_id)
-        return claim.fencing_token
+        return claim
 
     def claimed(self) -> int:
         job_id = self.drained()
         self.claim(job_id)
         return job_id
 
-    def finish(self, job_id: int, token: int) -> None:
-        assert finishes.finish(connected(self.database_url), job_id, token)
+    def finish(self, claim: Claim) -> None:
+        assert finishes.finish(connected(self.database_url), claim)
 
     def finished(self) -> int:
         job_id = self.drained()
-        self.finish(job_id, self.claim(job_id))
+        self.finish(self.claim(job_id))
         return job_id
 
     def dead(self) -> int:
         job_id = self.drained()
-        token = self.claim(job_id)
+        claim = self.claim(job_id)
         assert outcomes.bury_claimed(
-            connected(self.database_url), job_id, token, reason="failed", explanation="for a test"
+            connected(self.database_url), claim, reason="failed", explanation="for a test"
         )
         return job_id
 
     def waiting(self) -> int:
         job_id = self.drained()
-        token = self.claim(job_id)
-        assert outcomes.retry_later(connected(self.database_url), job_id, token, 3600, {"message": "not yet"})
+        claim = self.claim(job_id)
+        assert outcomes.retry_later(connected(self.database_url), claim, 3600, {"message": "not yet"})
         return job_id
 
     def scheduled(self) -> int:

@@ -35,6 +35,7 @@ from tests.helpers import (
     NAMESPACE,
     PATIENCE_SECONDS,
     end,
+    fence_of,
     ids_in,
     new_enqueuer,
     pushed,
@@ -72,7 +73,7 @@ def one_of_each(connection: Connection) -> dict[str, int]:
         claim = claims.claim(connection, ids[name], worker="host:42", limits={})
         assert claim is not None
         if name == "retrying":
-            assert outcomes.retry_later(connection, claim.id, claim.fencing_token, 60, ERROR)
+            assert outcomes.retry_later(connection, claim, 60, ERROR)
     ids["staged"] = stage(connection, "m.f", queue="mail")
     ids["scheduled"] = stage(connection, "m.f", queue="mail", run_at=datetime.now(UTC) + TOMORROW)
     return ids
@@ -86,6 +87,7 @@ def buried(connection: Connection, job_id: int) -> tuple[Any, ...]:
 def test_what_waits_and_what_runs_is_kept_as_cancelled(connection: Connection) -> None:
     ids = one_of_each(connection)
     other = stage(connection, "m.f", queue="sms")
+    fence = fence_of(connection, ids["running"])
     found = cancel(connection, queue="mail")
     running = ids.pop("running")
     assert found == Cancelled(waiting=tuple(sorted(ids.values())), running=(running,))
@@ -97,13 +99,13 @@ def test_what_waits_and_what_runs_is_kept_as_cancelled(connection: Connection) -
     between = "it was cancelled between two attempts"
     assert buried(connection, ids["retrying"]) == ("cancelled", between, 1, 2)
     assert buried(connection, running) == ("cancelled", "it was cancelled while host:42 had it", 1, 2)
-    assert not finishes.finish(connection, running, 1)
+    assert not finishes.finish(connection, fence)
     assert postgres.fetch_one(connection, "SELECT id FROM staged_jobs") == (other,)
 
 
 def test_ids_that_have_ended_or_are_unknown_are_reported(connection: Connection) -> None:
     ids = one_of_each(connection)
-    assert finishes.finish(connection, ids["running"], 1)
+    assert finishes.finish(connection, fence_of(connection, ids["running"]))
     cancel(connection, ids["staged"])
     found = cancel(connection, [*ids.values(), 4_000_000])
     waiting = (ids["delivered"], ids["retrying"], ids["scheduled"])
@@ -531,7 +533,7 @@ def test_the_command_names_the_ids_that_it_could_not_cancel(
 ) -> None:
     env = {"DRAIN_DATABASE_URL": database_url}
     ids = one_of_each(connection)
-    assert finishes.finish(connection, ids["running"], 1)
+    assert finishes.finish(connection, fence_of(connection, ids["running"]))
     done = command(f"cancel {ids['staged']} {ids['running']} 4000000 --yes", env)
     assert (done.exit_code, done.stdout) == (0, "cancelled: 1 job\n")
     assert done.stderr.splitlines() == [

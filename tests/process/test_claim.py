@@ -25,7 +25,7 @@ from drain.tables import claims, dead, finishes, leader_progress, leases, outcom
 from drain.tables.claims import Claim
 from drain.tables.dead import Selection
 from drain.tables.limits import Limits
-from tests.helpers import ROOT, deliveries, redeliver
+from tests.helpers import ROOT, deliveries, fence_of, redeliver
 from tests.inprocess_worker import Workshop
 from workers import job
 from workers.entry import Worker
@@ -123,7 +123,7 @@ def test_each_claim_raises_the_token_and_the_attempts_by_one(connection: Connect
         if number % 2:
             end_lease(connection, job_id)
         else:
-            outcomes.retry_later(connection, job_id, number, 0, ERROR)
+            outcomes.retry_later(connection, result, 0, ERROR)
             redeliver(connection, job_id)
 
 
@@ -140,8 +140,8 @@ def test_a_claimed_job_is_refused_until_its_lease_is_over(connection: Connection
 
 def test_a_job_whose_next_attempt_is_not_due_is_refused(connection: Connection) -> None:
     job_id = delivered(connection)
-    token = claimed(connection, job_id).fencing_token
-    assert outcomes.retry_later(connection, job_id, token, 3600, ERROR)
+    held = claimed(connection, job_id)
+    assert outcomes.retry_later(connection, held, 3600, ERROR)
     assert claim(connection, job_id) is None
     redeliver(connection, job_id)
     assert claimed(connection, job_id).attempts == 2
@@ -152,7 +152,7 @@ def test_a_job_whose_next_attempt_is_not_due_is_refused(connection: Connection) 
 
 def test_a_finished_job_is_refused(connection: Connection) -> None:
     job_id = delivered(connection)
-    assert finishes.finish(connection, job_id, claimed(connection, job_id).fencing_token)
+    assert finishes.finish(connection, claimed(connection, job_id))
     before = whereabouts(connection, job_id)
     assert claim(connection, job_id) is None
     assert whereabouts(connection, job_id) == before
@@ -161,8 +161,8 @@ def test_a_finished_job_is_refused(connection: Connection) -> None:
 
 def test_a_dead_job_is_refused(connection: Connection) -> None:
     job_id = delivered(connection)
-    token = claimed(connection, job_id).fencing_token
-    assert outcomes.bury_claimed(connection, job_id, token, reason="failed", explanation="why")
+    held = claimed(connection, job_id)
+    assert outcomes.bury_claimed(connection, held, reason="failed", explanation="why")
     before = whereabouts(connection, job_id)
     assert claim(connection, job_id) is None
     assert whereabouts(connection, job_id) == before
@@ -203,8 +203,8 @@ def test_a_job_that_failed_has_its_next_attempt_though_its_limit_is_lower_now(
     job(name=NAME, max_attempts=2)(lambda: runs.append(1))
     job_id = delivered(connection)
     for _ in range(5):
-        token = claimed(connection, job_id, registered={}).fencing_token
-        assert outcomes.retry_later(connection, job_id, token, 0, ERROR)
+        held = claimed(connection, job_id, registered={})
+        assert outcomes.retry_later(connection, held, 0, ERROR)
         redeliver(connection, job_id)
     assert worker.execute(job_id) == "finished"
     assert runs == [1]
@@ -226,8 +226,8 @@ def test_an_expired_job_is_claimed_so_that_it_can_be_buried(connection: Connecti
 
 def test_a_job_that_was_claimed_before_it_expired_is_not_too_late(connection: Connection) -> None:
     job_id = delivered(connection, expires_at=datetime.now(UTC) + timedelta(hours=1))
-    token = claimed(connection, job_id).fencing_token
-    outcomes.defer(connection, job_id, token, 0)
+    held = claimed(connection, job_id)
+    outcomes.defer(connection, held, 0)
     redeliver(connection, job_id)
     connection.execute("UPDATE inflight_jobs SET expires_at = clock_timestamp() - interval '1 ms'")
     again = claimed(connection, job_id)
@@ -258,14 +258,14 @@ def test_a_claim_outlives_a_crash_of_a_server_that_commits_later_than_it_says() 
             connection.execute("SET synchronous_commit = on")
             job_id = delivered(connection)
         with postgres.connect(server.url, "tests") as connection:
-            token = claimed(connection, job_id).fencing_token
+            held = claimed(connection, job_id)
             assert connection.execute("SHOW synchronous_commit").fetchone() == ("off",)
             server.kill()
         server.start()
         with postgres.connect(server.url, "tests") as connection:
             assert claim(connection, job_id) is None
             end_lease(connection, job_id)
-            assert claimed(connection, job_id).fencing_token > token
+            assert claimed(connection, job_id).fencing_token > held.fencing_token
 
 
 @pytest.mark.parametrize("style", ["German", "SQL, DMY", "Postgres, YMD"])
@@ -367,7 +367,7 @@ def test_a_batch_leaves_out_what_is_claimed_or_not_due_and_what_is_to_be_decided
     new = delivered(connection)
     (held,) = claim_in_batch(connection, new)
     assert claim_in_batch(connection, new) == []
-    assert outcomes.retry_later(connection, new, held.fencing_token, 60, ERROR)
+    assert outcomes.retry_later(connection, held, 60, ERROR)
     assert claim_in_batch(connection, new) == []
     redeliver(connection, new)
     # The clock of the database was ahead when that failed.
@@ -381,7 +381,7 @@ def test_a_batch_leaves_out_what_is_claimed_or_not_due_and_what_is_to_be_decided
     expired = delivered(connection, expires_at=datetime.now(UTC) - timedelta(seconds=1))
     assert claim_in_batch(connection, expired) == []
     deferred = delivered(connection)
-    assert outcomes.defer(connection, deferred, claimed(connection, deferred).fencing_token, 0)
+    assert outcomes.defer(connection, claimed(connection, deferred), 0)
     assert claim_in_batch(connection, deferred) == []
     assert left_to_claim(connection, new, expired, deferred) == {new, expired}
     redeliver(connection, deferred)
@@ -399,8 +399,8 @@ def test_a_job_that_waits_is_claimed_by_nobody_before_the_leader_has_renumbered_
 ) -> None:
     job_id = delivered(connection)
     connection.execute("UPDATE inflight_jobs SET delivery = 2")
-    token = claimed(connection, job_id, delivery=2).fencing_token
-    assert outcomes.retry_later(connection, job_id, token, -60, ERROR)
+    held = claimed(connection, job_id, delivery=2)
+    assert outcomes.retry_later(connection, held, -60, ERROR)
     asked = {job_id: delivery}
     assert claim(connection, job_id, delivery=delivery) is None
     assert claim(connection, job_id) is None
@@ -467,7 +467,7 @@ def test_the_databases_clock_decides_and_not_that_of_the_process(
     length = timedelta(seconds=100)
     assert before + length <= lease <= after + length
     assert claim(connection, job_id) is None
-    outcomes.retry_later(connection, job_id, 1, 50, ERROR)
+    outcomes.retry_later(connection, fence_of(connection, job_id), 50, ERROR)
     (wait,) = postgres.fetch_one(connection, "SELECT next_run_at - clock_timestamp() FROM inflight_jobs")
     assert timedelta(seconds=0) < wait <= timedelta(seconds=50)
     redeliver(connection, job_id)
@@ -517,7 +517,7 @@ def test_the_rows_own_limits_beat_the_registrations_and_those_beat_the_default(
 def test_a_worker_that_does_not_know_the_job_pins_no_limits_on_it(connection: Connection) -> None:
     job_id = delivered(connection)
     before_the_deploy = claimed(connection, job_id)
-    outcomes.retry_later(connection, job_id, before_the_deploy.fencing_token, 0, ERROR)
+    outcomes.retry_later(connection, before_the_deploy, 0, ERROR)
     redeliver(connection, job_id)
     after_the_deploy = claimed(connection, job_id, registered={NAME: Limits(25, 3600)})
     assert (after_the_deploy.max_attempts, after_the_deploy.timeout_seconds) == (25, 3600)
@@ -574,94 +574,80 @@ def test_a_worker_for_one_job_asks_for_its_claim_and_its_finish_alone(
     assert asked == [claims.CLAIM, finishes.FINISH_ONCE]
 
 
-def held_by(job_id: int, token: int) -> list[Claim]:
-    """What a worker knows of a claim that it once had."""
-    now = datetime.now(UTC)
-    row = (job_id, NAME, "[]", "{}", "default", None, None, 1, 0, 60, 30.0, token, now, False, False)
-    return [Claim(*row, None, UUID(int=0))]
-
-
-OUTCOMES: dict[str, Callable[[Connection, int, int], bool]] = {
+Record = Callable[[Connection, Claim], bool]
+OUTCOMES: dict[str, Record] = {
     "finish": finishes.finish,
-    "finish many": lambda connection, job_id, token: (
-        finishes.finish_many(connection, held_by(job_id, token)) == {job_id}
-    ),
-    "extend many": lambda connection, job_id, token: (
-        set(leases.extend_many(connection, held_by(job_id, token))) == {job_id}
-    ),
-    "release": lambda connection, job_id, token: bool(leases.release(connection, [job_id], [token])),
-    "defer": lambda connection, job_id, token: outcomes.defer(connection, job_id, token, 60),
-    "retry": lambda connection, job_id, token: outcomes.retry_later(connection, job_id, token, 0, ERROR),
-    "bury": lambda connection, job_id, token: outcomes.bury_claimed(
-        connection, job_id, token, reason="failed", explanation="why", error=ERROR
+    "finish many": lambda connection, held: finishes.finish_many(connection, [held]) == {held.id},
+    "extend many": lambda connection, held: set(leases.extend_many(connection, [held])) == {held.id},
+    "release": lambda connection, held: bool(leases.release(connection, [held])),
+    "defer": lambda connection, held: outcomes.defer(connection, held, 60),
+    "retry": lambda connection, held: outcomes.retry_later(connection, held, 0, ERROR),
+    "bury": lambda connection, held: outcomes.bury_claimed(
+        connection, held, reason="failed", explanation="why", error=ERROR
     ),
 }
 with_each_outcome = pytest.mark.parametrize("record", OUTCOMES.values(), ids=OUTCOMES)
 
 
 @with_each_outcome
-def test_an_outcome_under_an_old_token_changes_nothing(
-    connection: Connection, record: Callable[[Connection, int, int], bool]
-) -> None:
+def test_an_outcome_under_an_old_token_changes_nothing(connection: Connection, record: Record) -> None:
     job_id = delivered(connection)
-    old = claimed(connection, job_id).fencing_token
+    old = claimed(connection, job_id)
     end_lease(connection, job_id)
-    current = claimed(connection, job_id).fencing_token
+    current = claimed(connection, job_id)
     before = whereabouts(connection, job_id)
-    for wrong in (old, current + 1, 0):
-        assert record(connection, job_id, wrong) is False
+    for wrong in (old.fencing_token, current.fencing_token + 1, 0):
+        assert record(connection, current._replace(fencing_token=wrong)) is False
         assert whereabouts(connection, job_id) == before
-    assert record(connection, job_id, current) is True
+    assert record(connection, current) is True
     assert whereabouts(connection, job_id) != before
 
 
 @with_each_outcome
-def test_an_outcome_counts_only_once(
-    connection: Connection, record: Callable[[Connection, int, int], bool]
-) -> None:
+def test_an_outcome_counts_only_once(connection: Connection, record: Record) -> None:
     job_id = delivered(connection)
-    token = claimed(connection, job_id).fencing_token
-    assert finishes.finish(connection, job_id, token)
+    held = claimed(connection, job_id)
+    assert finishes.finish(connection, held)
     before = whereabouts(connection, job_id)
     # A worker may ask again whether it has finished: its connection may have broken before the answer.
-    assert record(connection, job_id, token) is (record is finishes.finish)
+    assert record(connection, held) is (record is finishes.finish)
     assert whereabouts(connection, job_id) == before
 
 
 def test_a_job_is_finished_under_the_token_of_its_last_claim_alone(connection: Connection) -> None:
     job_id = delivered(connection)
-    old = claimed(connection, job_id).fencing_token
+    old = claimed(connection, job_id)
     end_lease(connection, job_id)
-    current = claimed(connection, job_id).fencing_token
-    assert finishes.finish(connection, job_id, current)
-    assert finishes.is_finished(connection, job_id, current)
-    assert not finishes.is_finished(connection, job_id, old)
-    assert not finishes.finish(connection, job_id, old)
+    current = claimed(connection, job_id)
+    assert finishes.finish(connection, current)
+    assert finishes.is_finished(connection, current)
+    assert not finishes.is_finished(connection, old)
+    assert not finishes.finish(connection, old)
 
 
 @with_each_outcome
 def test_a_worker_from_the_former_life_of_a_revived_job_can_record_nothing(
-    connection: Connection, record: Callable[[Connection, int, int], bool]
+    connection: Connection, record: Record
 ) -> None:
     job_id = delivered(connection)
-    former = claimed(connection, job_id).fencing_token
-    outcomes.bury_claimed(connection, job_id, former, reason="failed", explanation="why")
+    former = claimed(connection, job_id)
+    outcomes.bury_claimed(connection, former, reason="failed", explanation="why")
     assert dead.revive(connection, Selection((job_id,))) == 1
     staged.move(connection, [job_id], last_delivery=1)
     current = claimed(connection, job_id)
     assert current.attempts == 1
-    assert record(connection, job_id, former) is False
-    assert finishes.finish(connection, job_id, current.fencing_token)
+    assert record(connection, former) is False
+    assert finishes.finish(connection, current)
 
 
 def test_a_finished_row_keeps_what_the_claim_knew(connection: Connection) -> None:
     job_id = delivered(connection, args=[1], tag="tests", context={"trace": "abc"}, priority=3)
-    token = claimed(connection, job_id, worker="host:42").fencing_token
-    finishes.finish(connection, job_id, token)
+    held = claimed(connection, job_id, worker="host:42")
+    finishes.finish(connection, held)
     found = row(connection, "finished_jobs", job_id)
     assert found is not None
     assert (found["job_args"], found["tag"], found["context"]) == ([1], "tests", {"trace": "abc"})
-    assert (found["finished_by"], found["attempts"], found["fencing_token"]) == ("host:42", 1, token)
+    assert (found["finished_by"], found["attempts"], found["fencing_token"]) == ("host:42", 1, 1)
     assert found["staged_at"] <= found["moved_at"] <= found["claimed_at"] <= found["finished_at"]
 
 
@@ -715,7 +701,7 @@ def test_a_worker_whose_lease_was_taken_over_records_nothing(
     job_id = delivered(connection)
     assert worker.execute(job_id) == "stale"
     assert whereabouts(connection, job_id) == taken_over[0]
-    assert finishes.finish(connection, job_id, 2)
+    assert finishes.finish(connection, fence_of(connection, job_id))
 
 
 def test_a_failed_attempt_is_recorded_and_waits_for_the_next_one(
@@ -780,13 +766,13 @@ def test_a_claim_whose_answer_was_lost_is_still_ours(
 
 def test_a_repeated_claim_takes_no_claim_of_another_worker(connection: Connection) -> None:
     job_id = delivered(connection)
-    token = claimed(connection, job_id, worker="one").fencing_token
+    held = claimed(connection, job_id, worker="one")
     assert claim(connection, job_id, worker="another", again=True) is None
     together = claims.claim_many(
         connection, deliveries(connection, [job_id]), worker="another", limits=NOTHING, again=True
     )
     assert together == []
-    assert claimed(connection, job_id, worker="one", again=True).fencing_token == token + 1
+    assert claimed(connection, job_id, worker="one", again=True).fencing_token == held.fencing_token + 1
 
 
 def test_a_worker_of_rq_logs_the_first_finished_job_of_a_name_and_all_if_that_is_wanted(

@@ -80,19 +80,19 @@ def dead(env: Mapping[str, str], **options: Any) -> int:
     return drained(env, expires_at=PAST, **options)
 
 
-def claimed(env: Mapping[str, str], **options: Any) -> tuple[int, int]:
+def claimed(env: Mapping[str, str], **options: Any) -> claims.Claim:
     job_id = drained(env, **options)
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
         claim = claims.claim(connection, job_id, worker="test", limits={})
     assert claim is not None
-    return job_id, claim.fencing_token
+    return claim
 
 
 def finished(env: Mapping[str, str], **options: Any) -> int:
-    job_id, token = claimed(env, **options)
+    claim = claimed(env, **options)
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
-        assert finishes.finish(connection, job_id, token)
-    return job_id
+        assert finishes.finish(connection, claim)
+    return claim.id
 
 
 def claimed_again(env: Mapping[str, str], job_id: int) -> claims.Claim:
@@ -117,12 +117,11 @@ def buried(
         claim = claimed_again(env, job_id)
         with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
             if claim.attempts < attempts:
-                outcomes.retry_later(connection, job_id, claim.fencing_token, -1, error)
+                outcomes.retry_later(connection, claim, -1, error)
             else:
                 outcomes.bury_claimed(
                     connection,
-                    job_id,
-                    claim.fencing_token,
+                    claim,
                     reason="failed",
                     explanation="it failed",
                     error=error,
@@ -204,10 +203,7 @@ def test_list_shows_the_latest_jobs_first(env: dict[str, str]) -> None:
 def test_list_shows_the_latest_jobs_first_by_the_time_and_not_by_the_id(env: dict[str, str]) -> None:
     first, second, third = (drained(env, queue=queue) for queue in ("mail", "video", "mail"))
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
-        for job_id in (second, first):
-            claim = claims.claim(connection, job_id, worker="test", limits={})
-            connection.commit()
-            assert claim
+        held = [claims.claim(connection, job_id, worker="test", limits={}) for job_id in (second, first)]
 
     def listed(words: str) -> list[int]:
         return [job["id"] for job in json.loads(drain(f"list {words} --json", env).stdout)]
@@ -215,8 +211,9 @@ def test_list_shows_the_latest_jobs_first_by_the_time_and_not_by_the_id(env: dic
     assert listed("inflight") == [first, second, third]
     assert listed("inflight --queue mail") == [first, third]
     with psycopg.connect(env["DRAIN_DATABASE_URL"], autocommit=True) as connection:
-        for job_id in (second, first):
-            assert finishes.finish(connection, job_id, 1)
+        for claim in held:
+            assert claim is not None
+            assert finishes.finish(connection, claim)
     assert listed("finished") == [first, second]
     assert listed("finished --limit 1") == [first]
     assert listed("finished --queue video") == [second]
@@ -276,12 +273,12 @@ def test_show_tells_all_about_a_job(env: dict[str, str]) -> None:
 
 
 def test_show_tells_what_a_job_failed_of(env: dict[str, str]) -> None:
-    job_id, token = claimed(env)
+    claim = claimed(env)
     error = {"type": "ValueError", "message": "too small", "traceback": "Traceback: here\n  and there"}
     with psycopg.connect(env["DRAIN_DATABASE_URL"]) as connection:
-        assert outcomes.retry_later(connection, job_id, token, 5, error)
+        assert outcomes.retry_later(connection, claim, 5, error)
 
-    text = drain(f"show {job_id}", env).stdout
+    text = drain(f"show {claim.id}", env).stdout
 
     assert "ValueError: too small" in text
     assert "Traceback: here\n  and there" in text

@@ -22,6 +22,7 @@ from drain.events import follower as following
 from drain.events.follower import Follower
 from drain.events.life import Event
 from drain.tables import claims, dead, finishes, lives, outcomes, staged
+from drain.tables.claims import Claim
 from drain.tables.dead import Selection
 from tests import jobs_in_batches as jobs
 from tests.helpers import (
@@ -67,20 +68,20 @@ class Telling:
             staged.move(connection, ids, self._delivery)
         self._delivery += len(ids)
 
-    def claim(self, job_id: int, worker: str = "w") -> int:
+    def claim(self, job_id: int, worker: str = "w") -> Claim:
         with self.connected() as connection:
             claim = claims.claim(connection, job_id, worker=worker, limits={})
         assert claim is not None
-        return claim.fencing_token
+        return claim
 
-    def finish(self, job_id: int, token: int) -> None:
+    def finish(self, claim: Claim) -> None:
         with self.connected() as connection:
-            assert finishes.finish(connection, job_id, token)
+            assert finishes.finish(connection, claim)
 
-    def fail(self, job_id: int, token: int) -> None:
+    def fail(self, claim: Claim) -> None:
         error = {"type": "shop.Broken", "message": "no\x1b[2J paper\nline 2", "traceback": "x"}
         with self.connected() as connection:
-            assert outcomes.retry_later(connection, job_id, token, 3600, error)
+            assert outcomes.retry_later(connection, claim, 3600, error)
 
     def redeliver(self, job_id: int) -> None:
         with self.connected() as connection:
@@ -100,18 +101,18 @@ def test_each_step_is_told_at_the_look_after_it_and_once(telling: Telling) -> No
     assert telling.look() == [f"staged {job_id}"]
     telling.move([job_id])
     assert telling.look() == [f"moved {job_id}"]
-    token = telling.claim(job_id)
+    claim = telling.claim(job_id)
     assert telling.look() == [f"claimed {job_id}"]
-    telling.fail(job_id, token)
+    telling.fail(claim)
     assert telling.look() == [f"failed {job_id}"]
     failed = telling.events[-1]
     assert (failed.attempt, failed.error, failed.until is not None) == (1, "Broken: no\x1b[2J paper", True)
     telling.redeliver(job_id)
     assert telling.look() == [f"delivered_again {job_id}"]
-    token = telling.claim(job_id, "other")
+    claim = telling.claim(job_id, "other")
     assert telling.look() == [f"claimed {job_id}"]
     assert (telling.events[-1].attempt, telling.events[-1].worker) == (2, "other")
-    telling.finish(job_id, token)
+    telling.finish(claim)
     assert telling.look() == [f"finished {job_id}"]
     assert telling.look() == telling.look() == []
     assert {event.queue for event in telling.events} == {"mail"}
@@ -120,9 +121,9 @@ def test_each_step_is_told_at_the_look_after_it_and_once(telling: Telling) -> No
 def test_a_life_within_one_look_is_told_whole_and_in_order(telling: Telling) -> None:
     (job_id,) = telling.stage()
     telling.move([job_id])
-    telling.fail(job_id, telling.claim(job_id))
+    telling.fail(telling.claim(job_id))
     telling.redeliver(job_id)
-    telling.finish(job_id, telling.claim(job_id))
+    telling.finish(telling.claim(job_id))
     assert telling.look() == [
         f"{event} {job_id}" for event in ("staged", "moved", "failed", "claimed", "finished")
     ]
@@ -160,11 +161,11 @@ def test_a_finish_that_commits_late_is_told_when_it_does_and_keeps_no_other_back
     ids = telling.stage(2)
     telling.move(ids)
     slow_id, quick_id = ids
-    slow_token, quick_token = map(telling.claim, ids)
+    slow, quick = map(telling.claim, ids)
     telling.look()
-    with psycopg.connect(telling.url) as slow:
-        slow.execute("SELECT drain_finish(%s, %s)", [slow_id, slow_token])
-        telling.finish(quick_id, quick_token)
+    with psycopg.connect(telling.url) as connection:
+        assert finishes.finish_once(connection, slow)
+        telling.finish(quick)
         assert telling.look() == [f"finished {quick_id}"]
         assert telling.look() == []
     assert telling.look() == [f"finished {slow_id}"]
@@ -174,9 +175,9 @@ def test_a_finish_that_commits_late_is_told_when_it_does_and_keeps_no_other_back
 def test_deaths_are_told_of_jobs_that_no_look_has_seen_before(telling: Telling) -> None:
     staged_id, claimed_id, expired_id = telling.stage(3)
     telling.move([claimed_id])
-    token = telling.claim(claimed_id)
+    claim = telling.claim(claimed_id)
     with telling.connected() as connection:
-        assert outcomes.bury_claimed(connection, claimed_id, token, reason="failed", explanation="it broke")
+        assert outcomes.bury_claimed(connection, claim, reason="failed", explanation="it broke")
         cancel(connection, staged_id)
         staged.bury(connection, [expired_id], "expired", "too late")
     # A dead row keeps neither the time of the move nor that of the claim.
@@ -200,10 +201,10 @@ def test_while_the_dead_are_read_seldom_those_of_claims_are_told_at_once(
     ids = telling.stage(2)
     telling.move(ids)
     seen, unseen = ids
-    token = telling.claim(seen)
+    claim = telling.claim(seen)
     telling.look()
     with telling.connected() as connection:
-        assert outcomes.bury_claimed(connection, seen, token, reason="failed", explanation="x")
+        assert outcomes.bury_claimed(connection, claim, reason="failed", explanation="x")
         cancel(connection, unseen)
     assert telling.look() == [f"dead {seen}"]
     telling.follower._dead_at = 0.0
@@ -213,10 +214,10 @@ def test_while_the_dead_are_read_seldom_those_of_claims_are_told_at_once(
 def test_a_deferred_job_is_told_with_the_time_until_which_it_waits(telling: Telling) -> None:
     (job_id,) = telling.stage()
     telling.move([job_id])
-    token = telling.claim(job_id)
+    claim = telling.claim(job_id)
     telling.look()
     with telling.connected() as connection:
-        assert outcomes.defer(connection, job_id, token, 60.0)
+        assert outcomes.defer(connection, claim, 60.0)
     assert telling.look() == [f"deferred {job_id}"]
     assert telling.events[-1].until is not None
     assert not telling.events[-1].is_exact
@@ -339,7 +340,7 @@ def test_lines_for_people_are_harmless_and_filtered(telling: Telling, env: dict[
         telling.stage(queue="other")
         (job_id,) = telling.stage(queue="mail", job="m.\u202ef")
         telling.move([job_id])
-        telling.fail(job_id, telling.claim(job_id))
+        telling.fail(telling.claim(job_id))
         wait_until(lambda: "failed" in command.output)
         assert end(command, signal.SIGINT) == 0
         lines = [line for line in command.output.splitlines() if f" {job_id} " in line]
@@ -352,12 +353,12 @@ def test_lines_for_people_are_harmless_and_filtered(telling: Telling, env: dict[
 def test_the_life_of_one_job_until_now(telling: Telling, env: dict[str, str]) -> None:
     (job_id,) = telling.stage()
     telling.move([job_id])
-    token = telling.claim(job_id)
+    claim = telling.claim(job_id)
     with telling.connected() as connection:
-        outcomes.bury_claimed(connection, job_id, token, reason="failed", explanation="it broke")
+        outcomes.bury_claimed(connection, claim, reason="failed", explanation="it broke")
         dead.revive(connection, Selection(ids=(job_id,)))
     telling.move([job_id])
-    telling.finish(job_id, telling.claim(job_id))
+    telling.finish(telling.claim(job_id))
     result = CliRunner().invoke(main, ["events", "--id", str(job_id), "--json"], env=env)
     assert result.exit_code == 0, result.output
     assert told_by(result.stdout) == {job_id: ["staged", "dead", "moved", "claimed", "finished"]}

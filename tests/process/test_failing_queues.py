@@ -63,24 +63,22 @@ class Queue:
         for job_id in ids:
             claim = self.claim(job_id)
             with psycopg.connect(self.database_url, autocommit=True) as connection:
-                assert outcomes.retry_later(connection, job_id, claim.fencing_token, wait_seconds, ERROR)
+                assert outcomes.retry_later(connection, claim, wait_seconds, ERROR)
 
     def defer(self, job_id: int) -> None:
         claim = self.claim(job_id)
         with psycopg.connect(self.database_url, autocommit=True) as connection:
-            assert outcomes.defer(connection, job_id, claim.fencing_token, 0)
+            assert outcomes.defer(connection, claim, 0)
 
     def finish(self, job_id: int) -> None:
         claim = self.claim(job_id)
         with psycopg.connect(self.database_url, autocommit=True) as connection:
-            assert finishes.finish(connection, job_id, claim.fencing_token)
+            assert finishes.finish(connection, claim)
 
     def bury(self, job_id: int) -> None:
         claim = self.claim(job_id)
         with psycopg.connect(self.database_url, autocommit=True) as connection:
-            assert outcomes.bury_claimed(
-                connection, job_id, claim.fencing_token, reason="failed", explanation="why", error=ERROR
-            )
+            assert outcomes.bury_claimed(connection, claim, reason="failed", explanation="why", error=ERROR)
 
     def lose_the_worker(self, job_id: int) -> None:
         self.claim(job_id)
@@ -164,7 +162,7 @@ def test_of_a_failing_queue_one_retry_is_let_through_and_no_other_while_it_is_un
     assert leader.run_once() == 0
     assert mail.pop() == []
     with psycopg.connect(mail.database_url) as connection:
-        assert finishes.finish(connection, on_trial, claim.fencing_token)
+        assert finishes.finish(connection, claim)
 
 
 def test_the_rest_follows_when_one_job_has_finished(

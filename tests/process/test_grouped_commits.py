@@ -57,7 +57,7 @@ def commit(own: Services, claim: Claim, label: str, *, waits: bool) -> None:
     """Commit an effect and the finish of the job."""
     with psycopg.connect(own.database_url) as connection:
         connection.execute("INSERT INTO effects (label) VALUES (%s)", (label,))
-        assert finishes.finish_and_commit(connection, claim.id, claim.fencing_token, waits=waits)
+        assert finishes.finish_and_commit(connection, claim, waits=waits)
 
 
 def place(own: Services, claim: Claim) -> str:
@@ -79,7 +79,7 @@ def test_a_crash_undoes_the_finish_and_the_writes_of_a_commit_that_has_not_waite
     with psycopg.connect(own.database_url, autocommit=True) as connection:
         assert finishes.undone_by_crash(connection, [claim]) == (set() if waits else {claim.id})
         # The claim was durable: whoever claims next has another token.
-        assert waits or finishes.finish(connection, claim.id, claim.fencing_token)
+        assert waits or finishes.finish(connection, claim)
 
 
 def test_a_finish_that_a_crash_has_undone_is_not_taken_for_that_of_a_later_claim(own: Services) -> None:
@@ -93,7 +93,7 @@ def test_a_finish_that_a_crash_has_undone_is_not_taken_for_that_of_a_later_claim
 
     with psycopg.connect(own.database_url, autocommit=True) as connection:
         assert finishes.undone_by_crash(connection, [claim]) == {claim.id}
-        assert finishes.finish(connection, later.id, later.fencing_token)
+        assert finishes.finish(connection, later)
         assert finishes.undone_by_crash(connection, [claim]) == {claim.id}
         assert finishes.undone_by_crash(connection, [later]) == set()
 
@@ -105,7 +105,7 @@ def test_who_asks_whether_a_finish_lasts_makes_it_last(own: Services, ask: str) 
     commit(own, claim, "a", waits=False)
     with psycopg.connect(own.database_url, autocommit=True) as connection:
         if ask == "is finished":
-            assert finishes.is_finished(connection, claim.id, claim.fencing_token)
+            assert finishes.is_finished(connection, claim)
         elif ask == "of nothing":
             # Where no row is read, nothing but the message is written.
             assert finishes.undone_by_crash(connection, []) == set()
@@ -127,7 +127,7 @@ def test_a_replica_that_is_not_promoted_yet_is_away_rather_than_broken(own: Serv
         with closing(Database(own.database_url)) as database:
             for ask in (
                 lambda c: finishes.undone_by_crash(c, [claim]),
-                lambda c: finishes.is_finished(c, claim.id, claim.fencing_token),
+                lambda c: finishes.is_finished(c, claim),
             ):
                 with pytest.raises(UnavailableError, match="recovery"):
                     database.ask(ask, patience_seconds=0)
@@ -186,7 +186,7 @@ def test_the_successor_of_a_dead_process_finishes_no_job_whose_commit_was_undone
     commit(own, lasting, "lasting", waits=False)
     journal = Journal()
     for claim in (lasting, undone):
-        journal.commit(journal.add(claim.id, claim.fencing_token, claim.id + 1))
+        journal.commit(journal.add(claim, claim.id + 1))
     settings = Settings(database_url=own.database_url, redis_url=own.redis_url)
     recover(journal, settings, "was killed")
 

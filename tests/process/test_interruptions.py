@@ -87,15 +87,15 @@ def test_an_interruption_whose_answer_was_lost_is_counted_once(shop: Workshop) -
     claim = shop.claim(job_id)
     assert claim is not None
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
-        interrupt = partial(outcomes.interrupt, connection, job_id, claim.fencing_token, 1.0, STOPPED)
+        interrupt = partial(outcomes.interrupt, connection, claim, 1.0, STOPPED)
         assert [interrupt(), interrupt()] == [MOST_INTERRUPTIONS] * 2
     assert (shop.row(job_id)["attempts"], shop.row(job_id)["failed_at"]) == (0, None)
     shop.redeliver(job_id)
     again = shop.claim(job_id)
     assert again is not None
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
-        assert outcomes.interrupt(connection, job_id, claim.fencing_token, 1.0, STOPPED) is None
-        assert outcomes.interrupt(connection, job_id, again.fencing_token, 1.0, STOPPED) is None
+        assert outcomes.interrupt(connection, claim, 1.0, STOPPED) is None
+        assert outcomes.interrupt(connection, again, 1.0, STOPPED) is None
     assert shop.row(job_id)["attempts"] == 1
 
 

@@ -596,12 +596,12 @@ def test_a_heartbeat_that_comes_when_the_job_has_been_given_back_changes_nothing
     assert claim is not None
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
         if give_back == "retry":
-            assert outcomes.retry_later(connection, job_id, claim.fencing_token, 0, {})
+            assert outcomes.retry_later(connection, claim, 0, {})
         elif give_back == "defer":
-            assert outcomes.defer(connection, job_id, claim.fencing_token, 0)
+            assert outcomes.defer(connection, claim, 0)
         else:
             # As for a process that has died, whose last heartbeat the server executes a moment later.
-            assert leases.release(connection, [job_id], [claim.fencing_token])
+            assert leases.release(connection, [claim])
         before = shop.row(job_id)
         assert leases.extend_many(connection, [claim]) == {}
     assert shop.row(job_id) == before
@@ -613,10 +613,10 @@ def test_a_claim_that_is_given_back_twice_has_one_attempt_taken_off(shop: Worksh
     claim = shop.claim(job_id)
     assert claim is not None
     with psycopg.connect(shop.database_url, autocommit=True) as connection:
-        assert leases.release(connection, [job_id], [claim.fencing_token])
+        assert leases.release(connection, [claim])
         before = shop.row(job_id)
         assert before["attempts"] == 0
-        assert leases.release(connection, [job_id], [claim.fencing_token]) == []
+        assert leases.release(connection, [claim]) == []
     assert shop.row(job_id) == before
 
 

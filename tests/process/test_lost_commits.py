@@ -26,10 +26,10 @@ def claimed(yard: Yard, label: str) -> Claim:
 def test_the_successor_of_a_dead_process_finishes_no_job_whose_commit_was_lost(yard: Yard) -> None:
     lasting, lost = claimed(yard, "lasting"), claimed(yard, "lost")
     with psycopg.connect(yard.database_url) as connection:
-        assert finishes.finish_and_commit(connection, lasting.id, lasting.fencing_token)
+        assert finishes.finish_and_commit(connection, lasting)
     journal = Journal()
     for claim in (lasting, lost):
-        journal.commit(journal.add(claim.id, claim.fencing_token, claim.id + 1))
+        journal.commit(journal.add(claim, claim.id + 1))
     assert {entry.progress for entry in journal.entries()} == {Progress.COMMITTED}
     settings = Settings(database_url=yard.database_url, redis_url=yard.redis_url, namespace=NAMESPACE)
     recover(journal, settings, "was killed")
@@ -47,9 +47,7 @@ def test_the_successor_of_a_dead_process_finishes_ended_jobs_and_charges_only_th
 ) -> None:
     ended, ran, waited = (claimed(yard, label) for label in ("ended", "ran", "waited"))
     journal = Journal()
-    slots = {
-        claim.id: journal.add(claim.id, claim.fencing_token, claim.id + 1) for claim in (ended, ran, waited)
-    }
+    slots = {claim.id: journal.add(claim, claim.id + 1) for claim in (ended, ran, waited)}
     for claim in (ended, ran):
         journal.begin(slots[claim.id], float("inf"))
     journal.finish(slots[ended.id])

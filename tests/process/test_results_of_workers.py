@@ -17,6 +17,7 @@ import drain
 from drain.config import Settings
 from drain.embedded.addresses import free_port
 from drain.errors import ConfigError
+from drain.tables.fences import Fence
 from tests import jobs_with_results as jobs
 from tests.helpers import PATIENCE_SECONDS, ROOT, environment, ids_in, query, wait_until
 from tests.worker_processes import Yard, children, kill_worker
@@ -97,9 +98,9 @@ def test_the_journal_hands_over_no_finish_without_its_result(yard: Yard) -> None
         "UPDATE inflight_jobs SET fencing_token = 1, claimed_at = now(), claimed_by = 'dead', attempts = 1, "
         "lease_expires_at = now() + interval '1 hour'",
     )
-    ((delivery,),) = query(yard.database_url, "SELECT delivery FROM inflight_jobs")
+    ((delivery, salt),) = query(yard.database_url, "SELECT delivery, salt FROM inflight_jobs")
     journal = Journal()
-    journal.commit(journal.add(job_id, 1, delivery))
+    journal.commit(journal.add(Fence(job_id, 1, salt, "dead"), delivery))
     assert [entry.progress for entry in journal.entries()] == [Progress.COMMITTED]
     recover(journal, Settings(database_url=yard.database_url, redis_url=yard.redis_url), "was killed")
     assert yard.row(job_id)["lease_expires_at"] is None

@@ -52,7 +52,7 @@ NOW = datetime.now(UTC)
 MAY_CALL = {
     "enqueuer": {"drain_make_days", "drain_drop_old_day", "drain_truncate_if_empty"},
     "application": {"drain_stage_once", "drain_stage", "drain_stage_of", "drain_job_state"},
-    "worker": {"drain_finish", "drain_finish_with_result"},
+    "worker": {"drain_finish"},
     "operator": set[str](),
     "inspection": {"drain_job_state"},
 }
@@ -445,11 +445,11 @@ def test_a_worker_claims_extends_gives_back_and_finishes_many_at_once(place: Pla
         assert queries.queues(worker) == {"default"}
         held = claims.claim_many(worker, deliveries(worker, ids), worker="w", limits={})
         assert len(leases.extend_many(worker, held)) == 3
-        assert len(leases.release(worker, [held[0].id], [held[0].fencing_token])) == 1
+        assert len(leases.release(worker, [held[0]])) == 1
         assert claims.left_to_claim(worker, deliveries(worker, ids)) == {held[0].id}
-        assert claims.read_claim(worker, held[1].id, held[1].fencing_token, {}) is not None
+        assert claims.read_claim(worker, held[1], {}) is not None
         assert finishes.finish_many(worker, held[1:]) == set(ids[1:])
-        assert finishes.is_finished(worker, held[1].id, held[1].fencing_token)
+        assert finishes.is_finished(worker, held[1])
         assert finishes.undone_by_crash(worker, held[1:]) == set()
 
 
@@ -576,7 +576,7 @@ def test_roles_work_where_the_tables_are_in_another_schema(elsewhere: str, redis
     with postgres.connect(logins["worker"], "tests") as worker:
         claim = claims.claim(worker, 1, worker="w", limits={})
         assert claim is not None
-        assert finishes.finish(worker, 1, claim.fencing_token)
+        assert finishes.finish(worker, claim)
     with postgres.connect(logins["inspection"], "tests") as reader:
         assert counts.status(reader).finished == 1
 

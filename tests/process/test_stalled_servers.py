@@ -271,7 +271,7 @@ def test_a_job_that_the_main_thread_runs_is_not_claimed_again_when_an_answer_is_
             enqueuer.drain()
         wait_until(lambda: list(inbox.claimed) == [other])
         assert asked >= 3
-        assert finishes.finish(connection, job_id, claim.fencing_token)
+        assert finishes.finish(connection, claim)
 
 
 def test_a_connection_that_is_broken_off_from_another_thread_fails_at_once(database_url: str) -> None:

@@ -75,7 +75,7 @@ def test_what_is_in_flight_is_divided_into_queued_running_and_retrying(
             claim = claims.claim(connection, job_id, worker="w", limits={})
             assert claim is not None
             if job_id == retrying:
-                assert outcomes.retry_later(connection, job_id, claim.fencing_token, 60, {"message": ""})
+                assert outcomes.retry_later(connection, claim, 60, {"message": ""})
     query(database_url, "UPDATE inflight_jobs SET lease_expires_at = now() WHERE id = %s", lapsed)
     query(
         database_url,

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from drain.__main__ import main
 from drain.database import postgres
 from drain.embedded import Services
-from drain.tables import activity, claims
+from drain.tables import activity, claims, finishes
 from tests.helpers import (
     DRAIN,
     ROOT,
@@ -230,9 +230,9 @@ def test_activity_is_that_of_the_tables(database_url: str, redis_url: str) -> No
     with new_enqueuer(database_url, redis_url) as enqueuer:
         enqueuer.drain()
     with postgres.connect(database_url, "test") as connection:
-        tokens = [claims.claim(connection, job_id, worker="w", limits={}) for job_id in ids[:2]]
-        assert tokens[0] is not None
-        connection.execute("SELECT drain_finish(%s, %s)", [ids[0], tokens[0].fencing_token])
+        held = [claims.claim(connection, job_id, worker="w", limits={}) for job_id in ids[:2]]
+        assert held[0] is not None
+        assert finishes.finish_once(connection, held[0])
         query(
             database_url,
             "UPDATE inflight_jobs SET claimed_at = now() - interval '1 hour' WHERE id = %s",

@@ -67,6 +67,7 @@ def claim(args: str = "[]", kwargs: str = "{}", *, name: str = NAME, timeout_sec
         failed_before=False,
         salt=None,
         installation=UUID(int=0),
+        worker="w",
     )
 
 

@@ -1,9 +1,10 @@
 import re
+import socket
 
 import pytest
 
 from drain import wire
-from drain.config import VARIABLES, Settings
+from drain.config import VARIABLES, Settings, process_name
 from drain.database import postgres, url
 from drain.errors import ConfigError, DrainError
 
@@ -169,3 +170,10 @@ def test_a_redis_database_is_a_number(path: str) -> None:
 def test_the_variable_with_a_wrong_name_of_a_queue_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match=f"DRAIN_{name.upper()}: 'm il'"):
         Settings.from_texts({"database_url": "postgresql://h/d", name: "m il"})
+
+
+def test_a_process_keeps_its_name_when_its_host_is_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its claims are fenced by that name."""
+    name = process_name()
+    monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
+    assert process_name() == name

@@ -118,9 +118,9 @@ def claimed(inbox: Inbox, *ids: int) -> list[ClaimedJob]:
     for job_id in ids:
         claim = Claim(
             *(job_id, "tests.act", "[]", "{}", "default", None, None, 1, 0, 60, 30.0, 1, now, False, False),
-            *(None, UUID(int=0)),
+            *(None, "w", UUID(int=0)),
         )
-        slot = inbox.journal.add(job_id, 1, 0)
+        slot = inbox.journal.add(claim, 0)
         inbox.add_claimed(
             ClaimedJob(claim, 0.0, heartbeat, "", rq_id=f"rq-{job_id}", slot=slot, waits_since=0.0)
         )

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+from drain.tables.fences import Fence
 from workers.handover.journal import SLOTS, Entry, Journal, Progress
 
 NEVER = float("inf")
@@ -11,7 +12,8 @@ NEVER = float("inf")
 
 def test_it_tells_how_far_each_job_is() -> None:
     journal = Journal()
-    slots = [journal.add(job_id, 10 * job_id, 100 * job_id) for job_id in range(1, 6)]
+    fences = [Fence(job_id, 10 * job_id, None if job_id == 1 else -2 + job_id, "w") for job_id in range(1, 6)]
+    slots = [journal.add(fence, 100 * fence.id) for fence in fences]
     journal.begin(slots[1], 1.5)
     journal.begin(slots[2], 1.5)
     journal.finish(slots[2])
@@ -19,11 +21,11 @@ def test_it_tells_how_far_each_job_is() -> None:
     journal.end(slots[3])
     journal.clear(slots[4])
     assert journal.entries() == [
-        Entry(1, 10, 100, Progress.CLAIMED, NEVER),
-        Entry(2, 20, 200, Progress.RUNNING, 1.5),
-        Entry(3, 30, 300, Progress.FINISHED, NEVER),
+        Entry(fences[0], 100, Progress.CLAIMED, NEVER),
+        Entry(fences[1], 200, Progress.RUNNING, 1.5),
+        Entry(fences[2], 300, Progress.FINISHED, NEVER),
         # Nobody knows what it wanted: it is run once more.
-        Entry(4, 40, 400, Progress.CLAIMED, NEVER),
+        Entry(fences[3], 400, Progress.CLAIMED, NEVER),
     ]
 
 
@@ -31,28 +33,28 @@ def test_what_a_child_writes_its_parent_reads_and_the_next_child_does_not_overwr
     journal = Journal()
     pid = os.fork()
     if pid == 0:
-        journal.add(1, 2, 3)
+        journal.add(Fence(1, 2, 3, "w"), 4)
         os._exit(0)
     os.waitpid(pid, 0)
     journal.open()
-    journal.add(4, 5, 6)
-    assert {entry.job_id for entry in journal.entries()} == {1, 4}
-    journal.forget([entry for entry in journal.entries() if entry.job_id == 1])
-    assert [entry.job_id for entry in journal.entries()] == [4]
+    journal.add(Fence(5, 6, 7, "w"), 8)
+    assert {entry.fence.id for entry in journal.entries()} == {1, 5}
+    journal.forget([entry for entry in journal.entries() if entry.fence.id == 1])
+    assert [entry.fence.id for entry in journal.entries()] == [5]
 
 
 def test_a_slot_that_was_cleared_is_used_again() -> None:
     journal = Journal()
     for job_id in range(3 * SLOTS):
         assert journal.room == SLOTS
-        journal.clear(journal.add(job_id, 1, 1))
+        journal.clear(journal.add(Fence(job_id, 1, None, "w"), 1))
     assert journal.entries() == []
 
 
 def test_only_what_runs_is_overdue_and_nothing_that_is_left_behind() -> None:
     journal = Journal()
     past = time.monotonic() - 1
-    slot = journal.add(1, 1, 1)
+    slot = journal.add(Fence(1, 1, None, "w"), 1)
     assert not journal.is_overdue()
     journal.begin(slot, past)
     assert journal.is_overdue()
@@ -82,7 +84,7 @@ def test_a_process_that_has_ended_runs_no_plain_job() -> None:
 def test_a_job_that_begins_is_overdue_at_no_instant() -> None:
     """Another process begins jobs without end, while this one looks, as the supervisor does."""
     journal = Journal()
-    slot = journal.add(1, 1, 1)
+    slot = journal.add(Fence(1, 1, None, "w"), 1)
     journal.begin(slot, time.monotonic() + 3600)
     pid = os.fork()
     if pid == 0:

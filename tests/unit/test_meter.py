@@ -39,7 +39,7 @@ def run(
     isolated: bool = False,
     began_at: float | None = 10.25,
 ) -> Run:
-    times = (60, 30.0, 7, datetime(2026, 11, 23, tzinfo=UTC), False, False, None, UUID(int=0), waited)
+    times = (60, 30.0, 7, datetime(2026, 11, 23, tzinfo=UTC), False, False, None, "w", UUID(int=0), waited)
     claim = Claim(1, name, "[]", "{}", queue, None, context, 1, 3, *times)
     return Run(claim, job, JobOptions(isolated=isolated), 10.0, began_at, took)
 

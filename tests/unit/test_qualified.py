@@ -5,9 +5,9 @@ import re
 import pytest
 
 from drain.database import names, schema
+from drain.database.qualified import qualified, within
 from drain.errors import ConfigError
-from drain.jobs.qualified import qualified
-from drain.tables import cancellations, crons, idempotency, inserts, pauses, rules
+from drain.tables import cancellations, crons, finishes, idempotency, inserts, leases, pauses, rules
 
 STATEMENTS = [
     inserts.insert_one(("job_name", "job_args")),
@@ -22,6 +22,11 @@ STATEMENTS = [
     pauses.PAUSE,
     pauses.RESUME,
     pauses.READ,
+    finishes.FINISH_WITHOUT_WAIT,
+    finishes.FINISH_OR_FAIL,
+    finishes.IS_FINISHED,
+    leases.IS_CURRENT,
+    cancellations.IS_CANCELLED,
 ]
 
 
@@ -51,6 +56,13 @@ def test_each_table_and_function_of_ours_has_the_schema_before_it_once(statement
     assert "jobs." in found
     assert found.replace("jobs.", "") == statement.replace("jobs.", "")
     assert qualified(found) == found
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_statement_with_the_schema_of_a_connection_keeps_it(statement: str, in_jobs: None) -> None:
+    assert within("jobs", statement) == qualified(statement) == within("other", qualified(statement))
+    assert within(r'"My \1 jobs"', statement).count(r'"My \1 jobs".') == qualified(statement).count("jobs.")
+    assert within("", statement) is statement
 
 
 @pytest.mark.parametrize(

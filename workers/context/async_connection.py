@@ -53,18 +53,18 @@ class JobAsyncConnection(GuardedConnection, psycopg.AsyncConnection[Any]):
             LeaseLostError, JobCancelledError, TransactionError: As by `JobConnection.commit`.
         """
         attempt = self._begin_finish(AsyncTransactionCursor)
-        job_id, token = attempt.claim.id, attempt.claim.fencing_token
+        claim = attempt.claim
         try:
             attempt.finished = await async_finishes.finish_and_commit(
-                self, job_id, token, waits=not attempt.groups_commit, result=attempt.result
+                self, claim, waits=not attempt.groups_commit, result=attempt.result
             )
         except psycopg.errors.SerializationFailure as error:
             note_heartbeat(error)
             raise
         if attempt.finished:
             return
-        is_finished = await async_finishes.is_finished(self, job_id, token)
-        is_cancelled = not is_finished and await async_finishes.is_cancelled(self, job_id, token)
+        is_finished = await async_finishes.is_finished(self, claim)
+        is_cancelled = not is_finished and await async_finishes.is_cancelled(self, claim)
         raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
 
     async def set_autocommit(self, value: bool) -> None:  # noqa: FBT001  (psycopg's own)

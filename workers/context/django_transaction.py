@@ -9,36 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 import psycopg
 from psycopg.rows import tuple_row
 
+from drain.database import postgres
+from drain.database.qualified import qualified, within
 from drain.errors import DrainError
 from drain.failpoints import FailurePoint, failpoint
-from drain.jobs.qualified import qualified
 from drain.tables import finishes
 from drain.tables.cancellations import IS_CANCELLED
+from drain.tables.fences import of_one
 from workers.context.current import Attempt, current_attempt
 from workers.context.django_connections import abandon, cancel, is_of_a_test
 from workers.context.lender import is_lent
 from workers.context.once import note_heartbeat, nothing_committed, only_one, refusal
 from workers.errors import TransactionError
 
-if TYPE_CHECKING:
-    from typing import LiteralString
-
-_FINISH = "SELECT drain_finish(%s::bigint, %s::bigint)"
-_FINISH_WITHOUT_WAIT = (
-    "SELECT set_config('synchronous_commit', 'off', true), drain_finish(%s::bigint, %s::bigint)"
-)
-_FINISH_WITH_RESULT = "SELECT drain_finish_with_result(%s::bigint, %s::bigint, %s::jsonb)"
-_FINISH_WITH_RESULT_WITHOUT_WAIT = (
-    "SELECT set_config('synchronous_commit', 'off', true), "
-    "drain_finish_with_result(%s::bigint, %s::bigint, %s::jsonb)"
-)
-_INSTALLATION = "SELECT installation FROM drain_state WHERE only_row"
+_INSTALLATION = f"SELECT ({postgres.HOME}), installation FROM drain_state WHERE only_row"
 
 # Connections that are known to lead to the database of the jobs.
 _known: WeakSet[psycopg.Connection[Any]] = WeakSet()
@@ -133,14 +123,15 @@ def _check_installation(connection: Any, attempt: Attempt) -> None:
     from django.db import OperationalError, ProgrammingError
 
     try:
-        found = _answer(connection, _INSTALLATION)
+        home, found = _row(connection, _INSTALLATION)
     except OperationalError:
         # The session was ended meanwhile: another one takes its place.
         connection.close()
         connection.ensure_connection()
-        found = _answer(connection, _INSTALLATION)
+        home, found = _row(connection, _INSTALLATION)
     except ProgrammingError:
-        found = None
+        home, found = None, None
+    postgres.note_home(connection.connection, home)
     if found != attempt.claim.installation:
         raise TransactionError(
             f"Django's database {connection.alias!r} is not the database of the jobs, DRAIN_DATABASE_URL: name that "
@@ -149,7 +140,7 @@ def _check_installation(connection: Any, attempt: Attempt) -> None:
 
 
 def _finish(connection: Any, attempt: Attempt, within: int) -> None:
-    """Finish the job, if its token is still the current one, in the transaction of Django's that is open.
+    """Finish the job, if its claim is still the current one, in the transaction of Django's that is open.
 
     Args:
         connection: Django's.
@@ -194,25 +185,24 @@ def _finish(connection: Any, attempt: Attempt, within: int) -> None:
 
 
 def _recorded(connection: Any, attempt: Attempt) -> bool:
-    job_id, token = attempt.claim.id, attempt.claim.fencing_token
-    if attempt.result is None:
-        statement = _FINISH_WITHOUT_WAIT if attempt.groups_commit else _FINISH
-        return bool(_answer(connection, statement, job_id, token))
-    statement = _FINISH_WITH_RESULT_WITHOUT_WAIT if attempt.groups_commit else _FINISH_WITH_RESULT
-    return bool(_answer(connection, statement, job_id, token, attempt.result))
+    statement = finishes.FINISH_WITHOUT_WAIT if attempt.groups_commit else finishes.FINISH_ONCE
+    parameters = finishes.finish_parameters(attempt.claim, attempt.result)
+    return bool(_row(connection, statement, parameters)[-1])
 
 
 def _refuse(connection: Any, attempt: Attempt) -> NoReturn:
-    job_id, token = attempt.claim.id, attempt.claim.fencing_token
-    is_finished = bool(_answer(connection, finishes.IS_FINISHED, job_id, token))
-    is_cancelled = not is_finished and bool(_answer(connection, IS_CANCELLED, job_id, token))
+    claim = of_one(attempt.claim)
+    is_finished = bool(_row(connection, finishes.IS_FINISHED, claim)[-1])
+    is_cancelled = not is_finished and bool(_row(connection, IS_CANCELLED, claim)[-1])
     raise refusal(attempt, is_finished=is_finished, is_cancelled=is_cancelled)
 
 
-def _answer(connection: Any, statement: LiteralString, *parameters: object) -> Any:
-    """Return the last column of the only row; errors are Django's."""
+def _row(connection: Any, statement: str, parameters: Any = None) -> tuple[Any, ...]:
+    """Return the only row; errors are Django's."""
     with connection.wrap_database_errors:
-        cursor = psycopg.Cursor(connection.connection, row_factory=tuple_row)
-        # The search_path of Django's connection need not have our schema.
-        row = cursor.execute(qualified(statement).encode(), parameters or None).fetchone()
-    return row[-1] if row else None
+        driver = connection.connection
+        cursor = psycopg.Cursor(driver, row_factory=tuple_row)
+        # The search_path of Django's connection need not have our schema, or not any more.
+        statement = within(postgres.home_of(driver), qualified(statement))
+        row = cursor.execute(statement.encode(), parameters).fetchone()
+    return row or (None, None)

@@ -12,14 +12,14 @@ In the order in which a job passes:
     forked      the end of a child that a job has forked
     outcome     outcomes as plain values: finished, failed, deferred, given up, interrupted
     decision    what follows from an outcome: which statement, which word, which log line; without a store
-    recorder    the one door to the tables: executes a decision under the token of the claim
+    recorder    the one door to the tables: executes a decision under the fence of the claim
     death       why a job is dead, for RQ's books and exception handlers
     ends        hooks of the application that are called once a job is finished or dead
     rq_calls    calls by RQ's own worker: the delivery that one names, and what RQ is answered
     rq_books    what is written into RQ's own books about dead jobs, and about jobs that plain RQ jobs depend on
 
 What always holds here: whatever a job raises becomes an outcome and never stops the worker. An outcome is written only
-under the token of its claim; if the token is stale, only `stale_finishes` gets a row. The statement is committed
+under the fence of its claim; if the claim is stale, only `stale_finishes` gets a row. The statement is committed
 before anything is logged, counted, or written into RQ's books: RQ may miss the end of a job, but never shows an end
 that PostgreSQL does not have.
 """

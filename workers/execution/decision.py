@@ -1,6 +1,6 @@
 """Decisions about a job whose attempt has ended: made here, without a store, and executed by the recorder.
 
-A decision names one statement of `drain.tables`, which changes the job's row only under the token of the claim, and
+A decision names one statement of `drain.tables`, which changes the job's row only under the fence of the claim, and
 what follows once the row has changed: the word for RQ, the log line, the death that RQ's books get. The order is
 the same for each outcome: the statement first, the log line and the word afterwards, so that nothing is reported that
 was not committed.
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from drain.config import process_name
 from drain.jobs.options import JobOptions
 from drain.tables import finishes, outcomes
 from drain.tables.claims import Claim
@@ -52,7 +51,7 @@ _ID_IS_TAKEN = Unreadable("it ran, but another job with its id is finished alrea
 # Pause between an interrupted attempt and the next one: another worker may take the job, and no loop spins.
 _INTERRUPTED_SECONDS = 1.0
 
-# Function of `drain.tables` that is called with a connection, the job's id, the token, and the values of the decision.
+# Function of `drain.tables` that is called with a connection, the claim, and the values of the decision.
 # The answer None or False means that the statement has changed nothing.
 Statement = Callable[..., object]
 
@@ -81,13 +80,13 @@ class Decision:
 
     Attributes:
         word: State of the job in one word, once the statement has changed its row.
-        statement: Executed under the token of the claim; None if the row has been written already.
-        values: Arguments of the statement beside the job's id and the token.
+        statement: Executed under the fence of the claim; None if the row has been written already.
+        values: Further arguments of the statement.
         log: Line that is logged once the row has changed.
         death: Why the job is dead, for RQ's books and exception handlers; None if it is not.
-        otherwise: Outcome that is decided on instead if the statement changes nothing; None: then the token is stale.
+        otherwise: Outcome that is decided on instead if the statement changes nothing; None: then the claim is stale.
         if_forbidden: Outcome that is decided on instead if a constraint of the table forbids the statement.
-        stale_outcome: Outcome that `stale_finishes` names if the token is stale.
+        stale_outcome: Outcome that `stale_finishes` names if the claim is stale.
     """
 
     word: str
@@ -120,7 +119,7 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
             return Decision(
                 DEFERRED,
                 outcomes.slow_down,
-                {"when": when, "worker": process_name()},
+                {"when": when},
                 log=_slowed(claim, when),
                 stale_outcome=DEFERRED,
             )

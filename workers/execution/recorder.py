@@ -1,6 +1,6 @@
-"""The one door to the tables for an outcome: it executes what `decision` has decided, under the token of the claim.
+"""The one door to the tables for an outcome: it executes what `decision` has decided, under the fence of the claim.
 
-The statement is committed before anything is logged or returned. An outcome whose token is stale changes nothing but
+The statement is committed before anything is logged or returned. An outcome whose claim is stale changes nothing but
 `stale_finishes`.
 """
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from drain.config import process_name
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import cancellations, finishes, outcomes, stale
 from drain.tables.claims import Claim
@@ -41,7 +40,7 @@ _logged: set[str] = set()
 
 @dataclass(slots=True)
 class Recorder:
-    """Records outcomes, each under the token of its claim.
+    """Records outcomes, each under the fence of its claim.
 
     Each method returns the word of the decision for RQ's own books, such as finished, retrying or dead; or stale, if
     another worker has claimed the job and nothing was changed; or cancelled, if the job was cancelled meanwhile.
@@ -89,7 +88,7 @@ class Recorder:
         return DEAD
 
     def _apply(self, claim: Claim, decision: Decision) -> str:
-        """Execute a decision; the one place where an outcome is written and a stale token is noticed."""
+        """Execute a decision; the one place where an outcome is written and a stale claim is noticed."""
         try:
             answer = self._execute(claim, decision)
         except psycopg.IntegrityError:
@@ -110,14 +109,14 @@ class Recorder:
         statement, values = decision.statement, decision.values
         if statement is None:
             return True
-        return self.database.ask(lambda c: statement(c, claim.id, claim.fencing_token, **values))
+        return self.database.ask(lambda c: statement(c, claim, **values))
 
     def _record_stale(self, claim: Claim, wanted: str) -> str:
-        """Record that an outcome came too late: the token is not the current one any more, and nothing is changed."""
+        """Record that an outcome came too late: the claim is no longer the current one, and nothing is changed."""
         # Unless this very attempt has finished the job, in a commit whose answer never came.
-        if self.database.ask(lambda c: finishes.is_finished(c, claim.id, claim.fencing_token)):
+        if self.database.ask(lambda c: finishes.is_finished(c, claim)):
             return FINISHED
-        if self.database.ask(lambda c: cancellations.confirm_end(c, claim.id, claim.fencing_token)):
+        if self.database.ask(lambda c: cancellations.confirm_end(c, claim)):
             log.info(
                 "job %d (%s) was cancelled during attempt %d",
                 claim.id,
@@ -133,9 +132,7 @@ class Recorder:
             extra={"event": "stale_finish", "job_id": claim.id, "token": claim.fencing_token},
         )
         failpoint(FailurePoint.REFUSED)
-        self.database.ask(
-            lambda c: stale.record(c, claim.id, claim.fencing_token, worker=process_name(), outcome=wanted)
-        )
+        self.database.ask(lambda c: stale.record(c, claim, wanted))
         return STALE
 
 

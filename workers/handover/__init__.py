@@ -4,5 +4,5 @@
     recovery   finishes, charges or gives back the jobs in the journal of a dead process
 
 What always holds: a job is in the journal from its claim until its outcome is recorded. Even so, a job
-is changed only under the fencing token of its claim.
+is changed only under the fence of its claim.
 """

@@ -1,7 +1,8 @@
 """The journal of a worker process: its jobs, in memory shared with the supervisor, which outlives the process.
 
-Each claimed job has a slot: its id, its token, its progress, and the time at which its process must be killed. So the
-successor of a killed process knows which of the jobs had not begun, which one was running, and which had ended.
+Each claimed job has a slot: the fence of its claim, its progress, and the time at which its process must be killed.
+So the successor of a killed process knows which of the jobs had not begun, which one was running, and which had
+ended.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ from enum import IntEnum
 from time import monotonic
 from typing import NamedTuple
 
+from drain.tables.fences import Fence, Fenced
+
 # Number of slots: upper bound of the jobs that a process claims at a time.
 SLOTS = 4096
 
-_SLOT = struct.Struct("<qqqqd")
+_SLOT = struct.Struct("<qqqqqd")
 _STATE = struct.Struct("<q")
 _TIME = struct.Struct("<d")
 _STATE_AND_TIME = struct.Struct("<qd")
-_STATE_AT, _TIME_AT = 24, 32
+_STATE_AT, _TIME_AT = 32, 40
+# Place of the progress among the numbers of a slot.
+_PROGRESS = 4
 _NEVER = float("inf")
 # Counts of finished jobs and of failed ones; then a byte each: the process resigns, is alive, is cut off, runs a plain
 # RQ job.
@@ -28,6 +33,10 @@ _COUNTS = struct.Struct("<qq")
 _TAIL = struct.Struct("<qq4?")
 _TAIL_AT = SLOTS * _SLOT.size
 _RESIGNED_AT, _ALIVE_AT, _CUT_OFF_AT, _PLAIN_JOB_AT = range(_TAIL_AT + _COUNTS.size, _TAIL_AT + _TAIL.size)
+# Last of all the name of the process: that of its host has up to 255 bytes.
+_WORKER_AT, _WORKER_SIZE = _TAIL_AT + _TAIL.size, 512
+# Salts are not negative.
+_NO_SALT = -1
 
 
 class Progress(IntEnum):
@@ -53,15 +62,13 @@ class Entry(NamedTuple):
     """A job in the journal.
 
     Attributes:
-        job_id: Id of the job.
-        token: Fencing token of its claim.
+        fence: Fence of its claim.
         delivery: Number of its delivery.
         progress: Its progress.
         kill_at: Time at which its process is killed if the job still runs, by the monotonic clock.
     """
 
-    job_id: int
-    token: int
+    fence: Fence
     delivery: int
     progress: Progress
     kill_at: float
@@ -74,9 +81,11 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        # After the slots: counts of ended jobs, and the state of the process.
-        self._memory = mmap.mmap(-1, _TAIL_AT + _TAIL.size)
+        # After the slots: counts of ended jobs, the state of the process, and its name.
+        self._memory = mmap.mmap(-1, _WORKER_AT + _WORKER_SIZE)
         self._free = list(reversed(range(SLOTS)))
+        # Worker that all claims name: this process.
+        self._worker = ""
         # Counts of the earlier processes.
         self._before = (0, 0)
 
@@ -128,10 +137,14 @@ class Journal:
     def runs_plain_job(self, value: bool) -> None:
         self._memory[_PLAIN_JOB_AT] = value
 
-    def add(self, job_id: int, token: int, delivery: int) -> int:
-        """Note a job that has been claimed; return its slot."""
+    def add(self, claim: Fenced, delivery: int) -> int:
+        """Note a job that this process has claimed; return its slot."""
+        if claim.worker != self._worker:
+            self._worker = claim.worker
+            self._write(_WORKER_AT, self._worker.encode().ljust(_WORKER_SIZE, b"\0"))
         slot = self._free.pop() * _SLOT.size
-        self._write(slot, _SLOT.pack(job_id, token, delivery, _CLAIMED, _NEVER))
+        salt = _NO_SALT if claim.salt is None else claim.salt
+        self._write(slot, _SLOT.pack(claim.id, claim.fencing_token, salt, delivery, _CLAIMED, _NEVER))
         return slot
 
     def begin(self, slot: int, kill_at: float) -> None:
@@ -157,11 +170,8 @@ class Journal:
 
     def entries(self) -> list[Entry]:
         """List the jobs of the process, or those that it had when it died."""
-        return [
-            Entry(job_id, token, delivery, Progress(progress), kill_at)
-            for job_id, token, delivery, progress, kill_at in self._slots()
-            if progress
-        ]
+        worker = self._claimed_by()
+        return [_entry(slot, worker) for slot in self._slots() if slot[_PROGRESS]]
 
     def is_overdue(self) -> bool:
         """Return True if a job runs beyond the time at which its process must be killed."""
@@ -176,9 +186,9 @@ class Journal:
 
     def forget(self, entries: Sequence[Entry]) -> None:
         """Free the slots of these jobs, which an earlier process has left."""
-        tokens = {(entry.job_id, entry.token) for entry in entries}
-        for number, (job_id, token, _, progress, _) in enumerate(self._slots()):
-            if progress and (job_id, token) in tokens:
+        fences, worker = {entry.fence for entry in entries}, self._claimed_by()
+        for number, slot in enumerate(self._slots()):
+            if slot[_PROGRESS] and _entry(slot, worker).fence in fences:
                 self._write(number * _SLOT.size + _STATE_AT, _STATE.pack(_NONE))
 
     def open(self) -> None:
@@ -193,5 +203,14 @@ class Journal:
         # `pack_into` writes zeros first. The supervisor could read them: a job that runs, to be killed at the time 0.
         self._memory[at : at + len(packed)] = packed
 
-    def _slots(self) -> Iterator[tuple[int, int, int, int, float]]:
+    def _claimed_by(self) -> str:
+        return self._memory[_WORKER_AT : _WORKER_AT + _WORKER_SIZE].rstrip(b"\0").decode()
+
+    def _slots(self) -> Iterator[tuple[int, int, int, int, int, float]]:
         return _SLOT.iter_unpack(self._memory[: SLOTS * _SLOT.size])
+
+
+def _entry(slot: tuple[int, int, int, int, int, float], worker: str) -> Entry:
+    job_id, token, salt, delivery, progress, kill_at = slot
+    fence = Fence(job_id, token, None if salt == _NO_SALT else salt, worker)
+    return Entry(fence, delivery, Progress(progress), kill_at)

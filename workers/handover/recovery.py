@@ -56,11 +56,11 @@ def recover(
                 _record(entry, recorder, death, stopped=stopped)
                 dead = recorder.last_death()
                 if dead is not None and notes.died(
-                    tracked_id(settings.namespace, entry.job_id, entry.delivery), dead
+                    tracked_id(settings.namespace, entry.fence.id, entry.delivery), dead
                 ):
-                    noted.add(entry.job_id)
+                    noted.add(entry.fence.id)
                 journal.forget([entry])
-        left = [entry for entry in entries if entry.job_id not in noted]
+        left = [entry for entry in entries if entry.fence.id not in noted]
         _give_back(left, database, consumer, settings.namespace, notes)
         if books is None:
             notes.write_alone(settings.required_redis_url)
@@ -76,17 +76,15 @@ def _settled(entry: Entry, database: Database) -> Entry:
     """Find out whether a commit that was perhaps not on the disk has lasted: if not, the job has not run."""
     if entry.progress is not Progress.COMMITTED:
         return entry
-    finished = database.ask(lambda c: finishes.is_finished(c, entry.job_id, entry.token))
+    finished = database.ask(lambda c: finishes.is_finished(c, entry.fence))
     return entry._replace(progress=Progress.FINISHED if finished else Progress.CLAIMED)
 
 
 def _record(entry: Entry, recorder: Recorder, death: str, *, stopped: bool) -> None:
-    claim = recorder.database.ask(
-        lambda c: claims.read_claim(c, entry.job_id, entry.token, registry.limits())
-    )
+    claim = recorder.database.ask(lambda c: claims.read_claim(c, entry.fence, registry.limits()))
     # None: the process had recorded the outcome, or the job was cancelled.
     if claim is None:
-        recorder.database.ask(lambda c: cancellations.confirm_ends(c, [entry.job_id], [entry.token]))
+        recorder.database.ask(lambda c: cancellations.confirm_ends(c, [entry.fence]))
         return
     if entry.progress is Progress.FINISHED:
         recorder.record(claim, Finished())
@@ -103,16 +101,15 @@ def _give_back(
     waiting = sorted(claimed, key=lambda entry: entry.delivery)
     released: list[Released] = []
     if waiting:
-        ids, tokens = [entry.job_id for entry in waiting], [entry.token for entry in waiting]
-        released = database.ask(lambda c: leases.release(c, ids, tokens))
+        released = database.ask(lambda c: leases.release(c, [entry.fence for entry in waiting]))
     # A thin delivery goes back without the zero that marks it, which the journal does not hold: `drain work` runs both.
     consumer.give_back([(job.queue, tracked_id(namespace, job.id, job.delivery)) for job in released])
     given_back = {job.id for job in released}
     finished: list[str] = []
     others: list[str] = []
     for entry in entries:
-        if entry.job_id not in given_back:
-            rq_id = tracked_id(namespace, entry.job_id, entry.delivery)
+        if entry.fence.id not in given_back:
+            rq_id = tracked_id(namespace, entry.fence.id, entry.delivery)
             (finished if entry.progress is Progress.FINISHED else others).append(rq_id)
     for rq_id in consumer.clear(finished):
         # RQ only compares the queue with that of a dependent.

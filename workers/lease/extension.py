@@ -1,6 +1,6 @@
 """Extension of leases: one statement for all leases of a process, on a connection of its own.
 
-An extension is refused if the token of the claim is not the current one any more: another worker has claimed the job,
+An extension is refused if the claim is not the current one any more: another worker has claimed the job,
 it was cancelled, or it has finished itself in a commit whose answer was lost.
 """
 
@@ -144,7 +144,7 @@ def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list
         lease, claim = each.lease, each.lease.claim
         if claim.id in extended:
             lease.extended_at, lease.expires_at = now, extended[claim.id]
-        elif now < lease.let_go_at or not leases.is_current(connection, claim.id, claim.fencing_token):
+        elif now < lease.let_go_at or not leases.is_current(connection, claim):
             refused.append(each)
     if extended:
         failpoint(FailurePoint.EXTENDED)
@@ -153,10 +153,10 @@ def _extend(connection: Connection, held: Sequence[Watched], now: float) -> list
         lease, claim = each.lease, each.lease.claim
         if lease.ending:
             continue
-        if finishes.is_finished(connection, claim.id, claim.fencing_token):
+        if finishes.is_finished(connection, claim):
             lease.ending = True
         else:
-            lease.cancelled = cancellations.is_cancelled(connection, claim.id, claim.fencing_token)
+            lease.cancelled = cancellations.is_cancelled(connection, claim)
     return refused
 
 

@@ -101,7 +101,7 @@ class Claimer:
             self._sort_out(refused, waits_since)
 
     def _add(self, claim: Claim, popped: PoppedId, asked_at: float, waits_since: float) -> ClaimedJob:
-        slot = self._inbox.journal.add(claim.id, claim.fencing_token, popped.delivery)
+        slot = self._inbox.journal.add(claim, popped.delivery)
         added = ClaimedJob(
             claim,
             asked_at,
@@ -174,9 +174,8 @@ class Claimer:
             self._inbox.remove_all(items)
 
     def _release(self, claimed: Sequence[ClaimedJob]) -> set[int]:
-        ids = [item.claim.id for item in claimed]
-        tokens = [item.claim.fencing_token for item in claimed]
-        return {job.id for job in self._database.ask(lambda c: leases.release(c, ids, tokens))}
+        held = [item.claim for item in claimed]
+        return {job.id for job in self._database.ask(lambda c: leases.release(c, held))}
 
 
 def _by_runner(

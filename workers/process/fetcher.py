@@ -106,7 +106,7 @@ class Fetcher:
         wanted = self._inbox.wanted
         if self._stores.is_away(POSTGRES) and not self._burst:
             # This updates no row; it also finds a database that accepts no writes for a while.
-            self._database.ask(lambda c: leases.release(c, (), ()), patience_seconds=0.0)
+            self._database.ask(lambda c: leases.release(c, ()), patience_seconds=0.0)
         self._overtaken.release_when_due()
         popped = self._fetch(wanted) if wanted else []
         self.is_suspended = popped is None

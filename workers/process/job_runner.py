@@ -150,9 +150,9 @@ class JobRunner:
             self._overtaken.add(overtaken)
 
     def _attempt_alone(self, item: PendingJob, attempt: Attempt) -> Outcome:
-        journal, claim = self._inbox.journal, attempt.claim
+        journal = self._inbox.journal
         item.attempt = attempt
-        slot = journal.add(claim.id, claim.fencing_token, item.popped.delivery)
+        slot = journal.add(attempt.claim, item.popped.delivery)
         began = monotonic()
         journal.begin(slot, began + longest_seconds(attempt))
         try:

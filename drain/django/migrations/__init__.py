@@ -4,4 +4,5 @@ Each brings the tables to the version that the installed program needs, whicheve
 them where they are.
 
     0001_version_5  the tables, and the models by which the admin reads them
+    0002_version_6  fences of claims
 """

@@ -1,4 +1,4 @@
-"""Statements in an application's transaction, with the schema of our tables, which its search_path may lack."""
+"""Statements in an application's or a job's transaction, with the schema of our tables before their names."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ def qualified(statement: str) -> str:
     Raises:
         ConfigError: That cannot be the name of a schema.
     """
-    home = os.environ.get(VARIABLES["schema"])
-    return _in(home.strip(), statement) if home and home.strip() else statement
+    home = os.environ.get(VARIABLES["schema"], "").strip()
+    if home:
+        require_schema_name(home)
+    return within(home, statement)
 
 
-# An application sends the same few statements again and again.
+# The same few statements are sent again and again.
 @lru_cache(maxsize=500)
-def _in(home: str, statement: str) -> str:
-    require_schema_name(home)
-    return _pattern().sub(rf"{home}.\g<0>", statement)
+def within(home: str, statement: str) -> str:
+    """Do the same with a schema as `postgres.home_of` returns it; an empty one leaves the statement as it is."""
+    return _pattern().sub(lambda name: f"{home}.{name[0]}", statement) if home else statement
+
+
+def prepare() -> None:
+    """Read the names of our tables, so that processes forked from here on need not."""
+    _pattern()
 
 
 @cache
