@@ -89,6 +89,9 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     -- Role that may ask for state and result: the session's (SET ROLE, or its login), also within a function that runs with
     -- another role's rights. As drain_role(), which applications may not call. NULL: staged before version 6.
     staged_by       text        DEFAULT coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user::text),
+    -- Latest job that gave way to this one, its id and what it was staged with: it is staged again if this one is
+    -- cancelled.
+    stands_for      jsonb,
 
     CONSTRAINT job_name_must_not_be_empty
         CHECK (job_name <> '' AND job_name = btrim(job_name)),
@@ -262,7 +265,8 @@ CREATE TABLE IF NOT EXISTS inflight_jobs (
     unique_key       text,
     keep             text,
     quiet_seconds    double precision,
-    staged_by        text
+    staged_by        text,
+    stands_for       jsonb
 );
 
 CREATE INDEX IF NOT EXISTS inflight_jobs_delivered ON inflight_jobs (queue, delivery)
@@ -525,7 +529,8 @@ CREATE TABLE IF NOT EXISTS dead_jobs (
     unique_key      text,
     keep            text,
     quiet_seconds   double precision,
-    staged_by       text
+    staged_by       text,
+    stands_for      jsonb
 );
 -- Index for queues that hold a key while one of its jobs is dead.
 CREATE INDEX IF NOT EXISTS dead_jobs_by_key ON dead_jobs (queue, key) WHERE key IS NOT NULL;

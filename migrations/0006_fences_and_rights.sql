@@ -91,6 +91,11 @@ ALTER TABLE inflight_jobs ADD COLUMN staged_by text;
 ALTER TABLE finished_jobs ADD COLUMN staged_by text;
 ALTER TABLE dead_jobs ADD COLUMN staged_by text;
 
+-- What gave way to a unique job, for the case that this one is cancelled.
+ALTER TABLE staged_jobs ADD COLUMN stands_for jsonb;
+ALTER TABLE inflight_jobs ADD COLUMN stands_for jsonb;
+ALTER TABLE dead_jobs ADD COLUMN stands_for jsonb;
+
 -- From here on the texts are those of schema.sql.
 
 -- Records a claimed job as finished if this is still its claim; returns true if it was. `kept` is its result, or NULL if
@@ -281,7 +286,7 @@ BEGIN
             -- The enqueuer.
             ('staged_jobs_ready', 'DELETE', 'UPDATE (error) ON queues'),
             ('staged_jobs_ready', 'DELETE', 'SELECT, DELETE ON cancelled_claims'),
-            ('staged_jobs_ready', 'DELETE', 'UPDATE (expires_at) ON staged_jobs, inflight_jobs'),
+            ('staged_jobs_ready', 'DELETE', 'UPDATE (expires_at, stands_for) ON staged_jobs, inflight_jobs'),
             -- Workers.
             ('stale_finishes', 'INSERT', 'SELECT (id, fencing_token, salt, claimed_by), DELETE ON cancelled_claims'),
             -- Operators.
@@ -318,7 +323,7 @@ BEGIN
             -- The enqueuer.
             ('staged_jobs_ready', 'DELETE', 'UPDATE (error) ON queues'),
             ('staged_jobs_ready', 'DELETE', 'SELECT, DELETE ON cancelled_claims'),
-            ('staged_jobs_ready', 'DELETE', 'UPDATE (expires_at) ON staged_jobs, inflight_jobs'),
+            ('staged_jobs_ready', 'DELETE', 'UPDATE (expires_at, stands_for) ON staged_jobs, inflight_jobs'),
             -- Workers.
             ('stale_finishes', 'INSERT', 'SELECT (id, fencing_token, salt, claimed_by), DELETE ON cancelled_claims'),
             -- Operators.

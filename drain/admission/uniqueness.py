@@ -11,22 +11,23 @@ has claimed runs and does not wait, so nothing gives way to it, and it gives way
 later job is about to change. A job that gives way was committed before the one that stands is claimed, since the
 snapshot of the batch has seen the one committed and the other unclaimed, and claims of before are fenced off.
 
-The one that stands expires no earlier than any that gave way to it: its expiry ends no later request. A worker that
-claims it meanwhile keeps it from being prolonged, and then nothing gives way to it.
+The one that stands takes no later request with it. It expires no earlier than any that gave way to it; and it notes
+the latest of them, which is staged again if the one that stands is cancelled (`cancellations`). If a worker claims it
+before that is written, nothing gives way to it.
 
 With a quiet time the one that stands waits until none has come for so long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from drain.database.postgres import Connection
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import unique
 from drain.tables.staged import DueJob
-from drain.tables.unique import Candidate, Scope
+from drain.tables.unique import Candidate, Scope, Stand
 
 # Upper bound of the rows that are read for one batch, ready ones and scheduled ones.
 _MOST_ROWS = 20_000
@@ -57,15 +58,13 @@ class Verdict:
         stands: Id of the job that stands.
         seconds: Seconds for which it waits on; 0 for none.
         staged, in_flight: Ids of the jobs that give way to it.
-        is_prolonged: One of them expires later than the one that stands.
-        expires_at: Time at which the latest of them expires, in seconds since 1970; None for never.
+        expires_at: Time at which the last of them all expires, in seconds since 1970; None for never.
     """
 
     stands: int
     seconds: float = 0.0
     staged: Sequence[int] = field(default=())
     in_flight: Sequence[int] = field(default=())
-    is_prolonged: bool = False
     expires_at: float | None = None
 
 
@@ -136,29 +135,16 @@ def decide(candidates: Sequence[Candidate]) -> Verdict:
     seconds = 0.0
     if any(each.id == stands for each in ready):
         seconds = max((each.seconds_left or 0.0 for each in staged if each.quiet_seconds), default=0.0)
-    gone = {each.id for each in giving_way} | set(in_flight)
-    gone.discard(stands)
-    is_prolonged, expires_at = _latest_expiry(candidates, stands, gone)
+    gone = [each.id for each in giving_way if each.id != stands]
+    back = [id_ for id_ in in_flight if id_ != stands]
+    expiries = {each.expires_at for each in candidates if each.id in {stands, *gone, *back}}
     return Verdict(
         stands,
         seconds,
-        staged=[each.id for each in giving_way if each.id != stands],
-        in_flight=[id_ for id_ in in_flight if id_ != stands],
-        is_prolonged=is_prolonged,
-        expires_at=expires_at,
+        staged=gone,
+        in_flight=back,
+        expires_at=None if None in expiries else max(each for each in expiries if each is not None),
     )
-
-
-def _latest_expiry(
-    candidates: Sequence[Candidate], stands: int, gone: Collection[int]
-) -> tuple[bool, float | None]:
-    """Return whether some job that gives way outlives the one that stands, and when the last of all expires."""
-    (own,) = (each.expires_at for each in candidates if each.id == stands)
-    expiries = [each.expires_at for each in candidates if each.id in gone]
-    if own is None or not expiries:
-        return False, own
-    latest = None if None in expiries else max(own, *(each for each in expiries if each is not None))
-    return latest != own, latest
 
 
 def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[Candidate]]:
@@ -177,9 +163,13 @@ def _read(connection: Connection, wanted: Sequence[Scope]) -> dict[Scope, list[C
 
 def _execute(connection: Connection, verdicts: Sequence[Verdict]) -> tuple[int, int]:
     """Write what was decided; returns how many jobs gave way, and how many rows wait on."""
-    expiries = {verdict.stands: verdict.expires_at for verdict in verdicts if verdict.is_prolonged}
-    prolonged = unique.prolong(connection, expiries)
-    verdicts = [each for each in verdicts if not each.is_prolonged or each.stands in prolonged]
+    stands = {
+        verdict.stands: Stand(max(*verdict.staged, *verdict.in_flight, 0), verdict.expires_at)
+        for verdict in verdicts
+        if verdict.staged or verdict.in_flight
+    }
+    standing = unique.stand(connection, stands)
+    verdicts = [each for each in verdicts if each.stands not in stands or each.stands in standing]
     staged = {id_: verdict.stands for verdict in verdicts for id_ in verdict.staged}
     in_flight = {id_: verdict.stands for verdict in verdicts for id_ in verdict.in_flight}
     waits = {verdict.stands: verdict.seconds for verdict in verdicts if verdict.seconds > 0}

@@ -87,7 +87,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "Takes rows whole, arguments included, since it moves them.",
-            "SELECT, DELETE, UPDATE (matured_at, scheduled_at, expires_at)",
+            "SELECT, DELETE, UPDATE (matured_at, scheduled_at, expires_at, stands_for)",
             "staged_jobs, staged_jobs_ready, staged_jobs_scheduled",
         ),
         Grant(
@@ -100,7 +100,8 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant(
             "Delivers, and delivers again, and knows how long jobs wait; what RQ has given up moves to dead_jobs.",
-            "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at, fencing_token, expires_at)",
+            "INSERT, SELECT, DELETE, UPDATE (delivery, lease_expires_at, next_run_at, fencing_token, expires_at, "
+            "stands_for)",
             "inflight_jobs",
         ),
         Grant(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from drain.database.postgres import Connection, fetch_one, home_of
 from drain.database.qualified import within
-from drain.tables.columns import ATTEMPTS, DEAD, JOB, id_array
+from drain.tables.columns import ATTEMPTS, DEAD, JOB, STAGEABLE, id_array
 from drain.tables.fences import THESE_CLAIMS, Fenced, of_many, of_one
 from drain.tables.selections import Selection
 
@@ -23,6 +23,16 @@ _VALUES = ", ".join(
     "least(fencing_token, 9223372036854775806) + 1" if column == "fencing_token" else column
     for column in JOB.split(", ")
 )
+# The latest request that gave way to a cancelled job is staged again, unless it is selected itself: as a new job, since
+# its own has ended, and due now.
+_REQUESTED = STAGEABLE.replace("scheduled_at", "now()")
+_STAGE_REQUESTS = f"""
+    INSERT INTO staged_jobs ({STAGEABLE})
+    SELECT {_REQUESTED} FROM (
+        SELECT request.* FROM gone, LATERAL jsonb_populate_record(
+            (SELECT job FROM staged_jobs AS job LIMIT 0), gone.stands_for) AS request
+        WHERE gone.stands_for IS NOT NULL) AS requests
+    WHERE NOT coalesce({{requests}}, false)"""
 _EXPLANATION = """CASE WHEN lease_expires_at IS NOT NULL THEN 'it was cancelled while ' || claimed_by || ' had it'
     WHEN claimed_at IS NOT NULL THEN 'it was cancelled between two attempts'
     ELSE 'it was cancelled before it began' END"""
@@ -34,7 +44,7 @@ WITH chosen AS (
 ), buried AS (
     INSERT INTO dead_jobs ({JOB}, reason, explanation)
     SELECT {JOB}, 'cancelled', 'it was cancelled before it began' FROM gone
-)
+), requests AS ({_STAGE_REQUESTS})
 SELECT id, false FROM gone
 """
 _CANCEL_INFLIGHT = f"""
@@ -50,7 +60,7 @@ WITH chosen AS (
     SELECT id, fencing_token, salt, queue, key, claimed_at, claimed_by, lease_expires_at FROM gone
     WHERE lease_expires_at > clock_timestamp()
     ON CONFLICT DO NOTHING
-)
+), requests AS ({_STAGE_REQUESTS})
 SELECT id, lease_expires_at IS NOT NULL FROM gone
 """
 # Those of the jobs `ids` that have ended: their ids, and 'dead' or 'finished'.
@@ -73,12 +83,12 @@ SELECT EXISTS (
 
 def staged_statement(selection: Selection) -> str:
     """Build the statement that cancels staged jobs; its rows are the id, and false."""
-    return _CANCEL_STAGED.format(rows=selection.condition)
+    return _CANCEL_STAGED.format(rows=selection.condition, requests=selection.whole_condition)
 
 
 def inflight_statement(selection: Selection) -> str:
     """Build the statement that cancels jobs in flight; its rows are the id, and whether a worker had the job."""
-    return _CANCEL_INFLIGHT.format(rows=selection.condition)
+    return _CANCEL_INFLIGHT.format(rows=selection.condition, requests=selection.whole_condition)
 
 
 def is_cancelled(connection: Connection, claim: Fenced) -> bool:

@@ -23,6 +23,8 @@ _SELECTED = """
 # that the job is wanted. No claim has ever held a token that `staged_jobs` refuses, so such a job gets a new one.
 _REVIVED = {column: column for column in JOB.split(", ")} | {
     "matured_at": "now()",
+    # What gave way to a cancelled job has been staged again.
+    "stands_for": "CASE WHEN reason <> 'cancelled' THEN stands_for END",
     "expires_at": "CASE WHEN expires_at > now() THEN expires_at END",
     "fencing_token": """
     CASE WHEN fencing_token >= 0 AND fencing_token <= 1000000000000000000 THEN fencing_token ELSE 0 END""",

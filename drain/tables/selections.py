@@ -24,6 +24,7 @@ class Selection:
         job_name: Name of the jobs; None: any.
         tag: Tag of the jobs; None: any.
         key: Key of the jobs; None: any.
+        whole: The selection of which this is a slice; None: it is no slice.
     """
 
     ids: tuple[int, ...] | None = None
@@ -31,21 +32,33 @@ class Selection:
     job_name: str | None = None
     tag: str | None = None
     key: str | None = None
+    whole: Selection | None = None
 
     @property
     def condition(self) -> str:
         """Condition on a row; its placeholders are those of `parameters`."""
-        conditions = [
-            "id = ANY (CAST(%(ids)s AS bigint[]))" if name == "ids" else f"{name} = CAST(%({name})s AS text)"
-            for name in self.parameters()
-        ]
-        return " AND ".join(conditions)
+        return self._condition("ids" if self.ids is not None else None)
+
+    @property
+    def whole_condition(self) -> str:
+        """Condition on a row of the whole selection, of which this may be a slice; as `condition`."""
+        if self.whole is None:
+            return self.condition
+        return self._condition("whole_ids" if self.whole.ids is not None else None)
+
+    def _condition(self, ids: str | None) -> str:
+        conditions = [f"{name} = CAST(%({name})s AS text)" for name in self._texts()]
+        return " AND ".join([f"id = ANY (CAST(%({ids})s AS bigint[]))", *conditions] if ids else conditions)
 
     def parameters(self) -> dict[str, Any]:
-        """Return the values of the criteria that are given, by the names in `condition`."""
+        """Return the values of the criteria that are given, by the names in the conditions."""
+        whole_ids = None if self.whole is None else self.whole.ids
+        ids = {"ids": self.ids, "whole_ids": whole_ids}
+        return {name: id_array(each) for name, each in ids.items() if each is not None} | self._texts()
+
+    def _texts(self) -> dict[str, str]:
         texts = {"queue": self.queue, "job_name": self.job_name, "tag": self.tag, "key": self.key}
-        given = {name: text for name, text in texts.items() if text is not None}
-        return given if self.ids is None else {"ids": id_array(self.ids), **given}
+        return {name: text for name, text in texts.items() if text is not None}
 
 
 def slices(connection: Connection, table: str, selection: Selection) -> Iterator[Selection]:
@@ -59,4 +72,4 @@ def slices(connection: Connection, table: str, selection: Selection) -> Iterator
         rows.set_types(["int8"])
         ids.extend(job_id for (job_id,) in rows.rows())
     for first in range(0, len(ids), SLICE):
-        yield replace(selection, ids=tuple(ids[first : first + SLICE]))
+        yield replace(selection, ids=tuple(ids[first : first + SLICE]), whole=selection)

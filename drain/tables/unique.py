@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 from drain.database.postgres import Connection
 from drain.tables.columns import (
     NOT_CLAIMED,
+    STAGEABLE,
     SUPERSEDED,
     SUPERSEDED_IN_FLIGHT,
     SUPERSEDED_STAGED,
@@ -151,32 +152,56 @@ def postpone(connection: Connection, seconds: Mapping[int, float]) -> int:
     return connection.execute(POSTPONE, parameters).rowcount
 
 
-_PROLONGED = """
-SET expires_at = CASE WHEN wanted.seconds IS NOT NULL THEN greatest(expires_at, to_timestamp(wanted.seconds)) END
-FROM unnest(%(ids)s::bigint[], %(seconds)s::float8[]) AS wanted (id, seconds)
+# A job that gives way may stand for a later one itself.
+_REQUEST = f"""
+    SELECT CASE WHEN (request.stands_for ->> 'id')::bigint > id THEN request.stands_for
+        ELSE to_jsonb(request) - 'stands_for' END
+    FROM (SELECT id, {STAGEABLE}, stands_for FROM staged_jobs WHERE id = wanted.latest
+        UNION ALL SELECT id, {STAGEABLE}, stands_for FROM inflight_jobs WHERE id = wanted.latest) AS request"""
+_STANDS = f"""
+SET stands_for = CASE WHEN wanted.latest < (stands_for ->> 'id')::bigint THEN stands_for ELSE ({_REQUEST}) END,
+    expires_at = CASE WHEN expires_at IS NOT NULL AND wanted.seconds IS NOT NULL
+        THEN greatest(expires_at, to_timestamp(wanted.seconds)) END
+FROM unnest(%(ids)s::bigint[], %(latest)s::bigint[], %(seconds)s::float8[]) AS wanted (id, latest, seconds)
 WHERE job.id = wanted.id AND job.id = ANY (ARRAY"""
-PROLONG_STAGED = f"""
-UPDATE staged_jobs AS job {_PROLONGED} (
+STAND_STAGED = f"""
+UPDATE staged_jobs AS job {_STANDS} (
     SELECT id FROM staged_jobs WHERE id = ANY (%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED))
 RETURNING job.id
 """
-PROLONG_IN_FLIGHT = f"""
-UPDATE inflight_jobs AS job {_PROLONGED} (
+STAND_IN_FLIGHT = f"""
+UPDATE inflight_jobs AS job {_STANDS} (
     SELECT id FROM inflight_jobs WHERE {NOT_CLAIMED} AND id = ANY (%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED))
 RETURNING job.id
 """
 
 
-def prolong(connection: Connection, expiries: Mapping[int, float | None]) -> set[int]:
-    """Let waiting jobs expire no earlier than at these times, in seconds since 1970; None for never.
+class Stand(NamedTuple):
+    """What a job that stands takes over from those that give way to it.
+
+    Attributes:
+        latest: The highest id among them.
+        expires_at: Time before which it must not expire, in seconds since 1970; None for never.
+    """
+
+    latest: int
+    expires_at: float | None
+
+
+def stand(connection: Connection, stands: Mapping[int, Stand]) -> set[int]:
+    """Let waiting jobs, by id, stand for others.
 
     Returns:
-        Ids of the jobs that still wait.
+        Ids of those that still wait: nothing may give way to the others.
     """
-    if not expiries:
+    if not stands:
         return set()
-    parameters = {"ids": id_array(expiries), "seconds": list(expiries.values())}
-    statements = (PROLONG_STAGED, PROLONG_IN_FLIGHT)
+    parameters = {
+        "ids": id_array(stands),
+        "latest": id_array(each.latest for each in stands.values()),
+        "seconds": [each.expires_at for each in stands.values()],
+    }
+    statements = (STAND_STAGED, STAND_IN_FLIGHT)
     return {id_ for statement in statements for (id_,) in connection.execute(statement, parameters)}
 
 

@@ -11,14 +11,24 @@ from typing import Any
 import psycopg
 import pytest
 
-from drain import stage, stage_many
+from drain import cancel, stage, stage_many
 from drain.admission import uniqueness
 from drain.audit import audit
 from drain.database import postgres
 from drain.enqueuer import batches
 from drain.enqueuer.enqueuer import Enqueuer
 from drain.enqueuer.returned_jobs import ReturnedJobs
-from drain.tables import claims, dead, finishes, outcomes, redeliveries, staged, unique
+from drain.tables import (
+    cancellations,
+    claims,
+    dead,
+    finishes,
+    outcomes,
+    redeliveries,
+    selections,
+    staged,
+    unique,
+)
 from drain.tables.dead import Selection
 from drain.wire import Producer
 from tests.helpers import NAMESPACE, ids_in, new_enqueuer, query, wait_until
@@ -28,6 +38,14 @@ QUIET = timedelta(seconds=30)
 TWO_WAIT = """
 SELECT job_name, unique_key, array_agg(id) FROM inflight_jobs
 WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL GROUP BY 1, 2 HAVING count(*) > 1
+"""
+
+# As a job that was dead and has been revived.
+STAGE_AGAIN = """
+WITH gone AS (DELETE FROM inflight_jobs RETURNING *)
+INSERT INTO staged_jobs (id, job_name, job_args, queue, tag, key, unique_key, keep, stands_for, staged_at)
+OVERRIDING SYSTEM VALUE
+SELECT id, job_name, job_args, queue, tag, key, unique_key, keep, stands_for, staged_at FROM gone
 """
 
 
@@ -343,21 +361,73 @@ def test_nothing_gives_way_to_one_that_is_claimed_while_its_expiry_is_put_off(
     first = shop.stage(expires_at=datetime.now(UTC) + SOON)
     shop.drain()
     later = shop.stage()
-    prolong, expired = unique.prolong, list[bool]()
+    stand, expired = unique.stand, list[bool]()
 
-    def claim_first(connection: postgres.Connection, expiries: Any) -> set[int]:
+    def claim_first(connection: postgres.Connection, stands: Any) -> set[int]:
         if not expired:
             # The worker finds that the job has expired, and gives it up.
             query(shop.url, "UPDATE inflight_jobs SET expires_at = now() WHERE id = %s", first)
             expired.append(shop.claim(first).expired)
-        return prolong(connection, expiries)
+        return stand(connection, stands)
 
-    monkeypatch.setattr(unique, "prolong", claim_first)
+    monkeypatch.setattr(unique, "stand", claim_first)
     shop.drain()
     assert expired == [True]
     assert shop.superseded == {}
     wait_until(lambda: shop.drain() or later in shop.waiting)
     assert shop.superseded == {}
+
+
+@pytest.mark.parametrize("waits", ["staged", "in flight", "running"])
+@pytest.mark.parametrize("keep", ["first", "last"])
+def test_a_cancel_of_the_one_that_stands_stages_the_last_request_that_gave_way_to_it_again(
+    shop: Shop, keep: str, waits: str
+) -> None:
+    first = shop.stage(1, keep=keep)
+    if keep == "first":
+        shop.drain()
+    shop.stage(2, keep=keep, queue="slow")
+    last = shop.stage(3, keep=keep, tag="request", key="k", max_attempts=7)
+    shop.drain()
+    stands, gone = (first, last) if keep == "first" else (last, 2)
+    if waits == "running":
+        shop.claim(stands)
+    elif waits == "staged":
+        query(shop.url, STAGE_AGAIN)
+    with psycopg.connect(shop.url) as connection:
+        assert cancel(connection, stands).count == 1
+        assert cancel(connection, stands).dead == (stands,)
+    columns = "job_args, queue, tag, key, unique_key, keep"
+    expected = ([3], "default", "request", "k") if keep == "first" else ([2], "slow", None, None)
+    assert query(shop.url, f"SELECT {columns} FROM staged_jobs") == [(*expected, "a", keep)]
+    assert shop.superseded[gone] == stands
+    shop.drain()
+    (again,) = shop.waiting
+    assert again > last
+    assert shop.is_sound()
+    # Nothing gave way to it.
+    with psycopg.connect(shop.url) as connection:
+        assert cancel(connection, again).count == 1
+    assert query(shop.url, "SELECT FROM staged_jobs") == []
+
+
+@pytest.mark.parametrize("selection", [{"job": "m.f"}, {"queue": "default"}, {"ids": [1, 2]}])
+@pytest.mark.parametrize("in_slices", [False, True])
+def test_a_request_that_gave_way_and_is_selected_too_is_cancelled_with_the_one_that_stands(
+    shop: Shop, selection: dict[str, Any], in_slices: bool
+) -> None:
+    shop.stage()
+    shop.drain()
+    shop.stage()
+    shop.drain()
+    with postgres.connect(shop.url, "test") as connection:
+        if in_slices:
+            named = {"job_name" if name == "job" else name: given for name, given in selection.items()}
+            (part,) = selections.slices(connection, "inflight_jobs", selections.Selection(**named))
+            assert cancellations.cancel_inflight(connection, part) == [(1, False)]
+        else:
+            assert cancel(connection, **selection).count == 1
+    assert query(shop.url, "SELECT FROM staged_jobs") == []
 
 
 def test_with_a_quiet_time_the_last_runs_once_none_has_come_for_so_long(shop: Shop) -> None:

@@ -249,15 +249,33 @@ MUTANTS = (
     Mutant(
         "let a later request expire with the one that stands for it",
         "drain/admission/uniqueness.py",
-        "return latest != own, latest",
-        "return False, latest",
+        "expires_at=None if None in expiries else max(",
+        "expires_at=None if None in expiries else min(",
         ("test_unique_jobs.py::test_the_one_that_stands_expires_no_earlier_than_any_that_gave_way_to_it",),
     ),
     Mutant(
         "give way to a job that is being claimed as it expires",
         "drain/admission/uniqueness.py",
-        "if not each.is_prolonged or each.stands in prolonged]",
-        "if each.stands or prolonged]",
+        "if each.stands not in stands or each.stands in standing]",
+        "if each.stands or standing]",
         ("test_unique_jobs.py::test_nothing_gives_way_to_one_that_is_claimed_while_its_expiry_is_put_off",),
+    ),
+    Mutant(
+        "cancel the later request with the job that stands for it",
+        "drain/tables/cancellations.py",
+        "WHERE NOT coalesce({{requests}}, false)",
+        "WHERE coalesce({{requests}}, false)",
+        (
+            "test_unique_jobs.py::test_a_cancel_of_the_one_that_stands_stages_the_last_request_that_gave_way_to_it_again",
+        ),
+    ),
+    Mutant(
+        "stage a request again that was cancelled with the job that stands for it",
+        "drain/tables/selections.py",
+        'return self._condition("whole_ids" if self.whole.ids is not None else None)',
+        "return self.condition",
+        (
+            "test_unique_jobs.py::test_a_request_that_gave_way_and_is_selected_too_is_cancelled_with_the_one_that_stands",
+        ),
     ),
 )

@@ -55,7 +55,7 @@ WRITES: dict[str, dict[str, set[str]]] = {
     },
     "cancellations": {
         "DELETE FROM": {"staged_jobs", "inflight_jobs", "cancelled_claims"},
-        "INSERT INTO": {"dead_jobs", "cancelled_claims"},
+        "INSERT INTO": {"dead_jobs", "cancelled_claims", "staged_jobs"},
     },
     "changes": {"UPDATE": {"staged_jobs", "inflight_jobs"}},
     "dead": {"DELETE FROM": {"dead_jobs"}, "INSERT INTO": {"staged_jobs"}},
