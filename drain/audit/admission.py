@@ -23,19 +23,19 @@ _MOST = 100
 _SETTLED_SECONDS = 10
 
 # Rows are only ever added by the leader, so more rows than the limit are a breach if the leader has added one since it
-# knows of the limit. A limit that was lowered while more jobs ran is none: then none was added. A retry that was
-# delivered again since is not seen, since its row does not say when. A cancelled job counts until its worker lets go.
+# knows of the limit. A limit that was lowered while more jobs ran is none: then none was added. A retry is added after
+# its latest failure. A cancelled job counts until its worker lets go.
 _RUNNING = """
 SELECT job.queue, {key} AS key, {limit} AS most, count(*) AS running,
-    (pg_catalog.array_agg(job.id ORDER BY job.moved_at DESC NULLS LAST, job.id))[1:{samples}]
+    (pg_catalog.array_agg(job.id ORDER BY job.added_after DESC NULLS LAST, job.id))[1:{samples}]
 FROM (
-    SELECT id, queue, key, moved_at FROM inflight_jobs WHERE next_run_at IS NULL
+    SELECT id, queue, key, greatest(moved_at, failed_at) AS added_after FROM inflight_jobs WHERE next_run_at IS NULL
     UNION ALL
     SELECT id, queue, key, NULL FROM cancelled_claims WHERE lease_expires_at > now()
 ) AS job JOIN queues AS rules ON rules.queue = job.queue
 WHERE {limit} IS NOT NULL AND {has_key}
 GROUP BY job.queue, {key}, {limit}, rules.changed_at
-HAVING count(*) > {limit} AND pg_catalog.max(job.moved_at) > rules.changed_at + interval '{followed} seconds'
+HAVING count(*) > {limit} AND pg_catalog.max(job.added_after) > rules.changed_at + interval '{followed} seconds'
 LIMIT {most}
 """
 _LIMIT_OF_KEY = "least(rules.running_per_key, CASE WHEN rules.ordered THEN 1 END)"

@@ -36,7 +36,9 @@ CHECKS: Mapping[str, Check] = {
     ),
     "paused": Check("nothing that is paused was claimed", "jobs were claimed though a pause held them"),
     "unique": Check("of each unique key one job waits", "several jobs of one unique key wait"),
-    "ticks": Check("every schedule has had its ticks", "ticks of schedules are missing"),
+    "ticks": Check(
+        "every tick of a schedule has had one job", "ticks of schedules are missing, or have had several jobs"
+    ),
     "redis": Check("the Redis lists and inflight_jobs agree", "the Redis lists and inflight_jobs disagree"),
     "attended": Check("each queue with jobs has a worker", "queues with jobs have no worker"),
 }

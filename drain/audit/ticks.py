@@ -1,16 +1,34 @@
-"""Schedules whose tick has come and whose job is not staged, though there is a leader."""
+"""Ticks without a job, though there is a leader, and ticks with several jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
-from drain.audit.report import Breach, queue_names
+from drain.audit.report import SAMPLES, Breach, queue_names
 from drain.database.postgres import Connection
 from drain.tables import crons, queries
+from drain.visible import visible
+from drain.wording import clock
+
+# Condition on the job of a tick: what was replayed, started by hand or moved has another time.
+_OF_TICK = "pg_catalog.starts_with(tag, 'cron:'::text) AND context ->> 'cron' IS NOT NULL AND scheduled_at < staged_at"
+# Ticks with several jobs, among unfinished ones and those of the last day.
+_SEVERAL = f"""
+WITH ticked AS (
+    SELECT id, tag, scheduled_at FROM staged_jobs WHERE {_OF_TICK}
+    UNION ALL SELECT id, tag, scheduled_at FROM inflight_jobs WHERE {_OF_TICK}
+    UNION ALL SELECT id, tag, scheduled_at FROM dead_jobs WHERE {_OF_TICK}
+    UNION ALL SELECT id, tag, scheduled_at FROM finished_jobs
+        WHERE finished_at > now() - interval '1 day' AND {_OF_TICK}
+)
+SELECT tag, scheduled_at, count(*), (pg_catalog.array_agg(id ORDER BY id))[1:{SAMPLES}] FROM ticked
+GROUP BY tag, scheduled_at HAVING count(*) > 1 ORDER BY tag, scheduled_at LIMIT 100
+"""
 
 
 class TicksCheck:
-    """Checks that no schedule waits for the job of its tick; without a leader, none is late.
+    """Checks that each tick has one job; without a leader, none is late.
 
     Args:
         connection: In autocommit mode.
@@ -23,6 +41,7 @@ class TicksCheck:
         # None before the first look.
         self._late: set[str] | None = None
         self._refused: set[str] = set()
+        self._several: list[Breach] = []
 
     @property
     def in_doubt(self) -> bool:
@@ -32,18 +51,28 @@ class TicksCheck:
     def look(self) -> None:
         """Find schedules whose tick is late; from the second look on, keep those where it still is."""
         late = crons.overdue(self._connection, self._seconds) if self._has_led_for_long() else set()
+        if self._late is None:
+            # Nothing settles these.
+            self._several = list(self._ticks_with_several())
         self._late = late if self._late is None else self._late & late
         self._refused = crons.refused(self._connection)
 
     def breaches(self) -> list[Breach]:
-        """Build a breach of the ticks that have been late at every look, and one of schedules that cannot be staged."""
+        """List ticks late at every look, schedules that cannot be staged, and ticks with several jobs."""
         late = f"schedules with a tick that came more than {self._seconds:g} s ago and is not staged"
         refused = "schedules without ticks, since their job cannot be staged (`drain cron list` says why)"
-        return [
-            Breach("ticks", f"{explanation}: {queue_names(names)}", len(names))
-            for explanation, names in ((late, self._late), (refused, self._refused))
-            if names
+        named = ((late, self._late), (refused, self._refused))
+        found = [
+            Breach("ticks", f"{text}: {queue_names(names)}", len(names)) for text, names in named if names
         ]
+        return found + self._several
+
+    def _ticks_with_several(self) -> Iterator[Breach]:
+        for tag, at, count, ids in self._connection.execute(_SEVERAL.encode()):
+            explanation = (
+                f"jobs of one tick, {clock(at)}, of the schedule {visible(tag.removeprefix('cron:'))}"
+            )
+            yield Breach("ticks", explanation, count, tuple(ids))
 
     def _has_led_for_long(self) -> bool:
         leader = queries.leader(self._connection)

@@ -151,6 +151,17 @@ def test_jobs_that_ran_before_a_limit_was_lowered_may_go_on(system: System) -> N
     assert checks(system) == []
 
 
+def test_a_retry_that_was_admitted_beyond_a_limit_is_a_breach(system: System) -> None:
+    running(system, 3, moved_at="2020-01-01")
+    rules(system, "running", "1", changed_at="now() - interval '1 hour'")
+    assert checks(system) == []
+
+    retried = "UPDATE inflight_jobs SET failed_at = now() WHERE id = (SELECT max(id) FROM inflight_jobs)"
+    system.execute(retried)
+
+    assert checks(system) == ["limits"]
+
+
 def test_retries_that_wait_fill_no_limit(system: System) -> None:
     rules(system, "running", "1")
     running(system, 2)
@@ -278,3 +289,25 @@ def test_a_schedule_whose_job_cannot_be_staged_is_a_breach(system: System) -> No
     (breach,) = system.audit().breaches
     assert (breach.check, breach.count) == ("ticks", 1)
     assert "without ticks" in breach.explanation
+
+
+OF_TICK = "tag = 'cron:nightly', context = '{\"cron\": \"nightly\"}', scheduled_at = staged_at - interval '1 s'"
+
+
+def test_two_jobs_of_one_tick_are_a_breach_wherever_they_are(system: System) -> None:
+    system.finished()
+    system.execute(f"UPDATE finished_jobs SET {OF_TICK}")
+    running(system)
+    system.execute(
+        f"UPDATE inflight_jobs SET {OF_TICK}; UPDATE inflight_jobs SET (scheduled_at, staged_at) = "
+        "(SELECT scheduled_at, staged_at FROM finished_jobs)"
+    )
+    (breach,) = system.audit().breaches
+    assert (breach.check, breach.count, len(breach.ids)) == ("ticks", 2, 2)
+    assert "of the schedule nightly" in breach.explanation
+
+    # Replayed, or started by hand.
+    system.execute("UPDATE inflight_jobs SET scheduled_at = staged_at")
+    assert checks(system) == []
+    system.execute("UPDATE finished_jobs SET scheduled_at = staged_at")
+    assert checks(system) == []
