@@ -291,7 +291,9 @@ def test_a_schedule_whose_job_cannot_be_staged_is_a_breach(system: System) -> No
     assert "without ticks" in breach.explanation
 
 
-OF_TICK = "tag = 'cron:nightly', context = '{\"cron\": \"nightly\"}', scheduled_at = staged_at - interval '1 s'"
+OF_TICK = (
+    "tag = 'cron:nightly', context = '{\"cron\": \"nightly\"}', scheduled_at = staged_at - interval '1 s'"
+)
 
 
 def test_two_jobs_of_one_tick_are_a_breach_wherever_they_are(system: System) -> None:

@@ -47,7 +47,7 @@ def stage_in_every_state(place: Place, login: str) -> list[int]:
 def seen_by(place: Place, login: str, ids: list[int]) -> list[str | None]:
     with place.connected(login) as reader:
         found = [drain.state(reader, each) for each in ids]
-    return [each and each.state for each in found]
+    return [None if each is None else each.state for each in found]
 
 
 EVERY_STATE = ["waiting", "waiting", "finished", "dead"]

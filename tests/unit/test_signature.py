@@ -327,7 +327,7 @@ def annotated(kind: Any, default: Any = ...) -> Signature:
 
 
 @dataclass
-class Pair:
+class Single:
     left: int
 
 
@@ -335,7 +335,7 @@ FITTING: list[tuple[Any, Any]] = [
     (int, 1), (int, True), (int, Size.SMALL), (float, 1), (str, Word.YES), (str, UUID(int=1)), (bool, False),
     (list, (1, 2)), (list[int], [1]), (dict[int, str], {1: "a"}), (int | None, None), (str | int, 1), (object, 1),
     (Any, {}), (UUID, UUID(int=1)), (UUID, str(UUID(int=1))), (date, date(2030, 1, 1)), (Colour, Colour.RED),
-    (Colour, "red"), (Pair, Pair(1)), (Pair, {"left": 1}), (Literal["a"], "a"), (Decimal, Decimal(1)),
+    (Colour, "red"), (Single, Single(1)), (Single, {"left": 1}), (Literal["a"], "a"), (Decimal, Decimal(1)),
     (UUID | str, "z"), (Shape, Shape.PAIR), (Annotated[int, "positive"], 1), (Signature, "not known to JSON"),
 ]  # fmt: skip
 
@@ -350,7 +350,7 @@ def test_a_value_that_its_annotation_allows_is_staged(kind: Any, value: Any) -> 
     ("kind", "value"),
     [
         (int, "z"), (int, None), (int, 1.5), (str, 7), (bool, 1), (float, "1"), (dict, []), (list, {}),
-        (list[int], ["z"]), (int | None, "z"), (UUID, "z"), (date, "z"), (Colour, "green"), (Pair, {"left": "z"}),
+        (list[int], ["z"]), (int | None, "z"), (UUID, "z"), (date, "z"), (Colour, "green"), (Single, {"left": "z"}),
         (Literal["a"], "b"), (Annotated[int, "positive"], "z"),
     ],
     ids=str,
