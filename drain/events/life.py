@@ -1,6 +1,6 @@
 """Life of one job, as events in their order, from the times that its row keeps.
 
-A row keeps its latest claim and its latest failure; earlier attempts have left only their number.
+A row keeps its latest claim, its first and its latest failure; other attempts have left only their number.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 ENDS = frozenset({"finished", "superseded", "dead", "cancelled", "expired"})
 # All, in the order in which they may follow each other at one time.
 EVENTS = ("staged", "moved", "delivered_again", "claimed", "failed", "interrupted", "deferred", *sorted(ENDS))
+_DEATHS = frozenset({"dead", "cancelled", "expired"})
 _RANKS = {name: rank for rank, name in enumerate(EVENTS)}
 # Type of the error of an attempt that was interrupted since its worker had to stop.
 _STOPPED = "WorkerStoppedError"
@@ -73,9 +74,9 @@ def life(row: Mapping[str, Any]) -> list[Event]:
     found = sorted(_before_the_end(row), key=lambda event: event.place)
     end = _end(row)
     if end is not None:
-        # The time of a death is that at which its transaction began, which may be before the last failure.
+        # The time of a death is that at which its transaction began: the failure that it follows is a moment later.
         last = max([end.at, *(event.order for event in found)])
-        found.append(replace(end, order=last))
+        found.append(replace(end, at=last if end.event in _DEATHS else end.at, order=last))
     return found
 
 
@@ -102,16 +103,29 @@ def _before_the_end(row: Mapping[str, Any]) -> Iterator[Event]:
     if row.get("claimed_at") and has_run:
         worker = row.get("finished_by") or row.get("claimed_by")
         yield _event(row, "claimed", row["claimed_at"], attempt=max(attempt, 1), worker=worker)
-    failure = _failure(row, attempt)
-    if failure:
+    if first := _failure({**row, "claimed_at": None}, row.get("first_error"), 1):
+        yield replace(first, until=None)
+    if failure := _failure(row, row.get("last_error"), attempt):
         yield failure
 
 
 def _former_deaths(row: Mapping[str, Any]) -> Iterator[Event]:
-    """Yield the deaths of a job that people have tried again since."""
+    """Yield the deaths of a job that people have tried again since, each behind its failures."""
     for death in row.get("history") or ():
         if isinstance(death, Mapping) and (at := _time(death.get("died_at"))):
-            yield _death(row, at, death)
+            error = death.get("last_error")
+            errors = (
+                [(error.get("first"), 1), (error, death.get("attempts"))]
+                if isinstance(error, Mapping)
+                else []
+            )
+            failures = [
+                replace(found, until=None)
+                for error, attempt in errors
+                if (found := _failure({**row, "claimed_at": None, "failed_at": None}, error, attempt or 0))
+            ]
+            yield from failures
+            yield _death(row, max([at, *(each.at for each in failures)]), death)
 
 
 def _death(row: Mapping[str, Any], at: datetime, death: Mapping[str, Any]) -> Event:
@@ -121,8 +135,7 @@ def _death(row: Mapping[str, Any], at: datetime, death: Mapping[str, Any]) -> Ev
     return _event(row, event, at, attempt=death.get("attempts") or None, reason=reason, error=why)
 
 
-def _failure(row: Mapping[str, Any], attempt: int) -> Event | None:
-    error = row.get("last_error")
+def _failure(row: Mapping[str, Any], error: object, attempt: int) -> Event | None:
     if not isinstance(error, Mapping):
         return None
     at = _time(error.get("at")) or row.get("failed_at")

@@ -55,6 +55,10 @@ DELIVERED = "lease_expires_at IS NULL AND next_run_at IS NULL"
 # Conditions on rows of `inflight_jobs` that are looked up by id. Each is written so that it implies the condition of no
 # index other than the primary key: a planner that believes the table to be empty would read all of such an index, as
 # happened through a pooler.
+# Value of `last_error` for a failure now, in a statement on a row of `inflight_jobs`: it keeps the first one too.
+ERROR_NOW = """%(error)s::jsonb || pg_catalog.jsonb_build_object('at', clock_timestamp())
+        || CASE WHEN last_error IS NULL THEN '{}'::jsonb ELSE pg_catalog.jsonb_build_object(
+            'first', coalesce(last_error -> 'first'::text, last_error - 'traceback'::text)) END"""
 NOT_CLAIMED = "coalesce(lease_expires_at, '-infinity') = '-infinity'"
 LEASE_IS_OVER = "coalesce(lease_expires_at, '-infinity') < clock_timestamp()"
 # Only the enqueuer, which renumbers a waiting row, makes it one that can be claimed.

@@ -172,12 +172,14 @@ def dead_among(connection: Connection, ids: Collection[int]) -> list[Row]:
 
 
 def any_state(connection: Connection, job_id: int) -> list[Row]:
-    """Read the job with this id, with its former deaths, from whichever table it is in; empty if none has it."""
+    """Read the job with this id, its former deaths and its first failure included; empty if no table has it."""
     found: list[Row] = []
     for table, columns in _ANY_STATE.items():
-        found += _rows(
-            connection, f"SELECT {columns}, history FROM {table} WHERE id = %(id)s::bigint", {"id": job_id}
+        first = "NULL" if table == "staged_jobs" else "last_error -> 'first'::text"
+        statement = (
+            f"SELECT {columns}, history, {first} AS first_error FROM {table} WHERE id = %(id)s::bigint"
         )
+        found += _rows(connection, statement, {"id": job_id})
     return found
 
 

@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 
 from drain.database.postgres import Connection, fetch_one
 from drain.tables import pauses
-from drain.tables.columns import ATTEMPTS, DEAD, JOB, LEASE_IS_OVER
+from drain.tables.columns import ATTEMPTS, DEAD, ERROR_NOW, JOB, LEASE_IS_OVER
 from drain.tables.fences import THIS_CLAIM, Fenced, of_one
 
 RETRY_LATER = f"""
@@ -23,7 +23,7 @@ UPDATE inflight_jobs SET
     batched = false,
     next_run_at = clock_timestamp() + make_interval(secs => %(wait)s),
     failed_at = clock_timestamp(),
-    last_error = %(error)s::jsonb || pg_catalog.jsonb_build_object('at', clock_timestamp())
+    last_error = {ERROR_NOW}
 WHERE {THIS_CLAIM}
 """
 
@@ -86,7 +86,7 @@ UPDATE inflight_jobs SET
     attempts = attempts - CASE WHEN lease_expires_at IS NULL OR batched THEN 0 ELSE 1 END,
     interruptions = interruptions + CASE WHEN lease_expires_at IS NULL THEN 0 ELSE 1 END,
     batched = false,
-    last_error = %(error)s::jsonb || pg_catalog.jsonb_build_object('at', clock_timestamp())
+    last_error = {ERROR_NOW}
 WHERE {THIS_CLAIM}
     AND interruptions < %(most)s + CASE WHEN lease_expires_at IS NULL THEN 1 ELSE 0 END
 RETURNING interruptions
@@ -120,7 +120,7 @@ WITH given_up AS (
 ), buried AS (
     INSERT INTO dead_jobs ({DEAD})
     SELECT {JOB}, {ATTEMPTS} - CASE WHEN %(ran)s THEN 0 ELSE 1 END,
-        coalesce(%(error)s::jsonb || pg_catalog.jsonb_build_object('at', clock_timestamp()), last_error),
+        coalesce({ERROR_NOW}, last_error),
         %(reason)s, %(explanation)s
     FROM given_up RETURNING id
 )

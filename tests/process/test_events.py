@@ -367,6 +367,43 @@ def test_the_life_of_one_job_until_now(telling: Telling, env: dict[str, str]) ->
     assert "it broke" in text.splitlines()[1]
 
 
+def test_a_death_comes_behind_its_failure_and_the_first_failure_is_kept(
+    telling: Telling, env: dict[str, str]
+) -> None:
+    def events() -> list[dict[str, Any]]:
+        result = CliRunner().invoke(main, ["events", "--id", str(job_id), "--json"], env=env)
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    (job_id,) = telling.stage()
+    telling.move([job_id])
+    for message in ("first", "second", "third"):
+        token = telling.claim(job_id)
+        error = {"type": "shop.Broken", "message": message, "traceback": "x"}
+        with telling.connected() as connection:
+            if message == "third":
+                outcomes.bury_claimed(
+                    connection, job_id, token, reason="failed", explanation="it broke", error=error
+                )
+                break
+            assert outcomes.retry_later(connection, job_id, token, 0, error)
+        telling.redeliver(job_id)
+
+        if message == "second":
+            now = [(each.get("error"), each.get("attempt")) for each in events() if each["event"] == "failed"]
+            assert now == [("Broken: first", 1), ("Broken: second", 2)]
+
+    ends = ["failed", "failed", "dead"]
+    found = events()
+    assert [each["event"] for each in found][-3:] == ends
+    assert [each["at"] for each in found] == sorted(each["at"] for each in found)
+    assert [each.get("error") for each in found[-3:]] == ["Broken: first", "Broken: third", "it broke"]
+    assert [each.get("attempt") for each in found[-3:]] == [1, 3, 3]
+    with telling.connected() as connection:
+        dead.revive(connection, Selection(ids=(job_id,)))
+    assert [each["event"] for each in events()] == ["staged", *ends]
+
+
 def test_a_job_that_nobody_knows_and_no_job_at_all_are_refused(env: dict[str, str]) -> None:
     result = CliRunner().invoke(main, ["events", "--id", "42"], env=env)
     assert result.exit_code == 1
