@@ -69,7 +69,7 @@ class Crew:
         kinds = [list(jobs) for _, jobs in groupby(sorted(self.held, key=kind), key=kind)]
         kinds.sort(key=len, reverse=True)
         named = [
-            f"{len(jobs):,} with {visible(jobs[0].job_name)} of queue {jobs[0].queue} "
+            f"{len(jobs):,} with {visible(jobs[0].job_name)} of queue {visible(jobs[0].queue)} "
             f"(for {duration((now - min(job.claimed_at for job in jobs)).total_seconds())})"
             for jobs in kinds[:_MOST_NAMED]
         ]
