@@ -118,6 +118,8 @@ class Depths:
         self._fixed = fixed
         self._unbounded = unbounded
         self._depths: dict[str, Depth] = {}
+        # Queues whose depth is withheld: very many others may be known.
+        self._waited_for: set[str] = set()
         self._show_at = 0.0
         self._forget_at = monotonic() + _KEPT_SECONDS
 
@@ -127,7 +129,9 @@ class Depths:
             return UNBOUNDED
         depth = self._of(queue)
         room = room_of(self._fixed or depth.bound, depth.at_most)
-        depth.withheld = depth.withheld or not room
+        if not room:
+            depth.withheld = True
+            self._waited_for.add(queue)
         return room
 
     def moved(self, jobs: Mapping[str, int]) -> None:
@@ -144,6 +148,7 @@ class Depths:
         for queue, count in jobs.items():
             depth = self._of(queue)
             depth.observe(lengths.get(queue, depth.length), count, now)
+            self._waited_for.discard(queue)
 
     def look_when_due(self) -> bool:
         """Ask Redis for the lengths of the full lists that may have room again, and for their workers.
@@ -158,13 +163,14 @@ class Depths:
         if now >= self._forget_at:
             self._forget_at = now + _KEPT_SECONDS / 10
             self._forget_idle(now - _KEPT_SECONDS)
-        due = [queue for queue, depth in self._depths.items() if self._room_expected_at(depth) <= now]
+        due = [queue for queue in self._waited_for if self._room_expected_at(self._depths[queue]) <= now]
         if not due:
             return False
         self._show(now)
         for queue, (length, workers) in self._redis.lengths(due).items():
             self._depths[queue].workers = workers
             self._depths[queue].observe(length, 0, now)
+        self._waited_for.difference_update(due)
         return max(map(self.room, due)) > 0
 
     def _forget_idle(self, since: float) -> None:
@@ -177,14 +183,15 @@ class Depths:
     def _show(self, now: float) -> None:
         """Show the bounds of the lists for which rows wait, unless that was done lately."""
         if now >= self._show_at:
-            waited_for = {queue: depth for queue, depth in self._depths.items() if depth.withheld}
+            waited_for = {queue: self._depths[queue] for queue in self._waited_for}
             self._redis.show_bounds({queue: self._fixed or each.bound for queue, each in waited_for.items()})
             self._show_at = now + _SHOW_SECONDS
 
     @property
     def next_look_at(self) -> float:
         """Time, by `monotonic()`, at which a full list for which rows wait may have room again."""
-        return min(map(self._room_expected_at, self._depths.values()), default=float("inf"))
+        depths = (self._depths[queue] for queue in self._waited_for)
+        return min(map(self._room_expected_at, depths), default=float("inf"))
 
     def _room_expected_at(self, depth: Depth) -> float:
         if not depth.withheld:

@@ -59,8 +59,8 @@ def status(
     is marked "none", others show their free workers and all; a queue is stalled whose jobs have waited for a worker for
     a minute while none has finished. Below the table is how many due jobs a pause, a limit, a rate or a full list
     holds back; --json has the causes of all that waits, and the rules and pauses. With --queue-file or --jobs there is
-    a line for each SLO. Without Redis the workers are unknown ("?"; null in JSON). Exit code 3: Redis is named and does
-    not answer.
+    a line for each SLO. Beyond a thousand queues the smaller ones are counted together as (others). Without Redis the
+    workers are unknown ("?"; null in JSON). Exit code 3: Redis is named and does not answer.
 
     \b
     drain status
@@ -103,12 +103,13 @@ def status_of_both_stores(settings: Settings, slos: Sequence[Slo] = ()) -> tuple
         return result, None
     redis = wire.Producer(settings.redis_url, settings.namespace)
     try:
-        capacity.add_workers(result.queues, redis.crews(list(result.queues)))
-        depths = {queue: redis.depth(queue) for queue in result.queues}
+        names = [queue for queue in result.queues if queue != counts.OTHERS]
+        capacity.add_workers(result.queues, redis.crews(names))
+        depths = redis.lengths(names)
     except UnavailableError as error:
         return result, f"{error}; workers and ids in Redis are unknown"
     finally:
         redis.close()
-    for queue, of_queue in result.queues.items():
-        of_queue.redis_depth = depths[queue]
+    for queue, (depth, _) in depths.items():
+        result.queues[queue].redis_depth = depth
     return result, None

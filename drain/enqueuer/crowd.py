@@ -14,7 +14,7 @@ from drain.tables.lanes import Lane
 
 # Upper bound of the lanes that a search finds.
 MOST_FOUND = 1000
-# Upper bound of the lanes that are remembered by name: half of those that a batch reads, so that the crowd has a part.
+# Upper bound of the lanes that are remembered by name: a quarter of those that a batch reads; the rest are the crowd's.
 _MOST_FAMILIAR = 250
 # Upper bound of the lanes that are known at a time: beyond it the ones that came first are found again in their turn.
 MOST_KNOWN = 2 * MOST_FOUND

@@ -89,7 +89,7 @@ class Gauges:
         metrics.LAG.set(max(lanes.oldest_due_seconds(connection, enqueuer.places).values(), default=0.0))
         if not enqueuer.awaits_bulk:
             metrics.STAGED.set(counts.count_staged(connection, _COUNT_UP_TO))
-            self._waiting_jobs.run_once(connection)
+            self._waiting_jobs.run_once(connection, self._queues)
         metrics.KEPT.set(counts.count_dead(connection, _COUNT_UP_TO))
         self._count_stale(counts.count_stale(connection))
 
@@ -99,7 +99,7 @@ class Gauges:
         self._stale = count
 
     def _measure_queues(self, enqueuer: Enqueuer, waits: Waits) -> None:
-        seconds = waits.measure()
+        seconds = waits.measure(self._queues)
         self._queues |= {
             queue for queue in {*enqueuer.deliveries.queues, *seconds} if metrics.queue_label(queue) == queue
         }

@@ -27,7 +27,7 @@ PATIENT_KINDS = (PATIENT, PATIENT_WITH_KEY)
 # Upper bound of the duration of a search without dead rows, for each lane that it finds.
 _LANE_SECONDS = 0.000_05
 # Upper bound of the lanes that one statement reads.
-_MOST_LANES = 500
+_MOST_LANES = 1000
 
 
 class LaneGroup:
@@ -100,7 +100,7 @@ class LaneGroup:
     def _join_crowd(self) -> Sequence[Lane]:
         """Know the next lanes of a crowd, and those first that were there before it."""
         familiar, others = self.crowd.find()
-        first = {lane: self._cursors.pop(lane, None) or ScanCursor() for lane in familiar}
+        first = {lane: self._cursors.pop(lane, ScanCursor()) for lane in familiar}
         self._cursors = first | self._cursors
         for lane in others:
             self._cursors.setdefault(lane, ScanCursor())

@@ -73,15 +73,16 @@ class LostDeliveries:
         self._whole_lists = Pacer(_WHOLE_LISTS_SECONDS)
 
     def find(self) -> list[Overdue]:
-        """Find the queues in which deliveries have been suspicious for too long."""
+        """Find the queues in which deliveries have been suspicious for too long, of those whose turn it is."""
         now = monotonic()
-        oldest = self._oldest.find()
+        oldest, looked_at = self._oldest.find(), self._oldest.looked_at
         foreign = set(self._redis.fed_by_others(oldest.keys()))
-        freed, self._foreign = self._foreign - foreign, foreign
+        freed = (self._foreign & looked_at) - foreign
+        self._foreign = (self._foreign - looked_at) | foreign
         ours = {queue: delivery for queue, delivery in oldest.items() if queue not in foreign}
         lowest = self._lowest_listed(list(ours))
         suspicions, overdue = self._suspicions, list[Overdue]()
-        self._suspicions = {}
+        self._suspicions = {queue: each for queue, each in suspicions.items() if queue not in looked_at}
         for queue, delivery in ours.items():
             if queue in freed:
                 # Whatever stands at the head of the list: refused deliveries are in no list.

@@ -6,8 +6,9 @@ than the last. So each scan begins where the last one ended, queue by queue, and
 it pushes to them.
 
 The lowest unclaimed number falls when a worker gives back a claim of a job that has not begun: the job is unclaimed
-again under the number that it had. So the whole index is scanned as well, as often as that costs a fiftieth of the
-time: within a second while the index is small, and every 7.5 s with a million dead entries.
+again under the number that it had. So the whole index is scanned as well, a slice of a thousand queues at a time, as
+often as that costs a fiftieth of the time: within a second while the index is small, and every 7.5 s with a million
+dead entries.
 
 A queue in which nothing has been unclaimed for a while is forgotten, until a push or a scan of the whole index finds it
 again. A push has a higher number than all that the last scan could see, so the queue's scan begins there.
@@ -23,6 +24,8 @@ from drain.enqueuer.deliveries import Deliveries
 from drain.enqueuer.pacer import Pacer
 from drain.tables import waiting
 
+# Upper bound of the queues of one scan; where there are more, they take turns.
+_MOST_QUEUES = 1000
 # Time after which a queue without unclaimed deliveries is forgotten.
 _FORGET_SECONDS = 600.0
 
@@ -42,35 +45,69 @@ class OldestDeliveries:
         self._lower_bounds: dict[str, int] = {}
         self._idle_since: dict[str, float] = {}
         self._next_number = 0
+        self._looked_at: Set[str] = frozenset()
+        # Queues whose turn comes before that of the others, and the name behind which the next slice begins.
+        self._waiting: list[str] = []
+        self._sliced_up_to = ""
 
     @property
     def lower_bounds(self) -> Mapping[str, int]:
         """Lower bound of the unclaimed delivery numbers of each queue, as of the last scan."""
         return self._lower_bounds
 
+    @property
+    def looked_at(self) -> Set[str]:
+        """Names of the queues whose turn it was at the last scan: all, unless there are very many."""
+        return self._looked_at
+
     def find(self) -> dict[str, int]:
-        """Find the lowest number of each queue that has delivered jobs which no worker has claimed."""
+        """Find the lowest number of each queue that has delivered jobs which no worker has claimed.
+
+        Returns:
+            The numbers of those queues whose turn it is, by `looked_at`.
+        """
         deliveries = self._deliveries
         for queue in deliveries.queues - self._lower_bounds.keys():
             self._lower_bounds[queue] = self._next_number
         self._next_number = deliveries.last_delivery + 1
-        oldest = self._scan_all() if self._whole_scans.is_due() else self._scan_from_lower_bounds()
-        deliveries.remember_queues(oldest)
-        self._forget_idle(oldest.keys())
-        self._lower_bounds = dict.fromkeys(deliveries.queues, self._next_number) | oldest
+        if self._whole_scans.is_due():
+            oldest, self._looked_at = self._scan_slice()
+        else:
+            self._looked_at = self._next_turn()
+            oldest = self._scan_from_lower_bounds(self._looked_at)
+        self._forget_idle(self._looked_at - oldest.keys(), oldest.keys())
+        self._lower_bounds |= dict.fromkeys(self._looked_at & deliveries.queues, self._next_number) | oldest
         return oldest
 
-    def _forget_idle(self, busy: Set[str]) -> None:
-        now, before = monotonic(), self._idle_since
-        self._idle_since = {queue: before.get(queue, now) for queue in self._deliveries.queues - busy}
-        gone = [queue for queue, since in self._idle_since.items() if now - since >= _FORGET_SECONDS]
+    def _next_turn(self) -> Set[str]:
+        known = self._deliveries.queues
+        if len(known) <= _MOST_QUEUES:
+            return set(known)
+        if not self._waiting:
+            self._waiting = list(known)
+        turn, self._waiting = self._waiting[:_MOST_QUEUES], self._waiting[_MOST_QUEUES:]
+        return known & set(turn)
+
+    def _forget_idle(self, idle: Set[str], busy: Set[str]) -> None:
+        now = monotonic()
+        for queue in busy:
+            self._idle_since.pop(queue, None)
+        gone = [queue for queue in idle if now - self._idle_since.setdefault(queue, now) >= _FORGET_SECONDS]
+        for queue in gone:
+            del self._idle_since[queue]
+            self._lower_bounds.pop(queue, None)
         self._deliveries.forget_queues(gone)
 
-    def _scan_all(self) -> dict[str, int]:
-        began = monotonic()
-        oldest = dict(waiting.oldest_deliveries(self._connection))
+    def _scan_slice(self) -> tuple[dict[str, int], Set[str]]:
+        """Scan the index for the next queues, known or not; returns their numbers, and the names that this covers."""
+        began, after = monotonic(), self._sliced_up_to
+        oldest = dict(waiting.oldest_deliveries(self._connection, after, _MOST_QUEUES))
+        is_last = len(oldest) < _MOST_QUEUES
+        self._sliced_up_to = "" if is_last else list(oldest)[-1]
+        self._deliveries.remember_queues(oldest)
         self._whole_scans.ran_for(monotonic() - began)
-        return oldest
+        return oldest, set(self._deliveries.queues) if is_last and not after else oldest.keys()
 
-    def _scan_from_lower_bounds(self) -> dict[str, int]:
-        return dict(waiting.oldest_deliveries_from(self._connection, self._lower_bounds))
+    def _scan_from_lower_bounds(self, queues: Set[str]) -> dict[str, int]:
+        bounds = {queue: self._lower_bounds[queue] for queue in queues}
+        return dict(waiting.oldest_deliveries_from(self._connection, bounds))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import psycopg
 
@@ -34,8 +34,12 @@ class WaitingJobs:
         self._seen: set[tuple[str, str]] = set()
         self._refused = False
 
-    def run_once(self, connection: Connection) -> None:
+    def run_once(self, connection: Connection, queues: Collection[str]) -> None:
         """Measure; nothing, with one warning, if the role may not read the tables.
+
+        Args:
+            connection: The leader's.
+            queues: Queues that have labels of their own; of others no more are counted than a bound.
 
         Raises:
             psycopg.OperationalError: The database.
@@ -43,7 +47,7 @@ class WaitingJobs:
         if self._refused:
             return
         try:
-            self.latest = causes.count_waiting(connection, _COUNT_UP_TO)
+            self.latest = causes.count_waiting(connection, _COUNT_UP_TO, named=queues)
             self._show(self.latest)
         except psycopg.errors.InsufficientPrivilege as error:
             self._refused = True

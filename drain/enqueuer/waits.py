@@ -27,6 +27,8 @@ from drain.tables.waiting import NEXT_ATTEMPTS, WAITS_SINCE
 
 log = logging.getLogger(__name__)
 
+# Upper bound of the queues of one look, but for those that are named.
+_MOST_QUEUES = 1000
 _DELIVERED = f"""
 SELECT known.queue, oldest.delivery, oldest.claimed_before, date_part('epoch', clock_timestamp() - oldest.since)
 FROM unnest(%s::text[], %s::bigint[]) AS known (queue, delivery), LATERAL (
@@ -58,10 +60,13 @@ class Waits:
         # By queue: number of an unclaimed delivery whose job was claimed before, and when the number was first seen.
         self._seen: dict[str, tuple[int, float]] = {}
 
-    def measure(self) -> dict[str, float]:
+    def measure(self, queues: Collection[str] = ()) -> dict[str, float]:
         """Measure for how many seconds the oldest job of each queue has waited; queues without one are left out.
 
         Empty, with one warning, if the role may not read the tables.
+
+        Args:
+            queues: Queues whose delivered jobs are looked at where there are more than a thousand queues.
 
         Raises:
             psycopg.OperationalError: The database.
@@ -69,7 +74,7 @@ class Waits:
         if self.refused:
             return {}
         try:
-            return self._measure_all()
+            return self._measure_all(queues)
         except psycopg.errors.InsufficientPrivilege as error:
             self.refused = True
             reason = error.diag.message_primary
@@ -89,8 +94,8 @@ class Waits:
             longest[label] = max(waited, longest.get(label, 0.0))
         return longest
 
-    def _measure_all(self) -> dict[str, float]:
-        longest = self._measure_delivered()
+    def _measure_all(self, queues: Collection[str]) -> dict[str, float]:
+        longest = self._measure_delivered(queues)
         connection = self._enqueuer.connection
         rows = connection.execute(_RETRYING).fetchall()
         rows += lanes.oldest_due_seconds(connection, self._enqueuer.places).items()
@@ -98,8 +103,10 @@ class Waits:
             longest[queue] = max(seconds, longest.get(queue, 0.0))
         return longest
 
-    def _measure_delivered(self) -> dict[str, float]:
+    def _measure_delivered(self, queues: Collection[str]) -> dict[str, float]:
         lower_bounds = self._redelivery.lower_bounds
+        if len(lower_bounds) > _MOST_QUEUES:
+            lower_bounds = {queue: lower_bounds[queue] for queue in queues if queue in lower_bounds}
         rows = self._enqueuer.connection.execute(
             _DELIVERED, (list(lower_bounds), list(lower_bounds.values()))
         )

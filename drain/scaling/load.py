@@ -151,7 +151,7 @@ def read(connection: Connection, queue: str) -> Load | None:
             "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off; "
             "SET LOCAL enable_seqscan = off; LOCK TABLE staged_jobs IN ACCESS SHARE MODE"
         )
-        waiting = causes.count_waiting(connection, MOST)
+        waiting = causes.count_waiting(connection, MOST, named=[queue])
         load = read_all(connection, [queue], waiting)[queue]
         return load if _is_known(connection, load) else None
 

@@ -235,6 +235,10 @@ def _read_waiting(connection: Connection, queues: defaultdict[str, QueueActivity
         queues[queue].oldest_seconds = max(queues[queue].oldest_seconds, seconds)
     for retrying in retrying_queues(connection):
         queues[retrying.queue].failing = retrying.failing
+    _read_what_stands(connection, queues)
+
+
+def _read_what_stands(connection: Connection, queues: defaultdict[str, QueueActivity]) -> None:
     for rules in ruled.read(connection).values():
         if rules.error is not None:
             queues[rules.queue].held = True

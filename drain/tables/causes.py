@@ -7,7 +7,7 @@ first rows are read, and judged by job name and key. Each count ends at a bound,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeAlias
 
 from drain.database.postgres import Connection
@@ -19,6 +19,8 @@ from drain.tables.obstacles import CAUSES, Standing, cause_of, read_standing
 from drain.tables.pauses import IS_PAUSED, Pauses
 from drain.tables.rules import RulesRow
 
+# Upper bound of the queues that are found where only some have to be counted.
+_MOST_QUEUES = 2000
 # Number of waiting jobs, by cause.
 Waiting: TypeAlias = dict[str, int]
 
@@ -42,10 +44,13 @@ WITH RECURSIVE heads AS (
         SELECT queue FROM inflight_jobs WHERE {DELIVERED} AND queue > heads.queue
         ORDER BY queue, delivery LIMIT 1) AS following
 )
-SELECT heads.queue, rows.number FROM heads, LATERAL (
+SELECT found.queue, rows.number
+FROM (SELECT * FROM (SELECT * FROM heads LIMIT %(most)s::bigint) AS first_heads UNION SELECT unnest(%(named)s::text[]))
+    AS found, LATERAL (
     SELECT count(*) AS number FROM (
-        SELECT FROM inflight_jobs AS job WHERE {DELIVERED} AND job.queue = heads.queue
+        SELECT FROM inflight_jobs AS job WHERE {DELIVERED} AND job.queue = found.queue
         LIMIT %(up_to)s::bigint) AS counted) AS rows
+WHERE rows.number > 0
 """
 _WAITING = """
 WITH RECURSIVE heads AS (
@@ -63,13 +68,16 @@ SELECT heads.queue, rows.number, rows.held FROM heads, LATERAL (
 """
 
 
-def count_waiting(connection: Connection, up_to: int) -> dict[str, Waiting]:
+def count_waiting(
+    connection: Connection, up_to: int, *, named: Collection[str] | None = None
+) -> dict[str, Waiting]:
     """Count the jobs that wait in each queue, staged or in flight, by the cause for which they wait.
 
     Args:
         connection: Any; with sequential scans off, so that no plan reads a whole table.
         up_to: Upper bound of the rows of one queue, lane or state that are looked at; a count that has come so far
             means that number or more.
+        named: Queues that are counted for sure; of the others so many that the work is bounded. None counts all.
 
     Returns:
         Queue -> cause, one of `CAUSES` -> number above 0.
@@ -78,13 +86,14 @@ def count_waiting(connection: Connection, up_to: int) -> dict[str, Waiting]:
     found: defaultdict[str, Waiting] = defaultdict(dict)
     for queue, number in _count(connection, _SCHEDULED, up_to):
         _add(found[queue], "scheduled", number, up_to)
-    delivered = count_delivered(connection, up_to)
+    most = None if named is None else _MOST_QUEUES
+    delivered = count_delivered(connection, up_to, most=most, named=named or ())
     for queue, number in delivered.items():
         _add(found[queue], "queued", number, up_to)
     for queue, number, held in _count_retries(connection, up_to, is_paused=bool(pauses)):
         _add(found[queue], "retrying", number - held, up_to)
         _add(found[queue], "called_back", held, up_to)
-    for queue, number in lanes.count_due(connection, up_to).items():
+    for queue, number in lanes.count_due(connection, up_to, most=most, named=named or ()).items():
         if queue in rules or pauses.queue(queue) or pauses.names_any(queue):
             judged = _judge(connection, queue, up_to, rules.get(queue), pauses, delivered.get(queue, 0))
             for cause, judged_number in judged.items():
@@ -94,9 +103,12 @@ def count_waiting(connection: Connection, up_to: int) -> dict[str, Waiting]:
     return {queue: {cause: by[cause] for cause in CAUSES if cause in by} for queue, by in found.items() if by}
 
 
-def count_delivered(connection: Connection, up_to: int) -> dict[str, int]:
-    """Count the jobs of each queue that are delivered and not claimed, each up to a bound."""
-    return dict(_count(connection, _DELIVERED, up_to))
+def count_delivered(
+    connection: Connection, up_to: int, *, most: int | None = None, named: Collection[str] = ()
+) -> dict[str, int]:
+    """Count the jobs of each queue that are delivered and not claimed, each up to a bound; see `count_waiting`."""
+    parameters = {"up_to": up_to, "most": most, "named": list(named)}
+    return dict(connection.execute(_DELIVERED.encode(), parameters).fetchall())
 
 
 def _judge(

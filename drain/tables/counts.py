@@ -24,6 +24,9 @@ from drain.tables.waiting import WAITS_SINCE, retrying_queues
 EXACT_UP_TO = 1_000_000
 # Upper bound of the waiting jobs of one cause that are counted.
 WAITING_UP_TO = 100_000
+# Upper bound of the queues with counts of their own, the ones with most jobs; all others are counted together.
+MOST_QUEUES = 1000
+OTHERS = "(others)"
 # Age from which a due row is overdue; a leader moves it within a second.
 OVERDUE_SECONDS = 5
 _COUNT_STAGED = f"""
@@ -164,11 +167,29 @@ def status(connection: Connection) -> Status:
         result.finished, result.finished_is_estimate = _count_finished(connection)
         result.oldest_staged_age_seconds = max(lanes.oldest_due_seconds(connection).values(), default=0.0)
         result.leader = leader(connection)
+        queues = _with_others(queues)
         _read_admission(connection, queues)
     result.queues = dict(queues)
     for name in _SUMMED:
         setattr(result, name, sum(getattr(counts, name) for counts in queues.values()))
     return result
+
+
+def _with_others(queues: defaultdict[str, QueueCounts]) -> defaultdict[str, QueueCounts]:
+    """Keep the queues with most jobs, and count the jobs of all others together."""
+    if len(queues) <= MOST_QUEUES:
+        return queues
+    largest = sorted(queues, key=lambda queue: -_jobs_of(queues[queue]))
+    kept = defaultdict(QueueCounts, ((queue, queues[queue]) for queue in largest[:MOST_QUEUES]))
+    others = kept[OTHERS]
+    for queue in largest[MOST_QUEUES:]:
+        for name in _SUMMED:
+            setattr(others, name, getattr(others, name) + getattr(queues[queue], name))
+    return kept
+
+
+def _jobs_of(counts: QueueCounts) -> int:
+    return counts.staged + counts.inflight + counts.dead
 
 
 def _count_inflight(
@@ -186,8 +207,10 @@ def _read_admission(connection: Connection, queues: dict[str, QueueCounts]) -> N
     """Fill in rules and pauses, and the causes for which jobs wait."""
     # Each of these statements reads the head of an index, whatever the planner believes about the tables.
     connection.execute("SET LOCAL enable_seqscan = off")
-    for queue, waiting in count_waiting(connection, WAITING_UP_TO).items():
-        queues[queue].waiting = waiting
+    many = list(queues) if OTHERS in queues else None
+    for queue, waiting in count_waiting(connection, WAITING_UP_TO, named=many).items():
+        if queue in queues or many is None:
+            queues[queue].waiting = waiting
     # Rules and pauses of queues without any job are shown too: these queues may be misspelt.
     for rules in ruled.read(connection).values():
         queues[rules.queue].rules, queues[rules.queue].held = _rules(rules), rules.error

@@ -119,10 +119,7 @@ def walk(connection: Connection, kind: int, behind: str, most: int) -> list[Lane
 
 def with_rows(connection: Connection, lanes: Collection[Lane]) -> list[Lane]:
     """Return those of these lanes that have rows which are due."""
-    parameters = {
-        "kinds": id_array(lane.kind for lane in lanes),
-        "queues": _name_array(lane.queue for lane in lanes),
-    }
+    parameters = {"kinds": id_array(lane.kind for lane in lanes), "queues": [lane.queue for lane in lanes]}
     return [Lane._make(row) for row in connection.execute(_WITH_ROWS.encode(), parameters)]
 
 
@@ -197,6 +194,8 @@ def read_due(
     return found
 
 
+# Upper bound of the lanes, and of their priorities, among which the oldest row is searched.
+_MOST_HEADS = 1000
 # Oldest of the first rows of each priority: one index look-up for each priority that is in use in each lane, however
 # many rows wait behind them.
 _OLDEST_DUE = f"""
@@ -215,7 +214,7 @@ WITH RECURSIVE heads AS (
         ORDER BY job.priority, job.id LIMIT 1) AS following
 )
 SELECT queue, greatest(0, extract(epoch FROM clock_timestamp() - min(due_at)))::float8
-FROM (SELECT * FROM heads LIMIT 1000) AS first_heads, LATERAL (
+FROM (SELECT * FROM heads LIMIT {{most}}) AS first_heads, LATERAL (
     SELECT greatest(job.staged_at, job.matured_at) AS due_at FROM staged_jobs_ready AS job
     WHERE {DUE} AND {LANE_KIND} = first_heads.kind AND job.{LANE_QUEUE} = first_heads.queue
         AND job.priority = first_heads.head
@@ -223,8 +222,8 @@ FROM (SELECT * FROM heads LIMIT 1000) AS first_heads, LATERAL (
     ORDER BY job.priority, job.id LIMIT {{first}}) AS due
 GROUP BY queue
 """
-OLDEST_DUE = _OLDEST_DUE.format(first=100)
-OLDEST_AT_A_GLANCE = _OLDEST_DUE.format(first=2)
+OLDEST_DUE = _OLDEST_DUE.format(first=100, most=_MOST_HEADS)
+OLDEST_AT_A_GLANCE = _OLDEST_DUE.format(first=2, most=_MOST_HEADS)
 
 
 def oldest_due_seconds(
@@ -238,7 +237,7 @@ def oldest_due_seconds(
         Seconds by queue; queues in which no such row waits are left out.
     """
     if after is None:
-        after = dict.fromkeys(find_lanes(connection, KINDS), START)
+        after = dict.fromkeys(find_lanes(connection, KINDS, most=_MOST_HEADS), START)
     parameters = {
         "kinds": id_array(lane.kind for lane in after),
         "queues": _name_array(lane.queue for lane in after),
@@ -257,9 +256,20 @@ SELECT lane.queue, due.number FROM unnest(%(kinds)s::integer[], %(queues)s::text
 """
 
 
-def count_due(connection: Connection, up_to: int) -> dict[str, int]:
-    """Count the due rows of each queue, each lane up to a bound; queues without such rows are left out."""
-    lanes = find_lanes(connection, KINDS)
+def count_due(
+    connection: Connection, up_to: int, *, most: int | None = None, named: Iterable[str] = ()
+) -> dict[str, int]:
+    """Count the due rows of each queue, each lane up to a bound; queues without such rows are left out.
+
+    Args:
+        connection: Any.
+        up_to: Upper bound of the rows of a lane.
+        most: Upper bound of the lanes; None for all.
+        named: Queues that are counted also if there are more lanes than that.
+    """
+    lanes = find_lanes(connection, KINDS, most=most)
+    if len(lanes) == most:
+        lanes = [*{*lanes, *with_rows(connection, [Lane(kind, queue) for queue in named for kind in KINDS])}]
     parameters = {
         "kinds": id_array(lane.kind for lane in lanes),
         "queues": _name_array(lane.queue for lane in lanes),

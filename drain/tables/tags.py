@@ -48,7 +48,7 @@ def count_tags(connection: Connection, queues: Collection[str], *, most: int, ta
         most: Upper bound of the rows that are read, in equal parts of each queue and lane, and at least one of each.
         tags: Upper bound of the tags.
     """
-    found = lanes.find_lanes(connection, lanes.KINDS)
+    found = lanes.find_lanes(connection, lanes.KINDS, most=most)
     parameters = {
         "queues": list(queues),
         "kinds": id_array(lane.kind for lane in found),

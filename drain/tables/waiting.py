@@ -22,14 +22,14 @@ WAITS_SINCE = """least('9999-12-30Z'::timestamptz, greatest('0001-01-02Z'::times
 _OLDEST_DELIVERIES = f"""
 WITH RECURSIVE heads AS (
     (SELECT queue, delivery FROM inflight_jobs
-     WHERE {DELIVERED} ORDER BY queue, delivery LIMIT 1)
+     WHERE {DELIVERED} AND queue > %s::text ORDER BY queue, delivery LIMIT 1)
     UNION ALL
     SELECT following.* FROM heads, LATERAL (
         SELECT queue, delivery FROM inflight_jobs
         WHERE {DELIVERED} AND queue > heads.queue
         ORDER BY queue, delivery LIMIT 1) AS following
 )
-SELECT queue, delivery FROM heads
+SELECT queue, delivery FROM heads LIMIT %s::bigint
 """
 # One index look-up for each given queue, from a given number on.
 _OLDEST_DELIVERIES_FROM = f"""
@@ -83,9 +83,12 @@ def seconds_to_next_scheduled(connection: Connection, if_due: float) -> float | 
     return None if seconds is None else float(seconds)
 
 
-def oldest_deliveries(connection: Connection) -> list[tuple[str, int]]:
-    """Find the lowest delivery number of each queue that has delivered, unclaimed jobs."""
-    return [(queue, delivery) for queue, delivery in connection.execute(_OLDEST_DELIVERIES)]
+def oldest_deliveries(
+    connection: Connection, after: str = "", limit: int | None = None
+) -> list[tuple[str, int]]:
+    """Find the lowest delivery number of each queue behind a name that has delivered, unclaimed jobs."""
+    rows = connection.execute(_OLDEST_DELIVERIES, (after, limit))
+    return [(queue, delivery) for queue, delivery in rows]
 
 
 def oldest_deliveries_from(connection: Connection, bounds: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -116,7 +116,7 @@ def test_a_worker_that_gives_back_a_cancelled_job_which_has_not_begun_frees_its_
         leader.admit_all(1)
         claimed = claim(leader, first)
         cancel_now(database_url, first)
-        assert leases.release(leader.connection, [first], [claimed.fencing_token]) == []
+        assert leases.release(leader.connection, [claimed]) == []
         assert ids_of(leader.admit_all(1)) == [second]
 
 

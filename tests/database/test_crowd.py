@@ -1,7 +1,15 @@
 """Very many names of queues: the work of a batch stays bounded, and other queues do not wait behind them."""
 
+import pytest
+from redis import Redis
+
+from drain.database import postgres
+from drain.enqueuer import oldest_deliveries
 from drain.enqueuer.crowd import MOST_KNOWN
-from tests.helpers import new_enqueuer, query, stage_jobs
+from drain.enqueuer.redelivery import Redelivery
+from drain.tables import causes, counts
+from drain.wire.keys import queue_key
+from tests.helpers import new_enqueuer, pushed, query, stage_jobs, wait_until
 
 MANY = 5000
 
@@ -31,8 +39,8 @@ def test_a_queue_that_is_in_use_does_not_wait_behind_a_crowd(database_url: str, 
             assert enqueuer.run_once()
             batches += 1
             assert len(enqueuer.places) <= MOST_KNOWN
-        # A batch has five rows of each lane.
-        assert batches <= 2
+        # A batch has two rows of each lane.
+        assert batches <= 5
         enqueuer.flush()
 
 
@@ -48,3 +56,55 @@ def test_each_lane_of_a_crowd_has_its_turn_and_a_new_one_too(database_url: str, 
         stage_jobs(database_url, queue="afterwards")
         assert enqueuer.drain() == 1
         assert not enqueuer._due_rows._urgent.crowd
+
+
+def test_the_status_counts_small_queues_of_a_crowd_together(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "MOST_QUEUES", 2)
+    monkeypatch.setattr(causes, "_MOST_QUEUES", 2)
+    for number, queue in enumerate(["a", "b", "c", "y", "z"]):
+        stage_jobs(database_url, number + 1, queue=queue)
+    with postgres.connect(database_url, "a test") as connection:
+        status = counts.status(connection)
+    assert {queue: each.staged for queue, each in status.queues.items()} == {"z": 5, "y": 4, counts.OTHERS: 6}
+    assert status.queues["z"].waiting == {"due": 5}
+    assert status.staged == 15
+
+
+def test_the_work_of_counting_by_cause_is_bounded_by_names(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(causes, "_MOST_QUEUES", 2)
+    with new_enqueuer(database_url, redis_url) as enqueuer:
+        for queue in ["a", "b", "c", "z"]:
+            stage_jobs(database_url, queue=queue)
+        enqueuer.drain()
+        for queue in ["a", "b", "c", "z"]:
+            stage_jobs(database_url, queue=queue)
+        connection = enqueuer.connection
+        assert len(causes.count_waiting(connection, 10)) == 4
+        counted = causes.count_waiting(connection, 10, named=["z"])
+        assert set(counted) <= {"a", "b", "z"}
+        assert counted["z"] == causes.count_waiting(connection, 10)["z"]
+
+
+def test_lost_deliveries_of_very_many_queues_are_found_in_turn(
+    database_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oldest_deliveries, "_MOST_QUEUES", 2)
+    queues = ["a", "b", "c", "d", "e"]
+    with new_enqueuer(database_url, redis_url) as enqueuer, Redis.from_url(redis_url) as client:
+        redelivery = Redelivery(enqueuer, lost_after_seconds=0)
+        redelivery.recover()
+        for queue in queues:
+            stage_jobs(database_url, queue=queue)
+        enqueuer.drain()
+        client.delete(*(queue_key(queue) for queue in queues))
+
+        def are_pushed() -> bool:
+            redelivery.run_once()
+            assert len(redelivery._lost._oldest.looked_at) <= 2
+            return [len(pushed(redis_url, queue)) for queue in queues] == [1] * len(queues)
+
+        wait_until(are_pushed)

@@ -141,10 +141,10 @@ def test_the_metric_has_each_cause_and_goes_back_to_0(system: System) -> None:
     measured = WaitingJobs()
     with new_enqueuer(system.database_url, system.redis_url) as enqueuer:
         system.stage()
-        measured.run_once(enqueuer.connection)
+        measured.run_once(enqueuer.connection, [])
         assert value("mail", "due") == 1
         system.pause(queue="mail")
-        measured.run_once(enqueuer.connection)
+        measured.run_once(enqueuer.connection, [])
     assert (value("mail", "due"), value("mail", "paused")) == (0, 1)
     metrics.WAITING.clear()
 

@@ -408,7 +408,7 @@ def test_the_successor_of_a_process_that_died_confirms_the_end_of_a_cancelled_jo
         for job_id in (running, waiting):
             claim = claims.claim(connection, job_id, worker="w", limits={})
             assert claim is not None
-            slot = journal.add(job_id, claim.fencing_token, 1)
+            slot = journal.add(claim, 1)
             if job_id == running:
                 journal.begin(slot, time.monotonic() + PATIENCE_SECONDS)
         assert cancel(connection, [running, waiting]).running == (running, waiting)

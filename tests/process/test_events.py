@@ -378,15 +378,13 @@ def test_a_death_comes_behind_its_failure_and_the_first_failure_is_kept(
     (job_id,) = telling.stage()
     telling.move([job_id])
     for message in ("first", "second", "third"):
-        token = telling.claim(job_id)
+        claim = telling.claim(job_id)
         error = {"type": "shop.Broken", "message": message, "traceback": "x"}
         with telling.connected() as connection:
             if message == "third":
-                outcomes.bury_claimed(
-                    connection, job_id, token, reason="failed", explanation="it broke", error=error
-                )
+                outcomes.bury_claimed(connection, claim, reason="failed", explanation="it broke", error=error)
                 break
-            assert outcomes.retry_later(connection, job_id, token, 0, error)
+            assert outcomes.retry_later(connection, claim, 0, error)
         telling.redeliver(job_id)
 
         if message == "second":

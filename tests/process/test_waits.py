@@ -129,7 +129,7 @@ def test_a_role_of_an_older_version_is_told_once_and_drains_on(
 ) -> None:
     with leader(database_url, redis_url) as (_, found):
 
-        def refuse() -> dict[str, float]:
+        def refuse(_queues: object) -> dict[str, float]:
             raise psycopg.errors.InsufficientPrivilege("permission denied for table inflight_jobs")
 
         monkeypatch.setattr(found, "_measure_all", refuse)
