@@ -55,7 +55,8 @@ def stage(
         keep: Which one stands: the `"first"`, as by default, or the `"last"`. The latest job decides.
         quiet: Time for which no other job with the unique key must have come before it runs; at most a
             year. It begins with the transaction, or at `run_at`.
-        idempotency_key: A job that was staged with this text before is not staged again: its id is returned.
+        idempotency_key: A job that this database role staged with this text before is not staged again: its id is
+            returned.
             This is looked up at once: if another transaction has staged with the same key and is still
             open, this one waits until it ends. At repeatable read the driver's serialization failure follows,
             and the transaction has to be repeated.
@@ -68,6 +69,7 @@ def stage(
         StageError: The job cannot be staged as given. Nothing was sent; the transaction is unchanged.
         IdempotencyConflictError: The job that has the idempotency key has another name or other arguments.
             The transaction is unchanged.
+        SchemaError: The database has no tables of ours. The transaction is aborted.
         The driver's own IntegrityError: A CHECK of the schema refused the row, by its name.
     """
     if not hooks.producers:
