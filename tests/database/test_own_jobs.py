@@ -40,7 +40,7 @@ def stage_in_every_state(place: Place, login: str) -> list[int]:
     with place.connected("worker") as worker:
         claim = claims.claim(worker, ids[2], worker="w", limits={})
         assert claim is not None
-        assert finishes.finish(worker, claim.id, claim.fencing_token, result='"the result"')
+        assert finishes.finish(worker, claim, result='"the result"')
     return ids
 
 
