@@ -436,7 +436,7 @@ def test_leases_that_ran_out_are_found_without_looking_at_others(many_inflight_r
     found = scans(
         many_inflight_rows,
         redeliveries.REDELIVER_LEASES,
-        REDELIVER | {"within": redeliveries.CENTURY_SECONDS},
+        REDELIVER | {"within": redeliveries.CENTURY_SECONDS, "but": ["ruled"]},
     )
 
     assert found["inflight_jobs_claimed"] <= 10
@@ -444,7 +444,7 @@ def test_leases_that_ran_out_are_found_without_looking_at_others(many_inflight_r
 
 
 def test_leases_that_ran_out_long_ago_are_not_looked_at_each_time(many_inflight_rows: str) -> None:
-    found = scans(many_inflight_rows, redeliveries.REDELIVER_LEASES, REDELIVER | {"within": 150.0})
+    found = scans(many_inflight_rows, redeliveries.REDELIVER_LEASES, REDELIVER | {"within": 150.0, "but": []})
 
     assert found["inflight_jobs_claimed"] == 3
 
@@ -488,7 +488,7 @@ def many_pauses(many_inflight_rows: str, request: pytest.FixtureRequest) -> str:
 
 
 def test_that_a_pause_applies_is_looked_up_in_the_index_for_each_row_alone(many_pauses: str) -> None:
-    century: dict[str, Any] = {"within": redeliveries.CENTURY_SECONDS}
+    century: dict[str, Any] = {"within": redeliveries.CENTURY_SECONDS, "but": [], "queues": []}
     statements: dict[str, dict[str, Any]] = {
         redeliveries.REDELIVER_RETRIES_BUT_PAUSED: {"queue": "a"},
         redeliveries.REDELIVER_LEASES_BUT_PAUSED: century,
