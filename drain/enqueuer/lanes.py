@@ -100,13 +100,7 @@ class LaneGroup:
     def _join_crowd(self) -> Sequence[Lane]:
         """Know the next lanes of a crowd, and those first that were there before it."""
         familiar, others = self.crowd.find()
-        first = {lane: self._cursors.pop(lane, ScanCursor()) for lane in familiar}
-        self._cursors = first | self._cursors
-        for lane in others:
-            self._cursors.setdefault(lane, ScanCursor())
-        too_many = max(0, len(self._cursors) - MOST_KNOWN)
-        for lane in list(self._cursors)[len(first) : len(first) + too_many]:
-            del self._cursors[lane]
+        self._cursors = _joined(self._cursors, familiar, others)
         return [*familiar, *others]
 
     def scan(
@@ -185,6 +179,17 @@ class LaneGroup:
             )
             for lane, rows in _within_room(found, sizes)
         }
+
+
+def _joined(
+    known: Mapping[Lane, ScanCursor], first: Sequence[Lane], last: Sequence[Lane]
+) -> dict[Lane, ScanCursor]:
+    """Join lanes to the known ones, of which the oldest are left out if there are too many."""
+    cursors = {lane: known.get(lane) or ScanCursor() for lane in (*first, *known, *last)}
+    too_many = max(0, len(cursors) - MOST_KNOWN)
+    for lane in list(cursors)[len(first) : len(first) + too_many]:
+        del cursors[lane]
+    return cursors
 
 
 def _all_of(

@@ -105,8 +105,6 @@ class Ownership:
             for key in wrong:
                 text = "Redis key %s held something else, and is written again"
                 log.error(text, key.decode(), extra={"event": "key_rebuilt"})
-            if not wrong:
-                raise
             return ask()
 
     def mark(self) -> None:
