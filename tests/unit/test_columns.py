@@ -57,7 +57,7 @@ def test_applications_give_the_columns_that_they_have_a_right_to_and_that_a_bulk
 
 
 def test_finishing_many_jobs_records_what_finishing_one_does() -> None:
-    function = body(r"FUNCTION drain_finish\((.*?)\$\$;")
+    function = body(r"FUNCTION drain_finish\((.*?)RETURN FOUND")
     (into, values) = re.findall(r"finished_jobs \((.*?)\)\s+SELECT (.*?)\s+FROM done", function, re.DOTALL)[0]
     one = dict(zip(squeezed(into).split(", "), squeezed(values).split(", "), strict=True))
     many = dict(zip(columns.FINISHED.split(", "), columns.FINISHED_VALUES.split(", "), strict=True))
