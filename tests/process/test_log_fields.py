@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import jobs_in_batches
 from tests import jobs_that_report as jobs
 from tests.helpers import (
     PATIENCE_SECONDS,
@@ -100,3 +101,13 @@ def test_a_child_of_rq_worker_names_the_job_too(yard: Yard, config: tuple[str, .
         "None|None|None|imported",
         f"{job_id}|{jobs.MODULE}.report|1|reported",
     }
+
+
+def test_a_worker_that_logs_every_step_as_that_of_drain_dev_logs_the_traceback_of_a_failure(
+    yard: Yard,
+) -> None:
+    yard.pushed(jobs_in_batches.fail, "paper")
+    with yard.working("--verbose") as command:
+        (event,) = wait_until(lambda: command.events("job_dead"))
+    assert "in fail\n" in event["traceback"]
+    assert event["traceback"].endswith("ValueError: no paper\n")
