@@ -276,6 +276,7 @@ END;
 REVOKE ALL ON FUNCTION drain_finish(bigint, bigint, bigint, text, jsonb), drain_role(),
     drain_digest(bytea, text, jsonb, jsonb) FROM PUBLIC;
 
+-- A role of a program may do what the new program does with it.
 DO $$
 DECLARE
     it record;
@@ -299,43 +300,9 @@ BEGIN
         WHERE job.privilege_type = may.privilege AND job.grantee NOT IN (home.relowner, 0::pg_catalog.oid)
     LOOP
         EXECUTE pg_catalog.format('GRANT %s TO %s', it.rights, it.role);
-        SELECT DISTINCT job.grantee::pg_catalog.regrole AS role
-        FROM pg_catalog.pg_proc AS home, LATERAL pg_catalog.aclexplode(home.proacl) AS job
-        WHERE home.oid = 'drain_finish(bigint, bigint)'::pg_catalog.regprocedure::pg_catalog.oid
-            AND job.privilege_type = 'EXECUTE'::pg_catalog.text
-            AND job.grantee NOT IN (home.proowner, 0::pg_catalog.oid)
-    LOOP
-        EXECUTE pg_catalog.format('GRANT EXECUTE ON FUNCTION drain_finish(bigint, bigint, bigint, text, jsonb) TO %s', it.role);
-        EXECUTE pg_catalog.format('GRANT SELECT (finished_by) ON finished_jobs TO %s', it.role);
-        EXECUTE pg_catalog.format('GRANT SELECT (salt) ON dead_jobs TO %s', it.role);
     END LOOP;
-END
-$$;
-
--- A role that may finish a job may do so under its fence, and compare fences.
-DO $$
-DECLARE
-    it record;
-BEGIN
+    -- A role that may finish a job may do so under its fence, and compare fences.
     FOR it IN
-        SELECT DISTINCT may.rights, job.grantee::pg_catalog.regrole AS role
-        FROM (VALUES
-            -- The enqueuer.
-            ('staged_jobs_ready', 'DELETE', 'UPDATE (error) ON queues'),
-            ('staged_jobs_ready', 'DELETE', 'SELECT, DELETE ON cancelled_claims'),
-            ('staged_jobs_ready', 'DELETE', 'UPDATE (expires_at, stands_for) ON staged_jobs, inflight_jobs'),
-            -- Workers.
-            ('stale_finishes', 'INSERT', 'SELECT (id, fencing_token, salt, claimed_by), DELETE ON cancelled_claims'),
-            -- Operators.
-            ('queues', 'DELETE', 'INSERT ON cancelled_claims'),
-            -- Inspection.
-            ('stale_finishes', 'SELECT', 'SELECT ON cancelled_claims')
-        ) AS may (relation, privilege, rights)
-            JOIN pg_catalog.pg_class AS home ON home.oid = may.relation::pg_catalog.regclass::pg_catalog.oid,
-        LATERAL pg_catalog.aclexplode(home.relacl) AS job
-        WHERE job.privilege_type = may.privilege AND job.grantee NOT IN (home.relowner, 0::pg_catalog.oid)
-    LOOP
-        EXECUTE pg_catalog.format('GRANT %s TO %s', it.rights, it.role);
         SELECT DISTINCT job.grantee::pg_catalog.regrole AS role
         FROM pg_catalog.pg_proc AS home, LATERAL pg_catalog.aclexplode(home.proacl) AS job
         WHERE home.oid = 'drain_finish(bigint, bigint)'::pg_catalog.regprocedure::pg_catalog.oid
