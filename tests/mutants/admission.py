@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant(
         "forget under a new leader which cancelled jobs still run",
         "drain/admission/running.py",
-        '        self._cancelled = Counter(job.key or "" for job in jobs if job.id is None)\n',
+        '        self._cancelled = Counter(key for job_id, key in jobs if job_id is None)\n',
         "",
         ("test_cancelled_claims.py::test_the_next_leader_counts_cancelled_jobs_that_have_not_ended",),
     ),
@@ -217,8 +217,8 @@ MUTANTS = (
     Mutant(
         "keep the place of a cancelled job that was given back",
         "drain/tables/leases.py",
-        "if len(released) < len(ids):",
-        "if not ids:",
+        "if len(released) < len(claims):",
+        "if not claims:",
         (
             "test_cancelled_claims.py::test_a_worker_that_gives_back_a_cancelled_job_which_has_not_begun_frees_its_place",
         ),

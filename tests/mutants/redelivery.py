@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant(
         "never find a delivery lost from the middle of a list",
         "drain/enqueuer/oldest_deliveries.py",
-        "dict.fromkeys(scanned & deliveries.queues, self._next_number) | oldest",
-        "dict.fromkeys(scanned & deliveries.queues, self._next_number)",
+        "dict.fromkeys(self._looked_at & deliveries.queues, self._next_number) | oldest",
+        "dict.fromkeys(self._looked_at & deliveries.queues, self._next_number)",
         ("test_oldest_deliveries.py::test_each_scan_finds_the_lowest_number_of_each_queue",),
     ),
     Mutant(
