@@ -172,7 +172,7 @@ MUTANTS = (
         "schema.sql",
         "    drain_finish(bigint, bigint, bigint, text, jsonb),\n",
         "",
-        ("test_hostile_roles.py::test_a_role_without_rights_may_call_no_function",),
+        ("test_roles.py::test_a_role_may_call_those_functions_that_it_needs_and_no_other",),
     ),
     Mutant(
         "finish jobs with the rights of the owner",
