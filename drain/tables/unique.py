@@ -177,7 +177,7 @@ RETURNING job.id
 
 
 class Stand(NamedTuple):
-    """What a job that stands takes over from those that give way to it.
+    """Values that a job takes over from those that give way to it.
 
     Attributes:
         latest: The highest id among them.

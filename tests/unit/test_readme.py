@@ -21,7 +21,7 @@ from tests.pages import DOCS, PAGES, README, ROOT
 # Options of other programs that pages name: RQ's, Docker's, Spark's, PostgreSQL's.
 OPTIONS_OF_OTHERS = {
     *("--dequeue-strategy", "--worker-class", "--config"),
-    *("--network", "--stop-timeout"),
+    *("--network", "--stop-timeout", "--forwarded-allow-ips"),
 }
 # Variables that only make and the tests know.
 # The last is no option: others would see it on the command line.
