@@ -61,6 +61,7 @@ def test_a_job_that_is_cancelled_as_it_runs_keeps_its_place_until_it_is_freed(
         assert nothing_begins(leader)
         if by == "its worker":
             assert cancellations.confirm_end(leader.connection, claimed)
+            assert query(database_url, "SELECT FROM cancelled_claims") == []
         else:
             end_leases(database_url)
         assert ids_of(leader.admit_all(1)) == [second]
@@ -117,6 +118,7 @@ def test_a_worker_that_gives_back_a_cancelled_job_which_has_not_begun_frees_its_
         claimed = claim(leader, first)
         cancel_now(database_url, first)
         assert leases.release(leader.connection, [claimed]) == []
+        assert query(database_url, "SELECT FROM cancelled_claims") == []
         assert ids_of(leader.admit_all(1)) == [second]
 
 
