@@ -8,6 +8,7 @@ from typing import Any
 
 import redis
 
+from drain.wire import scripts
 from drain.wire.connection import RedisConnection, reachable
 from drain.wire.ids import delivery_number, thin_id, tracked_id, tracked_id_pattern
 from drain.wire.keys import QUEUES, SUSPENDED, bounds_key, queue_key, queue_of, queue_workers_key
@@ -15,6 +16,8 @@ from drain.wire.workers import Worker, read_workers
 
 # Number of ids at the head of a list among which a job of ours is searched, behind jobs of others.
 _LOOK_AHEAD = 50
+# Upper bound of the lists whose heads one call reads: some milliseconds of Redis' time.
+_LISTS_PER_CALL = 200
 # Time after which a bound that no leader shows any more is gone.
 _BOUNDS_SECONDS = 5
 # Number of ids of a list that are read at a time: a millisecond of Redis' time.
@@ -36,6 +39,7 @@ class QueueReader(RedisConnection):
         super().__init__(redis_url)
         self.namespace = namespace
         self._tracked_id = tracked_id_pattern(namespace)
+        self._heads = self._redis.register_script(scripts.load("heads"))
 
     def queues(self) -> set[str]:
         """Return the names of all queues that RQ knows."""
@@ -105,12 +109,16 @@ class QueueReader(RedisConnection):
             return bool(self._redis.exists(SUSPENDED))
 
     def lowest_deliveries(self, queues: Sequence[str], *, up_to: int) -> dict[str, int | None]:
-        """Return for each queue the delivery number that the next worker pops; one round trip for all.
+        """Return for each queue the delivery number that the next worker pops.
 
         None if the list holds no delivery of ours. 0 if the number is unknown: the key is no list, or the head of the
         list holds only jobs of others, and ours may be behind them. Numbers above `up_to` are not ours.
         """
-        heads = self._of_each(queues, lambda pipeline, key: pipeline.lrange(key, 0, _LOOK_AHEAD - 1))
+        heads: list[Any] = []
+        with reachable(self.where):
+            for first in range(0, len(queues), _LISTS_PER_CALL):
+                keys = [queue_key(queue) for queue in queues[first : first + _LISTS_PER_CALL]]
+                heads += self._heads(keys, [_LOOK_AHEAD])
         return {queue: self._lowest(head, up_to) for queue, head in zip(queues, heads, strict=True)}
 
     def listed(self, queue: str) -> Iterator[list[tuple[int, int]]]:
@@ -138,8 +146,8 @@ class QueueReader(RedisConnection):
                 return []
         return list(ids)
 
-    def _lowest(self, head: list[bytes] | redis.ResponseError, up_to: int) -> int | None:
-        if isinstance(head, redis.ResponseError):
+    def _lowest(self, head: list[bytes] | int, up_to: int) -> int | None:
+        if isinstance(head, int):
             return 0
         numbers = (delivery_number(self.namespace, rq_id.decode(errors="replace")) for rq_id in head)
         unknown = None if len(head) < _LOOK_AHEAD else 0

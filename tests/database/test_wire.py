@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import Any
 from uuid import UUID
 
-import fakeredis
 import pytest
 from redis import Redis, ResponseError
 from rq import Queue
@@ -23,7 +22,6 @@ from drain.wire import (
     PoppedId,
     Producer,
     ReplacedDelivery,
-    connection,
     keys,
     scripts,
     sources,
@@ -50,13 +48,6 @@ def redis(redis_url: str) -> Iterator[Producer]:
 def client(redis_url: str) -> Iterator[Redis]:
     with Redis.from_url(redis_url) as connected:
         yield connected
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Producer:
-    shared = fakeredis.FakeRedis()
-    monkeypatch.setattr(connection, "connect", lambda _url: shared)
-    return Producer("redis://", "shop")
 
 
 def tracked(job_id: int, queue: str = "default") -> Delivery:
@@ -317,16 +308,16 @@ def test_the_delivery_number_is_read_from_our_ids_alone(rq_id: str, number: int 
     ],
 )
 def test_the_lowest_delivery_is_the_first_one_in_the_list_that_is_ours(
-    fake: Producer, listed: list[str], lowest: int | None
+    redis: Producer, listed: list[str], lowest: int | None
 ) -> None:
     if listed:
-        fake._redis.rpush("rq:queue:default", *listed)
-    fake._redis.rpush("rq:queue:mail", "shop-3-10")
+        redis._redis.rpush("rq:queue:default", *listed)
+    redis._redis.rpush("rq:queue:mail", "shop-3-10")
 
-    found = fake.lowest_deliveries(["default", "mail"], up_to=20)
+    found = redis.lowest_deliveries(["default", "mail"], up_to=20)
 
     assert found == {"default": lowest, "mail": 10}
-    assert fake.depth("default") == len(listed)
+    assert redis.depth("default") == len(listed)
 
 
 def test_a_key_that_is_no_list_says_nothing_and_keeps_nothing_from_other_queues(
@@ -555,6 +546,15 @@ def test_ours_are_found_among_many_ids_of_another_database(
         looks = [popped_ids(consumer.pop(5)) for _ in range(most_looks)]
     assert ["shop-1-10", "shop-2-20"] in looks
     assert sorted(listed(client)) == sorted(rq_id.encode() for rq_id in theirs)
+
+
+def test_the_leader_reads_no_more_than_the_beginning_of_a_long_id(redis: Producer, client: Redis) -> None:
+    client.rpush(LIST, "x" * 1_000_000, "shop-1-10")
+    client.set("rq:queue:mail", "no list")
+    before = client.info("stats")["total_net_output_bytes"]
+    found = redis.lowest_deliveries(["default", "mail", "empty"], up_to=200)
+    assert found == {"default": 10, "mail": 0, "empty": None}
+    assert client.info("stats")["total_net_output_bytes"] - before < 100_000
 
 
 @pytest.mark.parametrize("by", ["pop", "wait"])
