@@ -201,7 +201,7 @@ MUTANTS = (
     Mutant(
         "forget under a new leader which cancelled jobs still run",
         "drain/admission/running.py",
-        '        self._cancelled = Counter(key for job_id, key in jobs if job_id is None)\n',
+        "        self._cancelled = Counter(key for job_id, key in jobs if job_id is None)\n",
         "",
         ("test_cancelled_claims.py::test_the_next_leader_counts_cancelled_jobs_that_have_not_ended",),
     ),

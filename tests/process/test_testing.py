@@ -205,8 +205,9 @@ def test_each_outcome_is_decided_as_by_a_worker(connection: psycopg.Connection[A
     first = stage(connection, slow_down, key="ada")
     second = stage(connection, slow_down, key="ada")
     other = stage(connection, slow_down, key="eve")
-    # By name, since the arguments of a registered function are checked as they are staged.
-    stage(connection, "tests.misfit", [1], queue="d", max_attempts=1)
+    # By SQL, since the arguments of a registered function are checked as they are staged.
+    columns = "job_name, job_args, queue, max_attempts"
+    connection.execute(f"INSERT INTO staged_jobs ({columns}) VALUES ('tests.misfit', '[1]', 'd', 1)")
     stage(connection, "nobody.knows", queue="e")
     results = {each.id: each for each in staged.run()}
     by_name = {each.job_name.rpartition(".")[2]: each for each in results.values()}
