@@ -29,7 +29,7 @@ _REQUESTED = STAGEABLE.replace("scheduled_at", "now()")
 _STAGE_REQUESTS = f"""
     INSERT INTO staged_jobs ({STAGEABLE})
     SELECT {_REQUESTED} FROM (
-        SELECT request.* FROM gone, LATERAL jsonb_populate_record(
+        SELECT request.* FROM gone, LATERAL pg_catalog.jsonb_populate_record(
             (SELECT job FROM staged_jobs AS job LIMIT 0), gone.stands_for) AS request
         WHERE gone.stands_for IS NOT NULL) AS requests
     WHERE NOT coalesce({{requests}}, false)"""

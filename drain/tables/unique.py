@@ -154,12 +154,12 @@ def postpone(connection: Connection, seconds: Mapping[int, float]) -> int:
 
 # A job that gives way may stand for a later one itself.
 _REQUEST = f"""
-    SELECT CASE WHEN (request.stands_for ->> 'id')::bigint > id THEN request.stands_for
-        ELSE to_jsonb(request) - 'stands_for' END
+    SELECT CASE WHEN (request.stands_for ->> 'id'::text)::bigint > id THEN request.stands_for
+        ELSE pg_catalog.to_jsonb(request) - 'stands_for'::text END
     FROM (SELECT id, {STAGEABLE}, stands_for FROM staged_jobs WHERE id = wanted.latest
         UNION ALL SELECT id, {STAGEABLE}, stands_for FROM inflight_jobs WHERE id = wanted.latest) AS request"""
 _STANDS = f"""
-SET stands_for = CASE WHEN wanted.latest < (stands_for ->> 'id')::bigint THEN stands_for ELSE ({_REQUEST}) END,
+SET stands_for = CASE WHEN wanted.latest < (stands_for ->> 'id'::text)::bigint THEN stands_for ELSE ({_REQUEST}) END,
     expires_at = CASE WHEN expires_at IS NOT NULL AND wanted.seconds IS NOT NULL
         THEN greatest(expires_at, to_timestamp(wanted.seconds)) END
 FROM unnest(%(ids)s::bigint[], %(latest)s::bigint[], %(seconds)s::float8[]) AS wanted (id, latest, seconds)
