@@ -17,26 +17,26 @@ LEAVE = sqlalchemy.text("INSERT INTO effects (label, worker) VALUES (:label, :wo
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
-def settle(label: str) -> None:
+def settle(label: object) -> None:
     """Leave the effect in the transaction of the finish: once, or not at all."""
     with workers.transaction() as session:
         session.execute(LEAVE, {"label": label, "worker": os.getpid()})
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
-async def settle_async(label: str) -> None:
+async def settle_async(label: object) -> None:
     async with workers.async_transaction() as session:
         await session.execute(LEAVE, {"label": label, "worker": os.getpid()})
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
-async def settle_async_by_psycopg(label: str) -> None:
+async def settle_async_by_psycopg(label: object) -> None:
     async with workers.async_psycopg_transaction() as connection:
         await connection.execute("INSERT INTO effects (label, worker) VALUES (%s, %s)", (label, os.getpid()))
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
-def settle_by_django(label: str) -> None:
+def settle_by_django(label: object) -> None:
     from tests.blocks import use_django_at
     from tests.jobs_of_django import finish
 
@@ -45,14 +45,14 @@ def settle_by_django(label: str) -> None:
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
-def act(label: str) -> None:
+def act(label: object) -> None:
     """Leave the effect at once, whatever becomes of the attempt."""
     with psycopg.connect(os.environ["DRAIN_DATABASE_URL"], autocommit=True) as connection:
         connection.execute("INSERT INTO effects (label, worker) VALUES (%s, %s)", (label, os.getpid()))
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
-def outlive_the_first_lease(label: str) -> None:
+def outlive_the_first_lease(label: object) -> None:
     """On the first attempt, run until the lease has been extended."""
     current = workers.current_job()
     first = current.lease_expires_at
@@ -65,7 +65,7 @@ def outlive_the_first_lease(label: str) -> None:
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
-def lose_the_first_lease(label: str) -> None:
+def lose_the_first_lease(label: object) -> None:
     """On the first attempt, come back when somebody else has claimed the job."""
     current = workers.current_job()
     if current.attempt == 1:

@@ -12,7 +12,10 @@ from drain.visible import visible
 from drain.wording import clock
 
 # Condition on the job of a tick: what was replayed, started by hand or moved has another time.
-_OF_TICK = "pg_catalog.starts_with(tag, 'cron:'::text) AND context ->> 'cron' IS NOT NULL AND scheduled_at < staged_at"
+_OF_TICK = (
+    "pg_catalog.starts_with(tag, 'cron:'::text) AND context ->> 'cron'::text IS NOT NULL "
+    "AND scheduled_at < staged_at"
+)
 # Ticks with several jobs, among unfinished ones and those of the last day.
 _SEVERAL = f"""
 WITH ticked AS (

@@ -45,8 +45,8 @@ WITH RECURSIVE heads AS (
         ORDER BY queue, delivery LIMIT 1) AS following
 )
 SELECT found.queue, rows.number
-FROM (SELECT * FROM (SELECT * FROM heads LIMIT %(most)s::bigint) AS first_heads UNION SELECT unnest(%(named)s::text[]))
-    AS found, LATERAL (
+FROM (SELECT * FROM (SELECT * FROM heads LIMIT %(most)s::bigint) AS first_heads
+    UNION SELECT pg_catalog.unnest(%(named)s::text[])) AS found, LATERAL (
     SELECT count(*) AS number FROM (
         SELECT FROM inflight_jobs AS job WHERE {DELIVERED} AND job.queue = found.queue
         LIMIT %(up_to)s::bigint) AS counted) AS rows
