@@ -70,7 +70,7 @@ def wait_for_go(label: str) -> None:
 
 @job(max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
 def kill_the_process(label: object) -> None:
-    _leave(label)
+    _leave(str(label))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -181,7 +181,7 @@ def isolated_never_yield(label: str) -> None:
 
 @job(isolated=True, max_attempts=1)
 def isolated_exit(label: object) -> None:
-    sys.exit(label)
+    sys.exit(str(label))
 
 
 @job(isolated=True, heartbeat_seconds=0.05)

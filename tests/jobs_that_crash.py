@@ -41,7 +41,7 @@ def settle_by_django(label: object) -> None:
     from tests.jobs_of_django import finish
 
     use_django_at(os.environ["DRAIN_DATABASE_URL"])
-    finish.function(label)
+    finish.function(str(label))
 
 
 @job(lease_seconds=LEASE_SECONDS, max_attempts=5)
