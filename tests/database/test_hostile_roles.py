@@ -66,6 +66,7 @@ class Function(NamedTuple):
             "regclass": "'public.finished_jobs'::pg_catalog.regclass",
             "date": "current_date",
             "text": "'x'",
+            "bytea": "'x'::bytea",
             "jsonb": """'{"job_name": "m.f"}'::pg_catalog.jsonb""",
         }
         given = (values.get(each, f"1::{each}") for each in self.types)

@@ -240,7 +240,7 @@ def test_the_jobs_come_due_at_the_rate_that_is_asked_for(
         ("{}", ["--args", "id", "--where", "nope = 1"], 1, "`nope` cannot be resolved"),
         ("{}", ["--args", "id", "--where", "id ="], 1, "Syntax error"),
         ("{}", ["--args", "id", "--kwargs", "user"], 2, "--kwargs is given as NAME=VALUE, not 'user'"),
-        ("{}", ["--args", "id", "--queue", "a b"], 1, "the rule 'queue must be a name that rq can carry'"),
+        ("{}", ["--args", "id", "--queue", "a b"], 1, "'a b' is not a queue name"),
         ("{}", ["--args", "id", "--job", " "], 1, "the rule 'job name must not be empty'"),
         ("{}", ["--args", "id", "--run-id", ""], 1, "option run_id is missing"),
         ("{}", ["--args", "id", "--run-id", "a\nb"], 1, "run id must be a word of up to 255 characters"),
