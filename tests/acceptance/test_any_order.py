@@ -102,7 +102,7 @@ PAUSES_OF_THE_LEADER = {
     admission: ["_FOLLOW_SECONDS"],
     arrivals: ["_HINT_PAUSE", "_SWEEP_PAUSE", "_IDLE_SECONDS"],
     keyed_queue: ["_NAP_SECONDS", "_REST_SECONDS"],
-    ordering: ["_HELD_SECONDS"],
+    ordering: ["_PAUSE", "_ROUND_SECONDS"],
     retries: ["_PAUSE"],
     streams: ["_ASIDE_SECONDS"],
 }
