@@ -12,8 +12,8 @@ from psycopg import errors
 from drain.database import postgres, schema
 from drain.database.postgres import Connection
 from drain.errors import DrainError, StageError
-from drain.jobs.staging import stage
-from drain.tables import bulk
+from drain.jobs import values
+from drain.tables import bulk, inserts
 
 
 def new_run_id(command: str) -> str:
@@ -49,6 +49,12 @@ def check_stageable(
     try:
         with connection.transaction(force_rollback=True):
             for name in job_names:
-                stage(connection, name, queue=queue, priority=priority, tag=tag)
+                row = {
+                    "job_name": values.as_text("job", name),
+                    "queue": values.as_queue(queue),
+                    "priority": priority,
+                    "tag": values.as_text("tag", tag),
+                }
+                connection.execute(inserts.insert_one(tuple(row)).encode(), row)
     except errors.IntegrityError as error:
         raise StageError(f"such jobs break the rule {bulk.broken_rule(error)!r}") from None

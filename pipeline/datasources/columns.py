@@ -27,7 +27,7 @@ _JOB = {
     "key": "string",
     "staged_by": "string",
 }
-_UNIQUE = {"unique_key": "string", "keep": "string", "quiet_seconds": "double"}
+_UNIQUE = {"unique_key": "string", "keep": "string", "quiet_seconds": "double", "stands_for": "json"}
 _LIMITS = {"expires_at": "timestamp", "max_attempts": "int", "timeout_seconds": "int"}
 
 # Columns by table, each with its kind. JSON is transferred as its text; Spark's own functions parse it.

@@ -192,7 +192,7 @@ REFUSED = (
     ("--archive {} --where true", 2, "name the run by --run-id"),
     ("--archive {}/no --where true --run-id r", 1, "there is no archive at"),
     ("--archive {} --where nope=1 --run-id r", 1, "`nope` cannot be resolved"),
-    ("--archive {} --where true --run-id r --queue a,b", 1, "queue must be a name that rq can carry"),
+    ("--archive {} --where true --run-id r --queue a,b", 1, "is not a queue name"),
 )
 
 
