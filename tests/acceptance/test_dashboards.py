@@ -126,7 +126,7 @@ def watch(server: Prometheus, shop: Shop) -> None:
     shop.stage_of_each_kind()
     seen(f"{finished} == 3 and on () sum(drain_work_run_seconds_count) == 5")
     shop.let_some_wait()
-    seen('drain_tag_waiting_jobs{tag="shop.order"} == 2')
+    seen('drain_tag_waiting_jobs{tag="shop.order"} == 2 and on () sum(drain_waiting_jobs) == 2')
     shop.go()
     shop.stage_of_each_kind()
     seen(f"{finished} == 9 and on () drain_dead_jobs_kept == 4 and on () rate(drain_wal_bytes_total[5s])")
