@@ -6,7 +6,7 @@ import re
 from drain.database import locks, schema
 from drain.database.locks import Lock
 from tests.helpers import ROOT
-from tests.unit.test_schema_text import sources, statements
+from tests.unit.test_schema_text import parsed, sources, statements
 
 LOCKS = {name: lock for name, lock in vars(locks).items() if isinstance(lock, Lock)}
 # Function of `schema.sql` -> the lock that it takes.
@@ -53,7 +53,7 @@ def test_no_other_module_spells_the_numbers_of_a_lock() -> None:
         if any(str(first) in text for text in statements(path) for first in firsts)
         or any(
             isinstance(node, ast.Constant) and type(node.value) is int and node.value in firsts
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in ast.walk(parsed(path))
         )
     }
 

@@ -1,5 +1,6 @@
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -106,9 +107,15 @@ def sources() -> list[Path]:
     return [ROOT / "cli.py", *(path for name in packages for path in (ROOT / name).rglob("*.py"))]
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def statements(path: Path) -> list[str]:
     """The texts in a module, but for its docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     scopes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     described = [node for node in ast.walk(tree) if isinstance(node, scopes) and ast.get_docstring(node)]
     docstrings = {id(node.body[0].value) for node in described if isinstance(node.body[0], ast.Expr)}
