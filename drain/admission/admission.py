@@ -183,7 +183,7 @@ class Admission:
         self._depths.pushed(jobs, lengths)
 
     def redeliverable(self, queue: str, limit: int) -> list[int] | int:
-        """Return how many due retries of a queue may be delivered now, or, if the queue has rules, the ids of which.
+        """Return how many due retries of a queue may be delivered now, or their ids if the queue has rules.
 
         Raises:
             HeldError: The queue is held from now on; the open transaction cannot go on.
@@ -247,14 +247,14 @@ class Admission:
     def _warn_of_forward_mode(self, rules: Rules) -> None:
         if rules.queue in self._forward_queues and (rules.running or rules.for_keys):
             log.warning(
-                "queue %s is in forward mode: nobody knows what runs, so it has no limits",
+                "queue %s is in forward mode: its running jobs are unknown, so it has no limits",
                 rules.queue,
                 extra={"event": "rules_not_followed", "queue": rules.queue},
             )
 
     @contextmanager
     def _following(self, queue: str, *, in_transaction: bool = False) -> Iterator[None]:
-        """Hold the queue if the block, which follows its rules, cannot; a transaction has to end then."""
+        """Hold the queue if the block cannot follow its rules; a transaction must end then."""
         with self._held.unless_followed(queue):
             yield
         if queue in self._held:

@@ -56,10 +56,10 @@ def status(
 
     A job is staged until the enqueuer moves it; then in flight: queued (waits for a worker), running (claimed by a
     worker) or retrying (waits for its next attempt); at last finished or dead. A queue with jobs and without a worker
-    is marked "none", others show their free workers and all; a queue is stalled whose jobs have waited for a worker for
-    a minute while none has finished. Below the table is how many due jobs a pause, a limit, a rate or a full list
-    holds back; --json has the causes of all that waits, and the rules and pauses. With --queue-file or --jobs there is
-    a line for each SLO. Beyond a thousand queues the smaller ones are counted together as (others). Without Redis the
+    is marked "none", others show their free workers and all; a queue is stalled if its jobs have waited for a worker
+    for a minute while none has finished. Below the table is how many due jobs a pause, a limit, a rate or a full list
+    holds back; --json has the causes of all waits, and the rules and pauses. With --queue-file or --jobs there is a
+    line for each SLO. Beyond a thousand queues the smaller ones are counted together as (others). Without Redis the
     workers are unknown ("?"; null in JSON). Exit code 3: Redis is named and does not answer.
 
     \b

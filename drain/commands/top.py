@@ -139,9 +139,9 @@ def top(settings: Settings, *, seconds: float, sort: str) -> None:
     """Show the queues, why their jobs wait, and the jobs that have run for longest, again and again.
 
     Rates are of jobs that have finished within the last minute; no count goes beyond 10,000. Workers are the free ones
-    and all; a queue is STALLED whose jobs have waited for one for a minute while none has finished. Keys: q quits, p
-    pauses the screen, and w, r, o, b and n sort by waiting, rate, oldest, busy and name. Where the output is no
-    terminal, it is printed once.
+    and all; a queue is STALLED if its jobs have waited for one for a minute while none has finished. Keys: q quits, p
+    pauses the screen, and w, r, o, b and n sort by waiting, rate, oldest, busy and name. If the output is
+    not a terminal, it is printed once.
 
     \b
     drain top

@@ -40,8 +40,8 @@ from drain.terminal.commandline import Port, settings_options, verbose_option
     metavar="NAME",
     envvar="DRAIN_WEB_NAMES",
     show_envvar=True,
-    help="Name under which browsers reach the page, beside localhost and addresses, with its port if that is neither "
-    "80 nor 443; may be repeated.",
+    help="Host name that browsers use for the page, besides localhost and addresses, with its port unless 80 or 443; "
+    "may be repeated.",
 )
 @click.option(
     "--prefix",

@@ -215,7 +215,7 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
             "INSERT, SELECT (id, queue, key)",
             "dead_jobs",
         ),
-        Grant("What a worker had keeps its place until the worker lets go.", "INSERT", "cancelled_claims"),
+        Grant("A cancelled job keeps its place until its worker lets go.", "INSERT", "cancelled_claims"),
         Grant("Which jobs had finished before they were cancelled.", "SELECT (id)", "finished_jobs"),
         Grant("Schedules ...", "SELECT, INSERT, UPDATE, DELETE", "crons"),
         Grant(

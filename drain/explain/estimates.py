@@ -85,7 +85,7 @@ def by_speed(situation: Situation, before: int, key: str | None = None) -> Estim
     if speed is None:
         return none(f"no job of {whose} has finished in the last {_MINUTES} minutes")
     if situation.crew and situation.crew.stuck_seconds(situation.now) > 1 + _LATE / speed:
-        return none(f"the workers of queue {situation.queue} are busy, and nobody knows when one is free")
+        return none(f"the workers of queue {situation.queue} are busy, and it is unknown when one is free")
     pace = (
         f"{speed:,.0f} jobs of {whose} a second"
         if speed >= 2

@@ -32,11 +32,11 @@ _PLAIN_ORIGINS = {list, dict, typing.Union, types.UnionType, typing.Annotated}
 
 
 class ArgumentsError(ValueError):
-    """The arguments of a job are not what the annotations of its function say."""
+    """The arguments of a job do not fit the annotations of its function."""
 
 
 def read_annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    """Read those annotations that can be read: a name that is imported for type checkers alone is none."""
+    """Read the annotations that can be read: not names imported for type checkers alone."""
     function = inspect.unwrap(function)
     read: dict[str, Any] = {}
     for name, annotation in getattr(function, "__annotations__", {}).items():
@@ -60,7 +60,7 @@ class _StandIn(type):
 def by_codecs(annotation: Any) -> Any:
     """Put stand-ins in the place of classes with codecs in lists, objects and optional ones."""
     origin = typing.get_origin(annotation)
-    # msgspec writes the values of a set, without the codecs of what it knows itself.
+    # msgspec writes the values of a set itself, without codecs for the types that it knows.
     if origin in (None, typing.Literal, set, frozenset):
         return annotation
     if origin is typing.Annotated:
@@ -83,12 +83,12 @@ def _decode(kind: type, value: Any) -> Any:
 
 
 def needs_conversion(annotation: Any) -> bool:
-    """Return whether a value has to be made of what JSON has held."""
+    """Return whether the value from JSON must be converted."""
     return not _is_plain(annotation) and is_convertible(annotation)
 
 
 def is_convertible(annotation: Any) -> bool:
-    """Return whether msgspec can tell what is meant: not for a union of several types that all travel as texts."""
+    """Return whether msgspec can choose the type: not in a union of several types that all travel as texts."""
     if isinstance(annotation, enum.EnumMeta) or (isinstance(annotation, type) and codecs.knows(annotation)):
         return True
     import msgspec
@@ -130,8 +130,8 @@ def is_known(annotation: Any) -> bool:
 
 @cache
 def _readable() -> set[type]:
-    """Types of which msgspec makes a value from texts, numbers and lists."""
-    # Imported here: whoever stages without such types does not wait for it.
+    """Types that msgspec converts from texts, numbers and lists."""
+    # Imported here: staging without such types need not wait for it.
     import uuid
 
     return {
@@ -184,9 +184,9 @@ def _member(kind: enum.EnumMeta, value: Any) -> Any:
 def _misfit(name: str, value: Any, kind: Any, error: Exception) -> str:
     shown = getattr(kind, "__name__", None) or str(kind)
     reason = f"{name_of_type(error)}: {error}".replace("\n", "; ")
-    return f"the argument {name} is no {shown}: {reason:.300}; it was staged as {value!r:.100}"
+    return f"the argument {name} is not a valid {shown}: {reason:.300}; it was staged as {value!r:.100}"
 
 
 def classes_of(kind: Any) -> Any:
-    """Return the classes whose values fit without a further look; () if there are none."""
+    """Return the classes whose values fit without a further look, or ()."""
     return STAGED_AS.get(kind) or (kind if isinstance(kind, type) and not typing.get_origin(kind) else ())

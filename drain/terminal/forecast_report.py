@@ -108,11 +108,11 @@ def _notes(known: Known, prediction: Prediction) -> Iterator[str]:
     for (job_name, queue), taken in _grouped(known.stuck).items():
         longest = duration(max(each.seconds for each in taken))
         yield (
-            f"{count(len(taken), 'worker')} left out: nobody knows when {job_name} of queue {queue} ends, which runs "
+            f"{count(len(taken), 'worker')} left out: it is unknown when {job_name} of queue {queue} ends; it has run "
             f"for {longest}, longer than any that finished lately"
         )
     if known.plain:
-        yield f"{count(known.plain, 'worker')} left out: plain RQ jobs, of which nobody knows when they end"
+        yield f"{count(known.plain, 'worker')} left out: it is unknown when their plain RQ jobs end"
     if isinf(facts.paused_seconds):
         yield f"queue {known.queue} is paused without an end: this is for a queue that is resumed now"
     if facts.scheduled:

@@ -34,7 +34,7 @@ class Guard:
 
     Args:
         app: Application behind it.
-        hosts: Names of hosts, beside localhost and addresses, with their port if it is not that of the scheme; `*`
+        hosts: Host names, besides localhost and addresses, with their port unless it is the scheme's; `*`
             allows all.
     """
 
@@ -69,7 +69,7 @@ class Guard:
             return 400, "The page is not known under this name of a host. Name it with --allow-host.\n"
         if scope["method"] not in _SAFE and not self._is_own(headers.get("origin", ""), host):
             return 403, (
-                "The form comes from another site or port, or the browser does not say from which. "
+                "The form comes from another site or port, or the browser does not name its origin. "
                 "Behind a proxy, name the public address with --allow-host NAME:PORT.\n"
             )
         return None

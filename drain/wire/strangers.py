@@ -54,7 +54,7 @@ class Strangers:
         self._prefix = prefix
         self._remove = client.register_script(scripts.load("remove_strangers"))
         self._bring_forward = client.register_script(scripts.load("bring_forward"))
-        # Place in each list at which the next search for ours begins.
+        # Place in each list where the next search for ours begins.
         self._searched: dict[str, int] = {}
         self._reports = _Reports()
 
@@ -164,7 +164,7 @@ class _Reports:
         word, reason = {
             "refuse": ("refused", "not tracked, now in RQ's FailedJobRegistry"),
             "drop": ("dropped", "no such job"),
-            "drop long": ("dropped", "longer than 1,000 bytes, of which this is the beginning"),
+            "drop long": ("dropped", "longer than 1,000 bytes; this is its beginning"),
         }[action]
         for place, rq_id in enumerate(rq_ids):
             now = monotonic()

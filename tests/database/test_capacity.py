@@ -124,7 +124,7 @@ def test_forecast_knows_no_end_while_nobody_knows_when_a_worker_is_free(scene: S
     found = scene.json("forecast", "payments")
     assert (found["ends"]["seconds"], found["workers"]) == (None, 6)
     (note,) = [each for each in found["notes"] if "workers left out" in each]
-    assert note.startswith("6 workers left out: nobody knows when m.report of queue reports ends")
+    assert note.startswith("6 workers left out: it is unknown when m.report of queue reports ends")
     assert "not known, since no worker of the queue is free" in scene.run("forecast", "payments")
     # Those that others have taken are left out, and the rest runs the backlog.
     query(scene.database_url, "DELETE FROM inflight_jobs WHERE claimed_by LIKE 'web-1:6:%'")

@@ -90,7 +90,7 @@ def test_a_value_that_does_not_fit_is_dead_at_once_and_says_so(shop: Workshop) -
     ((error, reason, attempts),) = query(
         shop.database_url, "SELECT last_error, reason, attempts FROM dead_jobs"
     )
-    assert "the argument key is no UUID" in str(error)
+    assert "the argument key is not a valid UUID" in str(error)
     assert (reason, attempts) == ("gave up", 1)
 
 

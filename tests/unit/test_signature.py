@@ -203,7 +203,7 @@ def test_what_json_holds_needs_no_annotation() -> None:
 def test_a_value_that_does_not_fit_is_named_in_one_line(annotation: Any, value: Any, word: str) -> None:
     with pytest.raises(ArgumentsError) as caught:
         takes(annotation).decode([value], {})
-    assert str(caught.value).startswith("the argument value is no ")
+    assert str(caught.value).startswith("the argument value is not a valid ")
     assert word in str(caught.value)
     assert "\n" not in str(caught.value)
 
