@@ -89,8 +89,7 @@ CREATE TABLE IF NOT EXISTS staged_jobs (
     -- Role that may ask for state and result: the session's (SET ROLE, or its login), also within a function that runs with
     -- another role's rights. As drain_role(), which applications may not call. NULL: staged before version 6.
     staged_by       text        DEFAULT coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user::text),
-    -- Latest job that gave way to this one, its id and what it was staged with: it is staged again if this one is
-    -- cancelled.
+    -- Latest job that gave way to this one, with its id and staged values: it is staged again if this one is cancelled.
     stands_for      jsonb,
 
     CONSTRAINT job_name_must_not_be_empty
@@ -358,7 +357,7 @@ $$
 $text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
     WHERE oid = 'inflight_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
 
--- Workers of version 5 call these two, which cannot tell the claim from one in another history of the database.
+-- Workers of version 5 call these two, which cannot distinguish the claim from one in another history of the database.
 CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE sql
     SET enable_seqscan = off
 BEGIN ATOMIC
@@ -635,7 +634,7 @@ CREATE TABLE IF NOT EXISTS queues (
     -- Seconds of waiting that count as one step of priority.
     aging_seconds   double precision,
     changed_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Reason for which the leader cannot follow these rules: it holds the queue until they change. Each new leader tries
+    -- Why the leader cannot follow these rules: it holds the queue until they change. Each new leader tries
     -- again.
     error           text,
 
@@ -660,7 +659,7 @@ CREATE TABLE IF NOT EXISTS queues (
     CONSTRAINT running_per_key_must_not_exceed_running CHECK (running_per_key <= running),
     CONSTRAINT ordered_needs_running_per_key_of_one CHECK (NOT ordered OR coalesce(running_per_key, 1) = 1),
     CONSTRAINT weights_need_fair CHECK (fair OR weights = '{}'),
-    -- At most a year: a new leader reads what has begun within that time.
+    -- At most a year: a new leader reads the jobs begun within that time.
     CONSTRAINT burst_must_fill_within_a_year
         CHECK (CASE WHEN rate ~ '^[1-9][0-9]{0,8}/(s|min|h|d)$' THEN
             burst::bigint * CASE split_part(rate, '/', 2) WHEN 's' THEN 1 WHEN 'min' THEN 60 WHEN 'h' THEN 3600 ELSE 86400 END

@@ -32,11 +32,11 @@ Beside that way:
     drain.service         HTTP and systemd, for the programs that watch a long-running process
     drain.audit           the proof that no job is lost, doubled or stuck
     drain.check           one look at the whole system, for a program that watches it
-    drain.events          lives of jobs, told as they happen
+    drain.events          events of jobs, as they happen
     drain.explain         the one thing for which a job waits now
     drain.slo             service level objectives: rules for Prometheus, and how many jobs have met them lately
     drain.scaling         the number of workers that a queue needs now
-    drain.capacity        free and busy workers of queues: what these words mean
+    drain.capacity        free and busy workers of queues: the definitions
     drain.forecast        when a backlog ends, simulated
     drain.admission       which of the due rows may leave `staged_jobs` now, as the rules of their queues say
     drain.queues          rules and pauses of queues, changed in the transaction of an application

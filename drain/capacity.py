@@ -1,4 +1,4 @@
-"""Capacity of queues: what `free`, `busy` and `stalled` mean, in every command and on the page.
+"""Capacity of queues: `free`, `busy` and `stalled`, as defined for every command and the page.
 
 free     a live worker that could begin a job at once (`drain.wire.workers`)
 busy     any other: it runs as many jobs as it can, and has ended none for a second; or it is suspended
@@ -45,23 +45,23 @@ class Crew:
 
     @property
     def plain(self) -> list[Worker]:
-        """Busy workers that run a job which is not tracked."""
+        """Busy workers that run a plain RQ job."""
         known = {claimed.host_and_pid(each.process) for each in self.held}
         return [each for each in self.workers if not each.is_free and (each.host, each.pid) not in known]
 
     @property
     def began_at(self) -> datetime | None:
-        """Time at which a busy worker has last begun a job; None if it is not known."""
+        """Time when a busy worker last began a job; None if unknown."""
         return max((each.latest_at for each in self.held), default=None)
 
     def stuck_seconds(self, now: datetime) -> float:
-        """Time for which no worker has begun a job, if all are busy; infinite if only plain RQ jobs run; else 0."""
+        """Seconds since a worker last began a job, if all are busy; infinite if only plain RQ jobs run; else 0."""
         if not self.is_busy:
             return 0.0
         return (now - self.began_at).total_seconds() if self.began_at else math.inf
 
     def busy_with(self, now: datetime) -> str:
-        """Say what the busy workers run, and for how long: `6 with m.report of queue reports (for 48m)`."""
+        """Describe the jobs of the busy workers: `6 with m.report of queue reports (for 48m)`."""
 
         def kind(job: Held) -> tuple[str, str]:
             return job.job_name, job.queue
@@ -94,7 +94,7 @@ def add_workers(queues: Mapping[str, Staffed], crews: Mapping[str, Sequence[Work
 
 
 def read_crew(connection: Connection, redis: Producer, queue: str) -> Crew:
-    """Read the workers of a queue, and what the busy ones run.
+    """Read the workers of a queue, and the jobs of the busy ones.
 
     Raises:
         UnavailableError: Redis does not answer.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# Characters that are not shown as they are: controls of a terminal (C0, DEL, C1); separators at which some programs
-# begin a line; surrogates, which no encoding can write; marks that turn the direction of the text behind them.
+# Characters that are not shown as they are: controls of a terminal (C0, DEL, C1); separators that begin a line in
+# some programs; surrogates, which no encoding can write; marks that turn the direction of the text behind them.
 _COMMANDS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
     # And those that draw nothing, by Unicode's Default_Ignorable_Code_Point: with them two names look the same.

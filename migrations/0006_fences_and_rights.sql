@@ -127,7 +127,7 @@ $$
 $text$, (SELECT relnamespace::pg_catalog.regnamespace FROM pg_catalog.pg_class
     WHERE oid = 'inflight_jobs'::pg_catalog.regclass::pg_catalog.oid)); END $do$;
 
--- Workers of version 5 call these two, which cannot tell the claim from one in another history of the database.
+-- Workers of version 5 call these two, which cannot distinguish the claim from one in another history of the database.
 CREATE OR REPLACE FUNCTION drain_finish(job bigint, token bigint) RETURNS boolean LANGUAGE sql
     SET enable_seqscan = off
 BEGIN ATOMIC

@@ -30,6 +30,6 @@ What always holds:
 - A row is selected in the snapshot of the batch that moves it, and counted after the commit.
 - Nothing that is remembered here is needed: the next leader reads it from the tables.
 - `drain.queues` and `drain queue` write to `queues` and `queue_pauses`, and the leader follows. It writes one column,
-  the reason for which it holds a queue.
+  the reason why it holds a queue.
 - An error that the values of a queue's rules cause holds that queue, and no other.
 """

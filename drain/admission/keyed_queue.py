@@ -99,7 +99,7 @@ class RuledQueue:
         self.next_look_at = 0.0
 
     def look(self) -> bool:
-        """Read what has ended and what has come, as often as it is worth it; in autocommit mode.
+        """Read ended and new jobs, as often as it is worth it; in autocommit mode.
 
         Returns:
             True if some row may be admitted now.
@@ -117,7 +117,7 @@ class RuledQueue:
         return self._may_admit
 
     def hint(self) -> bool:
-        """Read what has been staged lately, sooner than the next look would; in autocommit mode.
+        """Read lately staged jobs before the next look; in autocommit mode.
 
         Returns:
             True if some row may be admitted now.

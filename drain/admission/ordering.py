@@ -38,7 +38,7 @@ class Ordering:
 
     @property
     def next_look_at(self) -> float:
-        """Time of the next look at held keys, by this process' clock; infinite if there are none."""
+        """Time of the next look at held keys, by this process' clock; infinite without any."""
         return self._look_at if self._allowances.held else float("inf")
 
     def vet(self, keys: Iterable[str]) -> Collection[str]:

@@ -103,7 +103,7 @@ class DueRetries:
             if left[key] > 0 and job_id not in self._keys and len(self._keys) < limit:
                 left[key] -= 1
                 self._keys[job_id] = key
-        # Keys of which the first one may not begin.
+        # Keys whose first retry may not begin.
         left.update((key, 0) for _, key in rows if key not in left)
 
     def _first_of(self, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:

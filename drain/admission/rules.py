@@ -30,7 +30,7 @@ _LARGEST_LIMIT = 2**31 - 1
 _YEAR_SECONDS = 365 * 24 * 3600
 # Upper bound of the wait that counts as one step of priority.
 _LONGEST_AGING_SECONDS = _YEAR_SECONDS
-# Upper bound of the time in which an empty bucket fills: a new leader reads what has begun within that time.
+# Upper bound of the time that an empty bucket takes to fill: a new leader reads the jobs begun within it.
 _LONGEST_REFILL_SECONDS = _YEAR_SECONDS
 
 _RATE = re.compile(r"(0|[1-9][0-9]{0,8})/([a-z]+)")

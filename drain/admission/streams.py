@@ -104,7 +104,7 @@ class Streams:
         return min(self._arrivals.next_look_at, later, self.ordering.next_look_at)
 
     def look(self, *, hint: bool) -> None:
-        """Find streams of which rows have come, whose time has come, or that are no longer held.
+        """Find streams that have new rows, whose time has come, or that are no longer held.
 
         Args:
             hint: Look for rows that have been staged lately, too.
@@ -144,7 +144,7 @@ class Streams:
             self._turns.enter(stream, self._source.place(stream))
 
     def job_ended(self, key: str) -> None:
-        """Put a key back into the order of which a job has ended; whether it is held is found when it is read."""
+        """Put the key of an ended job back into the order; reading it shows whether it is held."""
         self._allowances.held.discard(key)
         self.enter(key)
 

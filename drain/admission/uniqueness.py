@@ -58,7 +58,7 @@ class Verdict:
         stands: Id of the job that stands.
         seconds: Seconds for which it waits on; 0 for none.
         staged, in_flight: Ids of the jobs that give way to it.
-        expires_at: Time at which the last of them all expires, in seconds since 1970; None for never.
+        expires_at: Time when the last of them all expires, in seconds since 1970; None for never.
     """
 
     stands: int

@@ -23,7 +23,7 @@ _MOST = 100
 _SETTLED_SECONDS = 10
 
 # Rows are only ever added by the leader, so more rows than the limit are a breach if the leader has added one since it
-# knows of the limit. A limit that was lowered while more jobs ran is none: then none was added. A retry is added after
+# knows of the limit, but not if the limit was lowered while more jobs ran: then none was added. A retry is added after
 # its latest failure. A cancelled job counts until its worker lets go.
 _RUNNING = """
 SELECT job.queue, {key} AS key, {limit} AS most, count(*) AS running,
@@ -72,7 +72,7 @@ class Subject(NamedTuple):
 
 
 class AdmissionCheck:
-    """Checks what the leader admits: limits, rules, unique keys.
+    """Checks the leader's admission: limits, rules, unique keys.
 
     Args:
         connection: In autocommit mode.

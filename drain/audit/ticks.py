@@ -11,7 +11,7 @@ from drain.tables import crons, queries
 from drain.visible import visible
 from drain.wording import clock
 
-# Condition on the job of a tick: what was replayed, started by hand or moved has another time.
+# Condition on the job of a tick: a job replayed, started by hand or moved has another time.
 _OF_TICK = (
     "pg_catalog.starts_with(tag, 'cron:'::text) AND context ->> 'cron'::text IS NOT NULL "
     "AND scheduled_at < staged_at"

@@ -40,11 +40,11 @@ class Crowd:
         return self._is_there
 
     def begin(self) -> None:
-        """Note that a search has found more lanes than it may."""
+        """Note that a search has found too many lanes."""
         self._is_there = True
 
     def remember(self, found: Iterable[Lane]) -> None:
-        """Remember lanes that were found while there is no crowd."""
+        """Remember lanes found while no crowd exists."""
         for lane in found:
             self._familiar.pop(lane, None)
             self._familiar[lane] = None
@@ -66,6 +66,6 @@ class Crowd:
                 self._next = found[-1]
                 return found
         self._next = Lane(self._kinds[0], "")
-        # All of them in one walk: there is no crowd any more.
+        # All of them in one walk: the crowd is gone.
         self._is_there = not is_whole
         return found

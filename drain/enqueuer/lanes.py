@@ -184,7 +184,7 @@ class LaneGroup:
 def _joined(
     known: Mapping[Lane, ScanCursor], first: Sequence[Lane], last: Sequence[Lane]
 ) -> dict[Lane, ScanCursor]:
-    """Join lanes to the known ones, of which the oldest are left out if there are too many."""
+    """Join lanes to the known ones; leave out the oldest known ones if there are too many."""
     cursors = {lane: known.get(lane) or ScanCursor() for lane in (*first, *known, *last)}
     too_many = max(0, len(cursors) - MOST_KNOWN)
     for lane in list(cursors)[len(first) : len(first) + too_many]:

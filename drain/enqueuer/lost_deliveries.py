@@ -73,7 +73,7 @@ class LostDeliveries:
         self._whole_lists = Pacer(_WHOLE_LISTS_SECONDS)
 
     def find(self) -> list[Overdue]:
-        """Find the queues in which deliveries have been suspicious for too long, of those whose turn it is."""
+        """Find the queues with deliveries suspicious for too long, among those whose turn it is."""
         now = monotonic()
         oldest, looked_at = self._oldest.find(), self._oldest.looked_at
         foreign = set(self._redis.fed_by_others(oldest.keys()))

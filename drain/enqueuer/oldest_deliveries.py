@@ -10,8 +10,8 @@ again under the number that it had. So the whole index is scanned as well, a sli
 often as that costs a fiftieth of the time: within a second while the index is small, and every 7.5 s with a million
 dead entries.
 
-A queue in which nothing has been unclaimed for a while is forgotten, until a push or a scan of the whole index finds it
-again. A push has a higher number than all that the last scan could see, so the queue's scan begins there.
+A queue without unclaimed deliveries for a while is forgotten, until a push or a scan of the whole index finds it again.
+A push has a higher number than all that the last scan could see, so the queue's scan begins there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OldestDeliveries:
         self._idle_since: dict[str, float] = {}
         self._next_number = 0
         self._looked_at: Set[str] = frozenset()
-        # Queues whose turn comes before that of the others, and the name behind which the next slice begins.
+        # Queues whose turn comes before that of the others, and the last name before the next slice.
         self._waiting: list[str] = []
         self._sliced_up_to = ""
 

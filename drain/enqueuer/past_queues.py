@@ -11,8 +11,8 @@ from drain.enqueuer.enqueuer import Enqueuer
 class PastQueues(Chore):
     """Forgets queues that have been idle at two looks in a row; counts names.
 
-    The tables are not asked: a row that waits there is no reason to keep the name, since its push enters the queue
-    again, in the same step that writes the id.
+    The tables are not asked: a waiting row need not keep the name, since its push enters the queue again, in the same
+    step that writes the id.
 
     Args:
         enqueuer: Knows which queues were in use lately, and is connected to Redis.

@@ -74,7 +74,7 @@ def life(row: Mapping[str, Any]) -> list[Event]:
     found = sorted(_before_the_end(row), key=lambda event: event.place)
     end = _end(row)
     if end is not None:
-        # The time of a death is that at which its transaction began: the failure that it follows is a moment later.
+        # A death has the time when its transaction began: the failure that it follows is a moment later.
         last = max([end.at, *(event.order for event in found)])
         found.append(replace(end, at=last if end.event in _DEATHS else end.at, order=last))
     return found
@@ -110,7 +110,7 @@ def _before_the_end(row: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _former_deaths(row: Mapping[str, Any]) -> Iterator[Event]:
-    """Yield the deaths of a job that people have tried again since, each behind its failures."""
+    """Yield the deaths of a job that were retried since, each after its failures."""
     for death in row.get("history") or ():
         if isinstance(death, Mapping) and (at := _time(death.get("died_at"))):
             error = death.get("last_error")

@@ -22,7 +22,7 @@ from drain.wording import clock, count
 
 # Upper bound of the jobs that are named.
 _MOST_NAMED = 5
-# Time for which no worker has begun a job if all of them count as busy, in seconds.
+# All workers count as busy once none has begun a job for so many seconds.
 _A_WHILE_SECONDS = 5.0
 _UNTIL_LEADER = none("nothing starts until a leader runs")
 # An earlier job of the key that is in flight, or that was cancelled and has not ended; one that is dead; and the number

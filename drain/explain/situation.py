@@ -124,7 +124,7 @@ class Situation:
 
     @cached_property
     def owner(self) -> Owner | None:
-        """Other database that feeds the queue; None if there is none, or Redis is not known."""
+        """Other database that feeds the queue; None without one, or if Redis is not known."""
         redis = self._redis
         return redis.fed_by_others([self.queue]).get(self.queue) if redis and self.knows_redis else None
 
@@ -135,7 +135,7 @@ class Situation:
 
     @cached_property
     def crew(self) -> Crew | None:
-        """Workers of the queue, and what the busy ones run; None if Redis is not known."""
+        """Workers of the queue, and the jobs of the busy ones; None if Redis is not known."""
         if self._redis is None or not self.knows_redis:
             return None
         return capacity.read_crew(self.connection, self._redis, self.queue)

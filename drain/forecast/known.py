@@ -79,8 +79,8 @@ class Taken:
         worker: Its queues.
         queue: Queue of the job.
         job: The job.
-        seconds: Time for which it has run.
-        is_stuck: No job like it has run for about as long lately: nobody knows when it ends.
+        seconds: Time since it began.
+        is_stuck: No job like it has run for about as long lately: it is unknown when it ends.
     """
 
     worker: tuple[str, ...]
@@ -97,7 +97,7 @@ class Known:
     Attributes:
         queue: Queue that is asked about.
         queues: Facts about it and about the queues that share its workers.
-        workers: For each worker its queues, in the order in which it takes them; without those that run plain RQ jobs.
+        workers: For each worker its queues, in its order; without those that run plain RQ jobs.
         plain: Number of these.
         free: Host and process id of those that could begin another job at once.
         times: Run times.
@@ -139,12 +139,12 @@ class Known:
 
     @property
     def stuck(self) -> list[Taken]:
-        """Workers that run a job of which nobody knows when it ends."""
+        """Workers whose job ends at an unknown time."""
         return [each for each in self.places[0] if each.is_stuck]
 
     @property
     def is_stuck(self) -> bool:
-        """True if nobody knows when any of the queue's workers is free."""
+        """True if it is unknown when any of the queue's workers is free."""
         taken, free = self.places
         serving = [*free, *(each.worker for each in taken if not each.is_stuck)]
         return not any(self.queue in names for names in serving)

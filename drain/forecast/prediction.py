@@ -71,9 +71,9 @@ class Prediction:
 
 
 def predict(known: Known, *, runs: int = RUNS, most_jobs: int = MOST_JOBS, seed: int = 1) -> Prediction:
-    """Simulate what is known; the same facts have the same prediction. A queue without a backlog ends at once.
+    """Simulate the known facts; the same facts have the same prediction. A queue without a backlog ends at once.
 
-    One whose workers all run jobs of which nobody knows when they end has no end either.
+    One whose workers all run jobs without a known end has no end either.
     """
     if known.is_stuck:
         never = float("inf")

@@ -40,7 +40,7 @@ class Signature:
         """Check that the function can be called with these arguments, by its annotations.
 
         Raises:
-            StageError: It cannot; the text says what is missing, what it does not know, or what has another type.
+            StageError: It cannot; the text names the missing, unknown or misfitting argument.
         """
         most, required = self._counts
         # Binding takes 3 us, and most jobs have positional arguments alone, of the types of their annotations.
@@ -66,7 +66,7 @@ class Signature:
             raise StageError(f"the arguments do not fit {name}{signature}: {misfit}") from None
 
     def _may_be(self, parameter: str, kind: Any, value: Any) -> bool:
-        """Return whether a worker can make of the JSON of this value what the annotation says."""
+        """Return whether a worker can convert the JSON of this value as the annotation says."""
         if isinstance(value, classes_of(kind)) or (value is None and parameter in self._without):
             return True
         if kind in STAGED_AS and type(value) in STAGED_AS:
@@ -145,7 +145,7 @@ class Signature:
 
     @cached_property
     def _known(self) -> dict[str, Any]:
-        """Annotations for which values can be made, by parameter."""
+        """Annotations that values can be converted to, by parameter."""
         read = {name: each for name, each in read_annotations(self._function).items() if name != "return"}
         return {name: by_codecs(each) for name, each in read.items() if is_known(each)}
 

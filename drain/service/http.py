@@ -77,7 +77,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[Any, ...], family: socket.AddressFamily, handler: type) -> None:
         self.address_family = family
-        # Deadlines, in the order in which the connections came.
+        # Deadlines, in the order of the connections' arrival.
         self._unread: dict[socket.socket, float] = {}
         self._answered: dict[socket.socket, float] = {}
         self._answers = threading.BoundedSemaphore(_ANSWERS)

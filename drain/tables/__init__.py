@@ -12,7 +12,7 @@ passes:
     unique           waiting jobs that give way to another one with their unique key
     idempotency      keys under which a job is staged once
     claims           a job in flight becomes one worker's, under a token and a lease
-    fences           what tells a claim from every other, as a value and as conditions on its row
+    fences           the identity of a claim, as a value and as conditions on its row
     limits           attempts, timeout and lease of a claim, as the worker's registration has them
     leases           leases of claims, extended by heartbeats or given back
     finishes         a claimed job is finished: by its worker, or in its own transaction

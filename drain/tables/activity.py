@@ -95,7 +95,7 @@ class QueueActivity:
         failing: All of its latest attempts have failed.
         paused: The whole queue is paused.
         held: The leader holds the queue: it cannot follow its rules.
-        queued_seconds: Time for which the oldest delivered job has waited for a worker; 0 if none waits.
+        queued_seconds: Wait of the oldest delivered job for a worker; 0 if none waits.
         stalled_seconds: The same for a queue that stalls (`drain.tables.stalls`); 0 for any other.
         workers: Number of live workers that run its jobs; None while Redis has not been asked.
         free: Number of those that could begin a job at once; None as for `workers`.
@@ -126,7 +126,7 @@ class QueueActivity:
 
     @property
     def wait_seconds(self) -> float:
-        """Time for which the oldest due job has waited for a worker; 0 if none does. A rule or a pause is no worker."""
+        """Wait of the oldest due job for a worker, not behind a rule or a pause; 0 if none waits."""
         return self.queued_seconds if _RULED & self.waiting.keys() else self.oldest_seconds
 
     @property

@@ -19,7 +19,7 @@ from drain.tables.obstacles import CAUSES, Standing, cause_of, read_standing
 from drain.tables.pauses import IS_PAUSED, Pauses
 from drain.tables.rules import RulesRow
 
-# Upper bound of the queues that are found where only some have to be counted.
+# Upper bound of the queues that are found where only some must be counted.
 _MOST_QUEUES = 2000
 # Number of waiting jobs, by cause.
 Waiting: TypeAlias = dict[str, int]

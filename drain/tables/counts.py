@@ -66,14 +66,14 @@ class QueueCounts:
         oldest_unclaimed_seconds: Age of that wait. A later attempt waits since the last one began or failed.
         dead: Jobs that were given up.
         failing: Five of its jobs have failed since its last finish, and some of them wait to be tried again.
-        stalled_seconds: Time for which its jobs wait, if the queue stalls (`drain.tables.stalls`); None if not.
+        stalled_seconds: Wait of its jobs, if the queue stalls (`drain.tables.stalls`); None if not.
         workers: Number of live workers that run its jobs; None while Redis has not been asked.
         free: Number of those that could begin a job at once; None as for `workers`.
         waiting: Number of jobs that wait, staged or in flight, by cause, one of `obstacles.CAUSES`; counted up to
             100,000, which means that or more.
         paused: Pause of the whole queue: until when, by whom, why; None if the queue is not paused.
         rules: Rules of the queue, by the names of the columns of `queues`; empty if it has none.
-        held: Reason for which the leader cannot follow its rules, and holds the queue; None if it does not.
+        held: Reason why the leader cannot follow its rules, and holds the queue; None if it does not.
         redis_depth: Number of ids in its Redis list, with those of plain RQ jobs and of other databases; None while
             Redis has not been asked.
     """

@@ -51,7 +51,7 @@ THIS_CLAIM = """id = %(id)s AND fencing_token = %(token)s
 THESE_CLAIMS = (
     f"{these_rows(tokens='fencing_token', salts='coalesce(salt, -1)')} AND claimed_by = %(worker)s::text"
 )
-# The same in `finished_jobs`, which has no salt: whoever asks still has the job, and so has claimed no other of its id.
+# The same in `finished_jobs`, which has no salt: the asking process still has the job, so it claims no other of its id.
 FINISHED_BY_THIS_CLAIM = "id = %(id)s AND fencing_token = %(token)s AND finished_by = %(worker)s"
 FINISHED_BY_THESE_CLAIMS = f"{these_rows(tokens='fencing_token')} AND finished_by = %(worker)s::text"
 
@@ -62,10 +62,10 @@ def of_one(claim: Fenced) -> dict[str, Any]:
 
 
 def of_many(claims: Iterable[Fenced]) -> dict[str, str]:
-    """Return the parameters of the conditions for many claims, all of which one process has made.
+    """Return the parameters of the conditions for many claims of one process.
 
     Raises:
-        ValueError: Several processes have.
+        ValueError: The claims are of several processes.
     """
     # In the order of the ids everywhere, so that two statements which lock the same rows do not wait for each other.
     ids, tokens, salts = [], [], []

@@ -89,7 +89,7 @@ def redeliver_chosen(
 ) -> list[Redelivered]:
     """Renumber those of these jobs that are still due in this queue, from `last_delivery + 1` on.
 
-    With `but_paused`, those are left out to which a pause applies.
+    `but_paused` leaves out paused ones.
     """
     statement = REDELIVER_CHOSEN_BUT_PAUSED if but_paused else REDELIVER_CHOSEN
     return _redeliver(connection, statement, last_delivery, len(ids), ids=id_array(ids), queue=queue)
@@ -106,7 +106,7 @@ def redeliver_leases(
 ) -> list[Redelivered]:
     """Renumber up to `limit` jobs whose lease ran out within these last seconds, from `last_delivery + 1` on.
 
-    Those of the queues `but` are left out; with `but_paused`, those too to which a pause applies.
+    Those of the queues `but` are left out; `but_paused` leaves out paused ones too.
     """
     statement = REDELIVER_LEASES_BUT_PAUSED if but_paused else REDELIVER_LEASES
     return _redeliver(connection, statement, last_delivery, limit, within=within, but=list(but))

@@ -22,7 +22,7 @@ class RulesRow(NamedTuple):
     """Row of `queues`: the rules of one queue, as texts and numbers. `schema.sql` says what each column means.
 
     Attributes:
-        error: Reason for which the leader holds the queue: it cannot follow these rules. None if it can.
+        error: Reason why the leader cannot follow these rules, and holds the queue; None if it can.
     """
 
     queue: str
@@ -85,7 +85,7 @@ _COLUMNS = f"queue, {', '.join(TYPES)}, error".replace("weights", "CAST(weights 
 READ_ALL = f"SELECT {_COLUMNS} FROM queues ORDER BY queue"
 READ = f"SELECT {_COLUMNS} FROM queues WHERE queue = %(queue)s"
 DELETE = "DELETE FROM queues WHERE queue = %(queue)s RETURNING queue"
-# A row that somebody is changing is passed over: the leader waits for no application.
+# A row that another session is changing is skipped: the leader waits for no application.
 NOTE_ERRORS = """
 UPDATE queues SET error = noted.error FROM unnest(%(queues)s::text[], %(errors)s::text[]) AS noted (name, error)
 WHERE queue = noted.name AND queue = ANY (ARRAY (

@@ -24,7 +24,7 @@ class Selection:
         job_name: Name of the jobs; None: any.
         tag: Tag of the jobs; None: any.
         key: Key of the jobs; None: any.
-        whole: The selection of which this is a slice; None: it is no slice.
+        whole: The selection that this is a slice of; None: this is not a slice.
     """
 
     ids: tuple[int, ...] | None = None
@@ -41,7 +41,7 @@ class Selection:
 
     @property
     def whole_condition(self) -> str:
-        """Condition on a row of the whole selection, of which this may be a slice; as `condition`."""
+        """Condition on a row of the whole selection, even if this is a slice; as `condition`."""
         if self.whole is None:
             return self.condition
         return self._condition("whole_ids" if self.whole.ids is not None else None)

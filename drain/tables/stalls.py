@@ -7,7 +7,7 @@ from drain.tables import pauses
 from drain.tables.columns import DELIVERED
 from drain.tables.waiting import WAITS_SINCE
 
-# Time for which a job waits and none finishes in a queue that stalls, in seconds.
+# A queue stalls once a job has waited, and none has finished, for so many seconds.
 STALLED_SECONDS = 60
 # A few index look-ups for each queue with jobs that wait for a worker.
 STALLED = f"""

@@ -32,7 +32,7 @@ class Candidate(NamedTuple):
         quiet_seconds: Time for which no other one must have come; None for none.
         seconds_left: Seconds until that time is over; 0 and below if it is.
         was_claimed: A worker has claimed it before. If its lease ran out, that worker may still run it.
-        expires_at: Time at which it expires unless a worker has claimed it, in seconds since 1970; None for never.
+        expires_at: Time when it expires unless a worker has claimed it, in seconds since 1970; None for never.
     """
 
     id: int

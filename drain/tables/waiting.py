@@ -14,7 +14,7 @@ from drain.tables.columns import DELIVERED
 FAILURES_IN_A_ROW = 5
 # Point in time since which an unclaimed job in flight has waited for a worker. A first attempt has waited since it was
 # due; a later one, and a job that was dead, since the last time that is known of it. It is finite: up to version 16,
-# PostgreSQL subtracts no infinite time, and one row would take the numbers of all queues away.
+# PostgreSQL cannot subtract infinite times, and one row would hide the numbers of all queues.
 WAITS_SINCE = """least('9999-12-30Z'::timestamptz, greatest('0001-01-02Z'::timestamptz,
     CASE WHEN claimed_at IS NULL AND history IS NULL THEN greatest(scheduled_at, staged_at)
     ELSE greatest(moved_at, claimed_at, failed_at, lease_expires_at) END))"""
@@ -73,7 +73,7 @@ SELECT least(
 
 
 def seconds_to_next_scheduled(connection: Connection, if_due: float) -> float | None:
-    """Return the time until the next scheduled row is due, by the database's clock; None if there is none.
+    """Return the time until the next scheduled row is due, by the database's clock; None without one.
 
     Args:
         connection: The leader's, in autocommit mode.

@@ -21,7 +21,7 @@ _HELD = {
     "rate": "behind a rate",
     "list_full": "behind a full list",
 }
-# Width of a console on which every table has room, and of a name of a queue that may be broken.
+# Width of a console with room for every table, and of a queue's name that may be broken.
 _WIDEST = 10_000
 _NAME_WIDTH = 16
 # Upper bound of the lines that say what to do about a queue.
@@ -73,7 +73,7 @@ def _leader(result: Status) -> str:
 
 
 def _fits(table: Table, width: int) -> bool:
-    """Return whether only long names of queues have to be broken."""
+    """Return whether only long names of queues must be broken."""
     name = table.columns[0]
     name.max_width = _NAME_WIDTH
     natural = Console(width=_WIDEST).measure(table).maximum

@@ -10,7 +10,7 @@
     sessions    a few sessions of PostgreSQL that only read, and one for each write
     redis_side  what Redis knows, for pages that do without it
     connections connections of `drain web`, bounded in number and time
-    clients     the address that a limit counts by, and what a proxy says of it
+    clients     the address that a limit counts by, as the proxy names it
     guards      names of hosts, origins and headers, checked and set for each request
     access      who may write: a token in a signed cookie, or a proxy's header
     tokens      the signatures of cookies and forms

@@ -36,8 +36,8 @@ def application(
 
     Args:
         settings: Settings that name the database and Redis; by default those of the environment.
-        hosts: Names of hosts under which the page is reached, beside localhost and addresses, with their port if it
-            is neither 80 nor 443; `*` for all, where the application checks them itself.
+        hosts: Host names that browsers use for the page, besides localhost and addresses, with their port unless 80
+            or 443; `*` for all, where the application checks them itself.
         token: Secret that allows to write; by default `DRAIN_WEB_TOKEN`.
         trust_header: Header in which an authenticating proxy names the user, who may write. The proxy must remove it
             from what a visitor sends.

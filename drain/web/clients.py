@@ -21,7 +21,7 @@ NOBODY = Visitor("", "")
 
 
 def network_of(host: str) -> str:
-    """Return the address of a client; of IPv6 its network, within which one machine has any number of addresses."""
+    """Return the address of a client; of IPv6 its network, since one machine has any number of addresses there."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host.partition("%")[0])
         if address.version == 6 and not address.ipv4_mapped:

@@ -1,4 +1,4 @@
-"""Connections of `drain web`: bounded in number, of one client too; what a client does not send is not waited for."""
+"""Connections of `drain web`: bounded in number, per client too, and in the time to send a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drain.web.clients import network_of
 
 # Upper bounds of all connections, and of those of one client.
 CONNECTIONS, OF_A_CLIENT = 512, 64
-# Time in which the head of a request has to arrive, in seconds.
+# Time for the head of a request to arrive, in seconds.
 HEAD_SECONDS = 5.0
 # States of a client that has not sent all of its request.
 _SENDS = (h11.IDLE, h11.SEND_BODY)

@@ -45,7 +45,7 @@ class News:
 
 
 class Listener:
-    """One tab. Its queue is bounded: a tab that does not take its news is dropped, and connects again by itself.
+    """One tab. Its queue is bounded: a tab that does not take its events is dropped, and reconnects automatically.
 
     Args:
         visitor: Visitor whose tab it is.

@@ -77,7 +77,7 @@ def run(app: Starlette, listening: socket.socket, *, prefix: str = "", behind_pr
     Args:
         app: Result of `drain.web.application`.
         listening: Socket that listens.
-        prefix: Path under which a proxy shows the page, and which it takes off; "" for none.
+        prefix: Path of the page at a proxy, which removes it; "" for none.
         behind_proxy: Only a proxy reaches the socket, and its headers name the client and the scheme.
     """
     host, port = listening.getsockname()[:2]

@@ -94,7 +94,7 @@ class Ownership:
         again by the next push.
 
         Raises:
-            redis.RedisError: As what is asked.
+            redis.RedisError: As for `ask`.
         """
         try:
             return ask()
@@ -149,7 +149,7 @@ class Ownership:
         return [key.decode() for key, text in texts.items() if read_owner(text).installation == installation]
 
     def forget_queues(self, queues: Collection[str]) -> int:
-        """Forget those of these queues that we feed, and of which Redis holds nothing; returns how many these are."""
+        """Forget those of these queues that we feed and Redis holds nothing of; returns their number."""
         with reachable(self._where):
             forgotten: Any = self._forget(args=[self.installation, *queues])
         return int(forgotten)

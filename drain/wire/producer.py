@@ -192,7 +192,7 @@ class Producer(QueueReader):
         return set(self._owners.queues_of(self.installation))
 
     def forget_queues(self, queues: Collection[str]) -> int:
-        """Forget those of these queues that we feed, and of which Redis holds nothing, until the next push to them.
+        """Forget those of these queues that we feed and Redis holds nothing of, until the next push to them.
 
         Returns:
             The number of queues that were forgotten.

@@ -23,7 +23,7 @@ class SourceLists:
         rotates: The lists take turns: the one that was popped from last comes last.
 
     Attributes:
-        keys: Keys of the lists, in the order in which they are popped from.
+        keys: Keys of the lists, in the order of pops.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class Worker(NamedTuple):
     Attributes:
         host: Name of its host.
         pid: Process id there; 0 if unknown.
-        queues: Names of its queues, in the order in which it takes them; empty if unknown.
+        queues: Names of its queues, in its order; empty if unknown.
         is_free: It could begin a job at once. A process of `drain work` says so itself; an older one, and a stock
             `rq worker`, is free while it runs nothing.
     """

@@ -1,4 +1,4 @@
-"""What is delivered again in a queue with rules begins under its rules: retries, and jobs whose lease is over."""
+"""Retries, and jobs whose lease is over, begin under the rules of their queue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lose_workers(database_url: str, ids: list[int]) -> None:
 
 
 def a_round(enqueuer: Enqueuer, redelivery: Redelivery) -> int:
-    """What the leader does in a second."""
+    """Do the work of a leader for one second."""
     enqueuer.look()
     enqueuer.drain()
     return redelivery.run_once()

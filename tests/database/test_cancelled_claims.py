@@ -144,7 +144,7 @@ def test_what_is_said_of_a_queue_counts_its_cancelled_jobs_as_the_leader_does(
         )
         query(database_url, "UPDATE queues SET changed_at = now() - interval '1 day'")
         assert seen_by_the_audit(leader) == []
-        # What a leader would do that did not count it.
+        # As by a leader that did not count it.
         query(
             database_url,
             "WITH moved AS (DELETE FROM staged_jobs RETURNING *) INSERT INTO inflight_jobs (id, job_name, job_args, "

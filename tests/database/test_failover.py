@@ -27,7 +27,7 @@ from workers.handover.recovery import recover
 ERROR = {"type": "ValueError", "message": "late", "traceback": "Traceback"}
 ANOTHER_ROW = "salt = salt + 1"
 ANOTHER_CLAIM = "claimed_by = 'another process'"
-# What the row is in another history, in which the claim never was.
+# The row in another history, which lacks the claim.
 HISTORIES = {
     "another row": ANOTHER_ROW,
     "a row from before version 2": "salt = NULL",

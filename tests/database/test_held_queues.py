@@ -1,4 +1,4 @@
-"""Rules that cannot be followed hold their queue, whatever they are, and no other; everybody who asks hears of it."""
+"""Rules that cannot be followed hold their own queue alone, and every command reports it."""
 
 from __future__ import annotations
 

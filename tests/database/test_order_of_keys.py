@@ -36,7 +36,7 @@ def without_sweeps(database_url: str, rules: Rules = ORDERED) -> Iterator[Leader
 
 
 def in_turn(leader: Leader, database_url: str, count: int) -> list[int]:
-    """Ids in the order in which jobs are admitted, each finished before the next."""
+    """Ids in the order of admission, each job finished before the next."""
     ids: list[int] = []
     while len(ids) < count:
         ids += ids_of(leader.admit_all(1))

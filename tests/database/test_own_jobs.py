@@ -123,7 +123,7 @@ def test_an_idempotency_key_that_another_role_took_first_is_still_free(applicati
     with applications.connected("application") as application:
         own = drain.stage(application, "m.f", [1], idempotency_key=KEY)
         assert drain.stage(application, "m.f", [1], idempotency_key=KEY) == own
-        # The text under which the other role's key is stored leads nowhere.
+        # The stored text of the other role's key leads nowhere.
         assert drain.stage(application, "m.f", [1], idempotency_key=f"test_rival {KEY}") not in (own, taken)
 
     assert own != taken

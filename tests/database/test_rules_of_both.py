@@ -105,7 +105,7 @@ def checks_say(connection: psycopg.Connection, values: dict[str, Any]) -> bool:
     try:
         with connection.transaction(force_rollback=True):
             connection.execute(f"INSERT INTO queues ({columns}) VALUES ({places})".encode(), given)
-            # What is accepted can be read as what was written.
+            # Accepted rules are read as they were written.
             (row,) = connection.execute(ruled.READ_ALL).fetchall()
             assert ruled.row_of(row) == RulesRow(**({"queue": "calls"} | values))
     except (psycopg.DataError, psycopg.IntegrityError):

@@ -519,7 +519,7 @@ def test_a_plain_job_is_popped_from_behind_ours_that_are_not_wanted(
 
 def test_a_plain_job_is_told_from_a_tracked_one_without_postgres(redis_url: str, client: Redis) -> None:
     def is_away() -> str:
-        raise UnavailableError("PostgreSQL is away")
+        raise UnavailableError("PostgreSQL is unavailable")
 
     Queue("default", connection=client).enqueue(print, job_id="plain")
     with closing(Consumer(redis_url, "shop", ["default"], installation=is_away)) as consumer:

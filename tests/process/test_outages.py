@@ -133,7 +133,7 @@ def test_plain_rq_jobs_run_while_postgres_is_away(own: Services) -> None:
         done = queue.enqueue(probes.note, "before")
         wait_until(lambda: done.get_status() is JobStatus.FINISHED)
         own.postgres.stop()
-        # Nobody can claim it for now.
+        # No worker can claim it for now.
         client.rpush("rq:queue:default", f"{NAMESPACE}-9999-9999")
         wait_until(lambda: process.events("down"))
         plain = [queue.enqueue(probes.note, str(number)) for number in range(3)]

@@ -150,7 +150,7 @@ def test_plain_rq_jobs_between_ours_are_executed_as_rq_would(
     last = queue.enqueue(jobs.plain, "four")
     with yard.working("--burst", *queues) as command:
         assert command.wait(PATIENCE_SECONDS) == 0
-    # A plain job and tracked ones run beside each other.
+    # A plain job and tracked ones run at the same time.
     assert sorted(yard.effects()) == sorted(["one", "two", "three", "four"])
     assert yard.all_are("finished_jobs", ours)
     assert first.get_status() is JobStatus.FINISHED

@@ -236,7 +236,7 @@ def test_without_redis_workers_are_unknown_and_the_rest_is_shown(
     counts = json.loads(found.stdout)["queues"]["default"]
     assert (counts["staged"], counts["workers"], counts["redis_depth"]) == (7, None, None)
     result = CliRunner().invoke(main, ["status"], env=env)
-    # Whoever names no Redis does not ask for it.
+    # Only a named Redis is asked.
     assert found.exit_code == result.exit_code == (3 if redis else 0)
     (row,) = [line for line in result.stdout.splitlines() if line.startswith("default ")]
     assert row.split()[:3] == ["default", "?", "7"]

@@ -46,7 +46,7 @@ def client(address: str, sent: bytes) -> Iterator[socket.socket]:
 
 
 def has_ended(sock: socket.socket) -> bool:
-    """Read what there is; True if the server has ended the connection."""
+    """Read all that has arrived; True if the server has ended the connection."""
     sock.settimeout(0.01)
     with suppress(TimeoutError):
         try:

@@ -10,8 +10,8 @@ The writes on that session and the job's finish are one commit: both, exactly on
 another worker has claimed cannot finish, so its writes are rolled back.
 
 The order of writes: first the session is flushed, then the finish is executed under the fence of the claim, then both
-are committed. So a stale claim is noticed before anything is durable. From the flush on, a refused heartbeat is no sign
-of a lost lease: it may be the effect of the job's own finish.
+are committed. So a stale claim is noticed before anything is durable. From the flush on, a refused heartbeat does
+not mean a lost lease: it may be the effect of the job's own finish.
 """
 
 from __future__ import annotations

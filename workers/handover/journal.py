@@ -1,6 +1,6 @@
 """The journal of a worker process: its jobs, in memory shared with the supervisor, which outlives the process.
 
-Each claimed job has a slot: the fence of its claim, its progress, and the time at which its process must be killed.
+Each claimed job has a slot: the fence of its claim, its progress, and the time when its process must be killed.
 So the successor of a killed process knows which of the jobs had not begun, which one was running, and which had
 ended.
 """

@@ -155,7 +155,7 @@ class Claimer:
         for item in claimed:
             item.lease.ending = True
         try:
-            # Plain jobs are given back while PostgreSQL is away too.
+            # Plain jobs are given back while PostgreSQL is unavailable too.
             released = self._release(claimed) if claimed else set[int]()
             self._consumer.give_back(
                 [

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 # Time after which jobs that wait behind a slow one are given back; checked twice as often.
 _LONGEST_WAIT_SECONDS = 0.5
-# Interval at which a process that is full of plain jobs looks for tracked ones behind those of its lists, and at which
-# plain ones are looked for while PostgreSQL is away.
+# Interval of looks for tracked jobs behind plain ones in a process full of plain jobs, and of looks for plain jobs
+# while PostgreSQL is unavailable.
 _LOOK_SECONDS = 0.1
 # Interval at which a suspended worker asks whether it may go on.
 _SUSPENDED_SECONDS = 1.0
@@ -160,7 +160,7 @@ class Fetcher:
 
     @property
     def _has_waiting(self) -> bool:
-        """True if jobs wait in the inbox, which may have to be given back."""
+        """True if jobs wait in the inbox, and may need to be given back."""
         return bool(self._inbox.waiting_count or self._inbox.plain.waiting_count)
 
     def _is_burst_over(self, wanted: int) -> bool:
@@ -220,7 +220,7 @@ class Fetcher:
             self._inbox.room_freed.wait(min(left, _LOOK_SECONDS) if fetches else left)
 
     def _fetch_plain(self) -> bool:
-        """Fetch a plain job if the process has room for one; return False if Redis is away too."""
+        """Fetch a plain job if the process has room for one; return False if Redis is unavailable too."""
         self._give_back_stuck_plain()
         if self._inbox.plain.is_full:
             return True

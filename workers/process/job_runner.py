@@ -121,7 +121,7 @@ class JobRunner:
                 self._finisher.note_refused()
                 self._accept_if_plain(popped)
             if item.attempt is not None and item.attempt.options.keeps_result:
-                # Whoever waits looks at the table once a second in any case.
+                # A waiting caller polls the table once a second in any case.
                 with suppress(UnavailableError):
                     self._consumer.tell([popped.job_id])
         except UnavailableError as error:

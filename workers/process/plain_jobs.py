@@ -29,7 +29,7 @@ _KILL_SECONDS = 5.0
 
 
 class PlainJobs:
-    """Runs plain jobs in the RQ process, beside the tracked ones; `check` is for the watchdog.
+    """Runs plain jobs in the RQ process, alongside the tracked ones; `check` is for the watchdog.
 
     Args:
         inbox: Source of the jobs.

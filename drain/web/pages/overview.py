@@ -57,7 +57,7 @@ class Glance:
         oldest_seconds: Time for which the oldest job has been due, or has waited for a worker.
         dead: Number of dead jobs.
         failing: Five of its jobs have failed since its last finish.
-        stalled_seconds: Time for which its jobs wait, if the queue stalls; 0 if not.
+        stalled_seconds: Wait of its jobs, if the queue stalls; 0 if not.
         paused: Pause of the whole queue; None without one.
         finished: Number of jobs that ended in the last minute.
         workers: Number of live workers; None if Redis is not known.
@@ -91,7 +91,7 @@ class Glance:
 
     @property
     def is_stalled(self) -> bool:
-        """True if its workers, of which there are some, have finished none of its jobs for a minute."""
+        """True if it has workers, and they have finished none of its jobs for a minute."""
         return self.stalled_seconds > 0 and not self.is_unattended
 
     @property

@@ -1,5 +1,5 @@
 -- Reads the heads of lists. Of an id that is too long for any job only the beginning is read: the leader does so every
--- second, and nobody may be there who takes the id away.
+-- second, and there may be no worker to remove the id.
 --
 -- KEYS: lists. ARGV: how many ids. Returns the ids of each list, or 0 where the key is not a list.
 local LONGEST = 1000

@@ -10,7 +10,7 @@ local function is_foreign(owner, ours)
     and string.sub(owner, 1, #ours) ~= ours
 end
 
--- Enters the list of a queue into RQ's set; returns what is not that set. Workers need no such set, RQ's tools do.
+-- Enters the list of a queue into RQ's set; returns the set's key if it holds something else. Only RQ's tools need it.
 local function enter(key)
   local added = redis.pcall('SADD', 'rq:queues', key)
   return type(added) == 'table' and {'rq:queues'} or {}
