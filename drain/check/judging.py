@@ -57,7 +57,7 @@ class Thresholds:
         dead: Number of dead jobs.
         unattended: Level of a queue in which jobs wait and which no worker runs.
         failing: Level of a queue all of whose latest attempts have failed.
-        stalled: Level of a queue whose jobs wait for a worker, and none has finished for a minute.
+        stalled: Level of a queue whose jobs wait for a worker, while none has finished for a minute.
     """
 
     lag: Threshold = Threshold(30, 120)

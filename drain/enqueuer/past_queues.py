@@ -1,4 +1,4 @@
-"""Names of queues that are no longer used: Redis forgets them, so that nothing counts or lists them for ever."""
+"""Names of queues that are no longer used: Redis forgets them, so that they are not counted or listed for ever."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ async def insert(connection: AsyncConnectable, statement: str, parameters: Mappi
 
     Raises:
         ConnectableError: `connection` is not an asynchronous one.
-        SchemaError: The database has no tables of ours.
+        SchemaError: The database has no job-drain tables.
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)

@@ -66,7 +66,7 @@ def insert(connection: Connectable, statement: str, parameters: Mapping[str, Any
 
     Raises:
         ConnectableError: `connection` is none of these.
-        SchemaError: The database has no tables of ours.
+        SchemaError: The database has no job-drain tables.
     """
     statement = qualified(statement)
     driver = _of_psycopg(connection)
@@ -102,7 +102,7 @@ def needing_tables() -> Iterator[None]:
     """Report missing tables in one line, whichever driver has found that out.
 
     Raises:
-        SchemaError: A table or a function of ours is missing.
+        SchemaError: A job-drain table or function is missing.
     """
     try:
         yield

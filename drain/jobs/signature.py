@@ -40,7 +40,7 @@ class Signature:
         """Check that the function can be called with these arguments, by its annotations.
 
         Raises:
-            StageError: It cannot; the text names the missing, unknown or misfitting argument.
+            StageError: It cannot; the text names the missing, unknown or mistyped argument.
         """
         most, required = self._counts
         # Binding takes 3 us, and most jobs have positional arguments alone, of the types of their annotations.

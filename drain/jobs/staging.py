@@ -69,7 +69,7 @@ def stage(
         StageError: The job cannot be staged as given. Nothing was sent; the transaction is unchanged.
         IdempotencyConflictError: The job that has the idempotency key has another name or other arguments.
             The transaction is unchanged.
-        SchemaError: The database has no tables of ours. The transaction is aborted.
+        SchemaError: The database has no job-drain tables. The transaction is aborted.
         The driver's own IntegrityError: A CHECK of the schema refused the row, by its name.
     """
     if not hooks.producers:

@@ -88,7 +88,7 @@ class Ownership:
         self._reported_at: dict[str, float] = {}
 
     def mending(self, ask: Callable[[], T]) -> T:
-        """Ask Redis; if a key of ours holds something else than it should, delete it, and ask again.
+        """Ask Redis; if one of our keys holds the wrong type, delete it, and ask again.
 
         A mark that was deleted means that deliveries may be missing, and they are pushed again; queues are claimed
         again by the next push.

@@ -1,4 +1,4 @@
--- Deletes keys of ours that hold something else than they should, so that they are written again.
+-- Deletes our keys that hold the wrong type, so that they are written again.
 --
 -- KEYS: the keys. ARGV: the type that each should have. Returns the keys that were deleted.
 local deleted = {}
