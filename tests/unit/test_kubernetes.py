@@ -75,7 +75,7 @@ def check_arguments(args: list[str]) -> None:
     command = main.commands.get(args[0])
     # The page is an extra.
     if command is not None:
-        with command.make_context(args[0], args[1:], resilient_parsing=False) as context:
+        with command.make_context(args[0], args[1:], **main.context_settings) as context:
             assert isinstance(context, click.Context)
 
 

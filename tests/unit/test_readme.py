@@ -64,7 +64,7 @@ def test_each_command_that_a_page_shows_is_understood(page: Path, monkeypatch: p
         command, arguments = find(words)
         assert not isinstance(command, click.Group), words
         # Reads values and their ranges too, and misses what is required.
-        command.make_context(command.name, arguments)
+        command.make_context(command.name, arguments, **main.context_settings)
 
 
 @each_page
