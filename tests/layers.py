@@ -4,7 +4,7 @@
     database     PostgreSQL and Redis
     process      programs that it starts, and kills
     spark        a Spark session
-    acceptance   whole programs, as users run them: minutes, browsers, images
+    acceptance   whole programs, as users run them: minutes, frameworks, browsers, images
 
 A test's layer comes from its fixtures, in tests/spark and tests/acceptance from the folder, and is its marker:
 `pytest -m "unit or database"`. A file is in the folder of the highest layer that one of its tests needs. A test that

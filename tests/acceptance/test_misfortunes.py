@@ -25,6 +25,8 @@ from tests.helpers import (
 from tests.process.test_batches import is_alive
 from tests.worker_processes import Yard, children, kill_worker
 
+pytestmark = pytest.mark.every_python
+
 LOCK = "SELECT FROM inflight_jobs WHERE id = %s FOR UPDATE"
 
 

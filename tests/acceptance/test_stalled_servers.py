@@ -128,7 +128,6 @@ def test_a_worker_that_waits_for_its_next_job_gives_redis_40_seconds_to_answer(r
         assert waiter_module.WAIT_SECONDS == 30
 
 
-@pytest.mark.usefixtures("processes")
 def test_a_worker_that_begins_to_wait_gives_up_a_redis_that_stands_still_as_soon_as_for_any_command() -> None:
     """Until its connection is open nobody can end the wait, and a worker that is told to stop would be killed."""
     with EmbeddedRedis() as server:

@@ -31,6 +31,8 @@ from tests.helpers import (
 from tests.worker_processes import Yard, children, kill_worker
 from workers.plain.channel_worker import _is_alive, replace_at_birth
 
+pytestmark = pytest.mark.every_python
+
 MODES = pytest.mark.parametrize("mode", ["fork", "inline"])
 IN_A_HURRY = impatient({"workers.supervisor.supervisor._KILL_SECONDS": 1.0})
 

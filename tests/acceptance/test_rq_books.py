@@ -49,6 +49,8 @@ from workers.execution import rq_books
 from workers.execution.death import Death
 from workers.execution.rq_books import RQBooks
 
+pytestmark = pytest.mark.every_python
+
 UNREADABLE = b"rq.exceptions.DeserializationError"
 
 

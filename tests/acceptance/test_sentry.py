@@ -25,7 +25,7 @@ from tests.inprocess_worker import NAME, Workshop
 from tests.worker_processes import Yard
 from workers.errors import WorkerStoppedError
 
-pytestmark = pytest.mark.usefixtures("processes")
+pytestmark = pytest.mark.every_python
 
 
 @pytest.fixture(autouse=True)

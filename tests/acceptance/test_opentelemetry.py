@@ -27,6 +27,8 @@ from tests.helpers import PATIENCE_SECONDS, ROOT, query, rq_worker
 from tests.inprocess_worker import NAME, Workshop
 from tests.worker_processes import Yard
 
+pytestmark = pytest.mark.every_python
+
 EXPORTED = "tests.jobs_with_spans"
 
 
@@ -287,7 +289,6 @@ def test_the_spans_of_every_kind_of_worker_are_sent(
     assert {span["context"]["trace_id"] for span in found} == traces
 
 
-@pytest.mark.usefixtures("processes")
 def test_opentelemetry_instrument_finds_the_instrumentor(tmp_path: Path) -> None:
     """By the entry point of an installed package."""
 

@@ -22,6 +22,8 @@ from tests.helpers import (
 from tests.jobs_for_tests import create_effects
 from tests.worker_processes import Yard
 
+pytestmark = pytest.mark.every_python
+
 
 @pytest.fixture
 def yard(processes: None, database_url: str, redis_url: str) -> Yard:
@@ -100,7 +102,6 @@ def test_redis_is_that_of_the_environment(yard: Yard, variable: str, tmp_path: P
         ({"DRAIN_REDIS_URL": "http://nowhere"}, "DRAIN_REDIS_URL must start with redis://"),
     ],
 )
-@pytest.mark.usefixtures("processes")
 def test_what_cannot_work_is_refused_in_one_line(wrong: dict[str, str], says: str) -> None:
     result = rq_worker(environment("postgresql://nowhere/shop", "redis://nowhere") | wrong)
     assert result.returncode == 1

@@ -37,8 +37,6 @@ from tests.poolers import PGBOUNCER, Order, PgBouncer, SmallPooler
 from tests.proxy import proxied
 from workers.entry import Worker
 
-pytestmark = pytest.mark.usefixtures("processes")
-
 NewPooler: TypeAlias = "type[PgBouncer] | type[SmallPooler]"
 
 needs_pgbouncer = pytest.mark.skipif(PGBOUNCER is None, reason="no pgbouncer is installed")

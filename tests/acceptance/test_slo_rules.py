@@ -73,14 +73,12 @@ def firing(tmp_path: Path, slo: Slo, given: Sequence[Any], at: str, alerts: Sequ
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_promtool_accepts_the_rules_whatever_the_names(tmp_path: Path) -> None:
     (tmp_path / "slo.yml").write_text(prometheus.rules([CALLS, SEND, HOSTILE]), encoding="utf-8")
     assert "SUCCESS" in promtool("check", "rules", "slo.yml", cwd=tmp_path)
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_a_queue_in_which_half_of_the_jobs_are_late_pages_within_an_hour(tmp_path: Path) -> None:
     # 60 jobs a minute; of the last half hour half are late.
     given = starts("0+60x60", "0+60x30 1830+30x30")
@@ -88,25 +86,21 @@ def test_a_queue_in_which_half_of_the_jobs_are_late_pages_within_an_hour(tmp_pat
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_a_queue_in_which_all_jobs_start_in_time_is_quiet(tmp_path: Path) -> None:
     firing(tmp_path, CALLS, starts("0+60x420", "0+60x420"), "7h", [])
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_a_queue_that_spends_its_budget_at_the_speed_of_the_objective_is_quiet(tmp_path: Path) -> None:
     firing(tmp_path, CALLS, starts("0+100x420", "0+99x420"), "7h", [])
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_a_slow_burn_is_a_ticket_and_no_page(tmp_path: Path) -> None:
     firing(tmp_path, CALLS, starts("0+100x420", "0+92x420"), "7h", ["DrainSLOBurnsSlowly"])
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_an_alert_ends_soon_after_the_cause(tmp_path: Path) -> None:
     given = starts("0+60x120", "0+60x60 3630+30x20 4260+60x40")
     firing(tmp_path, CALLS, given, "80m", ["DrainSLOBurnsFast", "DrainSLOBurnsSlowly"])
@@ -114,13 +108,11 @@ def test_an_alert_ends_soon_after_the_cause(tmp_path: Path) -> None:
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_one_late_job_in_a_quiet_night_wakes_nobody(tmp_path: Path) -> None:
     firing(tmp_path, CALLS, starts("0x57 1x3", "0x60"), "60m", [])
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_a_low_objective_can_be_missed_too(tmp_path: Path) -> None:
     low = Slo("queue", "calls", Objective(50, 5), "calls")
     firing(tmp_path, low, starts("0+60x420", "0+3x420"), "7h", ["DrainSLOBurnsFast", "DrainSLOBurnsSlowly"])
@@ -128,7 +120,6 @@ def test_a_low_objective_can_be_missed_too(tmp_path: Path) -> None:
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_the_jobs_of_a_name_are_no_others(tmp_path: Path) -> None:
     labels = 'queue="mail",job_name="shop.jobs.send",job="drain-work"'
     given = [
@@ -143,7 +134,6 @@ def test_the_jobs_of_a_name_are_no_others(tmp_path: Path) -> None:
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_several_workers_count_together(tmp_path: Path) -> None:
     one = starts("0+60x60", "0+60x60", labels='queue="calls",instance="a"')
     other = starts("0+60x60", "0+30x60", labels='queue="calls",instance="b"')
@@ -151,7 +141,6 @@ def test_several_workers_count_together(tmp_path: Path) -> None:
 
 
 @needs_promtool
-@pytest.mark.usefixtures("processes")
 def test_jobs_that_never_start_are_an_alert_though_no_worker_counts_them(tmp_path: Path) -> None:
     waits = series("drain_wait_seconds", 'queue="calls"', "0x10 60+60x30")
     firing(tmp_path, CALLS, [waits], "20m", ["DrainSLONothingStarts"])

@@ -25,8 +25,6 @@ from tests.helpers import (
     wait_until,
 )
 
-pytestmark = pytest.mark.usefixtures("processes")
-
 AN_HOUR = 3600
 SOON = timedelta(seconds=1)
 HALF_AN_HOUR = timedelta(minutes=30)

@@ -36,8 +36,6 @@ from tests.helpers import (
 )
 from workers.entry import Worker
 
-pytestmark = pytest.mark.usefixtures("processes")
-
 TRANSACTIONAL = f"{jobs_that_crash.MODULE}.settle"
 RUN = ("run", "--metrics-port", "0", "--forward-queues", "forward")
 WORK = ("work", "--burst", "default", "forward")

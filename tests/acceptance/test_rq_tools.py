@@ -26,6 +26,8 @@ from tests.helpers import (
 )
 from tests.worker_processes import Yard, children
 
+pytestmark = pytest.mark.every_python
+
 
 def test_rq_lists_each_process_with_its_queues_its_state_and_its_counts(yard: Yard, client: Redis) -> None:
     ids = yard.pushed(jobs.note, *map(str, range(5)))
