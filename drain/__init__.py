@@ -8,8 +8,8 @@
 
 All that an application needs is imported from here: `job`, `stage` and `stage_many`, `astage` and `astage_many`;
 `codec`; `schedule` and `unschedule`; `cancel`; `state`, `result`, `aresult` and `progress`; in a running job
-`current_job`, `transaction` and `async_transaction`; what a job raises, `Defer`, `RateLimited` and `Dead`; `queues`,
-for the rules of queues; and the errors.
+`current_job`, `transaction` and `async_transaction`; what a job raises, `Retry`, `Defer`, `RateLimited` and `Dead`;
+`queues`, for the rules of queues; and the errors.
 
 The packages, in the order in which a job passes:
 
@@ -109,6 +109,7 @@ if TYPE_CHECKING:
         LeaseLostError,
         NoCurrentJobError,
         RateLimited,
+        Retry,
         TransactionError,
         UnfitResultError,
         async_psycopg_transaction,
@@ -137,6 +138,7 @@ __all__ = [
     "Progress",
     "RateLimited",
     "ResultError",
+    "Retry",
     "SelectionError",
     "StageError",
     "TransactionError",

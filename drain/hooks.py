@@ -36,8 +36,8 @@ def around(hook: F) -> F:
     The function is called with what `drain.current_job()` returns, in the thread, task or process of the job, and
     within the time limit of the attempt. The block of the context manager is the call of the job's function: what the
     block raises is what the job raises. An exception of a hook counts as one of the attempt. A hook may raise another
-    exception in place of the job's, and may swallow an error; Defer, RateLimited, Dead and interruptions it cannot
-    swallow.
+    exception in place of the job's, and may swallow an error, but not Retry, Defer, RateLimited, Dead or an
+    interruption.
 
     Args:
         hook: Such a function, or a generator function that yields once. If its context manager is an asynchronous one,

@@ -15,6 +15,7 @@ from tests.jobs_for_tests import _count, _leave, _wait_for, create_effects, effe
 from workers import (
     Dead,
     Defer,
+    Retry,
     async_psycopg_transaction,
     async_transaction,
     current_job,
@@ -422,6 +423,30 @@ def terminate_a_child_isolated(label: str) -> None:
 @job(max_attempts=1)
 def put_off(label: str) -> None:
     raise Defer(3600)
+
+
+def _ask_again(label: str) -> None:
+    """Fail each time; the registration alone would let the job wait for longer than any test."""
+    _leave(label)
+    try:
+        raise OSError("the bank is down")
+    except OSError as error:
+        raise Retry(after=SOON, reason=label) from error
+
+
+@job(max_attempts=2, retry_base_seconds=FOREVER_SECONDS)
+def ask_again(label: str) -> None:
+    _ask_again(label)
+
+
+@job(max_attempts=2, retry_base_seconds=FOREVER_SECONDS)
+async def ask_again_in_loop(label: str) -> None:
+    _ask_again(label)
+
+
+@job(isolated=True, max_attempts=2, retry_base_seconds=FOREVER_SECONDS)
+def ask_again_isolated(label: str) -> None:
+    _ask_again(label)
 
 
 @job(max_attempts=1)

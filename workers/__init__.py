@@ -22,7 +22,7 @@ One job's way through these rooms, each of which has its own map:
 
 Beside them:
 
-    errors      what a job may raise: Defer, RateLimited, Dead; and see raised: LeaseLostError, JobCancelledError
+    errors      what a job may raise: Retry, Defer, RateLimited, Dead; and see: LeaseLostError, JobCancelledError
     exits       exit codes and signals of processes
     options     the options of `drain work`
     stores      whether PostgreSQL and Redis answer, with one log line for an outage, and one for its end
@@ -43,6 +43,7 @@ from workers.errors import (
     LeaseLostError,
     NoCurrentJobError,
     RateLimited,
+    Retry,
     TransactionError,
     UnfitResultError,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "LeaseLostError",
     "NoCurrentJobError",
     "RateLimited",
+    "Retry",
     "TransactionError",
     "UnfitResultError",
     "async_psycopg_transaction",

@@ -40,6 +40,27 @@ class RateLimited(Exception):  # noqa: N818  (it is no error: the job asks to be
         super().__init__(f"rate limited: {retry_after}")
 
 
+class Retry(Exception):  # noqa: N818  (it asks for the next attempt)
+    """Raised by a job to fail this attempt and set the wait: `raise Retry(after=5)`.
+
+    It counts as any failed attempt does: after the last one that `max_attempts` allows, the job is dead. Raised from an
+    error, or while one is handled, it records that error.
+
+    Args:
+        after: Seconds or a timedelta from now; None for the wait that the registration gives.
+        reason: Sentence that is recorded, before the message of the error if there is one.
+
+    Raises:
+        ValueError: `after` is negative, longer than a year, or not a number of seconds.
+    """
+
+    def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
+        self.after = checked_wait(after)
+        self.reason = reason
+        wait = "" if after is None else f"retry after {after}"
+        super().__init__(reason or wait)
+
+
 class Dead(Exception):  # noqa: N818  (it is no error: the job gives up)
     """Raised by a job that no further attempt could help: it goes to `dead_jobs` at once.
 
@@ -133,6 +154,29 @@ def checked(when: float | timedelta | datetime, name: str = "Defer") -> float | 
         if (when - datetime.now(UTC)).total_seconds() > _LONGEST_SECONDS:
             raise ValueError(f"{name}: {when} is more than a year ahead")
         return when
+    return _seconds(when, name)
+
+
+def checked_wait(after: float | timedelta | None) -> float | None:
+    """Return the argument of `Retry` in seconds.
+
+    Raises:
+        ValueError: As `Retry`.
+    """
+    return None if after is None else _seconds(after, "Retry")
+
+
+def failure_of(error: BaseException) -> BaseException:
+    """Return the error of a failed attempt: for a `Retry`, the one that it was raised from or in answer to."""
+    if not issubclass(type(error), Retry):
+        return error
+    answered = error.__cause__
+    if answered is None and not error.__suppress_context__:
+        answered = error.__context__
+    return error if answered is None else answered
+
+
+def _seconds(when: float | timedelta, name: str) -> float:
     seconds = when.total_seconds() if isinstance(when, timedelta) else when
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= _LONGEST_SECONDS:

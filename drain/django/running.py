@@ -135,7 +135,8 @@ class TaskAttempt:
         if self._job.finished:
             self._end(TaskResultStatus.SUCCESSFUL)
         elif self._is_last(raised, cause):
-            self.result.errors.append(described(raised))
+            failure = import_module("workers.errors").failure_of(raised)
+            self.result.errors.append(described(failure))
             self._end(TaskResultStatus.FAILED)
 
     def _is_last(self, error: BaseException, cause: Exception | None) -> bool:

@@ -31,6 +31,12 @@ def meaning(error: BaseException) -> str:
     return FAILED
 
 
+def failure_of(error: BaseException) -> BaseException:
+    """Return the error that is reported for a failed attempt."""
+    failure: BaseException = _errors().failure_of(error)
+    return failure
+
+
 def is_last(job: Any, error: BaseException) -> bool:
     """Return whether a job is dead after this attempt failed."""
     return isinstance(error, _errors().Dead) or 0 < job.max_attempts <= job.attempt

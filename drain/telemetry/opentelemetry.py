@@ -153,7 +153,7 @@ class _Attempt:
             meaning = attempts.meaning(error)
             span.set_attribute("job_drain.job.outcome", meaning)
             if meaning == attempts.FAILED:
-                _fail(span, error)
+                _fail(span, attempts.failure_of(error))
         span.end()
         if forks.is_first_job():
             self._telemetry.flush()

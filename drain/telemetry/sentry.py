@@ -183,8 +183,9 @@ class _Attempt:
         is_last = attempts.is_last(job, error) or job.finished
         if not (is_last or self._integration.retries):
             return
+        failure = attempts.failure_of(error)
         event, hint = event_from_exception(
-            (type(error), error, error.__traceback__),
+            (type(failure), failure, failure.__traceback__),
             client_options=sentry_sdk.get_client().options,
             mechanism={"type": "drain", "handled": not is_last},
         )

@@ -126,6 +126,17 @@ def test_a_retry_is_a_trace_of_its_own_with_a_link_to_the_producer(shop: Worksho
     assert [(span.attributes or {})["job_drain.job.attempt"] for span in (first, second)] == [1, 2]
 
 
+def test_a_retry_that_a_job_asks_for_reports_the_error_behind_it(shop: Workshop, spans: Spans) -> None:
+    def act() -> None:
+        raise drain.Retry(0) from ValueError("no luck")
+
+    assert shop.work(shop.deliver(job(name=NAME)(act))) == "retrying"
+    span = spans.only("process default")
+    assert span.status.description == "ValueError: no luck"
+    assert (span.attributes or {})["error.type"] == "ValueError"
+    assert (span.attributes or {})["job_drain.job.outcome"] == "failed"
+
+
 @pytest.mark.parametrize("error", [drain.Defer(0), drain.RateLimited(0.001)])
 def test_a_job_that_goes_on_later_has_not_failed(shop: Workshop, spans: Spans, error: Exception) -> None:
     def act() -> None:

@@ -136,6 +136,18 @@ def test_what_is_no_failure_is_not_sent(shop: Workshop, error: Exception) -> Non
     assert [each["contexts"]["trace"]["status"] for each in sent.transactions] == ["aborted"]
 
 
+def test_a_retry_is_sent_as_the_error_behind_it(shop: Workshop) -> None:
+    sent = kept()
+
+    def act() -> None:
+        raise drain.Retry(0) from ValueError("no luck")
+
+    job_id = shop.deliver(job(name=NAME, max_attempts=2)(act))
+    assert [shop.work(job_id), shop.work(job_id)] == ["retrying", "dead"]
+    assert [each["level"] for each in sent.events] == ["warning", "error"]
+    assert {each["exception"]["values"][-1]["type"] for each in sent.events} == {"ValueError"}
+
+
 def test_what_a_job_raises_after_its_finish_is_sent_once(shop: Workshop) -> None:
     sent = kept()
 

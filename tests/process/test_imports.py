@@ -63,7 +63,7 @@ def test_the_names_of_the_workers_are_the_drains_too() -> None:
     import drain
     import workers
 
-    for name in ("job", "transaction", "current_job", "Defer", "RateLimited", "Dead"):
+    for name in ("job", "transaction", "current_job", "Retry", "Defer", "RateLimited", "Dead"):
         assert getattr(drain, name) is getattr(workers, name)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         drain.nothing  # type: ignore[attr-defined]  # noqa: B018

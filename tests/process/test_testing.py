@@ -17,7 +17,7 @@ import sqlalchemy
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import drain
-from drain import Dead, Defer, RateLimited, current_job, stage
+from drain import Dead, Defer, RateLimited, Retry, current_job, stage
 from drain.database import schema
 from drain.embedded import CARELESS, EmbeddedPostgres
 from drain.jobs import registry
@@ -180,6 +180,23 @@ def test_a_job_that_fails_is_tried_again_when_its_time_has_come(
     staged.force_retry(job_id)
     with pytest.raises(ValueError, match="no"):
         staged.run(check=True)
+
+
+def test_a_job_that_asks_for_a_retry_runs_again_when_it_said(
+    connection: psycopg.Connection[Any], staged: Staged
+) -> None:
+    @job(max_attempts=2)
+    def fail() -> None:
+        raise Retry(after=5) from ValueError("no")
+
+    fail.stage(connection)
+    (ran,) = staged.run()
+    assert (ran.state, ran.attempt, type(ran.error)) == ("retrying", 1, ValueError)
+    staged.advance(seconds=4)
+    assert staged.run() == []
+    staged.advance(seconds=1)
+    (ran,) = staged.run()
+    assert (ran.state, ran.attempt, ran.explanation) == ("dead", 2, "failed 2 times; last: ValueError: no")
 
 
 def test_each_outcome_is_decided_as_by_a_worker(connection: psycopg.Connection[Any], staged: Staged) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,15 +18,26 @@ import pytest
 from drain.jobs import registry
 from drain.tables.claims import Claim
 from tests.helpers import wait_until
-from workers import Dead, Defer, RateLimited, current_job, job
+from workers import Dead, Defer, RateLimited, Retry, current_job, job
 from workers.context import django_connections
 from workers.context.current import Attempt
 from workers.errors import JobTimeoutError, LeaseLostError
 from workers.execution import alarm as alarms
 from workers.execution.alarm import interruptible
+from workers.execution.attempt import outcome_of, run_in_loop
 from workers.execution.attempt import run as run_here
-from workers.execution.attempt import run_in_loop
-from workers.execution.outcome import Deferred, Failed, Finished, GaveUp, Lost, Outcome, Slowed, Unreadable
+from workers.execution.calling import Call
+from workers.execution.outcome import (
+    Deferred,
+    Failed,
+    Finished,
+    GaveUp,
+    Interrupted,
+    Lost,
+    Outcome,
+    Slowed,
+    Unreadable,
+)
 from workers.lease import interruption
 from workers.lease.heartbeat import Heartbeat
 
@@ -193,6 +204,101 @@ def test_a_deferral_that_does_not_say_until_when_has_failed(
     outcome = failed(run(claim()))
     assert complaint in outcome.error["message"]
     assert outcome.options is registered.job_options
+
+
+@pytest.mark.parametrize(
+    ("after", "seconds"), [(5, 5.0), (0, 0.0), (timedelta(minutes=1), 60.0), (None, None)], ids=str
+)
+def test_a_retry_is_a_failed_attempt_that_says_when_the_next_one_begins(
+    after: float | timedelta | None, seconds: float | None
+) -> None:
+    registered = job(name=NAME)(raising(Retry(after, "the bank is busy")))
+    outcome = failed(run(claim()))
+    assert (outcome.after, outcome.options) == (seconds, registered.job_options)
+    assert outcome.line == "workers.errors.Retry: the bank is busy"
+    assert isinstance(outcome.cause, Retry)
+    assert "in act" in outcome.error["traceback"]
+
+
+def test_a_retry_without_a_reason_is_recorded_with_its_wait() -> None:
+    job(name=NAME)(raising(Retry(after=5)))
+    assert failed(run(claim())).line == "workers.errors.Retry: retry after 5"
+
+
+@pytest.mark.parametrize("reason", ["", "payment 7"])
+@pytest.mark.parametrize("explicitly", [True, False], ids=["from the error", "while the error is handled"])
+def test_a_retry_records_the_error_that_it_answers(reason: str, explicitly: bool) -> None:
+    @job(name=NAME)
+    def act() -> None:
+        try:
+            fail("no disk")
+        except OSError as error:
+            if explicitly:
+                raise Retry(5, reason) from error
+            raise Retry(5, reason)  # noqa: B904
+
+    outcome = failed(run(claim()))
+    assert outcome.line == ("OSError: payment 7: no disk" if reason else "OSError: no disk")
+    assert (outcome.after, type(outcome.cause)) == (5.0, OSError)
+    assert outcome.error["traceback"].splitlines()[-1] == "OSError: no disk"
+    assert "in fail" in outcome.error["traceback"]
+
+
+def test_a_retry_from_an_error_that_was_never_raised_has_the_place_of_the_retry() -> None:
+    @job(name=NAME)
+    def act() -> None:
+        raise Retry(5) from OSError("no disk")
+
+    outcome = failed(run(claim()))
+    assert outcome.line == "OSError: no disk"
+    assert "in act" in outcome.error["traceback"]
+
+
+def test_a_retry_from_none_records_itself() -> None:
+    @job(name=NAME)
+    def act() -> None:
+        try:
+            fail("no disk")
+        except OSError:
+            raise Retry(5) from None
+
+    assert failed(run(claim())).error["type"] == "workers.errors.Retry"
+
+
+class UntoldRetry(Retry):
+    def __init__(self) -> None:
+        pass
+
+
+class LateRetry(Retry):
+    def __init__(self) -> None:
+        self.after = "tomorrow"  # type: ignore[assignment]
+        self.reason = ""
+
+
+@pytest.mark.parametrize(
+    ("error", "complaint"),
+    [(UntoldRetry, "no attribute 'after'"), (LateRetry, "Retry: 'tomorrow' does not lie")],
+)
+def test_a_retry_that_does_not_say_when_has_failed(error: Callable[[], Retry], complaint: str) -> None:
+    registered = job(name=NAME)(raising(error()))
+    outcome = failed(run(claim()))
+    assert complaint in outcome.error["message"]
+    assert (outcome.options, outcome.after) == (registered.job_options, None)
+
+
+@pytest.mark.parametrize(
+    "after", [-1, float("nan"), 366 * 86400, "5", True, datetime(2026, 1, 1, tzinfo=UTC)], ids=str
+)
+def test_a_wait_that_makes_no_sense_is_refused_where_the_retry_is_made(after: Any) -> None:
+    with pytest.raises(ValueError, match=r"Retry: .* does not lie between 0 seconds and a year"):
+        Retry(after)
+
+
+def test_a_retry_in_answer_to_a_stopping_worker_does_not_count() -> None:
+    call = Call(job(name=NAME)(raising(Retry(5))), [], {})
+    assert isinstance(outcome_of(Retry(5), call, stopped=True), Interrupted)
+    assert failed(outcome_of(Retry(5), call)).after == 5.0
 
 
 class FacelessError(Exception):

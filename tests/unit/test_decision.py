@@ -114,6 +114,13 @@ def test_a_job_that_failed_waits_for_its_next_attempt(claimed: Claim, wait: floa
     assert line_of(decision).endswith(": OSError: no disk")
 
 
+def test_a_job_waits_for_as_long_as_its_retry_asked_and_is_dead_after_its_last_attempt() -> None:
+    failed = Failed(ERROR, OPTIONS, CAUSE, after=5.0)
+    assert decide(claim(attempts=2), failed).values == {"wait_seconds": 5.0, "error": ERROR}
+    assert decide(claim(), replace(failed, after=0.0)).values["wait_seconds"] == 0.0
+    assert decide(LAST, failed) == decide(LAST, Failed(ERROR, OPTIONS, CAUSE))
+
+
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
 @pytest.mark.parametrize("claimed", [claim(), claim(max_attempts=1)], ids=["failed", "dead"])
 def test_the_traceback_is_in_the_log_of_a_worker_that_logs_every_step(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import drain
-from drain import Dead, Defer, RateLimited, StageError, current_job, hooks, job
+from drain import Dead, Defer, RateLimited, Retry, StageError, current_job, hooks, job
 from drain.jobs import registry, rows
 from tests.unit.test_attempt import NAME, claim, failed, run, run_in_the_loop
 from workers.errors import JobTimeoutError, LeaseLostError
@@ -125,7 +125,13 @@ def test_the_exception_of_a_hook_is_one_of_the_attempt(runner: Runner, calls: li
 @RUNNERS
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(Defer(5), Deferred), (RateLimited(5), Slowed), (Dead("enough"), GaveUp), (KeyError("x"), Finished)],
+    [
+        (Retry(5), Failed),
+        (Defer(5), Deferred),
+        (RateLimited(5), Slowed),
+        (Dead("enough"), GaveUp),
+        (KeyError("x"), Finished),
+    ],
 )
 def test_a_hook_swallows_errors_but_no_decision(
     runner: Runner, error: Exception, kind: type[Outcome], calls: list[Any]

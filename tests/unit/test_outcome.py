@@ -122,6 +122,7 @@ IN_ASCII = {"type": "Gr\\xf6\\xdfe", "message": "\\u5ba2\\u6237 a", "traceback":
         (Lost(ERROR, OPTIONS), Lost(IN_ASCII, OPTIONS)),
         (GaveUp(ERROR), GaveUp(IN_ASCII)),
         (Unreadable("größe"), Unreadable("gr\\xf6\\xdfe")),
+        (Failed(ERROR, OPTIONS, after=5.0), Failed(IN_ASCII, OPTIONS, after=5.0)),
         (Deferred(3.0), Deferred(3.0)),
     ],
 )

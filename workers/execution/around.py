@@ -20,12 +20,13 @@ from workers.errors import (
     JobTimeoutError,
     LeaseLostError,
     RateLimited,
+    Retry,
     WorkerStoppedError,
 )
 
 # Exceptions that decide what becomes of the attempt: a hook sees them, and cannot swallow them.
 _DECIDES = (
-    *(Defer, RateLimited, Dead),
+    *(Retry, Defer, RateLimited, Dead),
     *(JobCancelledError, JobTimeoutError, LeaseLostError, WorkerStoppedError),
 )
 

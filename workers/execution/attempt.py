@@ -32,8 +32,11 @@ from workers.errors import (
     LeaseLostError,
     NotRegisteredError,
     RateLimited,
+    Retry,
     TransactionError,
     checked,
+    checked_wait,
+    failure_of,
 )
 from workers.execution import calling
 from workers.execution.alarm import Alarm, interruptible
@@ -185,7 +188,21 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
     # Whatever exception the job raises in answer to the interruption.
     if stopped and not issubclass(kind, JobTimeoutError):
         return Interrupted(describe(error), options, error)
-    return Failed(describe(error), options, error)
+    return _failed(error, options)
+
+
+def _failed(error: Any, options: JobOptions) -> Failed:
+    if not issubclass(type(error), Retry):
+        return Failed(describe(error), options, error)
+    failure = failure_of(error)
+    try:
+        after, reason = checked_wait(error.after), str(error.reason)
+        # An error that was made and never raised has the place of the `Retry`.
+        failure.__traceback__ = failure.__traceback__ or error.__traceback__
+    # As for a deferral.
+    except Exception as unusable:  # noqa: BLE001
+        return Failed(describe(unusable), options, unusable)
+    return Failed(describe(failure, "" if failure is error else reason), options, failure, after)
 
 
 def _deferred(error: Any, options: JobOptions) -> Outcome:

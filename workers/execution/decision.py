@@ -171,7 +171,7 @@ def _retry_or_bury(claim: Claim, failed: Failed) -> Decision:
         explanation = f"failed {count(claim.attempts, 'time')}; last: {failed.line}"
         buried = _bury(claim, "failed", explanation, failed.error, cause=failed.cause)
         return replace(buried, stale_outcome=_NOTHING) if isinstance(failed, Lost) else buried
-    wait = retry_wait_seconds(claim.attempts, failed.options)
+    wait = retry_wait_seconds(claim.attempts, failed.options) if failed.after is None else failed.after
     line = LogLine(
         logging.WARNING,
         "job %d (%s) failed on attempt %d, next one in %s: %s",

@@ -45,11 +45,13 @@ class Failed:
         error: `type`, `message` and `traceback`, fit to be stored.
         options: Of the registration; None if no function is registered under the name.
         cause: The exception itself, where it was raised in this process.
+        after: Seconds until the next attempt, as the function asked; None for the wait of the registration.
     """
 
     error: dict[str, str]
     options: JobOptions | None = None
     cause: BaseException | None = field(default=None, compare=False, repr=False)
+    after: float | None = None
 
     @property
     def line(self) -> str:
@@ -142,14 +144,14 @@ def undone_by_crash(options: JobOptions) -> Interrupted:
     return Interrupted(describe(error), options)
 
 
-def describe(error: BaseException) -> dict[str, str]:
+def describe(error: BaseException, reason: str = "") -> dict[str, str]:
     """Return an exception as texts that PostgreSQL can store: no NUL, no lone surrogate, no megabytes.
 
-    The traceback begins at the job's own function.
+    The traceback begins at the job's own function, the message with the reason if there is one.
     """
     return {
         "type": _text(partial(_name, type(error)), _LONGEST_MESSAGE),
-        "message": _text(partial(str, error), _LONGEST_MESSAGE),
+        "message": _text(lambda: ": ".join(filter(None, (reason, str(error)))), _LONGEST_MESSAGE),
         "traceback": _text(partial(_traceback, error), _LONGEST_TRACEBACK),
     }
 
