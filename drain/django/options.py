@@ -20,6 +20,7 @@ OF_JOBS = (
     "timeout_seconds",
     "retry_base_seconds",
     "retry_cap_seconds",
+    "retry_delays",
     "lease_seconds",
     "heartbeat_seconds",
     "max_execute_seconds",

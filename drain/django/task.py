@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
@@ -25,6 +26,7 @@ class DrainTask(Task):
         timeout_seconds: Timeout of one attempt.
         retry_base_seconds: Wait after the first failure; doubles with each further one.
         retry_cap_seconds: Upper bound of the wait between two attempts.
+        retry_delays: Exact waits in seconds, instead of the two above.
         lease_seconds: Time after its worker's death at which the task runs elsewhere.
         heartbeat_seconds: Time between two extensions of the lease.
         max_execute_seconds: Time after which the stack of a running attempt is logged.
@@ -36,6 +38,7 @@ class DrainTask(Task):
     timeout_seconds: int | None = None
     retry_base_seconds: float | None = None
     retry_cap_seconds: float | None = None
+    retry_delays: Sequence[float] | None = None
     lease_seconds: float | None = None
     heartbeat_seconds: float | None = None
     max_execute_seconds: float | None = None

@@ -53,6 +53,8 @@ class JobOptions:
         timeout_seconds: Timeout of one attempt.
         retry_base_seconds: Wait after the first failure; doubles with each further one.
         retry_cap_seconds: Upper bound of the wait between two attempts.
+        retry_delays: Exact waits in seconds after the first failure, the second, and so on, the last of them repeated;
+            used instead of the two above. None for these.
         lease_seconds: Time that a claim holds unless its worker extends it: when a worker dies, its jobs run
             elsewhere after this time.
         heartbeat_seconds: Time between two extensions of the lease; None for a third of it.
@@ -77,6 +79,7 @@ class JobOptions:
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
     retry_base_seconds: float = 2.0
     retry_cap_seconds: float = 3600.0
+    retry_delays: Sequence[float] | None = None
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     heartbeat_seconds: float | None = None
     max_execute_seconds: float | None = None
@@ -107,6 +110,7 @@ class JobOptions:
         if self.result not in (DISCARD, KEEP):
             raise ValueError(f'result must be "{KEEP}" or "{DISCARD}", not {self.result!r}')
         objectives.check(self.slo)
+        self._check_retry_delays()
         self._check_ranges()
         self._check_schedule()
         Keys(self.key, self.unique_key, self.keep, self.quiet).check()
@@ -129,6 +133,17 @@ class JobOptions:
             )
         if self.max_execute_seconds is not None and not 0 < self.max_execute_seconds <= _LONGEST_WAIT_SECONDS:
             raise ValueError("max_execute_seconds must be above 0 and at most a year")
+
+    def _check_retry_delays(self) -> None:
+        delays = self.retry_delays
+        if delays is None:
+            return
+        if not isinstance(delays, list | tuple) or not delays or not all(map(_is_wait, delays)):
+            raise ValueError(
+                f"retry_delays must be a list of seconds up to a year, such as [10, 30, 60], not {delays!r:.100}"
+            )
+        # A copy: the caller's list may change.
+        object.__setattr__(self, "retry_delays", tuple(delays))
 
     def _check_schedule(self) -> None:
         if self.cron is not None:
@@ -162,6 +177,10 @@ class JobOptions:
 def _is_a(kind: Any, value: object) -> bool:
     # True is an int to Python, but a mistake as the value of an option.
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_wait(value: object) -> bool:
+    return _is_a(int | float, value) and 0 <= cast(float, value) <= _LONGEST_WAIT_SECONDS
 
 
 @runtime_checkable

@@ -92,6 +92,7 @@ def job(
     timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS,
     retry_base_seconds: float = 2.0,
     retry_cap_seconds: float = 3600.0,
+    retry_delays: Sequence[float] | None = None,
     lease_seconds: float = DEFAULT_LEASE_SECONDS,
     heartbeat_seconds: float | None = None,
     max_execute_seconds: float | None = None,
@@ -122,6 +123,8 @@ def job(
         timeout_seconds: Timeout of one attempt.
         retry_base_seconds: Wait after the first failure; doubles with each further one, with jitter.
         retry_cap_seconds: Upper bound of the wait between two attempts.
+        retry_delays: Exact waits in seconds after the first failure, the second, and so on, such as `[10, 30, 60]`; the
+            last one is repeated. Used instead of `retry_base_seconds` and `retry_cap_seconds`.
         lease_seconds: Time after its worker's death at which the job runs elsewhere; the worker extends the lease while
             the job runs.
         heartbeat_seconds: Time between two extensions of the lease; a third of the lease by default.

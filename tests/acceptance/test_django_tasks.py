@@ -147,6 +147,7 @@ def test_times_are_those_of_the_project(site: Site, use_tz: str) -> None:
     [
         ({"OPTIONS": {"max_atempts": 3}}, "did you mean 'max_attempts'?"),
         ({"OPTIONS": {"timeout_seconds": 0}}, "timeout_seconds must be a whole number above 0"),
+        ({"OPTIONS": {"retry_delays": 10}}, "retry_delays must be a list of seconds"),
         ({"OPTIONS": {"database": "nowhere"}}, "no database 'nowhere'; there are: default, other"),
         ({"OPTIONS": []}, None),
         ({"OPTIONS": [1]}, "['OPTIONS'] must be a dict"),

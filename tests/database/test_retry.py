@@ -78,6 +78,17 @@ def test_a_retry_under_a_stale_token_changes_nothing(shop: Workshop) -> None:
     assert (shop.row(job_id)["attempts"], shop.row(job_id)["next_run_at"]) == (2, None)
 
 
+def test_listed_waits_lie_between_the_attempts(shop: Workshop) -> None:
+    def act() -> None:
+        raise OSError
+
+    job_id = shop.delivered(act, max_attempts=4, retry_delays=[10, 30])
+    for seconds in (10, 30, 30):
+        assert shop.work(job_id) == "retrying"
+        assert seconds_between(shop, job_id) == pytest.approx(seconds, abs=0.001)
+    assert shop.work(job_id) == "dead"
+
+
 def test_a_job_that_asks_again_until_it_succeeds_is_finished(shop: Workshop) -> None:
     def act() -> None:
         if current_job().attempt < 3:

@@ -114,6 +114,14 @@ def test_a_job_that_failed_waits_for_its_next_attempt(claimed: Claim, wait: floa
     assert line_of(decision).endswith(": OSError: no disk")
 
 
+@pytest.mark.parametrize(("attempts", "wait"), [(1, 10), (2, 30), (3, 60), (4, 60), (10**9, 60)])
+def test_listed_waits_are_exact_and_the_last_one_is_repeated(attempts: int, wait: float) -> None:
+    options = JobOptions(retry_base_seconds=1, retry_cap_seconds=2, retry_delays=[10, 30, 60])
+    decision = decide(claim(attempts=attempts, max_attempts=0), Failed(ERROR, options))
+    assert decision.values["wait_seconds"] == wait
+    assert decide(claim(), Failed(ERROR, options, after=5.0)).values["wait_seconds"] == 5.0
+
+
 def test_a_job_waits_for_as_long_as_its_retry_asked_and_is_dead_after_its_last_attempt() -> None:
     failed = Failed(ERROR, OPTIONS, CAUSE, after=5.0)
     assert decide(claim(attempts=2), failed).values == {"wait_seconds": 5.0, "error": ERROR}

@@ -156,11 +156,13 @@ def decide_unrun(claim: Claim) -> Decision:
 
 
 def retry_wait_seconds(attempts: int, options: JobOptions | None) -> float:
-    """Return the wait after this many failed attempts: exponential, capped, with jitter.
+    """Return the wait after this many failed attempts: as listed, or else exponential, capped, with jitter.
 
     Between half of the step and all of it, so that jobs which failed together do not come back together.
     """
     options = options or JobOptions()
+    if options.retry_delays:
+        return options.retry_delays[min(attempts, len(options.retry_delays)) - 1]
     # The exponent is bounded, since the float would overflow long before the cap is reached a second time.
     step = min(options.retry_cap_seconds, options.retry_base_seconds * 2.0 ** min(attempts - 1, 64))
     return step * random.uniform(0.5, 1.0)  # noqa: S311
