@@ -21,6 +21,8 @@ OF_JOBS = (
     "retry_base_seconds",
     "retry_cap_seconds",
     "retry_delays",
+    "retry_on",
+    "give_up_on",
     "lease_seconds",
     "heartbeat_seconds",
     "max_execute_seconds",

@@ -141,15 +141,10 @@ class TaskAttempt:
 
     def _is_last(self, error: BaseException, cause: Exception | None) -> bool:
         errors = import_module("workers.errors")
-        if isinstance(error, errors.Dead):
-            return True
         taken_away = (errors.LeaseLostError, errors.JobCancelledError, errors.WorkerStoppedError)
-        if isinstance(cause, taken_away) or isinstance(
-            error, (*taken_away, errors.Defer, errors.RateLimited)
-        ):
+        if isinstance(cause, taken_away) or isinstance(error, (*taken_away, KeyboardInterrupt)):
             return False
-        limit = self._job.max_attempts
-        return bool(limit) and self._job.attempt >= limit and not isinstance(error, KeyboardInterrupt)
+        return bool(import_module("workers.execution.attempt").is_last(error))
 
     def _end(self, status: TaskResultStatus) -> None:
         object.__setattr__(self.result, "status", status)

@@ -12,6 +12,7 @@ from drain.django.options import OF_JOBS
 from drain.django.running import function_of
 from drain.jobs import registry
 from drain.jobs.keys import KeyOption
+from drain.jobs.options import ErrorClasses
 
 # Tasks by dotted path: the first of each, as its module defines it.
 _tasks: dict[str, Task] = {}
@@ -27,6 +28,8 @@ class DrainTask(Task):
         retry_base_seconds: Wait after the first failure; doubles with each further one.
         retry_cap_seconds: Upper bound of the wait between two attempts.
         retry_delays: Exact waits in seconds, instead of the two above.
+        retry_on: Classes of the only errors after which the task is tried again.
+        give_up_on: Classes of errors after which the task is FAILED at once.
         lease_seconds: Time after its worker's death at which the task runs elsewhere.
         heartbeat_seconds: Time between two extensions of the lease.
         max_execute_seconds: Time after which the stack of a running attempt is logged.
@@ -39,6 +42,8 @@ class DrainTask(Task):
     retry_base_seconds: float | None = None
     retry_cap_seconds: float | None = None
     retry_delays: Sequence[float] | None = None
+    retry_on: ErrorClasses | None = None
+    give_up_on: ErrorClasses | None = None
     lease_seconds: float | None = None
     heartbeat_seconds: float | None = None
     max_execute_seconds: float | None = None

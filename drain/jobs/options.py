@@ -26,6 +26,7 @@ DEFAULT_QUEUE = "default"
 FLUSHED, GROUPED = "flushed", "grouped"
 # What becomes of the value that a job returns.
 DISCARD, KEEP = "discard", "keep"
+ErrorClasses = tuple[type[BaseException], ...]
 # Upper bound of the wait between two attempts: a year.
 _LONGEST_WAIT_SECONDS = 365 * 24 * 3600
 # Bounds of a lease, in seconds. A shorter lease would expire before its first heartbeat could reach the database.
@@ -55,6 +56,8 @@ class JobOptions:
         retry_cap_seconds: Upper bound of the wait between two attempts.
         retry_delays: Exact waits in seconds after the first failure, the second, and so on, the last of them repeated;
             used instead of the two above. None for these.
+        retry_on: Classes of the only errors after which the job is tried again; None for all.
+        give_up_on: Classes of errors after which the job is dead at once, even if `retry_on` has them; None for none.
         lease_seconds: Time that a claim holds unless its worker extends it: when a worker dies, its jobs run
             elsewhere after this time.
         heartbeat_seconds: Time between two extensions of the lease; None for a third of it.
@@ -80,6 +83,8 @@ class JobOptions:
     retry_base_seconds: float = 2.0
     retry_cap_seconds: float = 3600.0
     retry_delays: Sequence[float] | None = None
+    retry_on: ErrorClasses | None = None
+    give_up_on: ErrorClasses | None = None
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     heartbeat_seconds: float | None = None
     max_execute_seconds: float | None = None
@@ -111,6 +116,7 @@ class JobOptions:
             raise ValueError(f'result must be "{KEEP}" or "{DISCARD}", not {self.result!r}')
         objectives.check(self.slo)
         self._check_retry_delays()
+        self._check_error_classes()
         self._check_ranges()
         self._check_schedule()
         Keys(self.key, self.unique_key, self.keep, self.quiet).check()
@@ -145,6 +151,30 @@ class JobOptions:
         # A copy: the caller's list may change.
         object.__setattr__(self, "retry_delays", tuple(delays))
 
+    def _check_error_classes(self) -> None:
+        for name in ("retry_on", "give_up_on"):
+            classes = getattr(self, name)
+            if classes is None:
+                continue
+            if not isinstance(classes, list | tuple) or not classes or not all(map(_is_error_class, classes)):
+                raise ValueError(
+                    f"{name} must be a tuple of exception classes, such as (OSError,), not {classes!r:.100}"
+                )
+            object.__setattr__(self, name, tuple(classes))
+        covered = [kind for kind in self.retry_on or () if issubclass(kind, self.give_up_on or ())]
+        if covered:
+            raise ValueError(
+                f"retry_on has {covered[0].__qualname__}, which give_up_on covers: it would never be retried"
+            )
+
+    def rule_against(self, kind: type[BaseException]) -> str | None:
+        """Return the option that forbids another attempt after an error of this class; None if none does."""
+        if issubclass(kind, self.give_up_on or ()):
+            return "give_up_on"
+        if self.retry_on is not None and not issubclass(kind, self.retry_on):
+            return "retry_on"
+        return None
+
     def _check_schedule(self) -> None:
         if self.cron is not None:
             check_schedule(self.cron, self.timezone, self.missed)
@@ -177,6 +207,10 @@ class JobOptions:
 def _is_a(kind: Any, value: object) -> bool:
     # True is an int to Python, but a mistake as the value of an option.
     return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _is_error_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
 
 
 def _is_wait(value: object) -> bool:

@@ -18,7 +18,7 @@ from drain.config import QUEUE_CHARACTERS, QUEUE_NAME
 from drain.errors import ConfigError, JobModuleError
 from drain.jobs import options as job_options
 from drain.jobs.keys import KeyOption
-from drain.jobs.options import DEFAULT_QUEUE, JobOptions, dotted_name
+from drain.jobs.options import DEFAULT_QUEUE, ErrorClasses, JobOptions, dotted_name
 from drain.jobs.signature import Signature
 from drain.jobs.stage_options import StageOptions, check_names
 from drain.jobs.stager import Stager
@@ -93,6 +93,8 @@ def job(
     retry_base_seconds: float = 2.0,
     retry_cap_seconds: float = 3600.0,
     retry_delays: Sequence[float] | None = None,
+    retry_on: ErrorClasses | None = None,
+    give_up_on: ErrorClasses | None = None,
     lease_seconds: float = DEFAULT_LEASE_SECONDS,
     heartbeat_seconds: float | None = None,
     max_execute_seconds: float | None = None,
@@ -123,13 +125,13 @@ def job(
         timeout_seconds: Timeout of one attempt.
         retry_base_seconds: Wait after the first failure; doubles with each further one, with jitter.
         retry_cap_seconds: Upper bound of the wait between two attempts.
-        retry_delays: Exact waits in seconds after the first failure, the second, and so on, such as `[10, 30, 60]`; the
-            last one is repeated. Used instead of `retry_base_seconds` and `retry_cap_seconds`.
+        retry_delays: Exact waits in seconds instead, such as `[10, 30, 60]`; the last one is repeated.
+        retry_on: Classes of the only errors after which the job is tried again; the job is dead at once after others.
+        give_up_on: Classes of errors after which the job is dead at once, even if `retry_on` has them.
         lease_seconds: Time after its worker's death at which the job runs elsewhere; the worker extends the lease while
             the job runs.
         heartbeat_seconds: Time between two extensions of the lease; a third of the lease by default.
-        max_execute_seconds: Time after which the stack of a running attempt is logged, once; the attempt goes on.
-            Half of its timeout by default.
+        max_execute_seconds: Time after which a running attempt's stack is logged, once; half of its timeout by default.
         isolated: True to let `drain work` run each attempt in a process of its own, as RQ's worker always does: for
             code that leaks memory, crashes or cannot be interrupted.
         commit: "grouped" to let `drain work` begin the next job before the commit of this job's `transaction()` is on

@@ -37,9 +37,9 @@ def failure_of(error: BaseException) -> BaseException:
     return failure
 
 
-def is_last(job: Any, error: BaseException) -> bool:
-    """Return whether a job is dead after this attempt failed."""
-    return isinstance(error, _errors().Dead) or 0 < job.max_attempts <= job.attempt
+def is_last(error: BaseException) -> bool:
+    """Return whether the running job is dead once this error has ended its attempt."""
+    return bool(import_module("workers.execution.attempt").is_last(error))
 
 
 def _errors() -> Any:

@@ -180,7 +180,7 @@ class _Attempt:
             return
         self._span.set_status("internal_error")
         # What a job raises after its transaction has finished it is not tried again either.
-        is_last = attempts.is_last(job, error) or job.finished
+        is_last = attempts.is_last(error) or job.finished
         if not (is_last or self._integration.retries):
             return
         failure = attempts.failure_of(error)

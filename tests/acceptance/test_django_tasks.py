@@ -66,6 +66,7 @@ def test_a_task_runs_in_a_worker_and_its_result_is_kept(site: Site) -> None:
 
     assert (found["hang"]["status"], found["hang"]["errors"][0][0]) == ("FAILED", "JobTimeoutError")
     assert (found["give_up"]["status"], found["give_up"]["attempts"]) == ("FAILED", 1)
+    assert (found["refuse"]["status"], found["refuse"]["attempts"]) == ("FAILED", 1)
     assert (found["object"]["status"], found["object"]["attempts"]) == ("FAILED", 1)
     assert "cannot be kept as JSON" in found["object"]["errors"][0][1]
     assert (found["later"]["status"], found["later"]["is_delayed"]) == ("READY", True)
@@ -85,6 +86,10 @@ def test_a_task_runs_in_a_worker_and_its_result_is_kept(site: Site) -> None:
     assert [note for note in notes if " hang " in note] == [
         "0 hang started by DrainBackend, attempt 1",
         "0 hang finished FAILED by DrainBackend, attempt 1",
+    ]
+    assert [note for note in notes if " refuse " in note] == [
+        "0 refuse started by DrainBackend, attempt 1",
+        "0 refuse finished FAILED by DrainBackend, attempt 1",
     ]
     assert [note for note in notes if " send_mail " in note] == [
         "0 send_mail started by DrainBackend, attempt 1",

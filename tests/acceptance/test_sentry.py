@@ -148,6 +148,17 @@ def test_a_retry_is_sent_as_the_error_behind_it(shop: Workshop) -> None:
     assert {each["exception"]["values"][-1]["type"] for each in sent.events} == {"ValueError"}
 
 
+def test_an_error_that_is_not_retried_is_sent_as_the_last_one(shop: Workshop) -> None:
+    sent = kept()
+
+    def act() -> None:
+        raise ValueError("no luck")
+
+    job_id = shop.deliver(job(name=NAME, give_up_on=(ValueError,))(act))
+    assert shop.work(job_id) == "dead"
+    assert [event["level"] for event in sent.events] == ["error"]
+
+
 def test_what_a_job_raises_after_its_finish_is_sent_once(shop: Workshop) -> None:
     sent = kept()
 

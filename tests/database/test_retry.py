@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.helpers import query
+from drain import cancel
+from tests.helpers import connected, query
 from tests.inprocess_worker import Workshop
 from workers import Retry, current_job
 
@@ -87,6 +88,28 @@ def test_listed_waits_lie_between_the_attempts(shop: Workshop) -> None:
         assert shop.work(job_id) == "retrying"
         assert seconds_between(shop, job_id) == pytest.approx(seconds, abs=0.001)
     assert shop.work(job_id) == "dead"
+
+
+def test_an_error_that_is_not_retried_kills_the_job_at_its_first_attempt(shop: Workshop) -> None:
+    def act() -> None:
+        raise [ConnectionError, FileNotFoundError][current_job().attempt - 1]("no")
+
+    job_id = shop.delivered(act, retry_on=(OSError,), give_up_on=(FileNotFoundError,))
+    assert [shop.work(job_id), shop.work(job_id)] == ["retrying", "dead"]
+    row = shop.row(job_id)
+    assert (row["reason"], row["attempts"]) == ("gave up", 2)
+    assert row["explanation"] == "FileNotFoundError: no (not retried: give_up_on)"
+    assert row["last_error"]["type"] == "FileNotFoundError"
+
+
+def test_a_cancelled_job_whose_error_is_not_retried_stays_cancelled(shop: Workshop) -> None:
+    def act() -> None:
+        cancel(connected(shop.database_url), job_id)
+        raise ValueError("no")
+
+    job_id = shop.delivered(act, retry_on=(OSError,))
+    assert shop.work(job_id) == "cancelled"
+    assert shop.row(job_id)["reason"] == "cancelled"
 
 
 def test_a_job_that_asks_again_until_it_succeeds_is_finished(shop: Workshop) -> None:

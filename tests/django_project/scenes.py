@@ -65,6 +65,7 @@ def enqueue_all() -> dict[str, str]:
         "fail": tasks.fail.enqueue(3),
         "at_first": tasks.fail_at_first.enqueue(4),
         "give_up": tasks.give_up.enqueue(5),
+        "refuse": tasks.refuse.enqueue(5),
         "hang": tasks.hang.enqueue(),
         "object": tasks.return_an_object.enqueue(),
         "later": tasks.send_receipt.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(6),

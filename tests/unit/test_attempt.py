@@ -295,6 +295,37 @@ def test_a_wait_that_makes_no_sense_is_refused_where_the_retry_is_made(after: An
         Retry(after)
 
 
+@pytest.mark.parametrize("runner", [run, run_in_the_loop])
+@pytest.mark.parametrize(
+    ("error", "rule"),
+    [
+        (ConnectionError("no"), None),
+        (FileNotFoundError("no"), "give_up_on"),
+        (ValueError("no"), "retry_on"),
+        (JobTimeoutError("no"), "retry_on"),
+        (SystemExit("no"), "retry_on"),
+        (Retry(5), None),
+        (LeaseLostError("no"), None),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_the_registration_says_which_errors_are_retried(
+    runner: Callable[[Claim], Outcome], error: BaseException, rule: str | None
+) -> None:
+    async def act() -> None:
+        raise error
+
+    job(name=NAME, retry_on=(OSError,), give_up_on=(FileNotFoundError, TypeError))(act)
+    outcome = runner(claim())
+    assert isinstance(outcome, Failed if rule is None else GaveUp)
+    assert getattr(outcome, "rule", None) == rule
+
+
+def test_arguments_that_do_not_fit_are_retried_whatever_the_rules_say() -> None:
+    job(name=NAME, give_up_on=(TypeError,))(raising(ValueError()))
+    assert failed(run(claim("[1]"))).error["type"] == "workers.errors.ArgumentsDoNotFitError"
+
+
 def test_a_retry_in_answer_to_a_stopping_worker_does_not_count() -> None:
     call = Call(job(name=NAME)(raising(Retry(5))), [], {})
     assert isinstance(outcome_of(Retry(5), call, stopped=True), Interrupted)

@@ -203,6 +203,13 @@ def test_a_job_that_gives_up_is_dead_for_the_reason_that_it_gives(message: str, 
     assert decision.death == Death(7, "mail", explanation, "Traceback: OSError", CAUSE, "tests.act")
 
 
+def test_a_job_that_a_rule_forbids_to_retry_is_dead_and_the_rule_is_named() -> None:
+    decision = decide(claim(), GaveUp(ERROR, CAUSE, "give_up_on"))
+    assert decision.word == "dead"
+    assert decision.values["reason"] == "gave up"
+    assert decision.values["explanation"] == "OSError: no disk (not retried: give_up_on)"
+
+
 def test_a_job_whose_arguments_cannot_be_read_is_dead_and_keeps_the_error_of_the_attempt_before() -> None:
     decision = decide(claim(), Unreadable("no JSON"))
     assert decision.values == {"reason": "unreadable", "explanation": "no JSON", "error": None, "ran": True}

@@ -23,7 +23,7 @@ from drain.jobs import registry
 from drain.jobs.annotations import ArgumentsError
 from drain.jobs.options import JobOptions
 from drain.visible import visible
-from workers.context.current import Attempt, begin, end
+from workers.context.current import Attempt, begin, current_attempt, end
 from workers.errors import (
     ArgumentsDoNotFitError,
     Dead,
@@ -41,6 +41,7 @@ from workers.errors import (
 from workers.execution import calling
 from workers.execution.alarm import Alarm, interruptible
 from workers.execution.calling import LEFT_OPEN, Call
+from workers.execution.decision import DEAD, decide
 from workers.execution.forked import leave_if_forked
 from workers.execution.outcome import (
     FINISHED,
@@ -191,9 +192,18 @@ def outcome_of(error: BaseException, call: Call, *, stopped: bool = False) -> Ou
     return _failed(error, options)
 
 
-def _failed(error: Any, options: JobOptions) -> Failed:
+def is_last(error: BaseException) -> bool:
+    """Return whether the job that is running here is dead once this error has ended its attempt."""
+    attempt = current_attempt()
+    assert attempt.job is not None  # noqa: S101  (its function is running)
+    outcome = outcome_of(error, Call(attempt.job, [], {}), stopped=attempt.interruption.stopped)
+    return decide(attempt.claim, outcome).word == DEAD
+
+
+def _failed(error: Any, options: JobOptions) -> Failed | GaveUp:
     if not issubclass(type(error), Retry):
-        return Failed(describe(error), options, error)
+        described, rule = describe(error), options.rule_against(type(error))
+        return Failed(described, options, error) if rule is None else GaveUp(described, error, rule)
     failure = failure_of(error)
     try:
         after, reason = checked_wait(error.after), str(error.reason)

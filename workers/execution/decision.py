@@ -126,7 +126,7 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
         case Deferred(when):
             return Decision(DEFERRED, outcomes.defer, {"when": when}, stale_outcome=DEFERRED)
         case GaveUp(error, cause):
-            return _bury(claim, "gave up", error["message"] or _NO_REASON, error, cause=cause)
+            return _bury(claim, "gave up", result.reason or _NO_REASON, error, cause=cause)
         case Unreadable(explanation):
             return _bury(claim, "unreadable", explanation)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -56,8 +56,7 @@ class Failed:
     @property
     def line(self) -> str:
         """The error on one line."""
-        first = self.error["message"].partition("\n")[0]
-        return f"{self.error['type']}: {first}" if first else self.error["type"]
+        return _line(self.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +73,24 @@ class Slowed(Deferred):
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """The function says that no further attempt would help.
+    """The function, or a rule of its registration, says that no further attempt would help.
 
     Attributes:
-        error: As for `Failed`; its message is the reason.
+        error: As for `Failed`.
         cause: As for `Failed`.
+        rule: Option of the registration that forbids another attempt; None if the function has given up itself.
     """
 
     error: dict[str, str]
     cause: BaseException | None = field(default=None, compare=False, repr=False)
+    rule: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why no further attempt would help; "" if the function gave no reason."""
+        return (
+            self.error["message"] if self.rule is None else f"{_line(self.error)} (not retried: {self.rule})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +174,11 @@ def in_ascii(result: Outcome) -> Outcome:
         case Finished(str()):
             return GaveUp(describe(UnfitResultError(_NOT_ENCODED)))
     return result
+
+
+def _line(error: Mapping[str, str]) -> str:
+    first = error["message"].partition("\n")[0]
+    return f"{error['type']}: {first}" if first else error["type"]
 
 
 def _name(kind: type[BaseException]) -> str:

@@ -56,6 +56,11 @@ def give_up(order: int) -> None:
     raise Dead("it was shredded")
 
 
+@task(give_up_on=(ValueError,))
+def refuse(order: int) -> None:
+    raise ValueError(f"no such order: {order}")
+
+
 @task
 def return_an_object() -> object:
     return object()
