@@ -708,7 +708,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS queue_pauses_once
 CREATE TABLE IF NOT EXISTS crons (
     name         text        PRIMARY KEY,
     job_name     text        NOT NULL,
-    -- Five fields, as in crontab(5), read in this time zone.
+    -- Five fields, as in crontab(5), or six with the seconds first, read in this time zone.
     cron         text        NOT NULL,
     timezone     text        NOT NULL DEFAULT 'UTC',
     -- Ticks that passed while there was no leader: 'last' of them is staged, 'all', or 'none'.

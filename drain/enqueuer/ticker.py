@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 # Upper bound of the schedules, and of the jobs, of one transaction. More missed ticks than that are staged in several
 # transactions, with batches of the drain between them.
 TICKS_PER_TRANSACTION = 1000
-# Age from which a tick is a missed one, for schedules that leave these out.
+# Age from which a tick is missed. Ticks of a schedule of seconds that are younger outlast a change of leaders.
 MISSED_AFTER = timedelta(seconds=60)
 
 
@@ -147,7 +147,7 @@ def _move(schedule: DueSchedule, room: int) -> Ticks:
 
 
 def _chosen(table: Timetable, first: datetime, schedule: DueSchedule, room: int) -> list[datetime]:
-    if schedule.missed == "all":
+    if schedule.missed == "all" or schedule.now - first < MISSED_AFTER:
         return list(islice(table.until(first, schedule.now), room))
     return [table.latest(first, schedule.now)]
 

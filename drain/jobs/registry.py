@@ -138,8 +138,8 @@ def job(
             the disk; it waits for many commits together, and tells nobody of them before. If PostgreSQL crashes before
             that, the writes and the finish are both undone, and the job runs again: for jobs that tell nobody else
             after their `transaction()` what they have written there.
-        cron: Cron line, such as "0 3 * * *": one job is staged at each of its ticks, without arguments. `drain work`
-            writes this schedule to the database, under the name of the job.
+        cron: Cron line, such as "0 3 * * *", or "*/15 * * * * *" with seconds: one job without arguments is staged at
+            each of its ticks. `drain work` writes this schedule to the database, under the name of the job.
         timezone: Time zone in which the line is read.
         missed: "last", "all" or "none" of the ticks is staged that passed while there was no leader.
         key: Customer, tenant or resource of a job: a text, a whole number, or a function that is called with the

@@ -54,7 +54,7 @@ def schedule(
         connection: As for `drain.stage`. It needs the rights of the role `operator`: see `drain roles`.
         name: Name of the schedule, of up to 250 characters.
         job: The job's name, or the function itself, as for `drain.stage`.
-        cron: Minute, hour, day of the month, month, day of the week, as in crontab(5).
+        cron: Minute, hour, day of the month, month, day of the week, as in crontab(5); seconds may come before them.
         args: Positional arguments of each job.
         kwargs: Keyword arguments of each job.
         timezone: Time zone in which the line is read, such as "Europe/Berlin".

@@ -1,11 +1,12 @@
 """Ticks of a schedule: a cron line, read in a time zone.
 
-The line has the five fields of crontab(5). The change of daylight saving time is treated as by Debian's cron:
+The line has the five fields of crontab(5), or six: seconds first. The change of daylight saving time is treated as by
+Debian's cron:
 
 - A line with fixed hours and minutes ticks once a day at each of its times. A time that the clock skips ticks right
   after the change, and of a time that the clock shows twice the first one ticks.
-- A line whose minutes or hours begin with `*` follows real time: it does not tick in an hour that is skipped, and ticks
-  in both of two equal hours.
+- A line of six fields, or whose minutes or hours begin with `*`, follows real time: it does not tick in an hour that is
+  skipped, and ticks in both of two equal hours.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MISSED = ("last", "all", "none")
 LONGEST_NAME = 250
 # Upper bound of the characters of a line and of a zone, as in the schema.
 _LONGEST = 255
-_FIELDS = 5
+_FIELDS = (5, 6)
 _HOUR_SECONDS = 3600
 # Parts of a time that is looked back through for the latest tick; each further one is twice as long.
 _FIRST_WINDOW = timedelta(minutes=1)
@@ -43,7 +44,7 @@ class Timetable:
     """The ticks of one cron line in one time zone; all times are in UTC.
 
     Args:
-        cron: Five fields, as in crontab(5).
+        cron: Five fields, as in crontab(5), or six with the seconds first.
         timezone: Name of a zone, such as `Europe/Berlin`.
 
     Raises:
@@ -58,10 +59,10 @@ class Timetable:
             raise TimetableError(f"{_shown(cron)} is a nickname: write the five fields, such as '0 0 * * *'")
         if len(cron) > _LONGEST:
             raise TimetableError(f"a cron line has at most {_LONGEST} characters, not {len(cron):,}")
-        if len(fields := cron.split()) != _FIELDS:
+        if len(fields := cron.split()) not in _FIELDS:
             raise TimetableError(
                 f"{_shown(cron)} has {len(fields)} fields, and a cron line has five: "
-                "minute, hour, day of the month, month, day of the week"
+                "minute, hour, day of the month, month, day of the week; or six, with the seconds first"
             )
         next(self._ticks(datetime.now(UTC)))
 

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from drain import failpoints
+from drain.audit.ticks import TicksCheck
 from drain.database import postgres
 from drain.database.postgres import Connection
 from drain.enqueuer import ticker as ticker_module
@@ -97,12 +98,14 @@ def test_a_new_schedule_ticks_for_the_first_time_after_it_was_made(
     assert 0 < ticker.seconds_to_next() <= 25 * 3600
 
 
+@pytest.mark.parametrize(("cron", "seconds"), [("* * * * *", 60), ("*/15 * * * * *", 15)])
 def test_each_tick_is_staged_once_across_many_leaders_that_die_in_the_middle(
-    database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    database_url: str, connection: Connection, monkeypatch: pytest.MonkeyPatch, cron: str, seconds: int
 ) -> None:
     monkeypatch.setattr(ticker_module, "TICKS_PER_TRANSACTION", 17)
-    first = minute(connection) - timedelta(minutes=500)
-    put(database_url, missed="all", next_tick_at=first)
+    step = timedelta(seconds=seconds)
+    first = minute(connection) - 500 * step
+    put(database_url, cron=cron, missed="all", next_tick_at=first)
     chance = random.Random(14)
     takeovers = 0
     while not staged(database_url) or schedule(database_url)["next_tick_at"] <= minute(connection):
@@ -113,7 +116,7 @@ def test_each_tick_is_staged_once_across_many_leaders_that_die_in_the_middle(
         takeovers += 1
 
     ticks = staged(database_url)
-    assert ticks == [first + timedelta(minutes=number) for number in range(len(ticks))]
+    assert ticks == [first + step * number for number in range(len(ticks))]
     assert len(ticks) >= 500
     assert takeovers >= 10
 
@@ -179,6 +182,37 @@ def test_a_schedule_that_leaves_out_missed_ticks_still_has_the_one_that_has_just
 
     assert len(staged(database_url)) == 1
     assert staged(database_url)[0] >= now
+
+
+@pytest.mark.parametrize("missed", ["last", "all", "none"])
+def test_a_schedule_of_seconds_loses_no_tick_to_a_change_of_leaders(
+    database_url: str, connection: Connection, missed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (now,) = postgres.fetch_one(connection, "SELECT date_trunc('second', now())")
+    # The former leader has died 40 seconds ago.
+    first = now.astimezone(UTC) - timedelta(seconds=40)
+    put(database_url, cron="* * * * * *", missed=missed, next_tick_at=first)
+
+    with a_ticker(database_url) as ticker:
+        assert ticker.run_once() == 1
+
+    ticks = staged(database_url)
+    assert ticks == [first + timedelta(seconds=number) for number in range(len(ticks))]
+    assert len(ticks) > 40
+    assert schedule(database_url)["next_tick_at"] == ticks[-1] + timedelta(seconds=1)
+    assert "were missed" not in caplog.text
+
+
+@pytest.mark.parametrize(("missed", "count"), [("last", 1), ("none", 1)])
+def test_of_more_than_a_minute_of_seconds_the_rule_of_the_schedule_decides(
+    database_url: str, connection: Connection, missed: str, count: int
+) -> None:
+    put(database_url, cron="* * * * * *", missed=missed, next_tick_at=minute(connection) - timedelta(hours=3))
+
+    assert Ticker(connection).run_once() == 1
+
+    assert len(staged(database_url)) == count
+    assert staged(database_url)[0] >= minute(connection) - timedelta(minutes=1)
 
 
 def test_a_year_of_missed_ticks_is_staged_in_parts(
@@ -276,6 +310,27 @@ def test_the_leader_stages_a_tick_about_when_it_comes(database_url: str, redis_u
         (moved,) = wait_until(lambda: query(database_url, "SELECT scheduled_at, moved_at FROM inflight_jobs"))
 
     assert moved[0] <= moved[1]
+
+
+@pytest.mark.usefixtures("processes")
+def test_a_schedule_of_seconds_has_one_job_a_second_under_two_leaders(
+    database_url: str, redis_url: str, connection: Connection
+) -> None:
+    put(database_url, cron="* * * * * *")
+
+    def ticks(least: int) -> list[datetime]:
+        rows = query(database_url, "SELECT scheduled_at FROM inflight_jobs ORDER BY id")
+        return [at for (at,) in rows] if len(rows) >= least else []
+
+    for least in (3, 6):
+        with leading(environment(database_url, redis_url)) as leader:
+            found = wait_until(partial(ticks, least))
+            leader.kill()
+    assert found == [found[0] + timedelta(seconds=number) for number in range(len(found))]
+    looked = TicksCheck(connection, 60)
+    looked.look()
+    looked.look()
+    assert looked.breaches() == []
 
 
 def test_drain_run_once_delivers_the_jobs_of_ticks_that_have_come(

@@ -135,7 +135,17 @@ def test_a_schedule_that_is_made_in_the_second_of_two_equal_hours_has_no_tick_in
 
 @pytest.mark.parametrize(
     "cron",
-    ["* * * * *", "*/7 3 * * *", "30 2 * * *", "0 0 1 1 *", "0 4 29 2 *", "*/20 2 * * sun", "0 0 L * *"],
+    [
+        "*/15 * * * * *",
+        "7 */5 3 * * *",
+        "* * * * *",
+        "*/7 3 * * *",
+        "30 2 * * *",
+        "0 0 1 1 *",
+        "0 4 29 2 *",
+        "*/20 2 * * sun",
+        "0 0 L * *",
+    ],
 )
 @pytest.mark.parametrize("end", ["2026-03-29 01:30", "2026-10-25 01:30", "2026-07-01 00:00"])
 def test_the_latest_tick_is_the_last_of_all(cron: str, end: str) -> None:
@@ -148,12 +158,36 @@ def test_the_latest_tick_is_the_last_of_all(cron: str, end: str) -> None:
     assert table.latest(first, until) == expected
 
 
+@pytest.mark.parametrize("zone", ["UTC", BERLIN, LORD_HOWE])
+@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25", "2026-04-04", "2026-10-03"])
+def test_a_line_of_seconds_ticks_evenly_across_changes_of_the_clock(day: str, zone: str) -> None:
+    begin = datetime.fromisoformat(day).replace(tzinfo=UTC)
+    day_after = begin + timedelta(days=1)
+
+    found = list(Timetable("*/15 * * * * *", zone).until(begin, day_after))
+
+    assert found == [begin + timedelta(seconds=15 * number) for number in range(4 * 60 * 24 + 1)]
+
+
+def test_seconds_come_first() -> None:
+    table = Timetable("5,20 30 3 * * *")
+    morning = datetime(2026, 7, 1, 3, 30, tzinfo=UTC)
+
+    first = table.after(morning + timedelta(seconds=4, microseconds=999_999))
+
+    assert first == morning + timedelta(seconds=5)
+    assert table.after(first) == morning + timedelta(seconds=20)
+    assert table.after(table.after(first)) == morning + timedelta(days=1, seconds=5)
+
+
 @pytest.mark.parametrize(
     ("cron", "zone", "words"),
     [
         ("0 0 31 2 *", "UTC", "none of its months has that day"),
         ("0 0 31 4,6 */2", "UTC", "none of its months has that day"),
-        ("0 0 * * * *", "UTC", "has 6 fields, and a cron line has five"),
+        ("0 0 * * * * *", "UTC", "has 7 fields, and a cron line has five"),
+        ("0 0 * * * * *", "UTC", "or six, with the seconds first"),
+        ("60 * * * * *", "UTC", "bad second"),
         ("0 3", "UTC", "has 2 fields"),
         ("", "UTC", "has 0 fields"),
         ("@daily", "UTC", "is a nickname: write the five fields"),
@@ -175,7 +209,7 @@ def test_a_line_or_a_zone_that_cannot_be_used_is_one_clear_line(cron: str, zone:
     assert "\n" not in str(error.value)
 
 
-@given(st.lists(st.text("0123456789*/,-#L", min_size=1, max_size=6), min_size=5, max_size=5))
+@given(st.lists(st.text("0123456789*/,-#L", min_size=1, max_size=6), min_size=5, max_size=6))
 def test_any_line_is_read_or_refused(fields: list[str]) -> None:
     try:
         table = Timetable(" ".join(fields), BERLIN)
