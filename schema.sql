@@ -285,9 +285,10 @@ CREATE INDEX IF NOT EXISTS inflight_jobs_unique ON inflight_jobs (unique_key)
     WHERE unique_key IS NOT NULL AND lease_expires_at IS NULL;
 
 
--- finished_jobs: jobs that have finished. One row a job, appended and never changed, in a partition for each day
--- by UTC: a day is read for some time, and then archived and dropped as a whole. In a partition the primary key is
--- the last guard against a job that would finish twice; no key can span all partitions.
+-- finished_jobs: jobs that have finished. One row a job, in a partition for each day by UTC: a day is read for some
+-- time, and then archived and dropped as a whole. Rows are appended, and never changed but for the result that a job
+-- returns after its own transaction. In a partition the primary key is the last guard against a job that would finish
+-- twice; no key can span all partitions.
 CREATE TABLE IF NOT EXISTS finished_jobs (
     id            bigint      NOT NULL,
     job_name      text        NOT NULL,

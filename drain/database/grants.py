@@ -156,8 +156,8 @@ GRANTS: Mapping[str, Sequence[Grant]] = {
         ),
         Grant("Finishes it ...", "EXECUTE", _FINISH, "FUNCTION"),
         Grant(
-            "... and asks whether it has.",
-            "INSERT, SELECT (id, fencing_token, finished_at, finished_by)",
+            "... asks whether it has, and adds what the job has returned after its own transaction.",
+            "INSERT, SELECT (id, fencing_token, finished_at, finished_by), UPDATE (result)",
             "finished_jobs",
         ),
         Grant(

@@ -60,7 +60,7 @@ def rehearse(database_url: str, job: PastJob, timeout: float | None = None) -> R
             lender.reset(token)
         seconds = perf_counter() - began
         written = session.written()
-    end = _end(outcome, seconds, attempt.result)
+    end = _end(outcome, seconds, attempt.result or attempt.late_result)
     if written.has_left:
         end = End("left its transaction", end.error, end.message, seconds)
     return Rehearsed(job, end, written)

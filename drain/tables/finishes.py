@@ -65,6 +65,10 @@ IS_FINISHED = f"""
 SELECT {_FLUSH}, EXISTS (
     SELECT FROM finished_jobs WHERE {FINISHED_BY_THIS_CLAIM} AND finished_at > now() - interval '1 day')
 """
+ADD_RESULT = f"""
+UPDATE finished_jobs SET result = %(result)s::jsonb
+WHERE {FINISHED_BY_THIS_CLAIM} AND finished_at > now() - interval '1 day'
+"""
 ARE_FINISHED = """
 SELECT id, true FROM finished_jobs
 WHERE id = ANY (%(ids)s::bigint[]) AND finished_at > now() - interval '1 day'
@@ -139,6 +143,15 @@ def finish_and_commit(
             raise
         return False
     return True
+
+
+def add_result(connection: Connection, claim: Fenced, result: str) -> bool:
+    """Add the result to a job that its own transaction has finished, within the last day.
+
+    Returns:
+        True unless this claim has not finished the job, or a crash has undone that.
+    """
+    return connection.execute(ADD_RESULT, {**of_one(claim), "result": result}).rowcount > 0
 
 
 def finish_many(

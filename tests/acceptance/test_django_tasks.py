@@ -48,6 +48,9 @@ def test_a_task_runs_in_a_worker_and_its_result_is_kept(site: Site) -> None:
     assert (receipt["attempts"], receipt["workers"], receipt["errors"]) == (1, 1, [])
     assert sorted(receipt["times"].values()) == list(receipt["times"].values())
 
+    settled = found["settle"]
+    assert (settled["status"], settled["value"]) == ("SUCCESSFUL", {"settled": 8})
+
     mail = found["mail"]
     assert (mail["status"], mail["value"], mail["queue"], mail["priority"]) == (
         *("SUCCESSFUL", "mailed 2", "mail", 7),

@@ -111,19 +111,56 @@ def test_a_result_that_was_set_in_an_attempt_that_failed_is_gone(shop: Workshop)
     assert result_of(shop, job_id) == "second"
 
 
-def test_what_a_job_returns_after_its_transaction_is_reported_and_not_kept(
+@pytest.mark.parametrize("block", [transaction, psycopg_transaction])
+@pytest.mark.parametrize("options", [{}, {"commit": "grouped"}], ids=str)
+def test_what_a_job_returns_after_its_transaction_is_added(
+    shop: Workshop, block: Any, options: dict[str, Any]
+) -> None:
+    def act() -> dict[str, int]:
+        with block() as session:
+            leave(session, "written")
+        return {"total": 3}
+
+    job_id = kept(shop, act, **options)
+    assert shop.work(job_id) == "finished"
+    assert result_of(shop, job_id) == {"total": 3}
+    assert shop.effects() == ["written"]
+
+
+def test_a_job_that_returns_nothing_after_its_transaction_keeps_nothing(shop: Workshop) -> None:
+    def act() -> None:
+        with transaction():
+            pass
+
+    job_id = kept(shop, act)
+    assert shop.work(job_id) == "finished"
+    with pytest.raises(drain.NoResultError):
+        result_of(shop, job_id)
+
+
+def test_what_cannot_be_added_after_the_transaction_is_reported(
     shop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    def act() -> object:
+        with transaction():
+            pass
+        return object()
+
+    assert shop.work(kept(shop, act)) == "finished"
+    assert "what it did after its transaction failed" in caplog.text
+    assert "cannot be written as JSON" in caplog.text
+
+
+def test_the_encoding_of_the_database_lacks_a_character_after_the_transaction(
+    latin1: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     def act() -> str:
         with transaction():
             pass
-        return "lost"
+        return "\u2615"
 
-    job_id = kept(shop, act)
-    assert shop.work(job_id) == "finished"
-    assert "call current_job().set_result(value) within the block" in caplog.text
-    with pytest.raises(drain.NoResultError):
-        result_of(shop, job_id)
+    assert latin1.work(kept(latin1, act)) == "finished"
+    assert "the encoding of the database lacks" in caplog.text
 
 
 def deep() -> list[Any]:

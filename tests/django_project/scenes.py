@@ -68,6 +68,7 @@ def enqueue_all() -> dict[str, str]:
         "refuse": tasks.refuse.enqueue(5),
         "hang": tasks.hang.enqueue(),
         "object": tasks.return_an_object.enqueue(),
+        "settle": tasks.settle.enqueue(8),
         "later": tasks.send_receipt.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(6),
         "soon": tasks.send_receipt.using(run_after=timezone.now() + timedelta(seconds=0.5)).enqueue(7),
     }

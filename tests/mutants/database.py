@@ -225,7 +225,7 @@ MUTANTS = (
     Mutant(
         "let a worker change finished jobs",
         "drain/database/grants.py",
-        '"INSERT, SELECT (id, fencing_token, finished_at, finished_by)"',
+        '"INSERT, SELECT (id, fencing_token, finished_at, finished_by), UPDATE (result)"',
         '"INSERT, UPDATE, SELECT (id, fencing_token, finished_at, finished_by)"',
         ("test_roles.py::test_a_role_may_do_nothing_else",),
     ),

@@ -408,10 +408,13 @@ def test_a_worker_s_job_writes_and_finishes_in_one_transaction_of_either_kind(sh
     assert shop.effects() == ["psycopg", "sqlalchemy"]
 
 
-@pytest.mark.parametrize("kind", ["returned", "psycopg", "sqlalchemy"])
+@pytest.mark.parametrize("kind", ["returned", "psycopg", "sqlalchemy", "after"])
 def test_a_worker_keeps_a_result_and_an_application_reads_it(shop: Workshop, place: Place, kind: str) -> None:
     def act() -> int:
-        if kind != "returned":
+        if kind == "after":
+            with workers.psycopg_transaction():
+                pass
+        elif kind != "returned":
             with workers.transaction() if kind == "sqlalchemy" else workers.psycopg_transaction():
                 workers.current_job().set_result(42)
         return 42
@@ -426,6 +429,20 @@ def test_a_worker_keeps_a_result_and_an_application_reads_it(shop: Workshop, pla
         assert result_of(application, job_id) == 42
     with place.connected("inspection") as inspection:
         assert result_of(inspection, job_id) == 42
+
+
+def test_a_worker_with_the_rights_of_version_5_reports_a_result_that_it_cannot_add(
+    shop: Workshop, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    def act() -> int:
+        with workers.psycopg_transaction():
+            pass
+        return 42
+
+    query(place.url, "REVOKE UPDATE (result) ON finished_jobs FROM drain_worker")
+    assert shop.work(shop.deliver(workers.job(name=NAME, result="keep")(act))) == "finished"
+    assert "what it did after its transaction failed" in caplog.text
+    assert "permission denied for table finished_jobs" in caplog.text
 
 
 def test_a_worker_leaves_a_row_about_an_outcome_that_came_too_late(shop: Workshop) -> None:

@@ -19,6 +19,7 @@ from workers.execution.outcome import (
     AlreadyFinished,
     Deferred,
     Failed,
+    Finished,
     GaveUp,
     Interrupted,
     Lost,
@@ -263,6 +264,11 @@ def test_what_a_job_wanted_after_its_own_finish_is_only_logged(rest: Outcome, sh
 
 def test_a_job_that_finished_itself_and_returned_is_finished_without_a_line_of_the_log() -> None:
     assert decide(claim(), AlreadyFinished(FINISHED)) == Decision("finished")
+
+
+def test_a_result_that_comes_after_the_finish_is_added() -> None:
+    decision = decide(claim(), AlreadyFinished(Finished("42")))
+    assert decision == Decision("finished", finishes.add_result, {"result": "42"}, stale_outcome="finished")
 
 
 @pytest.mark.parametrize(

@@ -193,16 +193,21 @@ def test_a_job_whose_finish_is_refused_or_undone_by_a_crash_does_not_count_as_fi
     monkeypatch.setattr(finishes, "undone_by_crash", lambda *_: {4})
     journal = Journal()
     inbox = Inbox(WorkOptions(queues=["default"]), journal, Shutdown(30, journal))
-    accepted, refused, lasting, undone = claimed(inbox, 1, 2, 3, 4)
+    accepted, refused, lasting, undone, late = claimed(inbox, 1, 2, 3, 4, 5)
     committed = AlreadyFinished(FINISHED, is_durable=False)
+    returned_late = AlreadyFinished(Finished("42"), is_durable=False)
     batch = OutcomeBatch(
-        [(accepted, FINISHED), (refused, FINISHED), (lasting, committed), (undone, committed)]
+        [
+            *((accepted, FINISHED), (refused, FINISHED)),
+            *((lasting, committed), (undone, committed), (late, returned_late)),
+        ]
     )
     batch.record(cast(Database, stores))
     assert batch.finished == [accepted, lasting]
     assert [(job, type(outcome)) for job, outcome in batch.alone] == [
         (refused, Finished),
         (undone, Interrupted),
+        (late, AlreadyFinished),
     ]
 
 

@@ -48,7 +48,11 @@ WRITES: dict[str, dict[str, set[str]]] = {
         "DELETE FROM": {"inflight_jobs"},
         "INSERT INTO": {"dead_jobs"},
     },
-    "finishes": {"DELETE FROM": {"inflight_jobs"}, "INSERT INTO": {"finished_jobs"}},
+    "finishes": {
+        "DELETE FROM": {"inflight_jobs"},
+        "INSERT INTO": {"finished_jobs"},
+        "UPDATE": {"finished_jobs"},
+    },
     "redeliveries": {
         "UPDATE": {"inflight_jobs"},
         "DELETE FROM": {"inflight_jobs"},

@@ -41,7 +41,8 @@ class Attempt:
             outcome waits.
         finished: The job's `transaction()` has committed.
         in_transaction: The job's `transaction()` is open, or was thrown away without having been ended.
-        result: Result of the job as JSON, if the job keeps one and has given it; None otherwise.
+        result: Result of the job as JSON, if the job keeps one and has given it before its finish; None otherwise.
+        late_result: Result as JSON that the job has returned after its `transaction()` had finished it; None otherwise.
         progress: What the job has reported last of its progress; None before.
         has_ended: The function of the job has ended.
     """
@@ -57,7 +58,7 @@ class Attempt:
             "job",
             "lease",
         ),
-        *("_current", "has_ended", "options", "progress", "result"),
+        *("_current", "has_ended", "late_result", "options", "progress", "result"),
     )
 
     def __init__(self, claim: Claim, asked_at: float, watcher: Watcher, database_url: str) -> None:
@@ -69,6 +70,7 @@ class Attempt:
         self.database_url = database_url
         self.groups_commit = self.finished = self.in_transaction = self.has_ended = False
         self.result: str | None = None
+        self.late_result: str | None = None
         self.progress: Report | None = None
         self._current: CurrentJob | None = None
 
@@ -84,17 +86,14 @@ class Attempt:
         """Keep the value that the function of a job which keeps its result has returned, unless the job has set one.
 
         Raises:
-            UnfitResultError: The value cannot be kept, or comes too late.
+            UnfitResultError: The value cannot be kept.
         """
         if self.result is not None:
             return
         if not self.finished:
             self.result = written(self.claim.id, value)
         elif value is not None:
-            raise UnfitResultError(
-                f"what job {self.claim.id} has returned is not kept, since its transaction had finished the job: "
-                "call current_job().set_result(value) within the block"
-            )
+            self.late_result = written(self.claim.id, value)
 
 
 class CurrentJob:
@@ -135,8 +134,8 @@ class CurrentJob:
     def set_result(self, value: Any) -> None:
         """Set the result of this job, which is registered with `result="keep"`; the last call counts.
 
-        For a job that finishes itself: its `transaction()` commits the result with the finish, before the function
-        returns. What the function returns then is not kept; nor is it in any other job that has set its result.
+        For a job that finishes itself: its `transaction()` commits the result with the finish, while a returned value
+        is added afterwards. What the function of a job that has set its result returns is not kept.
 
         Args:
             value: Numbers, texts, lists and objects, up to 64 KiB of JSON.

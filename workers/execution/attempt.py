@@ -159,12 +159,16 @@ def concluded(attempt: Attempt, result: Outcome) -> Outcome:
     # From now on nothing is carried of its progress.
     attempt.has_ended = True
     if attempt.finished:
-        return AlreadyFinished(result, is_durable=not attempt.groups_commit)
+        return AlreadyFinished(_rest_of(attempt, result), is_durable=not attempt.groups_commit)
     if attempt.in_transaction and isinstance(result, Finished):
         return Failed(describe(TransactionError(LEFT_OPEN)), attempt.options)
     if attempt.result is not None and isinstance(result, Finished):
         return Finished(attempt.result)
     return result
+
+
+def _rest_of(attempt: Attempt, result: Outcome) -> Outcome:
+    return Finished(attempt.late_result) if isinstance(result, Finished) else result
 
 
 def _call(call: Call, attempt: Attempt, interrupt: Callable[[], None] | None, after_seconds: float) -> None:

@@ -103,7 +103,7 @@ def decide(claim: Claim, result: Outcome) -> Decision:  # noqa: PLR0911  (one re
     """Decide what becomes of a job, by the outcome of its attempt."""
     match result:
         case AlreadyFinished(rest):
-            return Decision(FINISHED, log=_failed_after_finish(claim, rest))
+            return _after_finish(claim, rest)
         case Recorded(dead, word):
             return Decision(word) if dead is None else _died_elsewhere(claim, dead)
         case Finished(kept):
@@ -254,6 +254,12 @@ def _bury(
 
 def _died_elsewhere(claim: Claim, explanation: str) -> Decision:
     return Decision(DEAD, death=Death(claim.id, claim.queue, explanation, job_name=claim.job_name))
+
+
+def _after_finish(claim: Claim, rest: Outcome) -> Decision:
+    if isinstance(rest, Finished) and rest.result is not None:
+        return Decision(FINISHED, finishes.add_result, {"result": rest.result}, stale_outcome=FINISHED)
+    return Decision(FINISHED, log=_failed_after_finish(claim, rest))
 
 
 def _failed_after_finish(claim: Claim, rest: Outcome) -> LogLine | None:

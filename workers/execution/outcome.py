@@ -115,7 +115,7 @@ class AlreadyFinished:
     """The job is finished already: by its own transaction, or by the process that ran it.
 
     Attributes:
-        rest: Outcome of its code after the finish, which changes nothing about the finish.
+        rest: Outcome of its code after the finish, which changes nothing about the finish; its result is added.
         is_durable: False if a crash of the server may still undo the finish, together with all of the transaction.
     """
 
@@ -173,6 +173,8 @@ def in_ascii(result: Outcome) -> Outcome:
             return Unreadable(_in_ascii(result.explanation))
         case Finished(str()):
             return GaveUp(describe(UnfitResultError(_NOT_ENCODED)))
+        case AlreadyFinished(rest):
+            return replace(result, rest=in_ascii(rest))
     return result
 
 

@@ -29,7 +29,7 @@ from workers.execution.decision import (
     decide,
     decide_unrun,
 )
-from workers.execution.outcome import Outcome, in_ascii
+from workers.execution.outcome import AlreadyFinished, Failed, Outcome, describe, in_ascii
 from workers.lease.database import Database
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,11 @@ class Recorder:
         except psycopg.DataError:
             # The database's encoding lacks a character of the texts.
             return self._apply(claim, decide(claim, in_ascii(result)))
+        except psycopg.errors.InsufficientPrivilege as error:
+            # A role with the rights of version 5 cannot add a result to a finished job.
+            if not isinstance(result, AlreadyFinished):
+                raise
+            return self._apply(claim, decide(claim, AlreadyFinished(Failed(describe(error)))))
 
     @property
     def death(self) -> Death | None:

@@ -8,7 +8,7 @@ import psycopg
 
 from drain.errors import UnavailableError
 from drain.tables import finishes
-from workers.execution.outcome import AlreadyFinished, Finished, Outcome, undone_by_crash
+from workers.execution.outcome import FINISHED, AlreadyFinished, Finished, Outcome, undone_by_crash
 from workers.lease.database import Database
 from workers.process.jobs import ClaimedJob
 
@@ -77,7 +77,7 @@ class OutcomeBatch:
         for job, outcome in self._committed:
             if job.claim.id in undone:
                 self.alone.append((job, undone_by_crash(job.options)))
-            elif isinstance(outcome.rest, Finished):
+            elif outcome.rest == FINISHED:
                 self.finished.append(job)
             else:
                 self.alone.append((job, outcome))

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.dispatch import receiver
 
+import drain.django
 from drain import Dead
 from drain.django.framework import signals
 from tests.django_project.shop.models import Order
@@ -15,7 +16,7 @@ if "django_tasks" in sys.modules:
 else:
     from django.tasks import task
 
-__all__ = ["fail", "note", "send_mail", "send_receipt", "task"]
+__all__ = ["fail", "note", "send_mail", "send_receipt", "settle", "task"]
 
 
 def note(order: int, text: str) -> None:
@@ -64,6 +65,13 @@ def refuse(order: int) -> None:
 @task
 def return_an_object() -> object:
     return object()
+
+
+@task
+def settle(order: int) -> dict[str, int]:
+    with drain.django.transaction():
+        note(order, "settled")
+    return {"settled": order}
 
 
 @receiver([signals.task_started, signals.task_finished])
