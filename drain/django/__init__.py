@@ -17,7 +17,7 @@ Nothing here is imported by `import drain`, and Django itself only when it is us
     connections   the psycopg connection and the URL of a database of Django's
     installation  the tables, made by a migration
     environment   settings of the programs, from those of Django
-    management    `manage.py drain_run` and `manage.py drain_work`
+    management    `manage.py drain`, `manage.py drain_run` and `manage.py drain_work`
     migrations    `manage.py migrate` makes the tables
     models        the four tables, read only
     admin         the four tables in the admin, with actions to retry and to cancel

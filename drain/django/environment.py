@@ -1,4 +1,4 @@
-"""Settings of `drain run` and `drain work`, from those of Django, for `manage.py drain_run` and `manage.py drain_work`.
+"""Settings of the commands of `drain`, from those of Django, for `manage.py drain`, `drain_run` and `drain_work`.
 
 The environment counts first, then a setting of the same name, such as DRAIN_REDIS_URL. The database is by default that
 of the tasks.
@@ -7,6 +7,7 @@ of the tasks.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 
 from django.conf import settings
@@ -17,6 +18,7 @@ from drain.django.connections import url
 from drain.errors import ConfigError
 
 MODULE = "drain.django.tasks"
+_NAME = re.compile("DRAIN_[A-Z_]+")
 
 
 def fill(environment: os._Environ[str] = os.environ) -> None:
@@ -25,8 +27,8 @@ def fill(environment: os._Environ[str] = os.environ) -> None:
     Raises:
         ConfigError: The database is not PostgreSQL, or the tasks have several databases and none is named.
     """
-    for variable in VARIABLES.values():
-        value = getattr(settings, variable, None)
+    for variable in filter(_NAME.fullmatch, dir(settings)):
+        value = getattr(settings, variable)
         if value is not None and not environment.get(variable):
             environment[variable] = _text(value)
     database = VARIABLES["database_url"]

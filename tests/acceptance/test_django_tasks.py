@@ -6,7 +6,7 @@ import pytest
 
 from drain.database import schema
 from tests.django_project.site import Site
-from tests.helpers import ROOT, query, wait_until
+from tests.helpers import ROOT, environment, query, run_program, wait_until
 
 pytest.importorskip("django")
 
@@ -208,6 +208,61 @@ def test_the_help_of_a_program_is_that_of_drain(site: Site) -> None:
         assert printed.returncode == 0
         assert "--grace-seconds" in printed.stdout
     assert site.manage("drain_work", "--no-such-option").returncode == 2
+
+
+def test_each_command_of_drain_works_with_the_settings_of_django(site: Site) -> None:
+    job_id, _ = site.play("roll_back_and_commit")
+    status = site.manage("drain", "status", "--json")
+    assert (status.returncode, status.stderr) == (0, "")
+    assert json.loads(status.stdout)["staged"] == 1
+    shown = site.manage("drain", "show", job_id, "--settings=tests.django_project.settings")
+    assert "tests.django_project.shop.tasks.send_receipt" in shown.stdout
+    assert site.play("call_drain", "list", "staged", "--json")[0]["id"] == int(job_id)
+    assert site.manage("drain", "run", "--once", "--metrics-port", "0").returncode == 0
+    assert site.manage("drain", "work", "--burst").returncode == 0
+    assert "2 receipt x3" in site.notes()
+
+
+def test_help_and_exit_codes_are_those_of_drain(site: Site) -> None:
+    words = (
+        (),
+        ("--help",),
+        ("status", "--help"),
+        ("dead",),
+        ("no-such-command",),
+        ("show", "7"),
+        ("show", "x"),
+    )
+    sqlite = json.dumps(
+        {"default": {"BACKEND": "drain.django.DrainBackend", "OPTIONS": {"database": "other"}}}
+    )
+    for line in words:
+        ours = site.manage("drain", *line)
+        theirs = run_program(
+            "from drain.__main__ import main; main(prog_name='drain')",
+            *line,
+            env=environment(site.database_url, site.redis_url),
+            check=False,
+        )
+        assert ours.returncode == theirs.returncode, line
+        for mine, other in ((ours.stdout, theirs.stdout), (ours.stderr, theirs.stderr)):
+            assert mine.replace("manage.py drain", "drain").split() == other.split(), line
+    assert "Look around" in site.manage("help", "drain").stdout
+    assert site.manage("drain", "status", "--help", SITE_TASKS=sqlite).returncode == 0
+    refused = site.manage("drain", "status", SITE_TASKS=sqlite)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("Error: job-drain needs PostgreSQL")
+
+
+def test_every_setting_of_drain_may_stand_among_those_of_django(site: Site) -> None:
+    for name, value, error in (
+        ("DRAIN_NAMESPACE", "a b", "DRAIN_NAMESPACE may hold letters"),
+        ("DRAIN_METRICS_PORT", "ninety", "DRAIN_METRICS_PORT must be a port"),
+    ):
+        settings = json.dumps({name: value})
+        refused = site.manage("drain", "run", "--once", SITE_SETTINGS=settings, **{name: ""})
+        assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+        assert refused.stderr.startswith(f"Error: {error}")
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,18 @@ def job_that_is_no_task() -> str:
     raise AssertionError
 
 
+def call_drain(*words: str) -> Any:
+    """What a command prints that a program calls, as JSON."""
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    from django.core.management import call_command
+
+    with redirect_stdout(StringIO()) as printed:
+        call_command("drain", *words)
+    return json.loads(printed.getvalue())
+
+
 def times() -> dict[str, Any]:
     """Times of a task, as the project has its times."""
     later = timezone.now() + timedelta(hours=1)

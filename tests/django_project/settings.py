@@ -65,3 +65,4 @@ TASKS = {
     },
     **json.loads(os.environ.get("SITE_TASKS", "{}")),
 }
+globals().update(json.loads(os.environ.get("SITE_SETTINGS", "{}")))

@@ -1,5 +1,5 @@
 """Commands of `manage.py`.
 
 program   a command of `drain`, with the settings of Django filled in
-commands  drain_run, drain_work
+commands  drain, drain_run, drain_work
 """

@@ -1,4 +1,4 @@
-"""A command of `drain` as one of `manage.py`: the same options, with the settings of Django filled in."""
+"""Commands of `drain` under `manage.py`: the same options, with the settings of Django filled in."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from django.core.management.base import BaseCommand
 from drain.django import environment
 from drain.errors import DrainError
 from drain.terminal.commandline import Group
+
+# Words that ask for help, which needs no database.
+_HELP = frozenset({"-h", "--help"})
 
 
 class Program(BaseCommand):
@@ -34,16 +37,25 @@ class Program(BaseCommand):
         """Print the help of the command of `drain`, for `manage.py help`."""
         self._main(["--help"])
 
-    def handle(self, *_args: Any, **_options: Any) -> None:
-        """Run the command without words, for `call_command`."""
-        self._run([])
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Take all words of `call_command`."""
+        parser.add_argument("args", nargs=argparse.REMAINDER)
+
+    def handle(self, *words: str, **_options: Any) -> None:
+        """Run the command with the words of `call_command`."""
+        try:
+            self._run(list(words))
+        except SystemExit as end:
+            if end.code:
+                raise
 
     def _run(self, words: list[str]) -> None:
-        try:
-            environment.fill()
-        # What else Django's settings make wrong is a traceback, as for each command of Django's.
-        except (DrainError, ImproperlyConfigured) as error:
-            raise SystemExit(f"Error: {error}") from None
+        if not _HELP.intersection(words):
+            try:
+                environment.fill()
+            # What else Django's settings make wrong is a traceback, as for each command of Django's.
+            except (DrainError, ImproperlyConfigured) as error:
+                raise SystemExit(f"Error: {error}") from None
         self._main(words)
 
     def _main(self, words: list[str]) -> None:
