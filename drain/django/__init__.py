@@ -20,6 +20,7 @@ Nothing here is imported by `import drain`, and Django itself only when it is us
     management    `manage.py drain`, `manage.py drain_run` and `manage.py drain_work`
     migrations    `manage.py migrate` makes the tables
     models        the four tables, read only
+    columns       what the admin shows of a job: its state, its error, and texts made visible
     admin         the four tables in the admin, with actions to retry and to cancel
 """
 

@@ -12,7 +12,8 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 import drain
-from drain.django import environment
+from drain.django import columns, environment
+from drain.django.columns import Column
 from drain.django.connections import driver
 from drain.django.models import DeadJob, FinishedJob, InflightJob, StagedJob
 from drain.errors import ConfigError
@@ -36,14 +37,27 @@ class BoundedPaginator(Paginator):
 class JobAdmin(admin.ModelAdmin):
     """Base of the four lists."""
 
-    list_display: tuple[str, ...] = ("id", "job_name", "queue", "priority", "tag", "staged_at")
-    list_display_links = ("id", "job_name")
+    shown: tuple[str | Column, ...] = ("id", "job_name", "queue", "priority", "tag", "staged_at")
     ordering = ("-id",)
     # Makes the field for a search appear; `get_search_results` decides what it looks for.
     search_fields = ("id",)
     search_help_text = "An id, or the whole name of a job, a queue, a tag or a key."
     show_full_result_count = False
     paginator = BoundedPaginator
+
+    def get_list_display(self, _request: HttpRequest) -> list[str | Column]:
+        """Return the columns, each of whose texts is harmless."""
+        return [columns.column(self.model, each) if isinstance(each, str) else each for each in self.shown]
+
+    def get_list_display_links(self, _request: HttpRequest, list_display: Any) -> Any:
+        """Let id and job lead to the page of the job."""
+        return list_display[:2]
+
+    def get_fields(self, _request: HttpRequest, _job: Any = None) -> list[str | Column]:
+        """Return all fields of one job, each of whose texts is harmless."""
+        return [columns.whole(field) for field in self.opts.fields]
+
+    get_readonly_fields = get_fields
 
     def has_add_permission(self, _request: HttpRequest, *_of: Any, **_named: Any) -> bool:
         """Refuse: jobs are staged by the application."""
@@ -125,7 +139,7 @@ class JobAdmin(admin.ModelAdmin):
 class StagedJobAdmin(JobAdmin):
     """Jobs that wait in `staged_jobs`."""
 
-    list_display = (*JobAdmin.list_display, "scheduled_at")
+    shown = (*JobAdmin.shown, "scheduled_at")
     actions = ("cancel",)
 
 
@@ -133,7 +147,7 @@ class StagedJobAdmin(JobAdmin):
 class InflightJobAdmin(JobAdmin):
     """Jobs in flight."""
 
-    list_display = (*JobAdmin.list_display, "attempts", "claimed_by", "next_run_at")
+    shown = (*JobAdmin.shown, columns.state, "attempts", "claimed_by", "next_run_at", columns.error)
     actions = ("cancel",)
 
 
@@ -141,12 +155,12 @@ class InflightJobAdmin(JobAdmin):
 class FinishedJobAdmin(JobAdmin):
     """Jobs that have finished."""
 
-    list_display = (*JobAdmin.list_display, "attempts", "finished_at")
+    shown = (*JobAdmin.shown, "attempts", "finished_at")
 
 
 @admin.register(DeadJob)
 class DeadJobAdmin(JobAdmin):
     """Jobs that were given up."""
 
-    list_display = (*JobAdmin.list_display, "attempts", "died_at", "reason", "explanation")
+    shown = (*JobAdmin.shown, "attempts", "died_at", "reason", columns.error)
     actions = ("retry",)

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from django.db import models
 
 from drain.errors import DrainError
+from drain.visible import visible
 
 
 class Job(models.Model):
@@ -31,7 +32,7 @@ class Job(models.Model):
         abstract = True
 
     def __str__(self) -> str:
-        return f"{self.job_name} ({self.pk})"
+        return f"{visible(self.job_name)} ({self.pk})"
 
     def save(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         """Refuse: rows are moved by job-drain alone.

@@ -64,6 +64,31 @@ def looks() -> dict[str, Any]:
     }
 
 
+def enqueue_failures(text: str) -> list[str]:
+    """Ids of three tasks: one will wait for another attempt, one fail for good, one give up."""
+    ids = [tasks.fail.enqueue(text).id, tasks.fail.enqueue(text).id, tasks.give_up.enqueue(1).id]
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE staged_jobs SET tag = %s", [text[:200]])
+        cursor.execute("UPDATE staged_jobs SET max_attempts = 1 WHERE id = %s", [ids[1]])
+    return ids
+
+
+def failures(*ids: str) -> dict[str, Any]:
+    """Cells of the lists, and the page of each job."""
+    viewer = client(*(f"view_{table}" for table in TABLES))
+    cells = {}
+    for table in ("inflightjob", "deadjob"):
+        list_ = viewer.get(f"/admin/drain/{table}/").content.decode()
+        for name in ("error", "state", "tag"):
+            cells[f"{table} {name}"] = re.findall(f'<td class="field-{name}">(.*?)</td>', list_)
+        cells[f"{table} links"] = re.findall(r'<th class="field-(\w+)"><a', list_)
+    pages = [
+        viewer.get(f"/admin/drain/{table}/{job_id}/change/")
+        for table, job_id in zip(("inflightjob", "deadjob", "deadjob"), ids, strict=True)
+    ]
+    return {"cells": cells, "pages": [page.content.decode() for page in pages]}
+
+
 def cancels_and_retries() -> list[Any]:
     """What becomes of a job that is cancelled and retried; each by somebody with only that right."""
     job_id = int(tasks.send_receipt.enqueue(1).id)

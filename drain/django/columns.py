@@ -1,0 +1,90 @@
+"""Columns and fields of the admin: foreign texts made visible, and errors in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin
+from django.db import models
+from django.utils import timezone
+from django.utils.html import format_html
+
+from drain.tables.queries import inflight_state
+from drain.visible import visible
+
+# Upper bound of the characters of a text in a list.
+_LONGEST = 200
+
+Column = Callable[[Any], str | None]
+
+
+def column(model: type[models.Model], name: str) -> Column | str:
+    """Return what a list shows of a field: a text is one line, and harmless."""
+    field = model._meta.get_field(name)
+    if not isinstance(field, models.TextField):
+        return name
+    return _column(field, _line, ordering=name)
+
+
+def whole(field: models.Field[Any, Any]) -> Column | str:
+    """Return what the page of one job shows of a field: all of it, harmless."""
+    if field.name == "last_error":
+        return _column(field, lambda found: _block(_error_text(found)))
+    if isinstance(field, models.JSONField):
+        return _column(field, lambda value: _block(_json(value)))
+    if isinstance(field, models.TextField):
+        return _column(field, _block)
+    return str(field.name)
+
+
+def _column(field: models.Field[Any, Any], write: Callable[[Any], str], **more: str) -> Column:
+    def show(job: Any) -> str | None:
+        value = getattr(job, field.name)
+        return None if value is None else write(value)
+
+    # Of which Django makes the class of the cell.
+    show.__name__ = field.name
+    described: Column = admin.display(description=str(field.verbose_name), **more)(show)
+    return described
+
+
+@admin.display(description="error")
+def error(job: Any) -> str | None:
+    """Return in one line why a job is dead, or how its latest failed attempt has failed."""
+    found = job.last_error
+    if isinstance(found, dict) and getattr(job, "reason", "failed") == "failed":
+        return _line(_summary(found))
+    return _line(job.explanation) if hasattr(job, "explanation") else None
+
+
+@admin.display(description="state")
+def state(job: Any) -> str:
+    """Return the state of a job in flight in one word."""
+    return inflight_state(vars(job), timezone.now())
+
+
+def _block(text: str) -> str:
+    block: str = format_html("<pre>{}</pre>", visible(text, lines=True))
+    return block
+
+
+def _line(text: str) -> str:
+    first = visible(text.strip().partition("\n")[0])
+    return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}\u2026"
+
+
+def _summary(found: dict[str, Any]) -> str:
+    kind, message = found.get("type", "error"), found.get("message")
+    return f"{kind}: {message}" if message else str(kind)
+
+
+def _error_text(found: Any) -> str:
+    if not isinstance(found, dict):
+        return _json(found)
+    return str(found.get("traceback") or _summary(found))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
