@@ -39,8 +39,8 @@ def prune(settings: Settings, *, keep_days: int, dry_run: bool, yes: bool, as_js
     """Drop old days of finished jobs without archiving them.
 
     Today and the --keep-days days before it stay, by UTC: with 1, today and
-    yesterday. Dead jobs stay until a person decides. `drain run --keep-days` does
-    the same continuously; `drain archive` writes the days to files first.
+    yesterday. Dead jobs stay until a person decides. `drain run` does the same
+    continuously; `drain archive` writes the days to files first.
 
     \b
     drain prune --keep-days 30 --dry-run

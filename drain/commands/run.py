@@ -48,11 +48,13 @@ _log = logging.getLogger(__name__)
 )
 @click.option(
     "--keep-days",
-    type=click.IntRange(1, 36_500),
+    type=click.IntRange(0, 36_500),
+    default=30,
+    show_default=True,
     envvar="DRAIN_KEEP_DAYS",
     show_envvar=True,
-    help="Number of days of finished jobs to keep before today, by UTC; older days are dropped permanently. By default "
-    "all days are kept.",
+    help="Number of days of finished jobs to keep before today, by UTC; older days are dropped permanently. 0 keeps "
+    "all days.",
 )
 @click.option(
     "--metrics-port",
@@ -88,7 +90,7 @@ def run(
     *,
     once: bool,
     take_over: UUID | None,
-    keep_days: int | None,
+    keep_days: int,
     metrics_port: int,
     metrics_host: str,
     hooks: str,
@@ -102,7 +104,7 @@ def run(
 
     \b
     drain run --metrics-port 9186
-    drain run --keep-days 30              drop older days of finished jobs
+    drain run --keep-days 0               keep finished jobs forever
     drain run --once                      from cron, without a daemon
     """  # noqa: D301
     # Imported here, so that the other commands start faster.

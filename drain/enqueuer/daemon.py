@@ -62,7 +62,7 @@ class Daemon:
     Args:
         settings: Of both stores, and of the drain.
         take_over: UUID of an installation that is gone: the namespace and queues that it fed in Redis become free.
-        keep_days: Days of finished jobs before today that stay when older ones are dropped; None drops none.
+        keep_days: Days of finished jobs before today that stay when older ones are dropped; 0 drops none.
         trace: Note when jobs pass.
         health_options: When its health is reported, and to whom.
 
@@ -77,7 +77,7 @@ class Daemon:
         settings: Settings,
         *,
         take_over: str | None = None,
-        keep_days: int | None = None,
+        keep_days: int = 0,
         trace: bool = False,
         health_options: HealthOptions | None = None,
     ) -> None:
@@ -216,7 +216,7 @@ class Daemon:
         )
 
 
-def _chores(enqueuer: Enqueuer, keep_days: int | None) -> list[Chore]:
+def _chores(enqueuer: Enqueuer, keep_days: int) -> list[Chore]:
     connection = enqueuer.connection
     chores: list[Chore] = [
         Ticker(connection),

@@ -1,4 +1,4 @@
-"""Retention of `finished_jobs`: days that are no longer kept are dropped, by `drain run --keep-days` or `drain prune`.
+"""Retention of `finished_jobs`: days that are no longer kept are dropped, by `drain run` or `drain prune`.
 
 Each day is a transaction of its own with a lock timeout of a tenth of a second: no other session waits behind it for
 longer. Dead jobs stay until a person decides about them, and rows of `stale_finishes` stay too.

@@ -68,8 +68,10 @@ WITH ended AS (
 SELECT coalesce(key, ''), sum(greatest(attempts, 1))::bigint FROM begun
 WHERE begun_at > now() - make_interval(secs => %(seconds)s::float8) GROUP BY key
 UNION ALL
-SELECT NULL, CASE WHEN count(*) = %(limit)s
-    THEN extract(epoch FROM clock_timestamp() - min(finished_at)) * 1000000 END::bigint FROM ended
+SELECT NULL, (extract(epoch FROM clock_timestamp() - max(since)) * 1000000)::bigint FROM (
+    SELECT min(finished_at) AS since FROM ended HAVING count(*) = %(limit)s
+    UNION ALL
+    SELECT dropped_before::timestamp AT TIME ZONE 'UTC' FROM drain_state) AS bounds
 """
 _CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
@@ -117,7 +119,7 @@ def first_retries(
 def begun(connection: Connection, queue: str, seconds: float, limit: int) -> tuple[dict[str, int], float]:
     """Count the attempts of each key of a queue that began within these last seconds; '' is that of jobs without a key.
 
-    Only so many of the jobs that have finished are read, the latest ones.
+    Only so many of the jobs that have finished are read, the latest ones; and retention may have dropped earlier ones.
 
     Returns:
         Counts by key, and the seconds that they cover.

@@ -271,6 +271,20 @@ def test_the_next_leader_exceeds_no_rate(database_url: str) -> None:
     assert Counter(keys_of(third)) == {"a": 5, "b": 6, "c": 6}
 
 
+def test_the_next_leader_exceeds_no_rate_whose_first_jobs_have_been_dropped(database_url: str) -> None:
+    stage(database_url, 60)
+    # A bucket that fills within forty days: three tokens have come since the last day that was dropped.
+    rules = Rules(QUEUE, rate=Rate.parse("1/d"), burst=40)
+    with admitting(database_url, rules) as leader:
+        first = leader.settle(least=40)
+    finish(database_url, first)
+    drop = "DELETE FROM finished_jobs; UPDATE drain_state SET dropped_before = (now() AT TIME ZONE 'UTC')::date - 3"
+    with psycopg.connect(database_url) as connection:
+        connection.execute(drop)
+    with admitting(database_url, rules) as leader:
+        assert len(leader.settle(0.1, least=3)) == 3
+
+
 def test_the_rate_of_a_queue_holds_for_its_keys_together(database_url: str) -> None:
     for key in "abc":
         stage(database_url, 10, key=key)

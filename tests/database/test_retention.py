@@ -266,6 +266,19 @@ def test_run_takes_the_number_of_days(database_url: str, redis_url: str, days: d
         assert len(kept(database_url, days)) == left
 
 
+def test_run_keeps_thirty_days_unless_told_otherwise(database_url: str, redis_url: str, today: date) -> None:
+    ages = {30: 1, 31: 101}
+    for ago, first in ages.items():
+        make(database_url, today - timedelta(days=ago))
+        finish(database_url, today - timedelta(days=ago), first)
+    query(database_url, "SELECT setval('staged_jobs_id_seq', 1000)")
+    env = {"DRAIN_DATABASE_URL": database_url, "DRAIN_REDIS_URL": redis_url, "DRAIN_KEEP_DAYS": None}
+    for words, left in ((["--keep-days", "0"], [30, 31]), ([], [30])):
+        assert CliRunner().invoke(main, ["run", "--once", *words], env=env).exit_code == 0
+        ids = where(database_url)
+        assert [ago for ago, first in ages.items() if first in ids] == left
+
+
 def prune(database_url: str, *words: str, answer: str | None = None) -> Result:
     env = {"DRAIN_DATABASE_URL": database_url, "DRAIN_KEEP_DAYS": None}
     return CliRunner().invoke(main, ["prune", *words], env=env, input=answer)
