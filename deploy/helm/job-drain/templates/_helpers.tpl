@@ -7,10 +7,15 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Labels of all pods of the release. */}}
+{{- define "drain.release" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{/* Labels by which a deployment finds its pods. Takes the root and the component. */}}
 {{- define "drain.selector" -}}
-app.kubernetes.io/name: {{ .root.Chart.Name }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{ include "drain.release" .root }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
@@ -67,7 +72,7 @@ envFrom: {{ toYaml . | nindent 2 }}
 env:
   - name: DRAIN_DATABASE_URL
     valueFrom:
-      secretKeyRef: {{ toYaml (.values.databaseSecret | default .root.Values.databaseSecret) | nindent 8 }}
+      secretKeyRef: {{ toYaml .values.databaseSecret | nindent 8 }}
   - name: DRAIN_REDIS_URL
     valueFrom:
       secretKeyRef: {{ toYaml .root.Values.redisSecret | nindent 8 }}
