@@ -92,7 +92,7 @@ def test_nothing_is_sent_to_the_build_but_what_it_copies() -> None:
     assert all(any(path == source or path.startswith(f"{source}/") for source in sources) for path in sent)
 
 
-@pytest.mark.parametrize("words", re.findall(r'command: \["((?:init|run|work)\b.*)"\]', COMPOSE))
+@pytest.mark.parametrize("words", re.findall(r'command: \["((?:init|run|work|web)\b.*)"\]', COMPOSE))
 def test_each_command_of_the_compose_file_is_understood(words: str) -> None:
     name, *arguments = shlex.split(words.replace('", "', " "))
     command: click.Command = main.commands[name]
@@ -110,7 +110,14 @@ def test_the_documented_image_of_an_application_builds_on_ours_and_ends_as_its_u
     assert "- ./shop:/app/shop:ro" in DOCUMENTED
 
 
+def test_the_compose_file_serves_the_page_at_the_documented_port() -> None:
+    # On all addresses of the container: Docker publishes no port of its loopback.
+    assert 'command: ["web", "--host", "0.0.0.0", "--port", "9189"]' in COMPOSE
+    assert '"127.0.0.1:${WEB_PORT:-9189}:9189"' in COMPOSE
+    assert "| `http://localhost:9189/` | `WEB_PORT` |" in DOCUMENTED
+
+
 def test_the_compose_file_publishes_ports_on_this_machine_alone() -> None:
     ports = re.findall(r'- "(.*):(\d+)"', COMPOSE)
-    assert {port for _, port in ports} == {"5432", "6379", "9186", "9090", "3000"}
+    assert {port for _, port in ports} == {"5432", "6379", "9186", "9189", "9090", "3000"}
     assert all(host.startswith("127.0.0.1:") for host, _ in ports)
