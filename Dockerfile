@@ -1,17 +1,16 @@
 # Image of `drain`: docs/howto/docker.md explains how to build it, and how to add your own jobs.
-FROM python:3.13-slim
+# A tag moves: in production give its digest, --build-arg BASE=python:3.13-slim@sha256:...
+ARG BASE=python:3.13-slim
+FROM $BASE
 
 # User by number: Kubernetes' runAsNonRoot cannot resolve a name.
 RUN useradd --system --uid 10001 drain
 
-# Dependencies first, so that a change of the sources does not rebuild this layer; those of `drain web` among them.
-COPY pyproject.toml /src/
-RUN python -c "import tomllib; file = tomllib.load(open('/src/pyproject.toml', 'rb')); project = file['project']; \
-    print(*file['build-system']['requires'], *project['dependencies'], *project['optional-dependencies']['web'], sep='\n')" \
-    > /src/requirements.txt \
-    && pip install --no-cache-dir --requirement /src/requirements.txt
+# Dependencies first, so that a change of the sources does not rebuild this layer. `make lock` writes the file.
+COPY deploy/requirements.txt /src/
+RUN pip install --no-cache-dir --require-hashes --requirement /src/requirements.txt
 
-COPY README.md LICENSE schema.sql drain_command.py /src/
+COPY pyproject.toml README.md LICENSE schema.sql drain_command.py /src/
 COPY migrations /src/migrations
 COPY drain /src/drain
 COPY workers /src/workers

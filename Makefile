@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 OPTIONS = --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
 PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest $(OPTIONS)
 
-.PHONY: install demo test test-all test-pythons test-oldest-rq mutants durations check bench bench-check soak docs docs-serve format clean
+.PHONY: install demo test test-all test-pythons test-oldest-rq mutants durations check lock bench bench-check soak docs docs-serve format clean
 
 # Stamps: pip has installed what the demo needs, what the tests without Spark need, everything, and the documentation's.
 DEMO := .venv/.demo
@@ -102,6 +102,14 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+# Writes deploy/requirements.txt: the newest versions of what the image installs, for its Python, with their hashes.
+IMAGE := import tomllib; file = tomllib.load(open("pyproject.toml", "rb")); project = file["project"]; \
+  print(*file["build-system"]["requires"], *project["dependencies"], *project["optional-dependencies"]["web"], sep="\n")
+lock: $(TEST)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python -c '$(IMAGE)' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.13 \
+	  --generate-hashes --no-annotate --custom-compile-command "make lock" --output-file deploy/requirements.txt -
 
 # Measures the parts that are not done for this commit; PARTS="drain plain", SERVERS=debian, AGAIN=1, and SHORT=1 for
 # small sizes, which show that every part runs.

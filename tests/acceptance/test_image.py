@@ -79,7 +79,7 @@ def test_a_change_of_the_sources_installs_no_dependency_again() -> None:
         step for step, (name, rest) in enumerate(steps) if name == "RUN" and "pip install" in rest
     )
     copied = [rest.split()[0] for name, rest in steps[:installs] if name == "COPY"]
-    assert copied == ["pyproject.toml"]
+    assert copied == ["deploy/requirements.txt"]
     assert all("--no-deps" in rest for name, rest in steps[installs + 1 :] if name == "RUN")
 
 
