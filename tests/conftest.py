@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from drain import health, hooks
+from drain import health, hooks, metrics
 from drain.embedded.binaries import find_postgres, find_redis
 from drain.errors import EmbeddedError
 
@@ -103,3 +103,10 @@ def no_hook_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         instrumentor = telemetry.DrainInstrumentor()
         if instrumentor.is_instrumented_by_opentelemetry:
             instrumentor.uninstrument()
+
+
+@pytest.fixture(autouse=True)
+def no_label_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin with all labels of metrics: another test may have used a thousand queues."""
+    monkeypatch.setattr(metrics, "_labels", set())
+    monkeypatch.setattr(metrics, "_pairs", {})
