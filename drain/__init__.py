@@ -63,6 +63,7 @@ Modules that every package may use:
     archive               rows of the archive, read without Spark
     failpoints            instants at which a test kills a process
     packages              applications whose packages have the names of ours
+    extras                the command that installs an optional package
     wording, visible      numbers and times for people; texts of others, made harmless for a terminal
     frames                tracebacks as texts: the innermost frame in the application's own code
     rq, rq_settings       entry points by which RQ's own tools and workers find tracked jobs

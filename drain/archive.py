@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from drain import extras
 from drain.errors import ConfigError, DrainError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def rows(
         import pyarrow as pa
         import pyarrow.dataset as ds
     except ImportError:
-        raise ConfigError("reading an archive needs pyarrow: pip install 'job-drain[spark]'") from None
+        raise ConfigError(f"reading an archive needs pyarrow: {extras.install('spark')}") from None
     found = _open(ds, pa, path)
     wanted = ds.field("superseded_by").is_null()
     if queue is not None:

@@ -14,15 +14,13 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from drain import packages
+from drain import extras, packages
 from drain.errors import DrainError
 from pipeline import class_data, java, jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Message if a package is missing.
-_INSTALL = "this command runs on Spark; install it with `pip install 'job-drain[spark]'`"
 # Packages that the Spark commands import.
 _NEEDED = ("adbc_driver_postgresql", "pandas", "plotly", "pyarrow", "pyspark")
 # Niceness of a process with low priority.
@@ -153,7 +151,7 @@ def require() -> None:
     """
     packages.require_own(directories=[str(Path.cwd())])
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
-        raise DrainError(_INSTALL)
+        raise DrainError(f"this command runs on Spark: {extras.install('spark')}")
 
 
 @contextmanager

@@ -18,8 +18,10 @@ migration, or not at all; checks of the rows that are there follow in a transact
 try:
     import alembic  # noqa: F401
 except ModuleNotFoundError as missing:
+    from drain import extras
+
     raise ModuleNotFoundError(
-        "drain.alembic needs Alembic: pip install 'job-drain[alembic]'", name=missing.name
+        f"drain.alembic needs Alembic: {extras.install('alembic')}", name=missing.name
     ) from None
 
 from drain.alembic.filters import include_name, include_object

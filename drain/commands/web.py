@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from drain import log
+from drain import extras, log
 from drain.config import Settings
 from drain.errors import ConfigError
 from drain.terminal.commandline import Port, settings_options, verbose_option
@@ -99,7 +99,7 @@ def web(
     """Serve the page: all queues, jobs, what has failed, schedules and workers; for a browser.
 
     Whoever reaches the page can read it, arguments of jobs included, unless it is --private. Nobody can write, unless
-    a token or a proxy says who may. SIGTERM and SIGINT end it, with exit code 0. Needs job-drain[web].
+    a token or a proxy says who may. SIGTERM and SIGINT end it, with exit code 0. Needs the extra [web].
 
     \b
     drain web
@@ -117,9 +117,7 @@ def web(
         from drain.web import program
         from drain.web.asgi import application
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            "drain web needs Starlette, uvicorn and Jinja: pip install 'job-drain[web]'"
-        ) from error
+        raise ConfigError(f"drain web needs Starlette, uvicorn and Jinja: {extras.install('web')}") from error
     log.configure("DEBUG" if verbose else "INFO")
     # A file without a token is a mistake: the page would quietly be one to read alone.
     token = token_file.read_text(encoding="utf-8") if token_file else None

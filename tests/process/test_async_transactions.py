@@ -16,7 +16,7 @@ import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession
 
 import drain
-from drain import failpoints
+from drain import extras, failpoints
 from drain.config import Settings
 from drain.failpoints import FailurePoint
 from drain.jobs import registry
@@ -218,7 +218,7 @@ def test_without_greenlet_an_async_session_says_what_to_install(
 
     job_id = shop.delivered(act, max_attempts=1)
     assert shop.work(job_id) == "dead"
-    assert "pip install 'job-drain[async]'" in shop.row(job_id)["explanation"]
+    assert extras.install("async") in shop.row(job_id)["explanation"]
 
 
 # --- cancelled tasks

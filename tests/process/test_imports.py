@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from drain import extras
 from tests.helpers import ROOT
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -94,4 +95,4 @@ def test_a_missing_extra_is_named(module: str, missing: str, extra: str) -> None
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert answer.stderr.splitlines()[-1].startswith(f"ModuleNotFoundError: {module} needs ")
-    assert answer.stderr.endswith(f": pip install 'job-drain[{extra}]'\n")
+    assert answer.stderr.endswith(f": {extras.install(extra)}\n")

