@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
+from typing import get_overloads
 
 import click
 import pytest
@@ -19,6 +21,7 @@ import drain
 from drain import metrics
 from drain.__main__ import main
 from drain.config import VARIABLES, Settings
+from drain.jobs.registry import job
 from tests.golden import PRINTED
 from tests.unit.test_printed import commands
 
@@ -266,3 +269,22 @@ def test_each_figure_in_a_table_of_the_benchmarks_is_one_of_the_results() -> Non
     assert {
         figure for figure in figures if not re.search(rf"(?<![\d,.]){figure}(?![\d,.]\d)", results)
     } == set()
+
+
+def test_the_page_on_plain_jobs_names_what_tracked_jobs_have_instead() -> None:
+    """Options of `@job` and names of `drain`: each is there, so its row may not say that there is nothing."""
+    text = page("howto/plain-rq-jobs.md").partition("## Feature by feature")[2].partition("\n## ")[0]
+    cells = {first: rest[-1] for first, *rest in rows(text)}
+    options = {name for kind in get_overloads(job) for name in inspect.signature(kind).parameters}
+    for feature, names in {
+        "callbacks": ["on_finish", "on_dead"],
+        "`Repeat`": ["cron", "schedule"],
+        "results": ["result"],
+        "`unique=True`": ["unique_key"],
+        "`meta`": ["progress"],
+    }.items():
+        (cell,) = [cell for first, cell in cells.items() if first.startswith(feature)]
+        for name in names:
+            assert name in options or name in drain.__all__
+            assert re.search(rf"`(?:drain\.{name}|@job\({name}=[^`]*|{name})\W", cell), (feature, name)
+    assert [feature for feature, cell in cells.items() if re.match("none", cell)] == []
