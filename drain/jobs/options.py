@@ -115,8 +115,11 @@ class JobOptions:
         if self.result not in (DISCARD, KEEP):
             raise ValueError(f'result must be "{KEEP}" or "{DISCARD}", not {self.result!r}')
         objectives.check(self.slo)
-        self._check_retry_delays()
-        self._check_error_classes()
+        # Copies: the caller's lists may change.
+        object.__setattr__(self, "retry_delays", _waits(self.retry_delays))
+        for name in ("retry_on", "give_up_on"):
+            object.__setattr__(self, name, _error_classes(name, getattr(self, name)))
+        _check_retried(self.retry_on, self.give_up_on)
         self._check_ranges()
         self._check_schedule()
         Keys(self.key, self.unique_key, self.keep, self.quiet).check()
@@ -139,33 +142,6 @@ class JobOptions:
             )
         if self.max_execute_seconds is not None and not 0 < self.max_execute_seconds <= _LONGEST_WAIT_SECONDS:
             raise ValueError("max_execute_seconds must be above 0 and at most a year")
-
-    def _check_retry_delays(self) -> None:
-        delays = self.retry_delays
-        if delays is None:
-            return
-        if not isinstance(delays, list | tuple) or not delays or not all(map(_is_wait, delays)):
-            raise ValueError(
-                f"retry_delays must be a list of seconds up to a year, such as [10, 30, 60], not {delays!r:.100}"
-            )
-        # A copy: the caller's list may change.
-        object.__setattr__(self, "retry_delays", tuple(delays))
-
-    def _check_error_classes(self) -> None:
-        for name in ("retry_on", "give_up_on"):
-            classes = getattr(self, name)
-            if classes is None:
-                continue
-            if not isinstance(classes, list | tuple) or not classes or not all(map(_is_error_class, classes)):
-                raise ValueError(
-                    f"{name} must be a tuple of exception classes, such as (OSError,), not {classes!r:.100}"
-                )
-            object.__setattr__(self, name, tuple(classes))
-        covered = [kind for kind in self.retry_on or () if issubclass(kind, self.give_up_on or ())]
-        if covered:
-            raise ValueError(
-                f"retry_on has {covered[0].__qualname__}, which give_up_on covers: it would never be retried"
-            )
 
     def rule_against(self, kind: type[BaseException]) -> str | None:
         """Return the option that forbids another attempt after an error of this class; None if none does."""
@@ -209,12 +185,39 @@ def _is_a(kind: Any, value: object) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
+def _waits(delays: object) -> tuple[float, ...] | None:
+    if delays is None:
+        return None
+    if not isinstance(delays, list | tuple) or not delays or not all(map(_is_wait, delays)):
+        raise ValueError(
+            f"retry_delays must be a list of seconds up to a year, such as [10, 30, 60], not {delays!r:.100}"
+        )
+    return tuple(delays)
+
+
+def _is_wait(value: Any) -> bool:
+    return _is_a(int | float, value) and 0 <= value <= _LONGEST_WAIT_SECONDS
+
+
+def _error_classes(name: str, classes: object) -> ErrorClasses | None:
+    if classes is None:
+        return None
+    if not isinstance(classes, list | tuple) or not classes or not all(map(_is_error_class, classes)):
+        raise ValueError(
+            f"{name} must be a tuple of exception classes, such as (OSError,), not {classes!r:.100}"
+        )
+    return tuple(classes)
+
+
 def _is_error_class(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def _is_wait(value: object) -> bool:
-    return _is_a(int | float, value) and 0 <= cast(float, value) <= _LONGEST_WAIT_SECONDS
+def _check_retried(retry_on: ErrorClasses | None, give_up_on: ErrorClasses | None) -> None:
+    covered = [kind for kind in retry_on or () if issubclass(kind, give_up_on or ())]
+    if covered:
+        name = covered[0].__qualname__
+        raise ValueError(f"retry_on has {name}, which give_up_on covers: it would never be retried")
 
 
 @runtime_checkable

@@ -168,7 +168,7 @@ def test_a_schedule_that_is_written_again_keeps_its_next_tick_and_its_pause(data
             "cannot be read or never ticks: bad day-of-month, or none of its months has that day",
         ),
         ({"cron": "60 0 * * *"}, "cannot be read: bad minute"),
-        ({"cron": "0 0 * * * *"}, "has 6 fields"),
+        ({"cron": "0 0 * * * * *"}, "has 7 fields"),
         ({"timezone": "Europe/Berln"}, "no time zone 'Europe/Berln'"),
         ({"missed": "first"}, "missed must be 'last', 'all' or 'none'"),
         ({"name": "n" * 251}, "1 to 250 printable characters"),
