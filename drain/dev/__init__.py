@@ -1,4 +1,4 @@
-"""`drain dev`: servers, an enqueuer and a worker that reloads, in one terminal.
+"""`drain dev`: servers unless others are given, an enqueuer and a worker that reloads, in one terminal.
 
     development       starts all programs, restarts those that die, and ends them in order
     ports             checks that the ports of the servers are free

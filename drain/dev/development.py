@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from time import monotonic
+from typing import NamedTuple
 
 from drain.config import VARIABLES
 from drain.database import schema
@@ -18,8 +19,9 @@ from drain.dev.directory_lock import locked
 from drain.dev.guarded_program import GuardedProgram
 from drain.dev.source_watcher import SourceWatcher
 from drain.dev.worker import DOES_NOT_IMPORT, GRACE_SECONDS, WITH_EXAMPLE
-from drain.embedded import Services, services
+from drain.embedded import EmbeddedPostgres, EmbeddedRedis
 from drain.embedded.guarded_server import GuardedServer
+from drain.embedded.services import without_client_settings
 
 # Pause between two checks of all programs, in seconds.
 _TICK_SECONDS = 0.1
@@ -53,12 +55,34 @@ class Plan:
         directory: Directory to keep the data in; None for a temporary one.
         port: Port of PostgreSQL on 127.0.0.1; None for a Unix socket alone.
         redis_port: Port of Redis on 127.0.0.1; None for a Unix socket alone.
+        database_url: PostgreSQL to use, which has the tables; None to run one.
+        redis_url: Redis to use; None to run one.
     """
 
     jobs: Sequence[str] = ()
     directory: Path | None = None
     port: int | None = None
     redis_port: int | None = None
+    database_url: str | None = field(default=None, repr=False)
+    redis_url: str | None = field(default=None, repr=False)
+
+
+class Servers(NamedTuple):
+    """The servers of one `drain dev`: its own ones, which run, and those that are given."""
+
+    plan: Plan
+    postgres: EmbeddedPostgres | None
+    redis: EmbeddedRedis | None
+
+    @property
+    def database_url(self) -> str:
+        """URL of the database."""
+        return self.postgres.url if self.postgres else self.plan.database_url or ""
+
+    @property
+    def redis_url(self) -> str:
+        """URL of Redis."""
+        return self.redis.url if self.redis else self.plan.redis_url or ""
 
 
 class Development:
@@ -75,8 +99,8 @@ class Development:
         self._console = Console()
 
     @contextmanager
-    def servers(self) -> Iterator[Services]:
-        """Run PostgreSQL, with the tables, and Redis for as long as the block runs.
+    def servers(self) -> Iterator[Servers]:
+        """Run PostgreSQL, with the tables, and Redis for as long as the block runs, unless others are given.
 
         Raises:
             EmbeddedError: A server is not installed or did not start, a port is in use, or another `drain dev` uses
@@ -84,40 +108,50 @@ class Development:
         """
         plan = self._plan
         ports.require_free(_HOST, {"--port": plan.port, "--redis-port": plan.redis_port})
+        directory = plan.directory
         # Where PostgreSQL keeps its data, Redis does too.
-        durable = {"appendonly": "yes"} if plan.directory else {}
+        durable = {"appendonly": "yes"} if directory else {}
         with ExitStack() as stack:
-            if plan.directory:
-                stack.enter_context(locked(plan.directory))
-            started = stack.enter_context(
-                services(
-                    plan.directory,
-                    redis_settings=durable,
-                    postgres_port=plan.port,
-                    redis_port=plan.redis_port,
-                )
-            )
-            schema.install(started.database_url)
-            yield started
+            if directory:
+                stack.enter_context(locked(directory))
+            postgres = redis = None
+            if not plan.database_url:
+                postgres = EmbeddedPostgres(directory and directory / "postgres", port=plan.port)
+                # The settings of a client are not meant for this server.
+                stack.enter_context(without_client_settings())
+            if not plan.redis_url:
+                place = directory and directory / "redis"
+                redis = EmbeddedRedis(place, settings=durable, port=plan.redis_port)
+            for server in filter(None, (postgres, redis)):
+                stack.enter_context(server)
+            if postgres:
+                schema.install(postgres.url)
+            yield Servers(plan, postgres, redis)
 
-    def run(self, started: Services) -> None:
+    def run(self, servers: Servers) -> None:
         """Start the programs, and check on all of them until `stop` is set."""
         with ExitStack() as stack:
-            parts: list[_Server | _Enqueuer | _Worker] = [
-                _Server("postgres", started.postgres, _POSTGRES_PROBLEM, self._console),
-                _Server("redis", started.redis, _REDIS_PROBLEM, self._console),
-            ]
+            parts: list[_Server | _Enqueuer | _Worker] = []
+            if servers.postgres:
+                parts.append(_Server("postgres", servers.postgres, _POSTGRES_PROBLEM, self._console))
+            if servers.redis:
+                parts.append(_Server("redis", servers.redis, _REDIS_PROBLEM, self._console))
             if self._plan.jobs:
                 variables = {
-                    VARIABLES["database_url"]: started.database_url,
-                    VARIABLES["redis_url"]: started.redis_url,
+                    VARIABLES["database_url"]: servers.database_url,
+                    VARIABLES["redis_url"]: servers.redis_url,
                 }
                 enqueuer = GuardedProgram("enqueuer", _ENQUEUER, variables, self._console.relay)
                 stack.callback(enqueuer.close)
                 worker = GuardedProgram("worker", _WORKER, variables, self._console.relay)
                 stack.callback(worker.close)
                 stack.callback(_end, [worker, enqueuer])
-                parts += [_Enqueuer(enqueuer, self._console), _Worker(worker, self._console, self._plan.jobs)]
+                # The example stages on the PostgreSQL that the lines for another shell name.
+                example = [WITH_EXAMPLE] if servers.postgres else []
+                parts += [
+                    _Enqueuer(enqueuer, self._console),
+                    _Worker(worker, self._console, self._plan.jobs, example),
+                ]
             while not self._stop.is_set():
                 for part in parts:
                     part.check()
@@ -163,10 +197,12 @@ class _Enqueuer:
 class _Worker(_Enqueuer):
     """Starts the worker, starts it again when it dies, and replaces it when the sources change."""
 
-    def __init__(self, program: GuardedProgram, console: Console, modules: Sequence[str]) -> None:
+    def __init__(
+        self, program: GuardedProgram, console: Console, modules: Sequence[str], example: Sequence[str]
+    ) -> None:
         super().__init__(program, console)
         self._modules = modules
-        self._extra_arguments = [WITH_EXAMPLE]
+        self._example = self._extra_arguments = example
         # Made before the first worker imports the sources, so that no change is missed.
         self._sources = SourceWatcher(Path.cwd(), modules)
         if not self._sources.complete:
@@ -204,7 +240,7 @@ class _Worker(_Enqueuer):
         if reload_began_at:
             return 0.0
         if code == DOES_NOT_IMPORT:
-            self._extra_arguments = [WITH_EXAMPLE]
+            self._extra_arguments = self._example
             self._console.say("worker", "waits for the next change of a Python file", "yellow")
             return None
         return super()._restart_time(code)

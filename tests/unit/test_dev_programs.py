@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from drain.__main__ import main
 from drain.dev import development
 from drain.dev.worker import DOES_NOT_IMPORT
 
@@ -84,7 +86,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def worker() -> tuple[Any, Program, Console]:
     program, console = Program(), Console()
     made: Any = development._Worker
-    return made(program, console, ["shop"]), program, console
+    return made(program, console, ["shop"], []), program, console
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--database-url", "postgresql:///shop", "--port", "5433"], 2, "--port is for a server of its own"),
+        (["--redis-url", "redis://a", "--redis-port", "6380"], 2, "--redis-port is for a server of its own"),
+        (["--database-url", "postgresql:///shop", "--redis-url", "redis://a"], 2, "nothing is to be run"),
+        (["--redis-url", "http://a"], 1, "DRAIN_REDIS_URL must start with redis://"),
+    ],
+)
+def test_options_that_cannot_be_meant_together_are_refused(words: list[str], code: int, said: str) -> None:
+    result = CliRunner().invoke(main, ["dev", *words], env={"DRAIN_JOBS": ""})
+    assert (result.exit_code, said in result.output) == (code, True), result.output
 
 
 def test_the_pause_before_a_program_that_dies_again_and_again_doubles_up_to_a_bound(clock: Clock) -> None:

@@ -35,7 +35,7 @@ class Program(BaseCommand):
 
     def print_help(self, _prog_name: str, _subcommand: str) -> None:
         """Print the help of the command of `drain`, for `manage.py help`."""
-        self._main(["--help"])
+        self.main(["--help"])
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Take all words of `call_command`."""
@@ -56,10 +56,11 @@ class Program(BaseCommand):
             # What else Django's settings make wrong is a traceback, as for each command of Django's.
             except (DrainError, ImproperlyConfigured) as error:
                 raise SystemExit(f"Error: {error}") from None
-        self._main(words)
+        self.main(words)
 
-    def _main(self, words: list[str]) -> None:
-        Group(commands={self.name: self.command}).main([self.name, *words], prog_name="manage.py")
+    def main(self, words: list[str], **more: Any) -> None:
+        """Hand the words to the command of `drain`."""
+        Group(commands={self.name: self.command}).main([self.name, *words], prog_name="manage.py", **more)
 
 
 def _without_options_of_django(words: list[str]) -> list[str]:
