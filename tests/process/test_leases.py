@@ -385,9 +385,10 @@ def test_a_job_that_goes_on_after_it_lost_its_lease_is_told_again_and_again(
     told: list[bool] = []
 
     def act() -> None:
-        shop.take_over(job_id)
         while len(told) < 3 and has_time_left():
             try:
+                if not told:
+                    shop.take_over(job_id)
                 time.sleep(FOREVER_SECONDS)
             except LeaseLostError:
                 told.append(has_time_left())
