@@ -431,6 +431,8 @@ def test_without_servers_the_error_names_the_extra(suite: Suite) -> None:
 
     nothing = "import drain.embedded.binaries as b\nb._postgres_places = lambda: iter(())\n"
     suite._env = {name: text for name, text in suite._env.items() if name != binaries.POSTGRES}
+    # pytest cuts the line of a summary at the width.
+    suite._env["COLUMNS"] = "300"
     printed = suite.run(fails=True, conftest=nothing, test_it="def test_it(drain_servers): ...\n")
     assert extras.install("servers") in printed
 
