@@ -84,7 +84,7 @@ def dev(
             click.echo(f"export DRAIN_REDIS_URL='{started.redis_url}'")
         sys.stdout.flush()
         everything = "everything" if plan.jobs else "both servers" if len(servers) == 2 else "the server"
-        paste = "paste what begins with export into another shell; " if servers else ""
+        paste = "paste these into another shell; " if servers else ""
         click.echo(f"{paste}Ctrl-C here ends {everything}", err=True)
         development.run(started)
         click.echo("stopping ...", err=True)
