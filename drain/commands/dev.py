@@ -100,4 +100,4 @@ def _check_given(modules: list[str], *servers: tuple[str | None, int | None, str
         if url and port:
             raise click.UsageError(f"{option} is for a server of its own, and a URL is given too")
     if database_url and redis_url and not modules:
-        raise click.UsageError("nothing is to be run: name modules of jobs with --jobs")
+        raise click.UsageError("nothing to run: name modules of jobs with --jobs")

@@ -44,7 +44,7 @@ def _column(field: models.Field[Any, Any], write: Callable[[Any], str], **more: 
         value = getattr(job, field.name)
         return None if value is None else write(value)
 
-    # Of which Django makes the class of the cell.
+    # Django makes the class of the cell from it.
     show.__name__ = field.name
     described: Column = admin.display(description=str(field.verbose_name), **more)(show)
     return described

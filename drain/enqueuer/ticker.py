@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 # Upper bound of the schedules, and of the jobs, of one transaction. More missed ticks than that are staged in several
 # transactions, with batches of the drain between them.
 TICKS_PER_TRANSACTION = 1000
-# Age from which a tick is missed. Ticks of a schedule of seconds that are younger outlast a change of leaders.
+# Older ticks count as missed. Younger ones, of a schedule of seconds, outlast a change of leaders.
 MISSED_AFTER = timedelta(seconds=60)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.django_project.site import Site
 from tests.helpers import PATIENCE_SECONDS, drain_command, query, wait_until
 
-# As `python backend/manage.py`: the directory of that file is the first in which modules are looked for.
+# As `python backend/manage.py`: modules are looked for in the directory of that file first.
 MANAGE = """
 import sys
 sys.path.insert(0, "backend")

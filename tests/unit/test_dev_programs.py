@@ -94,7 +94,7 @@ def worker() -> tuple[Any, Program, Console]:
     [
         (["--database-url", "postgresql:///shop", "--port", "5433"], 2, "--port is for a server of its own"),
         (["--redis-url", "redis://a", "--redis-port", "6380"], 2, "--redis-port is for a server of its own"),
-        (["--database-url", "postgresql:///shop", "--redis-url", "redis://a"], 2, "nothing is to be run"),
+        (["--database-url", "postgresql:///shop", "--redis-url", "redis://a"], 2, "nothing to run"),
         (["--redis-url", "http://a"], 1, "DRAIN_REDIS_URL must start with redis://"),
     ],
 )

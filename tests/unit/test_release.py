@@ -55,7 +55,7 @@ def test_only_the_job_that_publishes_may_ask_for_an_identity(workflow: dict[Any,
         "pypi",
         "build",
     )
-    # No code of the repository runs beside the identity.
+    # No code of the repository runs in the job that has the identity.
     assert [set(step) & {"run"} for step in publish["steps"]] == [set(), set()]
 
 

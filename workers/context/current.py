@@ -135,7 +135,7 @@ class CurrentJob:
         """Set the result of this job, which is registered with `result="keep"`; the last call counts.
 
         For a job that finishes itself: its `transaction()` commits the result with the finish, while a returned value
-        is added afterwards. What the function of a job that has set its result returns is not kept.
+        is added afterwards. A returned value is not kept if the job has set its result.
 
         Args:
             value: Numbers, texts, lists and objects, up to 64 KiB of JSON.
