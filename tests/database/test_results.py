@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 import drain
 from drain import current_job, psycopg_transaction, transaction
 from drain.__main__ import main
-from drain.tables import staged
+from drain.tables import finishes, staged
+from drain.tables.fences import Fence
 from tests.helpers import BOUNDS, query
 from tests.inprocess_worker import Workshop, leave
 from workers.context.written_result import MOST_BYTES
@@ -125,6 +126,20 @@ def test_what_a_job_returns_after_its_transaction_is_added(
     assert shop.work(job_id) == "finished"
     assert result_of(shop, job_id) == {"total": 3}
     assert shop.effects() == ["written"]
+
+
+@pytest.mark.parametrize("other", [{"fencing_token": 2}, {"worker": "another"}], ids=str)
+def test_only_the_claim_that_finished_a_job_adds_its_result(shop: Workshop, other: dict[str, Any]) -> None:
+    job_id = kept(shop, lambda: "own")
+    assert shop.work(job_id) == "finished"
+    ((token, worker),) = query(shop.database_url, "SELECT fencing_token, finished_by FROM finished_jobs")
+    own = Fence(job_id, token, None, worker)
+
+    with connect(shop) as connection:
+        assert not finishes.add_result(connection, own._replace(**other), '"of another"')
+        assert result_of(shop, job_id) == "own"
+        assert finishes.add_result(connection, own, '"added"')
+    assert result_of(shop, job_id) == "added"
 
 
 def test_a_job_that_returns_nothing_after_its_transaction_keeps_nothing(shop: Workshop) -> None:
