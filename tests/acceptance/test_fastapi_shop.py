@@ -23,9 +23,9 @@ def env(database_url: str, redis_url: str) -> dict[str, str]:
 
 
 def test_the_suite_of_the_shop_passes_and_leaves_nothing(env: dict[str, str], database_url: str) -> None:
-    plugins = ("-p", "drain.testing.plugin", "-p", "no:django", "-p", "no:cacheprovider")
+    options = ("-o", "addopts=", "-p", "drain.testing.plugin", "-p", "no:django", "-p", "no:cacheprovider")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, SUITE],
+        [sys.executable, "-m", "pytest", *options, SUITE],
         env=env,
         cwd=ROOT,
         capture_output=True,
