@@ -10,6 +10,8 @@ In the order in which a row passes:
     held             queues whose rules cannot be followed: nothing of them leaves
     depths           how many ids the lists in Redis may hold
 
+    awake            queues with rules that have jobs: a bounded number of them, in turn
+    hints            in which of them jobs have just been staged
     keyed_queue      one queue that has rules: the steps of a batch, from the look to the commit
     streams          its rows, divided into streams: which are known, which may go on, which are blocked
     sources          how streams are read: by key, by key in order, by lane, by lane with aging

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from time import monotonic
 
+from drain.admission.awake import MOST_AT_ONCE, AwakeQueues
 from drain.admission.depths import Depths
-from drain.admission.held import HeldError, HeldQueues
+from drain.admission.held import HeldError, HeldQueues, warn_of_forward_mode
+from drain.admission.hints import Hints
 from drain.admission.keyed_queue import RuledQueue
 from drain.admission.rules import Rules
 from drain.database.postgres import Connection
-from drain.tables import pauses, rules
-from drain.tables.pauses import Pauses
+from drain.tables import rules
+from drain.tables.pauses import FollowedPauses, Pauses
+from drain.tables.rules import RulesRow
 from drain.tables.staged import DueJob
 from drain.wire import QueueReader
 
-log = logging.getLogger(__name__)
-
-# Pause after hints to the queues with rules, as a multiple of their duration.
-_HINTS_PAUSE = 4
-# Interval between two looks at the rules and the pauses: the leader follows a change within a second.
+# Interval between two looks at the rules and the pauses, and as a multiple of the duration of one: the leader follows a
+# change within a second.
 _FOLLOW_SECONDS = 0.5
+_FOLLOW_PAUSE = 9
 
 
 class Admission:
@@ -57,15 +57,17 @@ class Admission:
         self._connection = connection
         self._depths = Depths(redis, fixed=depth, unbounded=forward_queues)
         self._forward_queues = forward_queues
-        self._ruled: dict[str, RuledQueue] = {}
+        self.followed_pauses = FollowedPauses(connection)
+        self._rules = rules.followed()
+        self._queues = AwakeQueues(self._make, self._pause)
         self._held = HeldQueues(connection)
-        self._follow_at = 0.0
-        self._expects_arrivals = False
-        self._hints_at = 0.0
+        self._hints = Hints(connection)
+        self._follow_at = self._looks_at = 0.0
+        self._has_unread = False
 
     def expect_arrivals(self) -> None:
         """Let the next look find what has just been staged in queues with rules; otherwise a second may pass."""
-        self._expects_arrivals = True
+        self._hints.expect()
 
     def look_when_due(self) -> bool:
         """Follow the rules, and look whether rows that wait may leave now, as far as it is time for each.
@@ -80,53 +82,79 @@ class Admission:
         if monotonic() >= self._follow_at:
             self._follow()
         found = self._depths.look_when_due()
-        for queue, ruled in list(self._ruled.items()):
-            if monotonic() >= ruled.next_look_at and not self.paused.queue(queue):
+        self._queues.take_turns()
+        if monotonic() >= self._looks_at:
+            found |= self._look()
+        return self._follow_hints() or found
+
+    def _look(self) -> bool:
+        began, found = monotonic(), False
+        due = self._queues.due(self.paused.queue)
+        for queue in due:
+            if ruled := self._queues.awake.get(queue):
                 with self._following(queue):
                     found |= ruled.look() and self._depths.room(queue) > 0
-        if self._expects_arrivals and monotonic() >= self._hints_at:
-            found |= self._hint()
+        is_full = len(due) >= MOST_AT_ONCE and not self.may_find_more
+        self._looks_at = monotonic() + (monotonic() - began if is_full else 0.0)
         return found
 
-    def _hint(self) -> bool:
-        began, found = monotonic(), False
-        self._expects_arrivals = False
-        for queue, ruled in list(self._ruled.items()):
-            if not self.paused.queue(queue):
+    def _follow_hints(self) -> bool:
+        found = False
+        for queue, after in self._hints.find(self._has_rules):
+            if (ruled := self._queues.awake.get(queue)) is None:
+                self._queues.call(queue)
+            elif not self.paused.queue(queue):
                 with self._following(queue):
-                    found |= ruled.hint() and self._depths.room(queue) > 0
-        self._hints_at = monotonic() + _HINTS_PAUSE * (monotonic() - began)
+                    found |= ruled.hint(after) and self._depths.room(queue) > 0
         return found
 
     @property
     def next_look_at(self) -> float:
         """Time, by `monotonic()`, at which rows that wait may be allowed to leave; infinite if none wait."""
-        times = [self._depths.next_look_at]
-        if self._expects_arrivals and self._ruled:
-            times.append(self._hints_at)
-        times += (
+        times = [self._depths.next_look_at, self._queues.next_turn_at]
+        if self._rules.rows or self._queues.awake:
+            times.append(self._hints.next_at)
+        looks = (
             ruled.next_look_at
-            for queue, ruled in self._ruled.items()
+            for queue, ruled in self._queues.awake.items()
             if not self.paused.queue(queue) and self._depths.room(queue)
         )
-        return min(times)
+        return min(*times, max(self._looks_at, min(looks, default=float("inf"))))
 
     @property
-    def is_first_sweep(self) -> bool:
-        """True if rows of a queue with rules may be free to leave that no look has found yet."""
-        return any(
-            ruled.is_first_sweep and not self.paused.queue(queue) and self._depths.room(queue) > 0
-            for queue, ruled in self._ruled.items()
+    def may_find_more(self) -> bool:
+        """True if rows of a queue with rules may be free to leave that no look or no batch has come to yet."""
+        return (
+            self._has_unread
+            or self._queues.next_turn_at <= monotonic()
+            or any(
+                ruled.is_first_sweep and not self.paused.queue(queue) and self._depths.room(queue) > 0
+                for queue, ruled in self._queues.awake.items()
+            )
         )
 
     @property
     def ruled(self) -> Collection[str]:
         """Names of the queues with rules, held ones among them."""
-        return self._ruled.keys() | self._held.names
+        return self._rules.rows.keys() | self._queues.awake.keys()
+
+    @property
+    def awake(self) -> Collection[str]:
+        """Names of the queues with rules of which rows may be due."""
+        return self._queues.awake.keys()
+
+    def take_fallen_asleep(self) -> Collection[str]:
+        """Return the queues with rules that have fallen asleep since the last call: a lane that is found wakes them."""
+        queues, self._queues.fallen_asleep = self._queues.fallen_asleep, set()
+        return queues
 
     def room(self, queue: str) -> int:
         """Return how many rows of a queue may leave now in the order of its lanes; 0 for a queue with rules."""
-        if self.paused.queue(queue) or self._has_rules(queue):
+        if self.paused.queue(queue):
+            return 0
+        if self._has_rules(queue):
+            if queue not in self._held:
+                self._queues.call(queue)
             return 0
         return self._depths.room(queue)
 
@@ -142,14 +170,18 @@ class Admission:
             HeldError: A queue is held from now on; the next transaction leaves it out.
         """
         selected: dict[str, list[DueJob]] = {}
+        awake, read = self._queues.awake, 0
+        self._has_unread = False
         # Each queue comes first in its turn: a batch may not hold the rows of all.
-        for queue in list(self._ruled):
-            if most <= 0:
+        for queue in list(awake):
+            if most <= 0 or read >= MOST_AT_ONCE:
+                self._has_unread = read >= MOST_AT_ONCE
                 break
-            ruled = self._ruled[queue] = self._ruled.pop(queue)
-            room = 0 if self.paused.queue(queue) else self._depths.room(queue)
+            ruled = awake[queue] = awake.pop(queue)
+            room = 0 if self.paused.queue(queue) or not ruled.may_admit else self._depths.room(queue)
             if not room:
                 continue
+            read += 1
             rows: list[DueJob] = []
             with self._following(queue, in_transaction=True):
                 rows = ruled.select(min(room, most), skip_locked=skip_locked)
@@ -170,9 +202,9 @@ class Admission:
             gone: Ids of the rows that are in flight or pushed now.
         """
         for queue, selected in rows.items():
-            if queue in self._ruled:
+            if queue in self._queues.awake:
                 with self._following(queue):
-                    self._ruled[queue].admitted([row for row in selected if row.id in gone])
+                    self._queues.awake[queue].admitted([row for row in selected if row.id in gone])
 
     def moved(self, rows: Sequence[DueJob]) -> None:
         """Count rows whose move is committed, and whose push begins."""
@@ -194,63 +226,55 @@ class Admission:
         if not self._has_rules(queue):
             return room
         with self._following(queue, in_transaction=True):
-            return self._ruled[queue].redeliverable(room)
+            ruled = self._queues.wake(queue)
+            return ruled.redeliverable(room) if ruled else []
         return []
 
     def redelivered(self, queue: str, ids: Iterable[int]) -> None:
         """Count retries of a queue with rules as running, after the commit that has delivered them."""
-        if queue in self._ruled:
+        if queue in self._queues.awake:
             with self._following(queue):
-                self._ruled[queue].redelivered(ids)
+                self._queues.awake[queue].redelivered(ids)
 
     def _has_rules(self, queue: str) -> bool:
-        if queue in self._ruled or queue in self._held:
-            return True
-        if not self.paused.names_any(queue):
-            return False
-        self._ruled[queue] = self._new(Rules(queue))
-        return True
+        return queue in self._rules.rows or self.paused.names_any(queue)
 
     def pause(self, paused: Pauses) -> None:
         """Follow these pauses, which have just been read."""
+        if paused is self.paused:
+            return
         self.paused = paused
-        for queue, ruled in self._ruled.items():
+        for queue in self._queues:
+            if not self._has_rules(queue):
+                self._queues.forget(queue)
+        for queue, ruled in self._queues.awake.items():
             self._pause(queue, ruled)
 
     def _follow(self) -> None:
-        """Read rules and pauses, and let the queues follow them."""
-        self.paused = Pauses(pauses.read(self._connection))
-        rows = rules.read(self._connection)
-        self._held.follow(rows)
-        for queue, row in rows.items():
-            if queue not in self._held:
-                with self._following(queue):
-                    self._follow_rules(Rules.from_row(row))
-        for queue in self._ruled.keys() - rows.keys():
-            if self.paused.names_any(queue):
-                self._follow_rules(Rules(queue))
-            else:
-                del self._ruled[queue]
-        self._held.note(rows)
-        self._follow_at = monotonic() + _FOLLOW_SECONDS
+        """Read what has changed of rules and pauses, and let the queues follow it."""
+        began = monotonic()
+        changed = self._rules.look(self._connection)
+        self.pause(self.followed_pauses.look())
+        for queue, before in changed.items():
+            row = self._rules.rows.get(queue)
+            if not (row and before and row.same_rules(before)):
+                self._held.release(queue)
+                self._follow_row(queue, row)
+        self._held.note(self._rules.rows, changed)
+        self._follow_at = monotonic() + max(_FOLLOW_SECONDS, _FOLLOW_PAUSE * (monotonic() - began))
 
-    def _follow_rules(self, wanted: Rules) -> None:
-        ruled = self._ruled.get(wanted.queue)
-        if ruled is None:
-            self._ruled[wanted.queue] = self._new(wanted)
-            self._warn_of_forward_mode(wanted)
+    def _follow_row(self, queue: str, row: RulesRow | None) -> None:
+        if row is None:
+            # A lane that is found, or that is known, wakes the queue if it has pauses.
+            self._queues.forget(queue)
             return
-        if ruled.rules != wanted:
-            ruled.change(wanted)
-        self._pause(wanted.queue, ruled)
-
-    def _warn_of_forward_mode(self, rules: Rules) -> None:
-        if rules.queue in self._forward_queues and (rules.running or rules.for_keys):
-            log.warning(
-                "queue %s is in forward mode: its running jobs are unknown, so it has no limits",
-                rules.queue,
-                extra={"event": "rules_not_followed", "queue": rules.queue},
-            )
+        with self._following(queue):
+            wanted = Rules.from_row(row)
+            warn_of_forward_mode(wanted, self._forward_queues)
+            self._queues.forget_asleep(queue)
+            ruled = self._queues.awake.get(queue)
+            if ruled is not None and ruled.rules != wanted:
+                ruled.change(wanted)
 
     @contextmanager
     def _following(self, queue: str, *, in_transaction: bool = False) -> Iterator[None]:
@@ -258,14 +282,18 @@ class Admission:
         with self._held.unless_followed(queue):
             yield
         if queue in self._held:
-            self._ruled.pop(queue, None)
+            self._queues.forget(queue)
             if in_transaction:
                 raise HeldError
 
-    def _new(self, wanted: Rules) -> RuledQueue:
-        ruled = RuledQueue(self._connection, wanted)
-        self._pause(wanted.queue, ruled)
-        return ruled
+    def _make(self, queue: str) -> RuledQueue | None:
+        """Make a queue that wakes; None if it has no rules, or is held."""
+        row = self._rules.rows.get(queue)
+        if queue in self._held or not self._has_rules(queue):
+            return None
+        with self._following(queue):
+            return RuledQueue(self._connection, Rules.from_row(row) if row else Rules(queue))
+        return None
 
     def _pause(self, queue: str, ruled: RuledQueue) -> None:
         ruled.pause(self.paused.job_names(queue), self.paused.keys(queue), self.paused.pairs(queue))

@@ -70,9 +70,16 @@ class Arrivals:
             pause = max(_SHORTEST_SWEEP_PAUSE_SECONDS, _SWEEP_PAUSE * (self._swept_at - began))
             self._sweep_at = self._swept_at + (0.0 if self.is_first_sweep else pause)
 
-    def hint(self) -> None:
-        """Run the hint alone; in autocommit mode."""
+    def begin_again(self) -> None:
+        """Sweep at once, as at first."""
+        self.is_first_sweep = True
+        self._sweep_at = 0.0
+
+    def hint(self, after: int | None = None) -> None:
+        """Run the hint alone, for rows above this id, or above those of the last hint; in autocommit mode."""
         began = monotonic()
+        if after is not None:
+            self._last_id = max(after, self._last_id or 0)
         if self._last_id is None:
             self._last_id = keyed.last_id(self._source.connection)
             return

@@ -6,14 +6,15 @@ A limit that is not followed would be exceeded, and an error that ends the leade
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import psycopg
 
+from drain.admission.rules import Rules
 from drain.database.postgres import Connection
 from drain.errors import ConfigError
-from drain.tables import rules
+from drain.tables import rules as ruled
 from drain.tables.rules import RulesRow
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,16 @@ class HeldError(Exception):
     """The rules of a queue have failed within a transaction."""
 
 
+def warn_of_forward_mode(rules: Rules, forward_queues: Collection[str]) -> None:
+    """Warn of rules that look at what runs, if the queue is in forward mode."""
+    if rules.queue in forward_queues and (rules.running or rules.for_keys):
+        log.warning(
+            "queue %s is in forward mode: nobody knows what runs, so it has no limits",
+            rules.queue,
+            extra={"event": "rules_not_followed", "queue": rules.queue},
+        )
+
+
 class HeldQueues:
     """Queues whose rules have failed, each with the reason.
 
@@ -35,8 +46,9 @@ class HeldQueues:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._rows: Mapping[str, RulesRow] = {}
         self._reasons: dict[str, str] = {}
+        # Queues whose rows may not say what holds.
+        self._to_note: set[str] = set()
         self._may_note = True
 
     def __contains__(self, queue: str) -> bool:
@@ -47,14 +59,9 @@ class HeldQueues:
         """Names of the queues."""
         return frozenset(self._reasons)
 
-    def follow(self, rows: Mapping[str, RulesRow]) -> None:
-        """Hold only the queues whose rows have not changed since they failed."""
-        before, self._rows = self._rows, {queue: row._replace(error=None) for queue, row in rows.items()}
-        self._reasons = {
-            queue: reason
-            for queue, reason in self._reasons.items()
-            if queue in self._rows and self._rows[queue] == before.get(queue)
-        }
+    def release(self, queue: str) -> None:
+        """Hold a queue no longer: its rules have changed since they failed."""
+        self._reasons.pop(queue, None)
 
     @contextmanager
     def unless_followed(self, queue: str) -> Iterator[None]:
@@ -65,6 +72,7 @@ class HeldQueues:
             line = str(error).partition("\n")[0] or type(error).__name__
             reason = line.removeprefix(f"queue {queue}: ")
             self._reasons[queue] = reason
+            self._to_note.add(queue)
             log.error(
                 "queue %s is held until its rules are changed: %s",
                 queue,
@@ -72,15 +80,22 @@ class HeldQueues:
                 extra={"event": "queue_held", "queue": queue},
             )
 
-    def note(self, rows: Mapping[str, RulesRow]) -> None:
-        """Note in the table, in autocommit mode, why queues are held, unless their rows say so already."""
-        wrong = {
-            queue: reason for queue, row in rows.items() if row.error != (reason := self._reasons.get(queue))
+    def note(self, rows: Mapping[str, RulesRow], changed: Iterable[str]) -> None:
+        """Note in the table, in autocommit mode, why queues are held, unless their rows say so already.
+
+        Args:
+            rows: Rows of the table, by queue.
+            changed: Queues whose rows have changed since the last call.
+        """
+        self._to_note.update(changed)
+        self._to_note = {
+            queue for queue in self._to_note & rows.keys() if rows[queue].error != self._reasons.get(queue)
         }
-        if not wrong or not self._may_note:
+        if not self._to_note or not self._may_note:
             return
+        wrong = {queue: self._reasons.get(queue) for queue in self._to_note}
         try:
-            rules.note_errors(self._connection, wrong)
+            ruled.note_errors(self._connection, wrong)
         except (psycopg.IntegrityError, psycopg.ProgrammingError) as error:
             # The queues are held all the same.
             self._may_note = False

@@ -29,6 +29,8 @@ _REST_SECONDS = 0.5
 # long jobs is noticed a little later, and a leader with nothing else to do does not spend a fifth of a processor on it.
 _NAP_PART = 0.02
 _LONGEST_NAP_SECONDS = 0.05
+# Time for which an idle queue is looked at.
+_AWAKE_SECONDS = 5.0
 # Pause between two looks at the database's clock, for rates.
 _CLOCK_SECONDS = 10.0
 
@@ -114,19 +116,25 @@ class RuledQueue:
         # While the queue is full, a look every few milliseconds is one exchange.
         self._streams.look(hint=self._allowances.of_queue() > 0)
         self._set_next_look()
-        return self._may_admit
+        return self.may_admit
 
-    def hint(self) -> bool:
-        """Read lately staged jobs before the next look; in autocommit mode.
+    def wake(self) -> None:
+        """Look again at what is due, after a time without looks."""
+        self._changed_at = monotonic()
+        self._streams.begin_again()
+        self.next_look_at = 0.0
+
+    def hint(self, after: int) -> bool:
+        """Read lately staged jobs, with ids above this one, before the next look; in autocommit mode.
 
         Returns:
             True if some row may be admitted now.
         """
         if self._is_rebuilt:
             self._streams.roll_back()
-            self._streams.hint()
+            self._streams.hint(after)
             self._set_next_look()
-        return self._may_admit
+        return self.may_admit
 
     def select(self, room: int, *, skip_locked: bool = False) -> list[DueJob]:
         """Select up to `room` rows that may be admitted now, in their order, within the batch's transaction.
@@ -199,7 +207,18 @@ class RuledQueue:
         return self._streams.is_first_sweep
 
     @property
-    def _may_admit(self) -> bool:
+    def is_idle(self) -> bool:
+        """True if nothing of the queue is known to be due."""
+        return self._is_rebuilt and not self._streams.known and not self.is_first_sweep
+
+    @property
+    def may_sleep(self) -> bool:
+        """True if the queue is idle, and no job of it has begun or ended for a while."""
+        return self.is_idle and monotonic() - self._changed_at > _AWAKE_SECONDS
+
+    @property
+    def may_admit(self) -> bool:
+        """True if some row may be admitted now, as far as the last look knows."""
         return self._streams.has_waiting and self._allowances.of_queue() > 0
 
     @property
@@ -228,7 +247,7 @@ class RuledQueue:
 
     def _set_next_look(self) -> None:
         times = [self._streams.next_look_at]
-        if self._may_admit:
+        if self.may_admit:
             times.append(monotonic())
         if self._waits_for_slots:
             times.append(self._look_at_running_at)

@@ -116,9 +116,13 @@ class Streams:
         for key in self.ordering.look():
             self.enter(key)
 
-    def hint(self) -> None:
-        """Find streams of which rows have been staged lately."""
-        self._arrivals.hint()
+    def hint(self, after: int) -> None:
+        """Find streams of which rows have been staged lately, with ids above this one."""
+        self._arrivals.hint(after)
+
+    def begin_again(self) -> None:
+        """Sweep at once, as at first."""
+        self._arrivals.begin_again()
 
     def select(self, room: int) -> list[DueJob]:
         """Select up to `room` rows in the batch's transaction; `end` says what becomes of them."""

@@ -43,7 +43,7 @@ def read_held(connection: Connection) -> Held:
         return Held([], [], [])
     queues = _full_lists(connection)
     keys: list[tuple[str, str]] = []
-    for each in rules.read(connection).values():
+    for each in rules.read_of(connection, queries.queues(connection)).values():
         standing = obstacles.read_standing(connection, each)
         if standing.is_full or standing.rate_is_used_up or each.rate_per_key:
             queues.add(each.queue)

@@ -10,7 +10,7 @@ from drain.database.postgres import Connection
 from drain.enqueuer.pacer import Pacer
 from drain.failpoints import FailurePoint, failpoint
 from drain.tables import cancellations, pauses, redeliveries
-from drain.tables.pauses import Pauses
+from drain.tables.pauses import FollowedPauses, Pauses
 from drain.wording import count
 
 log = logging.getLogger(__name__)
@@ -30,16 +30,23 @@ class CallBack:
     Args:
         connection: The leader's, in autocommit mode, at read committed.
         alive: Called after each slice.
+        followed: Pauses in memory, those of the admission.
 
     Attributes:
         paused: Pauses that held at the last look.
     """
 
-    def __init__(self, connection: Connection, alive: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        alive: Callable[[], None] = lambda: None,
+        followed: FollowedPauses | None = None,
+    ) -> None:
         self._connection = connection
         self._alive = alive
         self._scans = Pacer()
         self._prunes = Pacer(_PRUNE_SECONDS)
+        self._followed = followed or FollowedPauses(connection)
         self.paused = Pauses()
 
     def run_once(self) -> int:
@@ -48,7 +55,7 @@ class CallBack:
         Raises:
             psycopg.OperationalError: The database.
         """
-        before, self.paused = self.paused, Pauses(pauses.read(self._connection))
+        before, self.paused = self.paused, self._followed.look()
         if self._prunes.is_due():
             pauses.prune(self._connection)
             cancellations.prune(self._connection)

@@ -162,7 +162,7 @@ class DueRows:
     @property
     def lanes(self) -> Collection[Lane]:
         """Lanes in which a row may be that spoils batches: those that are known, and one for each queue with rules."""
-        return [*self.places, *(Lane(_RULED, queue) for queue in self._admission.ruled)]
+        return [*self.places, *(Lane(_RULED, queue) for queue in self._admission.awake)]
 
     def pass_over_row(self, job_id: int) -> None:
         """Leave this row out of all selections from now on."""
@@ -175,6 +175,9 @@ class DueRows:
             skip_locked: Pass over rows that another session has locked. Each row that is read is locked then.
         """
         most = self._size.rows
+        if asleep := self._admission.take_fallen_asleep():
+            self._urgent.forget(asleep)
+            self._patient.forget(asleep)
         self._has_unread, self._full = True, set()
         # Half of the batch, so that neither kind of queue lets the other one wait; a small batch is of one kind, so
         # that a row that spoils batches is found.

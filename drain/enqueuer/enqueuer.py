@@ -123,7 +123,7 @@ class Enqueuer:
         while True:
             size = self.run_once()
             total += size
-            goes_on = looks_again or self.may_leave_some if size else self.admission.is_first_sweep
+            goes_on = looks_again or self.may_leave_some if size else self.admission.may_find_more
             if not goes_on or not keep_on():
                 break
         self.flush()
@@ -185,7 +185,7 @@ class Enqueuer:
     @property
     def may_leave_some(self) -> bool:
         """True if the last batch may have left rows that are due, and have room, to the next one."""
-        return self._batches.has_left_some or self._due_rows.may_leave_some or self.admission.is_first_sweep
+        return self._batches.has_left_some or self._due_rows.may_leave_some or self.admission.may_find_more
 
     @property
     def next_look_at(self) -> float:

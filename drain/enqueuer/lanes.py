@@ -6,7 +6,7 @@ lanes; whatever stands in the patient ones, urgent rows never wait for a search 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import groupby, islice
@@ -41,6 +41,8 @@ class LaneGroup:
         leaves_lanes: True if there were more lanes with room than the last scan has read.
         crowd: Finds the lanes in turn while they are too many for a search.
     """
+
+    # One thing: what is known of lanes, from the search that finds one to the scan that empties it.
 
     def __init__(self, connection: Connection, kinds: Sequence[int]) -> None:
         self._connection = connection
@@ -102,6 +104,10 @@ class LaneGroup:
         familiar, others = self.crowd.find()
         self._cursors = _joined(self._cursors, familiar, others)
         return [*familiar, *others]
+
+    def forget(self, queues: Collection[str]) -> None:
+        """Forget the lanes of these queues, so that a search finds them when they have rows."""
+        self._cursors = {lane: each for lane, each in self._cursors.items() if lane.queue not in queues}
 
     def scan(
         self,

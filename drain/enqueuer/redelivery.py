@@ -72,7 +72,7 @@ class Redelivery:
         self._deliveries = deliveries = enqueuer.deliveries
         self._all_leases = Pacer(_WHOLE_SECONDS)
         self._leases_seen_at = 0.0
-        self._call_back = CallBack(connection, alive)
+        self._call_back = CallBack(connection, alive, enqueuer.admission.followed_pauses)
         self._failing_queues = FailingQueues(connection)
         self._oldest = OldestDeliveries(connection, deliveries)
         self._lost = LostDeliveries(

@@ -70,7 +70,7 @@ class Situation:
     @cached_property
     def rules(self) -> RulesRow:
         """Rules of the queue; those of a queue without a row limit nothing."""
-        return rules.read(self.connection).get(self.queue, RulesRow(self.queue))
+        return rules.read_of(self.connection, [self.queue]).get(self.queue, RulesRow(self.queue))
 
     @cached_property
     def pauses(self) -> list[Pause]:

@@ -119,7 +119,8 @@ def read_all(
         queues: Names of the queues.
         waiting: Numbers of waiting jobs by queue and cause, which have been counted already.
     """
-    rules, paused = ruled.read(connection), pauses.Pauses(pauses.read(connection))
+    queues = list(queues)
+    rules, paused = ruled.read_of(connection, queues), pauses.Pauses(pauses.read(connection))
     loads = {
         queue: Load(
             queue,

@@ -33,6 +33,7 @@ passes:
     times            times of all that waits, shifted together by tests
     crons            schedules: a job is staged at each tick
     leader_progress  the enqueuer's notes: who leads, and how far deliveries have come
+    followed         small tables in the leader's memory: a look reads what has changed
     rules            rules of queues, which people change and the leader follows
     pauses           queues, jobs and keys of which nothing starts
     waiting          questions about jobs that wait: the oldest of each kind, the next one to come due

@@ -82,7 +82,7 @@ def count_waiting(
     Returns:
         Queue -> cause, one of `CAUSES` -> number above 0.
     """
-    rules, pauses = ruled.read(connection), Pauses(paused.read(connection))
+    pauses = Pauses(paused.read(connection))
     found: defaultdict[str, Waiting] = defaultdict(dict)
     for queue, number in _count(connection, _SCHEDULED, up_to):
         _add(found[queue], "scheduled", number, up_to)
@@ -93,7 +93,9 @@ def count_waiting(
     for queue, number, held in _count_retries(connection, up_to, is_paused=bool(pauses)):
         _add(found[queue], "retrying", number - held, up_to)
         _add(found[queue], "called_back", held, up_to)
-    for queue, number in lanes.count_due(connection, up_to, most=most, named=named or ()).items():
+    due = lanes.count_due(connection, up_to, most=most, named=named or ())
+    rules = ruled.read_of(connection, due)
+    for queue, number in due.items():
         if queue in rules or pauses.queue(queue) or pauses.names_any(queue):
             judged = _judge(connection, queue, up_to, rules.get(queue), pauses, delivered.get(queue, 0))
             for cause, judged_number in judged.items():

@@ -212,11 +212,19 @@ def _read_admission(connection: Connection, queues: dict[str, QueueCounts]) -> N
         if queue in queues or many is None:
             queues[queue].waiting = waiting
     # Rules and pauses of queues without any job are shown too: these queues may be misspelt.
-    for rules in ruled.read(connection).values():
-        queues[rules.queue].rules, queues[rules.queue].held = _rules(rules), rules.error
+    found = ruled.read(connection, most=MOST_QUEUES + 1) | ruled.read_of(connection, list(queues))
+    for rules in found.values():
+        counts = queues[rules.queue] if rules.error else _counts_of(rules.queue, queues)
+        counts.rules, counts.held = _rules(rules), rules.error
     for pause in reversed(pauses.longest_first(pauses.read(connection))):
         if pause.queue is not None and pause.job_name is None and pause.key is None:
-            queues[pause.queue].paused = _pause(pause)
+            _counts_of(pause.queue, queues).paused = _pause(pause)
+    if OTHERS in queues:
+        queues[OTHERS].rules, queues[OTHERS].paused = {}, None
+
+
+def _counts_of(queue: str, queues: dict[str, QueueCounts]) -> QueueCounts:
+    return queues[queue if queue in queues or len(queues) < MOST_QUEUES else OTHERS]
 
 
 def _rules(rules: RulesRow) -> dict[str, Any]:

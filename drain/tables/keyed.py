@@ -117,6 +117,10 @@ SELECT kind, key, priority, min(id) FROM recent WHERE queue = %(queue)s AND {_NO
 UNION ALL
 SELECT NULL, NULL, count(*)::integer, max(id) FROM recent
 """
+RECENT_QUEUES = """
+WITH recent AS MATERIALIZED (SELECT id, queue FROM staged_jobs_ready WHERE id > %(after)s ORDER BY id LIMIT %(limit)s)
+SELECT queue, max(id) FROM recent GROUP BY queue
+"""
 _LAST_ID = "SELECT coalesce((SELECT id FROM staged_jobs_ready ORDER BY id DESC LIMIT 1), 0)"
 # Keys with a dead job, or with one that waits for its next attempt. Each subquery is one index look-up for each key.
 HELD_KEYS = """
@@ -290,6 +294,12 @@ def recent(
     parameters = {"queue": queue, "after": after, "limit": limit, **paused.parameters()}
     *rows, (_, _, _, last) = connection.execute(RECENT, parameters, binary=True).fetchall()
     return [Head._make(row) for row in rows], max(after, last or after)
+
+
+def recent_queues(connection: Connection, after: int, limit: int) -> tuple[set[str], int]:
+    """Find the queues of the next `limit` rows with ids above this one; returns the highest of these ids, too."""
+    found = dict(connection.execute(RECENT_QUEUES, {"after": after, "limit": limit}, binary=True).fetchall())
+    return set(found), max(found.values(), default=after)
 
 
 def last_id(connection: Connection) -> int:

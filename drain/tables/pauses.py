@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection
+from drain.tables.followed import FollowedTable
 
 
 class Pause(NamedTuple):
@@ -45,8 +47,9 @@ class Pause(NamedTuple):
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _NAMES = "coalesce(queue, ''), coalesce(job_name, ''), coalesce(key, '')"
 _HOLDS = "(until IS NULL OR until > clock_timestamp())"
+_COLUMNS = "queue, job_name, key, until, reason, paused_by, paused_at"
 READ = f"""
-SELECT queue, job_name, key, until, reason, paused_by, paused_at FROM queue_pauses
+SELECT {_COLUMNS} FROM queue_pauses
 WHERE {_HOLDS}
 ORDER BY paused_at, number
 """
@@ -152,14 +155,14 @@ class Pauses:
         # A pause of a job name alone, or of a key alone, holds in all queues: those are under None.
         self._names: dict[str | None, set[str]] = {}
         self._keys: dict[str | None, dict[str, datetime | None]] = {}
-        # Pauses of the jobs that have both a name and a key.
-        self._both: set[tuple[str | None, str, str]] = set()
+        # Pauses of the jobs that have both a name and a key: key and name.
+        self._both: dict[str | None, set[tuple[str, str]]] = {}
         for pause in pauses:
             self._add(pause)
 
     def _add(self, pause: Pause) -> None:
         if pause.job_name is not None and pause.key is not None:
-            self._both.add((pause.queue, pause.job_name, pause.key))
+            self._both.setdefault(pause.queue, set()).add((pause.key, pause.job_name))
         elif pause.job_name is not None:
             self._names.setdefault(pause.queue, set()).add(pause.job_name)
         elif pause.key is not None:
@@ -191,14 +194,12 @@ class Pauses:
 
     def pairs(self, queue: str) -> frozenset[tuple[str, str]]:
         """Collect keys, each with a name of jobs, of which nothing starts in the queue."""
-        return frozenset((key, name) for where, name, key in self._both if where in (None, queue))
+        return frozenset(self._both.get(None, ())) | frozenset(self._both.get(queue, ()))
 
     def names_any(self, queue: str) -> bool:
         """Return True if a pause holds for some jobs or keys of the queue, so that each of its rows is looked at."""
-        wheres = (None, queue)
-        return any(where in self._names or where in self._keys for where in wheres) or any(
-            where in wheres for where, _, _ in self._both
-        )
+        kinds = (self._names, self._keys, self._both)
+        return any(where in kind for where in (None, queue) for kind in kinds)
 
     def applies(self, queue: str, job_name: str, key: str | None) -> bool:
         """Return True if a job of this queue, name and key does not start."""
@@ -207,7 +208,8 @@ class Pauses:
         return any(
             job_name in self._names.get(where, ())
             or (
-                key is not None and (key in self._keys.get(where, ()) or (where, job_name, key) in self._both)
+                key is not None
+                and (key in self._keys.get(where, ()) or (key, job_name) in self._both.get(where, ()))
             )
             for where in (None, queue)
         )
@@ -217,6 +219,34 @@ class Pauses:
         """Names of all queues that a pause names; None if some pause holds in all queues."""
         names = [pause.queue for pause in self._pauses]
         return None if None in names else frozenset(name for name in names if name is not None)
+
+
+class FollowedPauses:
+    """Pauses in memory, of which each look reads those that have changed.
+
+    Args:
+        connection: The leader's, in autocommit mode.
+
+    Attributes:
+        pauses: Pauses that held at the last look: the same object until one begins, changes or ends.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._table = FollowedTable("queue_pauses", f"number, {_COLUMNS}", lambda row: Pause._make(row[1:]))
+        self._next_end: datetime | None = None
+        self.pauses = Pauses()
+
+    def look(self) -> Pauses:
+        """Read what has changed; returns the pauses that hold now."""
+        changed, now = self._table.look(self._connection), self._table.now
+        if changed or (now and self._next_end and now >= self._next_end):
+            held = [
+                each for each in self._table.rows.values() if not (each.until and now and each.until <= now)
+            ]
+            self._next_end = min((each.until for each in held if each.until), default=None)
+            self.pauses = Pauses(sorted(held, key=attrgetter("paused_at")))
+        return self.pauses
 
 
 def _later(one: datetime | None, other: datetime | None) -> datetime | None:

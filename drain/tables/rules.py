@@ -7,12 +7,13 @@ them on any connection, so JSON travels as text in both directions.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import ceil
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection
+from drain.tables.followed import FollowedTable
 
 # Units of a rate, such as the `min` of `10/min`, in seconds.
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -37,6 +38,10 @@ class RulesRow(NamedTuple):
     on_dead: str = "hold"
     aging_seconds: float | None = None
     error: str | None = None
+
+    def same_rules(self, other: RulesRow) -> bool:
+        """Return True if the other row has the same rules, whether or not the leader can follow them."""
+        return self._replace(error=None) == other._replace(error=None)
 
     @property
     def bucket(self) -> Bucket | None:
@@ -83,6 +88,8 @@ TYPES = {
 }
 _COLUMNS = f"queue, {', '.join(TYPES)}, error".replace("weights", "CAST(weights AS text)")
 READ_ALL = f"SELECT {_COLUMNS} FROM queues ORDER BY queue"
+_READ_SOME = f"SELECT {_COLUMNS} FROM queues ORDER BY error IS NULL, queue LIMIT %(most)s"
+_READ_OF = f"SELECT {_COLUMNS} FROM queues WHERE queue = ANY (%(queues)s::text[]) ORDER BY queue"
 READ = f"SELECT {_COLUMNS} FROM queues WHERE queue = %(queue)s"
 DELETE = "DELETE FROM queues WHERE queue = %(queue)s RETURNING queue"
 # A row that another session is changing is skipped: the leader waits for no application.
@@ -93,9 +100,25 @@ WHERE queue = noted.name AND queue = ANY (ARRAY (
 """
 
 
-def read(connection: Connection) -> dict[str, RulesRow]:
-    """Read the rules of all queues that have any, by the name of the queue."""
-    return {row.queue: row for row in map(row_of, connection.execute(READ_ALL))}
+def read(connection: Connection, *, most: int | None = None) -> dict[str, RulesRow]:
+    """Read the rules of all queues that have any, by the name of the queue.
+
+    Args:
+        connection: Any.
+        most: Upper bound of the rows; held queues come first. None for all.
+    """
+    return {row.queue: row for row in map(row_of, connection.execute(_READ_SOME, {"most": most}))}
+
+
+def read_of(connection: Connection, queues: Iterable[str]) -> dict[str, RulesRow]:
+    """Read the rules of those of these queues that have any, by the name of the queue."""
+    rows = connection.execute(_READ_OF, {"queues": list(queues)})
+    return {row.queue: row for row in map(row_of, rows)}
+
+
+def followed() -> FollowedTable[RulesRow]:
+    """Rules of all queues in memory, none of them read yet."""
+    return FollowedTable("queues", _COLUMNS, row_of)
 
 
 def note_errors(connection: Connection, errors: Mapping[str, str | None]) -> None:

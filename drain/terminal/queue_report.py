@@ -16,8 +16,10 @@ from drain.admission.options import OPTIONS, as_options
 from drain.admission.rules import Rules
 from drain.tables.pauses import Pause
 from drain.visible import visible
-from drain.wording import duration, relative
+from drain.wording import count, duration, relative
 
+# Upper bound of the lines of a table.
+_MOST_LINES = 1000
 # Upper bound of the weights that a table names.
 _WEIGHTS = 3
 
@@ -26,12 +28,19 @@ def show_queues(rules: Sequence[Rules], pauses: Sequence[Pause], now: datetime) 
     """Print a table of the queues with their rules, and one of the pauses."""
     console = Console(highlight=False, markup=False)
     if rules:
-        console.print(_rules_table(rules))
+        console.print(_rules_table(rules[:_MOST_LINES]))
+        _print_rest(console, len(rules), "queue")
     else:
         console.print("no queue has rules or jobs")
     if pauses:
         console.print()
-        console.print(_pauses_table(pauses, now))
+        console.print(_pauses_table(pauses[:_MOST_LINES], now))
+        _print_rest(console, len(pauses), "pause")
+
+
+def _print_rest(console: Console, number: int, what: str) -> None:
+    if number > _MOST_LINES:
+        console.print(f"and {count(number - _MOST_LINES, f'more {what}')}: `--json` has all of them")
 
 
 def show_queue(rules: Rules, pauses: Sequence[Pause], now: datetime) -> None:

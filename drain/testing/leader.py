@@ -41,7 +41,7 @@ def deliver(connection: LeaderConnection) -> None:
         batch = batches.run_once()
         if batch.moved:
             admission.moved(batch.moved)
-        if not batch.size and not admission.is_first_sweep:
+        if not batch.size and not admission.may_find_more:
             break
     _redeliver(connection, admission, deliveries)
     uniqueness.settle_returned(connection)

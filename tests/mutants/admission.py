@@ -226,11 +226,18 @@ MUTANTS = (
     Mutant(
         "take rules that cannot be read for none",
         "drain/admission/admission.py",
-        "if queue in self._ruled or queue in self._held:",
-        "if queue in self._ruled:",
+        "return queue in self._rules.rows or self.paused.names_any(queue)",
+        "return queue in self._queues.awake or self.paused.names_any(queue)",
         (
             "test_held_queues.py::test_rules_that_cannot_be_read_hold_their_queue_and_no_other_until_they_are_changed",
         ),
+    ),
+    Mutant(
+        "miss a rule that was written before the last look and committed after it",
+        "drain/tables/followed.py",
+        "pg_snapshot_xmin(",
+        "pg_snapshot_xmax(",
+        ("test_many_rules.py::test_a_change_that_commits_after_a_later_one_is_followed",),
     ),
     Mutant(
         "let one rule that overflows stop all queues",

@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant(
         "drain a paused queue",
         "drain/admission/admission.py",
-        "if self.paused.queue(queue) or self._has_rules(queue):",
+        "if self.paused.queue(queue):\n            return 0\n        if self._has_rules(queue):",
         "if self._has_rules(queue):",
         ("test_pauses.py::test_staged_jobs_of_a_paused_queue_stay_staged",),
     ),

@@ -20,6 +20,8 @@ from drain.web.views import View
 # Number of due rows that are looked at for the causes, of all lanes together, and at least of each.
 _LOOKED_AT, _OF_A_LANE = 2_000, 10
 # Time over which the rate is measured.
+# Upper bound of the queues that are shown for their rules alone.
+_MOST_RULES = 1000
 _MINUTE = timedelta(minutes=1)
 # Age up to which numbers serve for a page: a little more than the time between two measurements of the thread; and for
 # the thread, several of whose pages show them.
@@ -146,7 +148,9 @@ def measure(view: View, connection: Connection) -> Measured:
     }
     finishing = glances.finishing_queues(connection, now - STEPS * STEP)
     running, dead = counted["running"], counted["dead"]
-    names = glances.known(found, running, oldest, dead, held, rules.read(connection), finishing)
+    names = glances.known(
+        found, running, oldest, dead, held, rules.read(connection, most=_MOST_RULES), finishing
+    )
     lately = [Step(name, now - _MINUTE) for name in finishing]
     rates = dict(zip(finishing, glances.count_finished(connection, lately, _MINUTE), strict=True))
     history = view.site.history

@@ -1,0 +1,116 @@
+"""Queues with rules that are awake: rows of them may be due. The others cost nothing but the memory of their rules.
+
+A queue wakes when a lane of it is found, when a job is staged in it, or when a retry of it is due, and falls asleep
+when nothing of it has been due for some seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from heapq import nsmallest
+from itertools import chain, islice
+from time import monotonic
+
+from drain.admission.keyed_queue import RuledQueue
+
+# Upper bound of the queues that are awake, and of those asleep whose counts are kept.
+MOST_AWAKE = 1000
+# Upper bound of the queues that are woken, looked at or read together: in between, other queues have their turn.
+MOST_AT_ONCE = 50
+# Pause after more queues than may be awake had rows that wait, before the next ones have their turn.
+_TURN_SECONDS = 0.25
+
+
+class AwakeQueues:
+    """Queues with rules, of which a bounded number is awake.
+
+    Args:
+        make: Makes a queue that wakes for the first time; None if it has no rules that can be followed.
+        prepare: Called with each queue that wakes, and its name.
+
+    Attributes:
+        awake: Queues that are awake, by name; the one that was read longest ago comes first.
+        fallen_asleep: Names of queues that are no longer awake, until somebody takes them out.
+    """
+
+    def __init__(
+        self, make: Callable[[str], RuledQueue | None], prepare: Callable[[str, RuledQueue], None]
+    ) -> None:
+        self.awake: dict[str, RuledQueue] = {}
+        self.fallen_asleep: set[str] = set()
+        self._make = make
+        self._prepare = prepare
+        # Those that were awake last come last.
+        self._asleep: dict[str, RuledQueue] = {}
+        self._called: dict[str, None] = {}
+        self._next_turn_at = 0.0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.awake, *self._asleep])
+
+    def call(self, queue: str) -> None:
+        """Let a queue wake soon."""
+        if queue not in self.awake:
+            self._called[queue] = None
+
+    @property
+    def next_turn_at(self) -> float:
+        """Time at which a queue that was called may wake, by `monotonic()`; infinite if none was called."""
+        if not self._called:
+            return float("inf")
+        return 0.0 if len(self.awake) < MOST_AWAKE else self._next_turn_at
+
+    def wake(self, queue: str) -> RuledQueue | None:
+        """Wake a queue now; returns None if it has no rules that can be followed."""
+        self._called.pop(queue, None)
+        ruled = self.awake.get(queue) or self._asleep.pop(queue, None) or self._make(queue)
+        if ruled is not None and queue not in self.awake:
+            self._prepare(queue, ruled)
+            ruled.wake()
+            self.awake[queue] = ruled
+        return ruled
+
+    def take_turns(self) -> None:
+        """Let queues fall asleep that have been idle, and wake some of those that were called."""
+        self._put_to_sleep([queue for queue, ruled in self.awake.items() if ruled.may_sleep])
+        number = min(len(self._called), MOST_AT_ONCE)
+        if number and monotonic() >= self.next_turn_at:
+            self._make_room(len(self.awake) + number - MOST_AWAKE)
+            for queue in list(islice(self._called, number)):
+                self.wake(queue)
+
+    def due(self, paused: Callable[[str], bool]) -> Collection[str]:
+        """Choose queues that it is time to look at, and that are not paused."""
+        now = monotonic()
+        due = {
+            queue: at
+            for queue, ruled in self.awake.items()
+            if (at := ruled.next_look_at) <= now and not paused(queue)
+        }
+        return due if len(due) <= MOST_AT_ONCE else nsmallest(MOST_AT_ONCE, due, key=due.__getitem__)
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue, awake or not."""
+        self.awake.pop(queue, None)
+        self._asleep.pop(queue, None)
+        self._called.pop(queue, None)
+
+    def forget_asleep(self, queue: str) -> None:
+        """Forget a queue if it is asleep."""
+        self._asleep.pop(queue, None)
+
+    def _make_room(self, number: int) -> None:
+        if number <= 0:
+            return
+        idle = [queue for queue, ruled in self.awake.items() if ruled.is_idle]
+        if len(idle) < number:
+            self._next_turn_at = monotonic() + _TURN_SECONDS
+        busy = (queue for queue, ruled in self.awake.items() if not ruled.is_idle)
+        self._put_to_sleep(list(islice(chain(idle, busy), number)))
+
+    def _put_to_sleep(self, queues: Iterable[str]) -> None:
+        for queue in queues:
+            self._asleep[queue] = self.awake.pop(queue)
+            self.fallen_asleep.add(queue)
+        while len(self._asleep) > MOST_AWAKE:
+            del self._asleep[next(iter(self._asleep))]

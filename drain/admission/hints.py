@@ -1,0 +1,61 @@
+"""Hints: one statement names the queues with rules in which jobs have just been staged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from time import monotonic
+
+from drain.admission.awake import MOST_AT_ONCE
+from drain.database.postgres import Connection
+from drain.tables import keyed
+
+# Pause after hints, as a multiple of their duration.
+_PAUSE = 4
+# Upper bound of the rows that one statement looks at.
+_RECENT_LIMIT = 2000
+
+
+class Hints:
+    """Names of queues for one leader, on its connection.
+
+    Args:
+        connection: The leader's.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._is_expected = False
+        self._next_at = 0.0
+        self._last_id: int | None = None
+        # Queues that have not had their turn, each with an id below those of the jobs.
+        self._staged_in: dict[str, int] = {}
+
+    def expect(self) -> None:
+        """Let the next look find what has just been staged; otherwise a second may pass."""
+        self._is_expected = True
+
+    @property
+    def next_at(self) -> float:
+        """Time of the next hint, by `monotonic()`; infinite if nothing is expected."""
+        return self._next_at if self._is_expected else float("inf")
+
+    def find(self, has_rules: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
+        """Yield the queues in which jobs were staged lately, each with an id below those of the jobs."""
+        if not self._is_expected or monotonic() < self._next_at:
+            return
+        began = monotonic()
+        if not self._staged_in:
+            self._read(has_rules)
+        for queue in list(islice(self._staged_in, MOST_AT_ONCE)):
+            yield queue, self._staged_in.pop(queue)
+        self._is_expected = bool(self._staged_in)
+        self._next_at = monotonic() + _PAUSE * (monotonic() - began)
+
+    def _read(self, has_rules: Callable[[str], bool]) -> None:
+        if self._last_id is None:
+            self._last_id = keyed.last_id(self._connection)
+            return
+        queues, last = keyed.recent_queues(self._connection, self._last_id, _RECENT_LIMIT)
+        self._staged_in = dict.fromkeys(filter(has_rules, queues), self._last_id)
+        self._last_id = last
