@@ -140,7 +140,7 @@ class Admission:
 
     @property
     def awake(self) -> Collection[str]:
-        """Names of the queues with rules of which rows may be due."""
+        """Names of the queues with rules that may have due rows."""
         return self._queues.awake.keys()
 
     def take_fallen_asleep(self) -> Collection[str]:

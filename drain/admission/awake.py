@@ -1,7 +1,7 @@
-"""Queues with rules that are awake: rows of them may be due. The others cost nothing but the memory of their rules.
+"""Queues with rules that are awake: they may have due rows. The others cost nothing but the memory of their rules.
 
 A queue wakes when a lane of it is found, when a job is staged in it, or when a retry of it is due, and falls asleep
-when nothing of it has been due for some seconds.
+after some seconds without a due row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AwakeQueues:
 
     Attributes:
         awake: Queues that are awake, by name; the one that was read longest ago comes first.
-        fallen_asleep: Names of queues that are no longer awake, until somebody takes them out.
+        fallen_asleep: Names of queues that are no longer awake, until they are taken.
     """
 
     def __init__(

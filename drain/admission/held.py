@@ -31,7 +31,7 @@ def warn_of_forward_mode(rules: Rules, forward_queues: Collection[str]) -> None:
     """Warn of rules that look at what runs, if the queue is in forward mode."""
     if rules.queue in forward_queues and (rules.running or rules.for_keys):
         log.warning(
-            "queue %s is in forward mode: nobody knows what runs, so it has no limits",
+            "queue %s is in forward mode: its running jobs are unknown, so it has no limits",
             rules.queue,
             extra={"event": "rules_not_followed", "queue": rules.queue},
         )

@@ -198,7 +198,7 @@ def show_rules(settings: Settings, *, name: str, as_json: bool) -> None:
 def list_rules(settings: Settings, *, as_json: bool) -> None:
     """List all queues with their rules, and all pauses: queues that have rules, and those that have jobs.
 
-    For people, up to a thousand of each.
+    Tables show up to a thousand of each; --json shows all.
 
     \b
     drain queue list

@@ -1,7 +1,7 @@
-"""Small tables that the leader follows: each look reads the rows that have changed since the last one, and no others.
+"""Small tables that the leader follows: each look reads only the rows that have changed since the last one.
 
-A row is read again if the transaction that wrote it may have been open at the last look. Deleted rows show in the
-number of the rows, and have all of them read.
+A row is read again if the transaction that wrote it may have been open at the last look. A deleted row shows in the
+count, and then all rows are read.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from drain.web.views import View
 
 # Number of due rows that are looked at for the causes, of all lanes together, and at least of each.
 _LOOKED_AT, _OF_A_LANE = 2_000, 10
-# Time over which the rate is measured.
 # Upper bound of the queues that are shown for their rules alone.
 _MOST_RULES = 1000
+# Time over which the rate is measured.
 _MINUTE = timedelta(minutes=1)
 # Age up to which numbers serve for a page: a little more than the time between two measurements of the thread; and for
 # the thread, several of whose pages show them.
