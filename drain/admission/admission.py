@@ -21,10 +21,8 @@ from drain.tables.rules import RulesRow
 from drain.tables.staged import DueJob
 from drain.wire import QueueReader
 
-# Interval between two looks at the rules and the pauses, and as a multiple of the duration of one: the leader follows a
-# change within a second.
+# Interval between two looks at the rules and the pauses: the leader follows a change within a second.
 _FOLLOW_SECONDS = 0.5
-_FOLLOW_PAUSE = 9
 
 
 class Admission:
@@ -252,7 +250,6 @@ class Admission:
 
     def _follow(self) -> None:
         """Read what has changed of rules and pauses, and let the queues follow it."""
-        began = monotonic()
         changed = self._rules.look(self._connection)
         self.pause(self.followed_pauses.look())
         for queue, before in changed.items():
@@ -261,7 +258,7 @@ class Admission:
                 self._held.release(queue)
                 self._follow_row(queue, row)
         self._held.note(self._rules.rows, changed)
-        self._follow_at = monotonic() + max(_FOLLOW_SECONDS, _FOLLOW_PAUSE * (monotonic() - began))
+        self._follow_at = monotonic() + _FOLLOW_SECONDS
 
     def _follow_row(self, queue: str, row: RulesRow | None) -> None:
         if row is None:

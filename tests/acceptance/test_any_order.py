@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from redis import Redis
 
 from drain import IdempotencyConflictError, cancel, failpoints, queues, stage
-from drain.admission import admission, arrivals, keyed_queue, ordering, retries, streams
+from drain.admission import admission, arrivals, hints, keyed_queue, ordering, retries, streams
 from drain.admission.rules import Rate, Rules
 from drain.audit import audit
 from drain.database import postgres
@@ -101,6 +101,7 @@ GROUP BY job_name, unique_key HAVING count(*) > 1
 PAUSES_OF_THE_LEADER = {
     admission: ["_FOLLOW_SECONDS"],
     arrivals: ["_HINT_PAUSE", "_SWEEP_PAUSE", "_IDLE_SECONDS"],
+    hints: ["_PAUSE"],
     keyed_queue: ["_NAP_SECONDS", "_REST_SECONDS"],
     ordering: ["_PAUSE", "_ROUND_SECONDS"],
     retries: ["_PAUSE"],
