@@ -144,6 +144,8 @@ class OrderedKeys(Keys):
         super().__init__(connection, queue, paused)
         # A paused row keeps those behind it waiting, so it has to be known.
         self.hinted = Paused()
+        # Place of the row behind the one that was read last, by key.
+        self._following: dict[str, Place | None] = {}
 
     def read(self, wanted: Sequence[tuple[str, Place, int]]) -> list[list[Found]]:
         """Read the first due row of each key, and up to a number of rows without a key behind a place.
@@ -155,6 +157,7 @@ class OrderedKeys(Keys):
         late = [row.id for row in first.values() if not row.is_ready]
         if late:
             staged.mature_these(self.connection, late)
+        self._following.update((key, row.following) for key, row in first.items())
         places = {key: (row.priority, row.id) for key, row in first.items()}
         return [
             [(places[stream], places[stream])]
@@ -162,6 +165,18 @@ class OrderedKeys(Keys):
             else [(place, place) for place in (() if stream else self._read_unkeyed(after, count))]
             for stream, after, count in wanted
         ]
+
+    def advance(self, stream: str, row: DueJob) -> None:
+        """Let the turn of a key come with its next row, as far as that is known."""
+        super().advance(stream, row)
+        following = self._following.pop(stream, None)
+        if following and stream in self.cursors:
+            self.cursors[stream] = (following[0], following[1] - 1)
+
+    def forget(self, stream: str) -> None:
+        """Forget a stream: nothing of it is due."""
+        super().forget(stream)
+        self._following.pop(stream, None)
 
 
 # Kind of lane, the place before its first row, and its last priority.

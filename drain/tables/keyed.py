@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from drain.database.postgres import Connection, fetch_one
+from drain.tables import lanes
 from drain.tables.columns import DUE, LANE_KIND, LANE_QUEUE, id_array
 from drain.tables.staged import DueJob, Place
 
@@ -70,21 +71,30 @@ LATERAL (
 # The first row of each priority of each key that is asked for, paused or not: a paused one keeps those behind it. It is
 # read from the key's beginning: a row that was committed late, moved or changed may come before those that are known.
 # So do due rows that have not matured. IS TRUE lets the planner compare keys by a hash, and not row by row.
+_FOLLOWING = "lead(priority) OVER (ORDER BY priority, id), lead(id) OVER (ORDER BY priority, id)"
+_LAST_OF_LANE = f"""(
+    SELECT priority FROM staged_jobs_ready
+    WHERE {DUE} AND {LANE_KIND} = %s AND {LANE_QUEUE} = %%(queue)s ORDER BY priority DESC, id DESC LIMIT 1)"""
+# Behind the last priority of the lanes of keys nothing is looked for: 12 instead of 18 microseconds for each key.
+_LAST_PRIORITY = (
+    f"greatest({_LAST_OF_LANE % lanes.URGENT_WITH_KEY}, {_LAST_OF_LANE % lanes.PATIENT_WITH_KEY})"
+)
 FIRST_OF_KEYS = f"""
-WITH RECURSIVE heads AS (
+WITH RECURSIVE heads (key, priority, id, following_priority, following_id) AS (
     SELECT first.* FROM unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
-        SELECT key, priority, id FROM staged_jobs_ready
+        SELECT key, priority, id, {_FOLLOWING} FROM staged_jobs_ready
         WHERE {_WITH_KEY} AND key = wanted.wanted_key
         ORDER BY priority, id LIMIT 1) AS first
     UNION ALL
     SELECT following.* FROM heads, LATERAL (
-        SELECT key, priority, id FROM staged_jobs_ready
-        WHERE {_WITH_KEY} AND key = heads.key AND priority > heads.priority
+        SELECT key, priority, id, {_FOLLOWING} FROM staged_jobs_ready
+        WHERE heads.priority < {_LAST_PRIORITY}
+            AND heads.following_id IS NOT NULL AND {_WITH_KEY} AND key = heads.key AND priority > heads.priority
         ORDER BY priority, id LIMIT 1) AS following
 )
-SELECT key, priority, id, true FROM heads
+SELECT *, true FROM heads
 UNION ALL
-SELECT key, min(priority), min(id), false FROM staged_jobs_scheduled
+SELECT key, min(priority), min(id), NULL, NULL, false FROM staged_jobs_scheduled
 WHERE scheduled_at <= now() AND queue = %(queue)s AND (key IN (SELECT * FROM unnest(%(keys)s::text[]))) IS TRUE
 GROUP BY key
 """
@@ -229,11 +239,21 @@ class First(NamedTuple):
 
     Attributes:
         is_ready: False if it is due and has not matured.
+        following: Place of the row that comes next; None if there is none.
     """
 
     priority: int
     id: int
     is_ready: bool
+    following: Place | None = None
+
+
+def _earlier(one: First, other: First) -> First:
+    """Return the one with the lower id of two rows of a key, as followed by what is known to come next."""
+    first, second = (one, other) if one.id < other.id else (other, one)
+    if first.following and first.following[1] <= second.id:
+        return first
+    return first._replace(following=(second.priority, second.id))
 
 
 def first_of_keys(connection: Connection, queue: str, keys: Sequence[str]) -> dict[str, First]:
@@ -243,10 +263,11 @@ def first_of_keys(connection: Connection, queue: str, keys: Sequence[str]) -> di
     """
     found: dict[str, First] = {}
     parameters = {"queue": queue, "keys": list(keys)}
-    for key, *row in connection.execute(FIRST_OF_KEYS, parameters, binary=True).fetchall():
-        first = First._make(row)
-        if key not in found or first.id < found[key].id:
-            found[key] = first
+    rows = connection.execute(FIRST_OF_KEYS, parameters, binary=True)
+    for key, priority, id_, following_priority, following_id, is_ready in rows.fetchall():
+        following = (following_priority, following_id) if following_id else None
+        first = First(priority, id_, is_ready, following)
+        found[key] = _earlier(found[key], first) if key in found else first
     return found
 
 

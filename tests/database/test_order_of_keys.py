@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from psycopg.pq import TransactionStatus
 
 from drain.admission import ordering
 from drain.admission.rules import Rules
+from drain.database.postgres import Connection
 from drain.tables import changes, keyed
 from drain.tables.changes import Change
 from drain.tables.selections import Selection
@@ -64,6 +65,29 @@ def test_a_job_that_was_committed_after_a_higher_id_goes_before_the_next_one_of_
         (second,) = stage(database_url, key="a")
 
         assert in_turn(leader, database_url, 2) == [first, second]
+
+
+def test_a_key_is_read_when_its_turn_has_come(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its turn comes with its next job, which the read before has found; many are read before it otherwise."""
+    read: list[str] = []
+    first_of_keys = keyed.first_of_keys
+
+    def noticed(connection: Connection, queue: str, keys: Sequence[str]) -> dict[str, keyed.First]:
+        read.extend(keys)
+        return first_of_keys(connection, queue, keys)
+
+    keys = [f"k{number}" for number in range(200)] * 5
+    random.Random(1).shuffle(keys)
+    insert = "INSERT INTO staged_jobs (job_name, queue, key) SELECT 'm.f', %s, unnest(%s::text[])"
+    query(database_url, insert, QUEUE, keys)
+    monkeypatch.setattr(keyed, "first_of_keys", noticed)
+    with without_sweeps(database_url) as leader:
+        admitted = 0
+        while admitted < len(keys):
+            rows = leader.admit_all(1, room=100)
+            admitted += len(rows)
+            finish(database_url, rows)
+    assert len(read) < 1.35 * len(keys)
 
 
 # Staged an hour ago for a time that has come since.

@@ -126,8 +126,9 @@ def test_the_first_rows_of_ordered_keys_are_read_without_a_look_at_others(many_k
     )
     found = scans(many_keys, keyed.FIRST_OF_KEYS, wanted(1, 50))
 
-    assert found.keys() == {"staged_jobs_by_key", "staged_jobs_coming_due"}
+    assert found.keys() == {"staged_jobs_by_key", "staged_jobs_in_lanes", "staged_jobs_coming_due"}
     assert found["staged_jobs_by_key"] <= 3 * 2 * 50
+    assert found["staged_jobs_in_lanes"] <= 2 * 3
     assert found["staged_jobs_coming_due"] <= 10
 
     ids = [id_ for (id_,) in query(many_keys, "SELECT id FROM staged_jobs_scheduled ORDER BY id LIMIT 10")]

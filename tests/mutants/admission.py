@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant(
         "run the jobs of an ordered key by priority",
         "drain/tables/keyed.py",
-        "if key not in found or first.id < found[key].id:",
-        "if key not in found or first < found[key]:",
+        "(one, other) if one.id < other.id else (other, one)",
+        "(one, other) if one < other else (other, one)",
         ("test_limits.py::test_the_jobs_of_a_key_run_one_at_a_time_in_the_order_of_their_ids",),
     ),
     Mutant(
@@ -101,8 +101,8 @@ MUTANTS = (
     Mutant(
         "look for earlier jobs of an ordered key under its first priority alone",
         "drain/tables/keyed.py",
-        "WHERE {_WITH_KEY} AND key = heads.key AND priority > heads.priority",
-        "WHERE {_WITH_KEY} AND key = heads.key AND priority < heads.priority",
+        "AND {_WITH_KEY} AND key = heads.key AND priority > heads.priority",
+        "AND {_WITH_KEY} AND key = heads.key AND priority < heads.priority",
         ("test_order_of_keys.py::test_a_job_keeps_its_place_when_its_priority_changes",),
     ),
     Mutant(
