@@ -42,20 +42,16 @@ class Hints:
 
     def find(self, has_rules: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
         """Yield the queues in which jobs were staged lately, each with an id below those of the jobs."""
+        if self._last_id is None:
+            self._last_id = keyed.last_id(self._connection)
         if not self._is_expected or monotonic() < self._next_at:
             return
         began = monotonic()
         if not self._staged_in:
-            self._read(has_rules)
+            queues, last = keyed.recent_queues(self._connection, self._last_id, _RECENT_LIMIT)
+            self._staged_in = dict.fromkeys(filter(has_rules, queues), self._last_id)
+            self._last_id = last
         for queue in list(islice(self._staged_in, MOST_AT_ONCE)):
             yield queue, self._staged_in.pop(queue)
         self._is_expected = bool(self._staged_in)
         self._next_at = monotonic() + _PAUSE * (monotonic() - began)
-
-    def _read(self, has_rules: Callable[[str], bool]) -> None:
-        if self._last_id is None:
-            self._last_id = keyed.last_id(self._connection)
-            return
-        queues, last = keyed.recent_queues(self._connection, self._last_id, _RECENT_LIMIT)
-        self._staged_in = dict.fromkeys(filter(has_rules, queues), self._last_id)
-        self._last_id = last
