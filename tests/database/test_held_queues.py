@@ -19,7 +19,7 @@ from drain.enqueuer.redelivery import Redelivery
 from drain.explain import explain
 from drain.tables import activity, counts
 from tests.admitting import QUEUE, stage
-from tests.database.test_admission_of_redelivery import a_round, delivered
+from tests.database.test_admission_of_redelivery import a_round, delivered, rounds_until
 from tests.database.test_redelivery import claim, fail, new_leader
 from tests.helpers import query, wait_until
 from tests.process.test_audit import System
@@ -72,7 +72,7 @@ def test_rules_that_cannot_be_read_hold_their_queue_and_no_other_until_they_are_
         assert error_of(database_url)
 
         query(database_url, "DELETE FROM queues")
-        wait_until(lambda: a_round(enqueuer, redelivery) or delivered(database_url) == [*held, *others])
+        rounds_until(enqueuer, redelivery, lambda: delivered(database_url) == [*held, *others])
     events = [vars(record) for record in caplog.records]
     assert [event["queue"] for event in events if event.get("event") == "queue_held"] == [QUEUE]
 
@@ -107,7 +107,7 @@ def test_an_error_that_the_values_of_rules_cause_anywhere_holds_their_queue(
         queues.set(connection, "mail", running=5)
     with following(database_url, redis_url) as (enqueuer, redelivery):
         (retry,) = stage(database_url)
-        wait_until(lambda: a_round(enqueuer, redelivery) or delivered(database_url) == [retry])
+        rounds_until(enqueuer, redelivery, lambda: delivered(database_url) == [retry])
         original = getattr(RuledQueue, method)
 
         def fail_in_one(ruled: RuledQueue, *arguments: Any, **options: Any) -> Any:
@@ -128,8 +128,8 @@ def test_an_error_that_the_values_of_rules_cause_anywhere_holds_their_queue(
         if method == "change":
             with psycopg.connect(database_url) as connection:
                 queues.set(connection, QUEUE, running=6)
-        wait_until(lambda: a_round(enqueuer, redelivery) or error_of(database_url) == str(error))
-        wait_until(lambda: a_round(enqueuer, redelivery) or set(others) <= set(delivered(database_url)))
+        rounds_until(enqueuer, redelivery, lambda: error_of(database_url) == str(error))
+        rounds_until(enqueuer, redelivery, lambda: set(others) <= set(delivered(database_url)))
 
         monkeypatch.undo()
         before = delivered(database_url)
@@ -138,5 +138,5 @@ def test_an_error_that_the_values_of_rules_cause_anywhere_holds_their_queue(
         assert delivered(database_url) == before
         with psycopg.connect(database_url) as connection:
             queues.set(connection, QUEUE, running=7)
-        wait_until(lambda: a_round(enqueuer, redelivery) or len(delivered(database_url)) == 3)
-        wait_until(lambda: a_round(enqueuer, redelivery) or error_of(database_url) is None)
+        rounds_until(enqueuer, redelivery, lambda: len(delivered(database_url)) == 3)
+        rounds_until(enqueuer, redelivery, lambda: error_of(database_url) is None)

@@ -556,7 +556,7 @@ def test_a_claim_and_an_outcome_are_tried_again_until_postgres_is_back(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(registry, "_jobs", {})
-    stopped = threading.Event()
+    started, stopped = threading.Event(), threading.Event()
 
     def has_failed() -> bool:
         return any("trying again" in message for message in caplog.messages)
@@ -567,6 +567,7 @@ def test_a_claim_and_an_outcome_are_tried_again_until_postgres_is_back(
 
         @job(name="stop")
         def stop_postgres() -> None:
+            assert started.wait(PATIENCE_SECONDS)
             caplog.clear()
             postgres.stop()
             stopped.set()
@@ -577,6 +578,7 @@ def test_a_claim_and_an_outcome_are_tried_again_until_postgres_is_back(
             outcome = thread.submit(worker.execute, job_id)
             wait_until(has_failed)
             postgres.start()
+            started.set()
             assert stopped.wait(PATIENCE_SECONDS)
             wait_until(has_failed)
             postgres.start()
