@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from drain.errors import StageError
 from drain.jobs.annotations import (
@@ -24,6 +23,22 @@ from drain.jobs.values import as_json
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+T = TypeVar("T")
+
+
+class _Cached(Generic[T]):
+    """`functools.cached_property` without its lock, which all signatures share up to Python 3.11.
+
+    The process of an isolated job, forked while another thread held that lock, would wait for it until it is killed.
+    """
+
+    def __init__(self, read: Callable[[Any], T]) -> None:
+        self._read = read
+
+    def __get__(self, instance: Signature, _owner: type[Signature]) -> T:
+        value = instance.__dict__[self._read.__name__] = self._read(instance)
+        return value
 
 
 class Signature:
@@ -109,7 +124,7 @@ class Signature:
             return [(kwargs, name)]
         return [(args, places[name])] if places.get(name, len(args)) < len(args) else []
 
-    @cached_property
+    @_Cached
     def _signature(self) -> inspect.Signature | None:
         try:
             return inspect.signature(self._function)
@@ -117,7 +132,7 @@ class Signature:
         except (ValueError, TypeError):
             return None
 
-    @cached_property
+    @_Cached
     def _counts(self) -> tuple[int, int]:
         """Most and fewest positional arguments, if these are enough; no number fits otherwise."""
         parameters = self._signature.parameters.values() if self._signature is not None else ()
@@ -127,40 +142,40 @@ class Signature:
         most = sum(each.kind in _POSITIONAL for each in parameters)
         return most, sum(each.kind in _POSITIONAL for each in required)
 
-    @cached_property
+    @_Cached
     def _positions(self) -> dict[str, int]:
         parameters = self._signature.parameters.values() if self._signature is not None else ()
         return {each.name: place for place, each in enumerate(parameters) if each.kind in _POSITIONAL}
 
-    @cached_property
+    @_Cached
     def _kinds(self) -> dict[str, Any]:
         parameters = self._signature.parameters.values() if self._signature is not None else ()
         return {each.name: each.kind for each in parameters}
 
-    @cached_property
+    @_Cached
     def _without(self) -> set[str]:
         """Parameters that may be None, whatever their annotations say."""
         parameters = self._signature.parameters.values() if self._signature is not None else ()
         return {each.name for each in parameters if each.default is None}
 
-    @cached_property
+    @_Cached
     def _known(self) -> dict[str, Any]:
         """Annotations that values can be converted to, by parameter."""
         read = {name: each for name, each in read_annotations(self._function).items() if name != "return"}
         return {name: by_codecs(each) for name, each in read.items() if is_known(each)}
 
-    @cached_property
+    @_Cached
     def _decoded(self) -> dict[str, Any]:
         """Annotations that need a conversion, by parameter."""
         return {name: kind for name, kind in self._known.items() if needs_conversion(kind)}
 
-    @cached_property
+    @_Cached
     def _classes(self) -> list[Any]:
         """Classes of the values that each positional parameter may have without a further look."""
         kinds = self._checked
         return [classes_of(kinds[name]) if name in kinds else object for name in self._positions]
 
-    @cached_property
+    @_Cached
     def _checked(self) -> dict[str, Any]:
         """Annotations that a value can be checked by as it is staged, by parameter."""
         kinds = {name: kind for name, kind in self._known.items() if kind not in (Any, object)}

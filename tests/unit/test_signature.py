@@ -1,11 +1,13 @@
 """Arguments of a job: checked against its function as they are staged, and read by its annotations."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -13,9 +15,10 @@ import pydantic
 import pytest
 
 from drain import StageError, codec
-from drain.jobs import codecs, values
+from drain.jobs import codecs, signature, values
 from drain.jobs.annotations import ArgumentsError
 from drain.jobs.signature import Signature
+from tests.helpers import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     pass
@@ -374,3 +377,28 @@ def test_values_of_many_arguments_are_checked() -> None:
     for args, kwargs in (([1, "z"], {}), ([], {"a": 1})):
         with pytest.raises(StageError):
             signature.check("m.f", args, kwargs)
+
+
+def test_a_signature_is_read_while_another_thread_is_reading_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the process of an isolated job that is forked just then waits for a thread that it does not have."""
+    reading, go_on = Event(), Event()
+
+    def hold(function: Any) -> dict[str, Any]:
+        if function is first:
+            reading.set()
+            assert go_on.wait(PATIENCE_SECONDS)
+        return {"value": Decimal}
+
+    def first(value: Decimal) -> None: ...
+
+    def second(value: Decimal) -> None: ...
+
+    monkeypatch.setattr(signature, "read_annotations", hold)
+    with ThreadPoolExecutor(2) as threads:
+        held = threads.submit(lambda: Signature(first).decodes)
+        try:
+            assert reading.wait(PATIENCE_SECONDS)
+            assert threads.submit(lambda: Signature(second).decodes).result(PATIENCE_SECONDS)
+        finally:
+            go_on.set()
+        assert held.result(PATIENCE_SECONDS)
