@@ -72,23 +72,24 @@ LATERAL (
 # read from the key's beginning: a row that was committed late, moved or changed may come before those that are known.
 # So do due rows that have not matured. IS TRUE lets the planner compare keys by a hash, and not row by row.
 _FOLLOWING = "lead(priority) OVER (ORDER BY priority, id), lead(id) OVER (ORDER BY priority, id)"
-_LAST_OF_LANE = f"""(
-    SELECT priority FROM staged_jobs_ready
-    WHERE {DUE} AND {LANE_KIND} = %s AND {LANE_QUEUE} = %%(queue)s ORDER BY priority DESC, id DESC LIMIT 1)"""
-# Behind the last priority of the lanes of keys nothing is looked for: 12 instead of 18 microseconds for each key.
-_LAST_PRIORITY = (
-    f"greatest({_LAST_OF_LANE % lanes.URGENT_WITH_KEY}, {_LAST_OF_LANE % lanes.PATIENT_WITH_KEY})"
-)
+_BEHIND_FIRST = f"""(
+    SELECT true FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = %s AND {LANE_QUEUE} = %%(queue)s
+        AND priority > (SELECT min(priority) FROM firsts)
+    ORDER BY priority, id LIMIT 1)"""
+# If no row with a key has a higher priority, none is looked for: 12 instead of 18 microseconds for each key.
+_HAS_PRIORITIES = f"({_BEHIND_FIRST % lanes.URGENT_WITH_KEY} OR {_BEHIND_FIRST % lanes.PATIENT_WITH_KEY})"
 FIRST_OF_KEYS = f"""
-WITH RECURSIVE heads (key, priority, id, following_priority, following_id) AS (
+WITH RECURSIVE firsts (key, priority, id, following_priority, following_id) AS MATERIALIZED (
     SELECT first.* FROM unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
         SELECT key, priority, id, {_FOLLOWING} FROM staged_jobs_ready
         WHERE {_WITH_KEY} AND key = wanted.wanted_key
         ORDER BY priority, id LIMIT 1) AS first
+), heads AS (
+    SELECT * FROM firsts
     UNION ALL
     SELECT following.* FROM heads, LATERAL (
         SELECT key, priority, id, {_FOLLOWING} FROM staged_jobs_ready
-        WHERE heads.priority < {_LAST_PRIORITY}
+        WHERE {_HAS_PRIORITIES}
             AND heads.following_id IS NOT NULL AND {_WITH_KEY} AND key = heads.key AND priority > heads.priority
         ORDER BY priority, id LIMIT 1) AS following
 )
