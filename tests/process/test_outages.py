@@ -185,6 +185,8 @@ def test_what_was_moved_by_a_leader_that_is_killed_before_it_pushed_is_pushed_by
             while not (ids and moved_and_not_pushed(own)):
                 os.kill(own.redis.pid, signal.SIGCONT)
                 wait_until(lambda: set(pushed_jobs(own.redis_url)) == set(ids))
+                # Noted, too: what was moved and not pushed from here on is of these jobs.
+                wait_until(lambda: not (ids and not_pushed(own)))
                 os.kill(own.redis.pid, signal.SIGSTOP)
                 ids.extend(stage_jobs(own.database_url, 50))
             end(process, signal.SIGKILL)
