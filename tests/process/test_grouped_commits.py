@@ -120,7 +120,7 @@ def test_a_replica_that_is_not_promoted_yet_is_away_rather_than_broken(own: Serv
     """As after a failover: the finisher then waits, as for any server that accepts no writes for now."""
     claim = claimed(own, "a")
     commit(own, claim, "a", waits=False)
-    query(own.database_url, "COPY (SELECT) TO PROGRAM 'touch standby.signal'")
+    query(own.database_url, "COPY (SELECT) TO PROGRAM 'cat > standby.signal'")
     own.postgres.stop()
     own.postgres.start()
     try:
