@@ -68,16 +68,17 @@ LATERAL (
         AND (priority, id) > (wanted.after_priority, wanted.after_id) AND {_NOT_PAUSED}
     ORDER BY priority, id LIMIT wanted.count) AS job
 """
-# The first row of each priority of each key that is asked for, paused or not: a paused one keeps those behind it. It is
-# read from the key's beginning: a row that was committed late, moved or changed may come before those that are known.
-# So do due rows that have not matured. IS TRUE lets the planner compare keys by a hash, and not row by row.
+# Place of the next row of the key, whatever its priority.
 _FOLLOWING = "lead(priority) OVER (ORDER BY priority, id), lead(id) OVER (ORDER BY priority, id)"
 _BEHIND_FIRST = f"""(
     SELECT true FROM staged_jobs_ready WHERE {DUE} AND {LANE_KIND} = %s AND {LANE_QUEUE} = %%(queue)s
         AND priority > (SELECT min(priority) FROM firsts)
     ORDER BY priority, id LIMIT 1)"""
-# If no row with a key has a higher priority, none is looked for: 12 instead of 18 microseconds for each key.
+# Most queues have one priority, and no key is looked up again: 17 instead of 26 microseconds for each admission.
 _HAS_PRIORITIES = f"({_BEHIND_FIRST % lanes.URGENT_WITH_KEY} OR {_BEHIND_FIRST % lanes.PATIENT_WITH_KEY})"
+# The first row of each priority of each key that is asked for, paused or not: a paused one keeps those behind it. It is
+# read from the key's beginning: a row that was committed late, moved or changed may come before those that are known.
+# So do due rows that have not matured. IS TRUE lets the planner compare keys by a hash, and not row by row.
 FIRST_OF_KEYS = f"""
 WITH RECURSIVE firsts (key, priority, id, following_priority, following_id) AS MATERIALIZED (
     SELECT first.* FROM unnest(%(keys)s::text[]) AS wanted (wanted_key), LATERAL (
@@ -250,7 +251,7 @@ class First(NamedTuple):
 
 
 def _earlier(one: First, other: First) -> First:
-    """Return the one with the lower id of two rows of a key, as followed by what is known to come next."""
+    """Return the row with the lower id of two rows of a key; the other row may be the one that follows it."""
     first, second = (one, other) if one.id < other.id else (other, one)
     if first.following and first.following[1] <= second.id:
         return first

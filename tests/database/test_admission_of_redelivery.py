@@ -42,7 +42,7 @@ def a_round(enqueuer: Enqueuer, redelivery: Redelivery) -> int:
 
 
 def rounds_until(enqueuer: Enqueuer, redelivery: Redelivery, condition: Callable[[], bool]) -> None:
-    """Do the work of a leader until this is true after a round, whatever that has redelivered."""
+    """Do rounds of a leader's work until the condition holds after one, whether or not a round redelivers a job."""
 
     def is_so() -> bool:
         a_round(enqueuer, redelivery)

@@ -189,7 +189,7 @@ def test_a_job_that_is_refused_leaves_the_transaction_as_it_was(database_url: st
 def test_asyncpg_outside_of_a_transaction_is_warned_of_and_stages(database_url: str) -> None:
     async def stage() -> None:
         connection = await asyncpg.connect(database_url)
-        # Not by pytest.warns, which raises what the collector finds meanwhile: connections that other tests left open.
+        # pytest.warns would also raise the ResourceWarning of a connection that another test left open.
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             await drain.astage(connection, greet, ["Ada"])

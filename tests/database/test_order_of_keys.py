@@ -68,7 +68,7 @@ def test_a_job_that_was_committed_after_a_higher_id_goes_before_the_next_one_of_
 
 
 def test_a_key_is_read_when_its_turn_has_come(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its turn comes with its next job, which the read before has found; many are read before it otherwise."""
+    """A read also finds the job behind the first one, which tells when the key must be read again."""
     read: list[str] = []
     first_of_keys = keyed.first_of_keys
 
@@ -88,6 +88,21 @@ def test_a_key_is_read_when_its_turn_has_come(database_url: str, monkeypatch: py
             admitted += len(rows)
             finish(database_url, rows)
     assert len(read) < 1.35 * len(keys)
+
+
+@pytest.mark.parametrize("priorities", [(0, -3, -5), (9, 5, 3), (9, 0, -5)])
+def test_the_first_job_of_a_key_is_found_behind_its_first_priority(
+    database_url: str, priorities: tuple[int, int, int]
+) -> None:
+    alone, behind, before = priorities
+    (of_other,) = stage(database_url, key="b", priority=alone)
+    (earlier,) = stage(database_url, key="a", priority=behind)
+    (later,) = stage(database_url, key="a", priority=before)
+    with psycopg.connect(database_url) as connection:
+        found = keyed.first_of_keys(connection, QUEUE, ["a", "b"])
+
+    assert {key: row.id for key, row in found.items()} == {"a": earlier, "b": of_other}
+    assert found["a"].following == (before, later)
 
 
 # Staged an hour ago for a time that has come since.

@@ -106,6 +106,20 @@ MUTANTS = (
         ("test_order_of_keys.py::test_a_job_keeps_its_place_when_its_priority_changes",),
     ),
     Mutant(
+        "look for earlier jobs of an ordered key behind the last first priority of all keys",
+        "drain/tables/keyed.py",
+        "(SELECT min(priority) FROM firsts)",
+        "(SELECT max(priority) FROM firsts)",
+        ("test_order_of_keys.py::test_the_first_job_of_a_key_is_found_behind_its_first_priority",),
+    ),
+    Mutant(
+        "look for earlier jobs of an ordered key among urgent ones alone",
+        "drain/tables/keyed.py",
+        "OR {_BEHIND_FIRST % lanes.PATIENT_WITH_KEY})",
+        "OR {_BEHIND_FIRST % lanes.URGENT_WITH_KEY})",
+        ("test_order_of_keys.py::test_the_first_job_of_a_key_is_found_behind_its_first_priority",),
+    ),
+    Mutant(
         "overtake a scheduled job of an ordered key that is due and has not matured",
         "drain/tables/keyed.py",
         "WHERE scheduled_at <= now() AND queue = %(queue)s AND (key IN",

@@ -185,7 +185,7 @@ def test_what_was_moved_by_a_leader_that_is_killed_before_it_pushed_is_pushed_by
             while not (ids and moved_and_not_pushed(own)):
                 os.kill(own.redis.pid, signal.SIGCONT)
                 wait_until(lambda: set(pushed_jobs(own.redis_url)) == set(ids))
-                # Noted, too: what was moved and not pushed from here on is of these jobs.
+                # Until the leader has noted its last push, that batch would pass for one that was not pushed.
                 wait_until(lambda: not (ids and not_pushed(own)))
                 os.kill(own.redis.pid, signal.SIGSTOP)
                 ids.extend(stage_jobs(own.database_url, 50))
