@@ -119,6 +119,11 @@ def isolated(label: str) -> None:
     _leave(f"{label} of {os.getppid()}")
 
 
+@job(isolated=True)
+def isolated_imported(module: str) -> None:
+    _leave(f"{module} {module in sys.modules}")
+
+
 @job(isolated=True, max_attempts=2, retry_base_seconds=SOON, retry_cap_seconds=SOON)
 def isolated_killer(label: str) -> None:
     _leave(label)

@@ -13,6 +13,7 @@ from drain.config import VARIABLES, Settings
 from drain.jobs import registry
 from workers import stores
 from workers.context import log_fields
+from workers.context.loading import load
 from workers.context.transaction import load_sessions
 from workers.exits import DONE, STOP_SIGNALS
 from workers.options import WorkOptions
@@ -42,6 +43,8 @@ def work(settings: Settings, options: WorkOptions, look: Callable[[], None] = la
     registry.load(settings.jobs)
     check_options(options.plain)
     load_sessions()
+    # A process that is forked while a thread of its parent imports this, for its first annotation, would wait for ever.
+    load("msgspec")
     supervisor = Supervisor(settings, options)
     health = supervisor.health
     try:

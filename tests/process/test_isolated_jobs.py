@@ -19,6 +19,14 @@ def test_it_runs_in_a_child_of_the_worker_beside_jobs_that_do_not(yard: Yard) ->
     assert query(yard.database_url, "SELECT DISTINCT attempts, fencing_token FROM finished_jobs") == [(1, 1)]
 
 
+def test_no_module_that_the_worker_imports_at_need_is_half_imported_in_it(yard: Yard) -> None:
+    """Its supervisor has imported msgspec, which a thread of the worker may otherwise be importing as it is forked."""
+    yard.pushed(jobs.isolated_imported, "msgspec")
+    with yard.working("--burst") as command:
+        assert command.wait(PATIENCE_SECONDS) == 0
+    assert yard.effects() == ["msgspec True"]
+
+
 def test_its_death_is_a_failed_attempt_and_the_worker_lives_on(yard: Yard) -> None:
     (killer,) = yard.pushed(jobs.isolated_killer, "killer")
     (leaving,) = yard.pushed(jobs.isolated_exit, "now")

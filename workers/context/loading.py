@@ -18,6 +18,6 @@ os.register_at_fork(
 
 
 def load(name: str) -> ModuleType:
-    """Import a module of ours that needs SQLAlchemy; costs a microsecond if it is imported already."""
+    """Import a module; costs a microsecond if it is imported already."""
     with _importing:
         return importlib.import_module(name)
