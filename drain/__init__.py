@@ -65,6 +65,7 @@ Modules that every package may use:
     packages              applications whose packages have the names of ours
     extras                the command that installs an optional package
     wording, visible      numbers and times for people; texts of others, made harmless for a terminal
+    wakeup                ends the wait of one thread, without a lock
     frames                tracebacks as texts: the innermost frame in the application's own code
     rq, rq_settings       entry points by which RQ's own tools and workers find tracked jobs
 

@@ -16,7 +16,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import psycopg
@@ -75,6 +77,31 @@ def threads_that_fail(monkeypatch: pytest.MonkeyPatch, name: str, times: int) ->
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", fail)
+
+
+class InterruptedHere(Exception):  # noqa: N818
+    """What `interrupted_at_each_step` raises."""
+
+
+def interrupted_at_each_step(act: Callable[[], object]) -> Iterator[int]:
+    """Call `act` again and again, and raise in it at its first step, its second one and so on, as a signal may."""
+
+    def step_or_raise(_frame: FrameType, _event: str, _argument: object) -> Any:
+        if next(steps, None) is None:
+            raise InterruptedHere
+        return step_or_raise
+
+    for last in count():
+        steps, outer = iter(range(last)), sys.gettrace()
+        try:
+            sys.settrace(step_or_raise)
+            act()
+        except InterruptedHere:
+            yield last
+        else:
+            return
+        finally:
+            sys.settrace(outer)
 
 
 def environment(database_url: str, redis_url: str, **more: str) -> dict[str, str]:

@@ -11,6 +11,8 @@ from functools import partial
 from itertools import count
 from time import monotonic
 
+from drain.wakeup import Wakeup
+
 log = logging.getLogger(__name__)
 
 # Upper bound of the thread's sleep. Shorter than most limits, so that setting one does not wake the thread: that would
@@ -23,7 +25,7 @@ class _Watch:
         self.limits: dict[int, tuple[float, Callable[[], object]]] = {}
         self.numbers = count()
         self._wakes_at = 0.0
-        self._woken = threading.Event()
+        self._wakeup = Wakeup()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._has_failed = False
@@ -34,7 +36,7 @@ class _Watch:
             self._start()
         # The thread sets `_wakes_at` when it runs, and begins with a look at all limits.
         if time < self._wakes_at:
-            self._woken.set()
+            self._wakeup.notify()
 
     def _start(self) -> None:
         with self._starting:
@@ -57,7 +59,6 @@ class _Watch:
 
     def _run(self) -> None:
         while True:
-            self._woken.clear()
             now = monotonic()
             # From here on, setting an earlier limit wakes this thread.
             self._wakes_at = now + _IDLE_SECONDS
@@ -67,7 +68,7 @@ class _Watch:
                     _act(act)
                 elif time > now:
                     self._wakes_at = min(self._wakes_at, time)
-            self._woken.wait(self._wakes_at - monotonic())
+            self._wakeup.wait(max(0.0, self._wakes_at - monotonic()))
 
 
 def _act(act: Callable[[], object]) -> None:

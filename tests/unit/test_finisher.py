@@ -14,6 +14,7 @@ import pytest
 from drain.errors import UnavailableError
 from drain.tables import finishes
 from drain.tables.claims import Claim
+from drain.wakeup import Wakeup
 from drain.wire import Consumer, PoppedId
 from tests.helpers import wait_until
 from workers.execution import recorder
@@ -29,7 +30,6 @@ from workers.process.jobs import ClaimedJob
 from workers.process.outcome_batch import OutcomeBatch
 from workers.process.overtaken import OvertakenDeliveries
 from workers.process.shutdown import Shutdown
-from workers.process.wakeup import Wakeup
 from workers.stores import Stores as StateOfStores
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drain.database import deadline
-from tests.helpers import threads_that_fail, wait_until
+from tests.helpers import interrupted_at_each_step, threads_that_fail, wait_until
 from workers.lease.heartbeat import Heartbeat
 from workers.lease.lease import NEVER
 
@@ -97,4 +97,16 @@ def test_the_earlier_of_two_times_that_two_threads_ask_for_at_once_is_kept() -> 
     heartbeat.go_on.set()
     thread.join(10)
     assert early.interrupted.wait(10)
+    heartbeat.stop()
+
+
+def test_a_job_that_is_interrupted_anywhere_as_it_begins_leaves_a_heartbeat_that_works() -> None:
+    held: Any = [Attempt(60)]
+    heartbeat = Heartbeat("postgresql://nowhere", lambda: held)
+    heartbeat._start()
+    for step in interrupted_at_each_step(lambda: heartbeat.wake_by(time.monotonic() + 1)):
+        attempt = Attempt(0.01)
+        held[:] = [attempt]
+        threading.Thread(target=heartbeat.wake_by, args=(attempt.due_at,), daemon=True).start()
+        assert attempt.interrupted.wait(10), step
     heartbeat.stop()

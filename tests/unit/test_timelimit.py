@@ -10,7 +10,7 @@ import pytest
 
 from drain.database import deadline
 from drain.database.deadline import call_at, limited
-from tests.helpers import threads_that_fail, wait_until
+from tests.helpers import interrupted_at_each_step, threads_that_fail, wait_until
 
 NAME = "time limits"
 
@@ -72,3 +72,13 @@ def test_a_forked_child_keeps_its_own_limits_and_none_of_its_parents() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert acted.wait(10)
     forget()
+
+
+def test_a_job_that_is_interrupted_anywhere_while_it_sets_a_limit_spoils_no_later_limit() -> None:
+    early = threading.Event()
+    soon(early.set)
+    assert early.wait(10)
+    for step in interrupted_at_each_step(lambda: call_at(time.monotonic(), int)):
+        acted = threading.Event()
+        threading.Thread(target=soon, args=(acted.set,), daemon=True).start()
+        assert acted.wait(10), step

@@ -21,6 +21,7 @@ from contextlib import suppress
 from time import monotonic
 
 from drain.database.deadline import call_at
+from drain.wakeup import Wakeup
 from workers.lease import interruption
 from workers.lease.extension import Extender, Watched
 from workers.lease.lease import NEVER
@@ -60,7 +61,7 @@ class Heartbeat:
         self._held = held
         self._extender = Extender(database_url, stores or Stores(), lost)
         self._wakes_at = NEVER
-        self._woken = threading.Event()
+        self._wakeup = Wakeup()
         self._ended = False
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -74,10 +75,11 @@ class Heartbeat:
             # An earlier start is not forgotten: another thread may be here too, and a start too many does nothing.
             if self._thread is None:
                 self._starts.append(call_at(at, self._start))
-            # Only now, for a thread that finds this time relies on the start.
-            self._wakes_at = at
             # In both cases, since the thread may have been started in between.
-            self._woken.set()
+            self._wakeup.notify()
+            # Only now, for a thread that finds this time relies on the start and the notice: an interrupted job may
+            # leave at any line.
+            self._wakes_at = at
 
     def stop(self) -> None:
         """Extend no more; may be called again, or without `wake_by`. Raises nothing."""
@@ -87,7 +89,7 @@ class Heartbeat:
             thread = self._thread
         if thread is None:
             return
-        self._woken.set()
+        self._wakeup.notify()
         thread.join(_PATIENCE_SECONDS)
         if thread.is_alive():
             self._extender.break_off()
@@ -137,13 +139,12 @@ class Heartbeat:
 
     def _sleep(self) -> None:
         # From here on a thread that calls wake_by() with an earlier time wakes this one.
-        self._woken.clear()
         self._wakes_at = NEVER
         next_at = min((_next_at(each) for each in self._held()), default=NEVER)
         self._wakes_at = min(self._wakes_at, next_at)
         if not self._ended:
             pause = max(_SHORTEST_PAUSE_SECONDS, next_at - monotonic())
-            self._woken.wait(None if pause == NEVER else min(pause, threading.TIMEOUT_MAX))
+            self._wakeup.wait(None if pause == NEVER else min(pause, threading.TIMEOUT_MAX))
 
 
 def _next_at(watched: Watched) -> float:

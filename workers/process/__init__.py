@@ -24,7 +24,6 @@ Beside the jobs:
 
     shutdown          stop, stop now, recycle, resign: requested by any thread or signal handler
     stop_signals      the handlers of the signals that stop the process
-    wakeup            ends the wait of one thread
     watchdog          thread: memory, supervisor, RQ process, end of the grace period
     rq_presence       thread: shows the tracked jobs to RQ's tools
     rq_worker         the worker that RQ's tools show

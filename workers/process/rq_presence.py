@@ -9,6 +9,7 @@ from time import monotonic
 import redis
 
 from drain.errors import UnavailableError
+from drain.wakeup import Wakeup
 from drain.wire import Consumer
 from drain.wire.workers import FULL, IS_FULL, NOT_FULL
 from workers.options import WorkOptions
@@ -18,7 +19,6 @@ from workers.process.inbox import Inbox
 from workers.process.jobs import SHOWN_AFTER_SECONDS, ClaimedJob
 from workers.process.rq_worker import TTL_SECONDS, RQWorker
 from workers.process.shutdown import Shutdown
-from workers.process.wakeup import Wakeup
 from workers.stores import REDIS, answering
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from time import monotonic
 
+from drain.wakeup import Wakeup
 from workers.handover.journal import Journal
-from workers.process.wakeup import Wakeup
 
 
 class Shutdown:

@@ -1,4 +1,4 @@
-"""The wakeup of one thread: other threads and signal handlers may end its wait."""
+"""The wakeup of one thread: other threads, signal handlers and interrupted jobs may end its wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from queue import Empty, SimpleQueue
 
 
 class Wakeup:
-    """Wakes one waiting thread; needs no lock, so a signal handler may call `notify`."""
+    """Wakes one waiting thread.
+
+    `notify` needs no lock: a signal handler may call it, and an exception that a signal raises inside of it does no
+    harm. The lock of a threading.Event could stay locked.
+    """
 
     def __init__(self) -> None:
         self._notices: SimpleQueue[None] = SimpleQueue()
