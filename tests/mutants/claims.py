@@ -254,7 +254,7 @@ MUTANTS = (
         "drain/tables/cancellations.py",
         '"least(fencing_token, 9223372036854775806) + 1" if',
         '"least(fencing_token, 9223372036854775806)" if',
-        ("test_cancel.py::test_a_revived_job_cannot_be_finished_by_the_worker_from_before_the_cancel",),
+        ("test_cancel.py::test_the_transaction_of_a_cancelled_job_is_rolled_back",),
     ),
     Mutant(
         "move a job that a worker runs",
