@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 OPTIONS = --numprocesses $(WORKERS) --dist worksteal $(if $(MARKERS),-m "$(MARKERS)")
 PYTEST = $(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/python -m pytest $(OPTIONS)
 
-.PHONY: install demo test test-all test-pythons test-oldest-rq mutants durations check lock bench bench-check soak docs docs-serve format clean
+.PHONY: install demo test test-all test-pythons test-oldest-rq mutants coverage durations check lock bench bench-check soak docs docs-serve format clean
 
 # Stamps: pip has installed what the demo needs, what the tests without Spark need, everything, and the documentation's.
 DEMO := .venv/.demo
@@ -81,6 +81,12 @@ test-pythons:
 mutants: install
 	$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
 
+# Lines and branches that no test executes, in all processes; the report comes after failed tests too.
+coverage: install
+	rm -rf .coverage && mkdir .coverage
+	$(if $(filter debian,$(SERVERS)),$(DEBIAN) )$(BIN)/coverage run -m pytest $(OPTIONS) $(TESTS); \
+	  $(BIN)/coverage combine --quiet --keep; $(BIN)/coverage report --sort=miss > .coverage/report; tail -n 1 .coverage/report
+
 # Writes tests/durations.json: tests/conftest.py starts with the slowest files.
 durations: install
 	$(PYTEST) --record-durations $(TESTS)
@@ -139,4 +145,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-* .rq-* build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* .rq-* build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .coverage
