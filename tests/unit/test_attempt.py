@@ -301,6 +301,7 @@ def test_a_wait_that_makes_no_sense_is_refused_where_the_retry_is_made(after: An
     [
         (ConnectionError("no"), None),
         (FileNotFoundError("no"), "give_up_on"),
+        (KeyError("no"), "give_up_on"),
         (ValueError("no"), "retry_on"),
         (JobTimeoutError("no"), "retry_on"),
         (SystemExit("no"), "retry_on"),
@@ -315,7 +316,7 @@ def test_the_registration_says_which_errors_are_retried(
     async def act() -> None:
         raise error
 
-    job(name=NAME, retry_on=(OSError,), give_up_on=(FileNotFoundError, TypeError))(act)
+    job(name=NAME, retry_on=(OSError,), give_up_on=(FileNotFoundError, LookupError, TypeError))(act)
     outcome = runner(claim())
     assert isinstance(outcome, Failed if rule is None else GaveUp)
     assert getattr(outcome, "rule", None) == rule
