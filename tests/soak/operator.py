@@ -39,6 +39,11 @@ _RULES: tuple[Callable[[str], Rules], ...] = (
     lambda queue: Rules(queue, aging_seconds=1.0),
 )
 _CANCEL = "INSERT INTO cancelled (job_id) SELECT unnest(%s::bigint[]) ON CONFLICT DO NOTHING"
+# A cancel stages the latest request again that gave way to the cancelled job: its unique key begins with its kind.
+_WANT_REQUESTS = r"""
+INSERT INTO wanted (job_id, kind)
+SELECT id, regexp_replace(unique_key, ' \d+$', '') FROM staged_jobs WHERE xmin = pg_current_xact_id()::xid
+"""
 _REVIVE = """
 DELETE FROM cancelled WHERE job_id IN (
     SELECT job_id FROM cancelled JOIN wanted USING (job_id) ORDER BY random() LIMIT 3)
@@ -89,6 +94,7 @@ def _cancel(connection: Connection, chance: random.Random) -> None:
         else:
             cancelled = cancel(connection, queue=chance.choice(QUEUES), key=chance.choice(KEYS))
         connection.execute(_CANCEL, [[*cancelled.waiting, *cancelled.running]])
+        connection.execute(_WANT_REQUESTS)
         sleep(chance.choice([0, 0, 0.2]))
 
 
