@@ -42,7 +42,7 @@ _CANCEL = "INSERT INTO cancelled (job_id) SELECT unnest(%s::bigint[]) ON CONFLIC
 # A cancel stages the latest request again that gave way to the cancelled job: its unique key begins with its kind.
 _WANT_REQUESTS = r"""
 INSERT INTO wanted (job_id, kind)
-SELECT id, regexp_replace(unique_key, ' \d+$', '') FROM staged_jobs WHERE xmin = pg_current_xact_id()::xid
+SELECT id, regexp_replace(unique_key, ' \d+$', '') FROM staged_jobs WHERE staged_at = now()
 """
 _REVIVE = """
 DELETE FROM cancelled WHERE job_id IN (
